@@ -1,0 +1,68 @@
+// Package conditions is the one vocabulary that the node side and the cluster side share: NodeCondition types,
+// repair classes, the message grammar (format and parse) and the keys of labels, taints and annotations.
+// It has no dependencies, so that a plugin stays small.
+package conditions
+
+// Domain prefixes every label, annotation and taint key of Pitcrew.
+const Domain = "pitcrew.dev"
+
+// Keys on Nodes.
+const (
+	// TaintUnhealthy marks a quarantined node; its value is the NodeCondition that caused it.
+	TaintUnhealthy = Domain + "/unhealthy"
+	// TaintMaintenance marks a node that a sweep, a repair or an upgrade owns; our conditions are ignored meanwhile.
+	TaintMaintenance = Domain + "/maintenance"
+	// AnnotationQuarantine holds the quarantine record, JSON.
+	AnnotationQuarantine = Domain + "/quarantine"
+	// LabelStatus is healthy, suspect, quarantined or repairing.
+	LabelStatus = Domain + "/status"
+	// LabelRepair is the repair class of the worst cause.
+	LabelRepair = Domain + "/repair"
+	// LabelSkip set to "true" means hands off this node.
+	LabelSkip = Domain + "/skip"
+)
+
+// Keys on training jobs and their namespaces.
+const (
+	// LabelRestartOnNodeFault opts a job or a namespace in ("true") or out ("false") of job restart.
+	LabelRestartOnNodeFault = Domain + "/restart-on-node-fault"
+	// LabelKcoverRecovery set to "true" is kcover's own opt-in and is honoured as ours.
+	LabelKcoverRecovery = "kcover.io/cascading-recovery"
+	// LabelRestarting marks a job whose restart is under way, so that it is found again after a crash.
+	LabelRestarting = Domain + "/restarting"
+	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
+	AnnotationRestart = Domain + "/restart"
+)
+
+// PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
+const PauseConfigMap = "pitcrew-pause"
+
+// Condition ties a NodeCondition type to the plugin that answers for it.
+type Condition struct {
+	// Type is the NodeCondition type; status True means a problem.
+	Type string
+	// Plugin is the binary, and the `source` of its Events.
+	Plugin string
+	// Healthy and Problem are the condition's reasons. Healthy is a neutral word: NPD keeps it while the status is
+	// Unknown (node-problem-detector pkg/custompluginmonitor, generateStatus).
+	Healthy, Problem string
+}
+
+// GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
+const GPUXidError = "GPUXidError"
+
+// All lists the conditions that plugins of this repository answer for.
+var All = []Condition{
+	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
+}
+
+// Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message
+// follow the grammar of [ParseMessage].
+func Ours(conditionType string) bool {
+	for _, c := range All {
+		if c.Type == conditionType {
+			return true
+		}
+	}
+	return false
+}
