@@ -1,0 +1,77 @@
+// Package kmsg reads the kernel log from /dev/kmsg: parsing (pure, fuzzed) apart from following (overrun-safe).
+package kmsg
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrMalformed marks a line that is no kernel log record.
+var ErrMalformed = errors.New("malformed kernel log record")
+
+// Record is one record of /dev/kmsg, as in
+// https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+//
+//	prefix,sequence,microseconds,flags[,more];body
+//
+// The ` KEY=value` lines that may follow a record are not part of it.
+type Record struct {
+	// Facility is 0 for the kernel itself. What user space writes into /dev/kmsg never gets facility 0.
+	Facility int
+	// Severity is the syslog level, 0 (emergency) to 7 (debug).
+	Severity int
+	// Seq grows by one from record to record and starts at 0 with every boot.
+	Seq uint64
+	// Time is the kernel's monotonic clock.
+	Time time.Duration
+	// Body is the text with the kernel's \xNN escapes undone. One record may hold several lines.
+	Body string
+}
+
+// Parse reads the first line of a raw record. Errors wrap [ErrMalformed] and quote the line.
+func Parse(line string) (Record, error) {
+	header, body, found := strings.Cut(line, ";")
+	fields := strings.SplitN(header, ",", 5)
+	if !found || len(fields) < 4 {
+		return Record{}, fmt.Errorf("%w: %.80q", ErrMalformed, line)
+	}
+	prefix, err1 := strconv.ParseUint(fields[0], 10, 31)
+	seq, err2 := strconv.ParseUint(fields[1], 10, 64)
+	usec, err3 := strconv.ParseUint(fields[2], 10, 53)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return Record{}, fmt.Errorf("%w: %.80q", ErrMalformed, line)
+	}
+	return Record{
+		Facility: int(prefix >> 3),
+		Severity: int(prefix & 7),
+		Seq:      seq,
+		Time:     time.Duration(usec) * time.Microsecond,
+		Body:     unescape(strings.TrimRight(body, "\r\n")),
+	}, nil
+}
+
+// unescape undoes the escapes of the kernel's msg_print_ext_body: bytes outside printable ASCII and the backslash
+// are written as \xNN.
+func unescape(s string) string {
+	if !strings.Contains(s, `\x`) {
+		return s
+	}
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, `\x`)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		if n, err := strconv.ParseUint(after[:min(2, len(after))], 16, 8); err == nil && len(after) >= 2 {
+			b.WriteByte(byte(n))
+			after = after[2:]
+		} else {
+			b.WriteString(`\x`)
+		}
+		s = after
+	}
+}

@@ -1,0 +1,132 @@
+// Package npd is Node Problem Detector's custom plugin protocol, once and for all: one line on stdout, exit 0
+// (healthy), 1 (problem) or 2 (cannot tell), and between two answers a hold that makes a polled plugin as quick as
+// an event. See docs/adr/0002-hold-and-latch.md.
+package npd
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// Status is an exit code of the plugin protocol (NPD pkg/custompluginmonitor/plugin: OK, NonOK, Unknown).
+type Status int
+
+// The exit codes. NPD takes every other code, a signal and its own timeout for Unknown too.
+const (
+	OK      Status = 0
+	Problem Status = 1
+	Unknown Status = 2
+)
+
+// Unread names something that a look could not observe, and why.
+type Unread struct{ Subject, Why string }
+
+// Result is what one look came to. One broken device never hides another: what is sick and what could not be read
+// are both reported, and sick wins.
+type Result struct {
+	// Findings are the faults of every class. Those below the plugin's -min-repair do not make a problem.
+	Findings []conditions.Finding
+	// Unread makes the answer Unknown unless a finding makes it a problem.
+	Unread []Unread
+	// Healthy is the line of a healthy answer.
+	Healthy string
+}
+
+// Check is one node check.
+type Check[S any] struct {
+	// Read observes. An error means that nothing could be observed; what could not be observed in part belongs
+	// into the snapshot. It is called once per look, never concurrently.
+	Read func(ctx context.Context) (S, error)
+	// Judge decides. It is pure: the same snapshot gives the same result.
+	Judge func(S) Result
+	// Wait, if set, returns before the pause between two looks is over when there is something to look at.
+	Wait func(ctx context.Context) error
+	// Clear, if set, forgets the latched faults whose subject contains the text ("" for all) and returns the
+	// subjects that it forgot.
+	Clear func(ctx context.Context, subject string) ([]string, error)
+}
+
+// Plugin holds the flags that every plugin has. A plugin adds its own to the FlagSet before [Main] parses them.
+type Plugin struct {
+	*flag.FlagSet
+	// Timeout bounds one look.
+	Timeout time.Duration
+	// Hold is how long an unchanged answer is held back; 0 answers at once.
+	Hold time.Duration
+	// Every is the pause between two looks while holding.
+	Every time.Duration
+	// StateDir keeps latches and what was told; boot-scoped by nature.
+	StateDir string
+	// Grace is the uptime before which findings of absence are Unknown.
+	Grace time.Duration
+	// MinRepair is the weakest class that makes a problem.
+	MinRepair conditions.Repair
+
+	snapshot             string
+	dump, clear, version bool
+}
+
+// New returns a plugin with the common flags.
+func New(name, about string) *Plugin {
+	p := &Plugin{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
+	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one look")
+	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout")
+	p.DurationVar(&p.Every, "every", time.Second, "pause between looks while holding")
+	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches; on tmpfs, so that it is gone after a reboot")
+	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
+	p.TextVar(&p.MinRepair, "min-repair", conditions.Inspect, "weakest repair `class` that is a problem")
+	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
+	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")
+	p.BoolVar(&p.clear, "clear", false, "forget latched faults, or those of the subject given as argument")
+	p.BoolVar(&p.version, "version", false, "print the version and exit 0")
+	p.Usage = func() {
+		fmt.Fprintf(p.Output(), "%s %s\nexit 0 healthy, 1 problem, 2 cannot tell\n", name, about)
+		p.PrintDefaults()
+	}
+	return p
+}
+
+// answer is what NPD gets.
+type answer struct {
+	Status  Status `json:"status"`
+	Message string `json:"message"`
+}
+
+func unknown(format string, a ...any) answer {
+	return answer{Unknown, line("unknown: " + fmt.Sprintf(format, a...))}
+}
+
+// answer turns a result into one line and an exit code.
+func (r Result) answer(minRepair conditions.Repair) answer {
+	var sick []conditions.Finding
+	for _, f := range r.Findings {
+		if f.Repair >= minRepair {
+			sick = append(sick, f)
+		}
+	}
+	switch {
+	case len(sick) > 0:
+		for _, u := range r.Unread {
+			sick = append(sick, conditions.Finding{Repair: conditions.Monitor, Subject: u.Subject, Text: "not read: " + u.Why})
+		}
+		return answer{Problem, conditions.Summarize(sick).String()}
+	case len(r.Unread) > 0:
+		var parts []string
+		for _, u := range r.Unread {
+			parts = append(parts, u.Subject+": "+u.Why)
+		}
+		return unknown("%s", strings.Join(parts, ", "))
+	}
+	return answer{OK, line(r.Healthy)}
+}
+
+// line makes foreign text one safe line.
+func line(s string) string {
+	s = conditions.Sanitize(s)
+	return s[:min(len(s), conditions.MaxMessage)]
+}

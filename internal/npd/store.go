@@ -1,0 +1,127 @@
+package npd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Store keeps a plugin's state of type T from run to run, in one JSON file that all runs share, also those of two
+// NPDs. The state belongs to one boot: another boot starts with a zero T.
+type Store[T any] struct {
+	Path   string
+	BootID string
+
+	memory T
+}
+
+// stored is the file's form.
+type stored[T any] struct {
+	Version int    `json:"v"`
+	BootID  string `json:"bootID"`
+	State   T      `json:"state"`
+}
+
+const storeVersion = 1
+
+// Update locks the file, re-reads the state, lets change work on it and writes it back if change says so. It returns
+// the state after that. The state is good even with an error, which then says that it could not be shared: a plugin
+// with a broken state directory goes on with what it holds in memory.
+func (s *Store[T]) Update(change func(*T) (changed bool)) (T, error) {
+	unlock, err := s.lock()
+	if err != nil {
+		change(&s.memory)
+		return s.memory, err
+	}
+	defer unlock()
+	state, err := s.load()
+	if err != nil {
+		change(&s.memory)
+		return s.memory, err
+	}
+	if change(&state) {
+		err = s.save(state)
+	}
+	s.memory = state
+	return state, err
+}
+
+// lock takes the lock of a file beside the state, because the state file itself is replaced by each write.
+func (s *Store[T]) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(s.Path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(s.Path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	// Closing releases the lock; nothing was written that could be lost.
+	return func() { _ = f.Close() }, nil
+}
+
+func (s *Store[T]) load() (T, error) {
+	var none T
+	data, err := os.ReadFile(s.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return none, nil
+	}
+	if err != nil {
+		return none, err
+	}
+	var file stored[T]
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(&file)
+	if err == nil && file.Version != storeVersion {
+		err = fmt.Errorf("version %d, want %d", file.Version, storeVersion)
+	}
+	if err != nil {
+		aside := s.Path + ".corrupt"
+		slog.Warn("state file not understood, kept aside and rebuilt", "path", s.Path, "aside", aside, "err", err)
+		return none, os.Rename(s.Path, aside)
+	}
+	if file.BootID != s.BootID {
+		return none, nil
+	}
+	return file.State, nil
+}
+
+func (s *Store[T]) save(state T) error {
+	data, err := json.Marshal(stored[T]{storeVersion, s.BootID, state})
+	if err != nil {
+		return err
+	}
+	return writeFile(s.Path, data)
+}
+
+// writeFile replaces a file whole: a reader sees the old text or the new one.
+func writeFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package xid
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kind tells what sort of driver line an event came from.
+type Kind string
+
+// The kinds of driver lines.
+const (
+	// KindXid is `NVRM: Xid (PCI:...): N, ...`.
+	KindXid Kind = "xid"
+	// KindLost is a "fallen off the bus" line without an Xid number; for one GPU it is the same event as Xid 79.
+	KindLost Kind = "lost"
+	// KindInit is a failed RmInitAdapter: the driver could not bring the GPU up.
+	KindInit Kind = "init"
+	// KindDriver is a driver load; it clears what a reset clears, on all GPUs.
+	KindDriver Kind = "driver"
+)
+
+// Event is one line of the driver, or a burst of equal ones.
+type Event struct {
+	Kind Kind `json:"kind"`
+	// Code is the Xid number; 0 for other kinds.
+	Code int `json:"code,omitempty"`
+	// Device is the PCI address without the function, lower case, e.g. 0000:4e:00.
+	Device string `json:"device,omitempty"`
+	// MIG is the instance that the line names, e.g. "GPU-I:05"; empty for the whole GPU.
+	MIG string `json:"mig,omitempty"`
+	// Process is the process name that the line gives; empty when the driver did not know it.
+	Process string `json:"process,omitempty"`
+	// Cause is N of "caused by previous Xid N".
+	Cause int `json:"cause,omitempty"`
+	// Action is the new recovery action of an Xid 154.
+	Action *Action `json:"action,omitempty"`
+	// Unit is where on the GPU an Xid 13 happened, e.g. "GPC 10, TPC 1".
+	Unit string `json:"unit,omitempty"`
+	// Text is what the driver says after the number, process and pid left out.
+	Text string `json:"text"`
+
+	// At and Last are the kernel's monotonic clock at the first and the last line of a burst of Count lines.
+	At    time.Duration `json:"at"`
+	Last  time.Duration `json:"last"`
+	Count int           `json:"count"`
+	// Time is At as wall clock time, for people.
+	Time time.Time `json:"time,omitzero"`
+	// Injected marks a record that user space wrote.
+	Injected bool `json:"injected,omitempty"`
+}
+
+// Action is a recovery action as Xid 154 prints it: 0x4 (Drain and Reset).
+type Action struct {
+	// Value is NVML's nvmlDeviceGpuRecoveryAction number; -1 if the line has none that can be read.
+	Value int    `json:"value"`
+	Name  string `json:"name"`
+}
+
+// The line formats are those of the driver's own source; the same numbers are used in docs and tests:
+//
+//	1  NVRM: Xid (PCI:0000:4e:00): 31, pid=1942, name=python3, Ch 00000008 ...
+//	2  NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.     (or pid='<unknown>', name=<unknown>)
+//	3  NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 94, ...
+//	4  NVRM: Xid (0000:03:00): 14, Channel 00000001
+//	5  ... caused by previous Xid 149
+//	7  NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.
+//	8  NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus ...
+//	9  NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)
+//	10 NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)
+var (
+	xidLine = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]+)(?:[, ]\s*(.*))?$`)
+	process = regexp.MustCompile(`^(?:pid=('?<?[^',]*>?'?))?(?:, )?(?:name=(.*?))?(?:, |$)`)
+	caused  = regexp.MustCompile(`caused by previous Xid ([0-9]+)`)
+	action  = regexp.MustCompile(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
+	unit    = regexp.MustCompile(`\(GPC [0-9]+, TPC [0-9]+`)
+	lost    = regexp.MustCompile(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
+	probe   = regexp.MustCompile(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])?\b[^;]*fallen off the bus`)
+	initial = regexp.MustCompile(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
+	driver  = regexp.MustCompile(`^NVRM: loading NVIDIA UNIX (.*)$`)
+)
+
+const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
+
+// Parse reads the body of one kernel log record. ok is false for a line that says nothing about the health of a GPU.
+// The driver's text must start the body: an audit line that quotes it, or a process of that name, is not the driver.
+func Parse(body string) (e Event, ok bool) {
+	if !strings.HasPrefix(body, "NVRM: ") {
+		return Event{}, false
+	}
+	flat := strings.ReplaceAll(body, "\nNVRM: ", " ")
+	flat, _, _ = strings.Cut(flat, "\n")
+	if m := xidLine.FindStringSubmatch(flat); m != nil {
+		return parseXid(m[1], m[2], m[3], m[4])
+	}
+	if m := lost.FindStringSubmatch(flat); m != nil {
+		return Event{Kind: KindLost, Device: device(m[1]), Text: "GPU has fallen off the bus"}, true
+	}
+	if m := probe.FindStringSubmatch(flat); m != nil {
+		return Event{Kind: KindLost, Device: device(m[1]), Text: "GPU has fallen off the bus"}, true
+	}
+	if m := initial.FindStringSubmatch(flat); m != nil {
+		return Event{Kind: KindInit, Device: device(m[1]), Text: "RmInitAdapter failed " + m[2]}, true
+	}
+	if m := driver.FindStringSubmatch(flat); m != nil {
+		return Event{Kind: KindDriver, Text: m[1]}, true
+	}
+	return Event{}, false
+}
+
+func parseXid(address, mig, code, text string) (Event, bool) {
+	n, err := strconv.Atoi(code)
+	if err != nil {
+		return Event{}, false
+	}
+	e := Event{Kind: KindXid, Code: n, Device: device(address), MIG: strings.TrimSpace(mig)}
+	if m := process.FindStringSubmatch(text); m != nil {
+		text = text[len(m[0]):]
+		if name := strings.Trim(m[2], "'"); name != "" && name != "<unknown>" && name != "unknown" {
+			e.Process = name
+		}
+	}
+	e.Text = strings.TrimSpace(text)
+	if m := caused.FindStringSubmatch(text); m != nil {
+		// A number too large for an int stays 0, which is "no cause named".
+		e.Cause, _ = strconv.Atoi(m[1])
+	}
+	if n == 13 {
+		e.Unit = strings.TrimPrefix(unit.FindString(text), "(")
+	}
+	if n == 154 {
+		if m := action.FindStringSubmatch(text); m != nil {
+			e.Action = &Action{Value: -1, Name: m[2]}
+			if v, err := strconv.ParseInt(m[1], 16, 32); err == nil {
+				e.Action.Value = int(v)
+			}
+		}
+	}
+	return e, true
+}
+
+// device normalises a PCI address: lower case and a domain of four digits, as the kernel prints it. NVML prints eight.
+func device(address string) string {
+	domain, rest, _ := strings.Cut(strings.ToLower(address), ":")
+	if len(domain) > 4 {
+		domain = strings.TrimLeft(domain[:len(domain)-4], "0") + domain[len(domain)-4:]
+	}
+	return domain + ":" + rest
+}
