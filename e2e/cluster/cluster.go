@@ -1,0 +1,191 @@
+// Package cluster runs a real Kubernetes control plane on loopback for tests and demo: etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler, KWOK in the place of kubelets and, when asked for, the JobSet controller,
+// the node-problem-detector and the remediator. Nothing is faked but the containers.
+//
+// It needs Go and neither root nor a container runtime. Every cluster has its own temporary folder, certificate
+// authority and ports; etcd listens on unix sockets inside that folder, so that no other cluster can reach it and it
+// can reach no other.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+// Options say what to start.
+type Options struct {
+	// JobSet adds the JobSet controller, its CRD and its webhooks.
+	JobSet bool
+	// Progress is told what is being built and started; nil means nobody.
+	Progress io.Writer
+
+	freePort func() (int, error) // a test can make it choose a taken one
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	// Dir is the cluster's temporary folder, with one log file per program.
+	Dir string
+	// Root is the root of this repository.
+	Root string
+	// Admin authenticates as system:masters, without a client-side rate limit.
+	Admin *rest.Config
+	// Kubeconfig is a file with Admin in it.
+	Kubeconfig string
+	// Client uses Admin. It knows the built-in kinds, and any other as unstructured objects.
+	Client client.Client
+
+	progress io.Writer
+	freePort func() (int, error)
+	ca       *authority
+
+	apiServer     *Process
+	apiServerArgs []string
+
+	ctx  context.Context
+	fail context.CancelCauseFunc
+
+	mu        sync.Mutex
+	processes []*Process
+	closed    bool
+}
+
+// startTimeout is far above the 5 s that a start takes on two idle cores.
+const startTimeout = 2 * time.Minute
+
+// Start builds what is missing and starts a cluster. It is ready when a pod runs in it. The caller must call
+// [Cluster.Close]. When Start fails nothing is left running.
+func Start(ctx context.Context, opts Options) (*Cluster, error) {
+	if opts.Progress == nil {
+		opts.Progress = io.Discard
+	}
+	root, err := components.Root()
+	if err != nil {
+		return nil, fmt.Errorf("start a cluster: %w", err)
+	}
+	wanted := []components.Component{components.Kube, components.KWOK}
+	if opts.JobSet {
+		wanted = append(wanted, components.JobSet)
+	}
+	if err := components.Build(ctx, opts.Progress, root, wanted...); err != nil {
+		return nil, fmt.Errorf("start a cluster: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "pitcrew-e2e-")
+	if err != nil {
+		return nil, fmt.Errorf("start a cluster: %w", err)
+	}
+	c := &Cluster{Dir: dir, Root: root, progress: opts.Progress, freePort: freePort}
+	if opts.freePort != nil {
+		c.freePort = opts.freePort
+	}
+	c.ctx, c.fail = context.WithCancelCause(context.Background())
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	stop := context.AfterFunc(c.ctx, cancel) // a program that ends while we start ends the start
+	defer stop()
+	if err := c.start(starting, opts); err != nil {
+		if cause := context.Cause(c.ctx); cause != nil {
+			err = cause
+		}
+		return nil, errors.Join(fmt.Errorf("start a cluster: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+// Context ends, with a cause that quotes the program's log, when a program of the cluster ends unasked.
+func (c *Cluster) Context() context.Context { return c.ctx }
+
+// Close kills every program of the cluster and removes its folder. Calling it again does nothing.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	closed := c.closed
+	c.closed = true
+	processes := c.processes
+	c.mu.Unlock()
+	if closed {
+		return nil
+	}
+	for _, p := range processes {
+		p.stopped.Store(true)
+	}
+	// Later ones depend on earlier ones. Nothing has a state worth a graceful end.
+	for i := len(processes) - 1; i >= 0; i-- {
+		processes[i].Kill()
+	}
+	c.fail(errors.New("the cluster is closed"))
+	if err := os.RemoveAll(c.Dir); err != nil {
+		return fmt.Errorf("close the cluster: %w", err)
+	}
+	return nil
+}
+
+// Config returns a client configuration that authenticates as user in groups by client certificate.
+func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
+	pair, err := c.ca.client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	cfg := rest.AnonymousClientConfig(c.Admin)
+	cfg.CertData, cfg.KeyData = pair.cert, pair.key
+	return cfg, nil
+}
+
+// ServiceAccountConfig returns a client configuration with a token of the service account, so that it may do what
+// the account's roles allow and nothing else.
+func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)},
+	}
+	if err := c.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return nil, fmt.Errorf("request a token for service account %s/%s: %w", namespace, name, err)
+	}
+	cfg := rest.AnonymousClientConfig(c.Admin)
+	cfg.BearerToken = request.Status.Token
+	return cfg, nil
+}
+
+// WriteKubeconfig writes cfg as a kubeconfig file called name into the cluster's folder and returns its path.
+func (c *Cluster) WriteKubeconfig(name string, cfg *rest.Config) (string, error) {
+	path := filepath.Join(c.Dir, name+".kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"e2e": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{
+			"e2e": {ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData, Token: cfg.BearerToken},
+		},
+		Contexts:       map[string]*clientcmdapi.Context{"e2e": {Cluster: "e2e", AuthInfo: "e2e"}},
+		CurrentContext: "e2e",
+	}, path)
+	if err != nil {
+		return "", fmt.Errorf("write kubeconfig %s: %w", path, err)
+	}
+	return path, nil
+}
+
+// Kubectl runs the real kubectl as admin and returns what it printed.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig, "--cache-dir=" + filepath.Join(c.Dir, "kubectl-cache")}, args...)
+	out, err := exec.CommandContext(ctx, components.Kube.Path(c.Root), args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %v: %w\n%s", args[3:], err, out)
+	}
+	return string(out), nil
+}

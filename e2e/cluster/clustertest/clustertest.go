@@ -1,0 +1,72 @@
+// Package clustertest gives the tests of one package one cluster.
+//
+//	func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+//
+//	func TestX(t *testing.T) { c := clustertest.Get(t) ... }
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+)
+
+var shared struct {
+	sync.Mutex
+	ctx     context.Context
+	opts    cluster.Options
+	cluster *cluster.Cluster
+	err     error
+}
+
+// Main runs the tests of a package and closes their cluster, also on Ctrl-C. The cluster is started by the first test
+// that asks for it.
+func Main(m *testing.M, opts cluster.Options) {
+	if opts.Progress == nil {
+		opts.Progress = os.Stderr
+	}
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	shared.ctx, shared.opts = ctx, opts
+	context.AfterFunc(ctx, func() {
+		fmt.Fprintln(os.Stderr, context.Cause(ctx))
+		closeCluster()
+		os.Exit(130)
+	})
+	m.Run() // the testing package exits with its result
+	closeCluster()
+}
+
+// Get returns the package's cluster. Its nodes and namespaces are shared with the package's other tests: take
+// names of your own.
+func Get(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil && shared.err == nil {
+		shared.cluster, shared.err = cluster.Start(shared.ctx, shared.opts)
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	if err := context.Cause(shared.cluster.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return shared.cluster
+}
+
+func closeCluster() {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil {
+		return
+	}
+	if err := shared.cluster.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}

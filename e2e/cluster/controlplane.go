@@ -1,0 +1,296 @@
+package cluster
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+// stages end a pod like a kubelet does. KWOK's own pod-delete lets the object vanish while still Running, after which
+// a Job with a podFailurePolicy waits for a terminal phase for ever; its own pod-complete ends every Job pod at once.
+//
+//go:embed stages.yaml
+var stages []byte
+
+func (c *Cluster) start(ctx context.Context, opts Options) error {
+	begun := time.Now()
+	if err := c.startAPI(ctx); err != nil {
+		return err
+	}
+	parts := []func(context.Context) error{c.startControllers, c.startKWOK, c.runPod}
+	if opts.JobSet {
+		parts = append(parts, c.startJobSet)
+	}
+	if err := parallel(ctx, parts...); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.progress, "cluster ready after %s at %s, logs in %s\n",
+		time.Since(begun).Round(10*time.Millisecond), c.Admin.Host, c.Dir)
+	return nil
+}
+
+// startAPI starts etcd and the API server.
+func (c *Cluster) startAPI(ctx context.Context) error {
+	// Unix sockets in c.Dir, where both programs run; etcd insists on the form host:port.
+	const clients, peers = "etcd:1", "etcd:2"
+	etcd, err := c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir=etcd-data",
+		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
+		"--listen-peer-urls=unix://"+peers, "--initial-advertise-peer-urls=unix://"+peers,
+		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync")
+	if err != nil {
+		return err
+	}
+	c.need(etcd)
+	if err := c.makeCredentials(); err != nil {
+		return err
+	}
+	if err := etcd.ready(ctx, func(context.Context) error {
+		_, err := os.Stat(filepath.Join(c.Dir, clients))
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := c.onFreePort(ctx, func(port int) (*Process, func(context.Context) error, error) {
+		c.Admin = &rest.Config{Host: hostURL(port), TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.PEM}, QPS: -1}
+		if c.Admin, err = c.Config("admin", "system:masters"); err != nil {
+			return nil, nil, err
+		}
+		c.apiServerArgs = []string{
+			"kube-apiserver",
+			"--etcd-servers=unix://" + clients,
+			"--bind-address=" + loopback, "--secure-port=" + strconv.Itoa(port), "--advertise-address=" + loopback,
+			"--endpoint-reconciler-type=none", // nobody uses the API server's own Service
+			"--service-cluster-ip-range=10.0.0.0/24",
+			"--authorization-mode=Node,RBAC",
+			"--client-ca-file=ca.crt", "--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--cert-dir=certs",
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
+		}
+		c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...)
+		return c.apiServer, c.apiServerReady, err
+	}); err != nil {
+		return err
+	}
+	if c.Kubeconfig, err = c.WriteKubeconfig("admin", c.Admin); err != nil {
+		return err
+	}
+	if c.Client, err = client.New(c.Admin, client.Options{}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	return nil
+}
+
+// StopAPIServer takes the API server away: connections break and new ones are refused.
+func (c *Cluster) StopAPIServer() { c.apiServer.Kill() }
+
+// StartAPIServer brings a stopped API server back, at the same address, and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	var err error
+	if c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...); err != nil {
+		return err
+	}
+	c.need(c.apiServer)
+	return c.apiServer.ready(ctx, c.apiServerReady)
+}
+
+func (c *Cluster) apiServerReady(ctx context.Context) error {
+	return serves(ctx, c.Admin, "/readyz")
+}
+
+// serves checks that the server of cfg, proven by its certificate, answers 200 at path.
+func serves(ctx context.Context, cfg *rest.Config, path string) error {
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := httpClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", path, response.Status)
+	}
+	return nil
+}
+
+// makeCredentials makes the authority and the files that the servers need.
+func (c *Cluster) makeCredentials() error {
+	var err error
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	serving, err := c.ca.server()
+	if err != nil {
+		return err
+	}
+	private, public, err := signingKey()
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		"ca.crt": c.ca.PEM, "tls.crt": serving.cert, "tls.key": serving.key, "sa.key": private, "sa.pub": public,
+	} {
+		if err := c.write(name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) write(name string, content []byte) error {
+	return os.WriteFile(filepath.Join(c.Dir, name), content, 0o600)
+}
+
+// startControllers starts the controller manager and the scheduler. They serve nothing: that saves two ports, and
+// whether they work shows in the API, see [Cluster.runPod].
+func (c *Cluster) startControllers(context.Context) error {
+	for name, args := range map[string][]string{
+		"kube-controller-manager": {
+			"--use-service-account-credentials", "--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt",
+		},
+		"kube-scheduler": nil,
+	} {
+		kubeconfig, err := c.kubeconfigFor("system:" + name)
+		if err != nil {
+			return err
+		}
+		// At the default of 20 requests per second and controller 1000 nodes keep their not-ready taint for minutes.
+		args = append([]string{name, "--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false",
+			"--kube-api-qps=1000", "--kube-api-burst=2000"}, args...)
+		p, err := c.run(name, components.Kube.Path(c.Root), nil, args...)
+		if err != nil {
+			return err
+		}
+		c.need(p)
+	}
+	return nil
+}
+
+// startKWOK starts KWOK for the nodes that [Cluster.AddNodes] makes.
+func (c *Cluster) startKWOK(ctx context.Context) error {
+	module, err := components.KWOK.ModuleDir(ctx, c.Root)
+	if err != nil {
+		return err
+	}
+	configs := []string{"--config=stages.yaml"}
+	for _, stage := range []string{"node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml"} {
+		configs = append(configs, "--config="+filepath.Join(module, "kustomize", "stage", stage))
+	}
+	if err := c.write("stages.yaml", stages); err != nil {
+		return err
+	}
+	kubeconfig, err := c.kubeconfigFor("kwok", "system:masters")
+	if err != nil {
+		return err
+	}
+	p, err := c.run("kwok", components.KWOK.Path(c.Root), nil, append(configs, "--kubeconfig="+kubeconfig,
+		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector="+kwokAnnotation+"=fake",
+		"--node-lease-duration-seconds=40", "--cidr=10.128.0.0/10", "--server-address=")...)
+	if err != nil {
+		return err
+	}
+	c.need(p)
+	return nil
+}
+
+func (c *Cluster) kubeconfigFor(user string, groups ...string) (string, error) {
+	cfg, err := c.Config(user, groups...)
+	if err != nil {
+		return "", err
+	}
+	return c.WriteKubeconfig(user, cfg)
+}
+
+// runPod proves that the parts work together: the controller manager makes the service account, KWOK makes a node
+// ready, the scheduler places a pod on it and KWOK runs the pod.
+func (c *Cluster) runPod(ctx context.Context) error {
+	nodes, err := c.AddNodes(ctx, "e2e-probe", 1, nil)
+	if err != nil {
+		return err
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "e2e-probe"},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{LabelPool: "e2e-probe"},
+			Containers:   []corev1.Container{{Name: "probe", Image: "none"}},
+		},
+	}
+	if err := c.waitForServiceAccount(ctx, pod.Namespace); err != nil {
+		return err
+	}
+	if err := c.Client.Create(ctx, pod); err != nil {
+		return fmt.Errorf("create the probe pod: %w", err)
+	}
+	if err := poll(ctx, func(ctx context.Context) error {
+		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("the probe pod does not run: %w", err)
+	}
+	if err := c.Client.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
+		return fmt.Errorf("delete the probe pod: %w", err)
+	}
+	return c.DeleteNodes(ctx, nodes...)
+}
+
+const loopback = "127.0.0.1"
+
+// onFreePort starts a server on a free port and waits until it is ready. Another program can take the port between
+// our choice and the server's bind; then it tries another one.
+func (c *Cluster) onFreePort(ctx context.Context, start func(port int) (*Process, func(context.Context) error, error)) error {
+	for attempt := 1; ; attempt++ {
+		port, err := c.freePort()
+		if err != nil {
+			return err
+		}
+		p, check, err := start(port)
+		if err != nil {
+			return err
+		}
+		err = p.ready(ctx, check)
+		if err == nil {
+			c.need(p)
+			return nil
+		}
+		taken := !p.running() && strings.Contains(p.Log(), syscall.EADDRINUSE.Error())
+		if !taken || attempt == 5 {
+			return err
+		}
+	}
+}
+
+func hostURL(port int) string { return "https://" + net.JoinHostPort(loopback, strconv.Itoa(port)) }
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}

@@ -1,0 +1,216 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Process is one program of the cluster. It leads a process group of its own, so that Ctrl-C reaches only the
+// program that owns the cluster, and the kernel kills it when that program dies, however it dies.
+type Process struct {
+	// Name is the program's name in errors.
+	Name string
+	// LogPath is the file with everything the program wrote to stdout and stderr.
+	LogPath string
+
+	cmd     *exec.Cmd
+	done    chan struct{}
+	err     error       // how it ended; set before done is closed
+	stopped atomic.Bool // it ends because we want it to
+}
+
+// startProcess starts cmd with its output appended to logPath.
+func startProcess(name, logPath string, cmd *exec.Cmd) (*Process, error) {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &Process{Name: name, LogPath: logPath, cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The parent-death signal is sent when the thread that forked ends, not when the process does
+		// (golang/go#27505), so this thread stays until the child is gone.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits until the program ends. The error quotes the end of its log; it is nil after exit status 0.
+func (p *Process) Wait() error {
+	<-p.done
+	if p.err == nil {
+		return nil
+	}
+	return p.ended()
+}
+
+// Stop asks the program to end, kills it and whatever else is in its process group after grace, and returns when
+// the program is gone.
+func (p *Process) Stop(grace time.Duration) {
+	p.stopped.Store(true)
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(grace):
+	}
+	p.Kill()
+}
+
+// Kill kills the program and whatever else is in its process group, and returns when the program is gone.
+func (p *Process) Kill() {
+	p.stopped.Store(true)
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Log returns everything the program wrote.
+func (p *Process) Log() string {
+	text, err := os.ReadFile(p.LogPath)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// signal signals the process group; there may be nobody left in it.
+func (p *Process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.PID(), sig) }
+
+func (p *Process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// ended says how the program ended. Call it only after done is closed.
+func (p *Process) ended() error {
+	how := "exit status 0"
+	if p.err != nil {
+		how = p.err.Error()
+	}
+	return fmt.Errorf("%s ended: %s; %s", p.Name, how, p.logTail())
+}
+
+func (p *Process) logTail() string {
+	lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
+	return "the end of its log:\n" + strings.Join(lines[max(0, len(lines)-15):], "\n")
+}
+
+// ready polls until check succeeds. It gives up when the program ends or ctx does.
+func (p *Process) ready(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.done:
+			cancel(p.ended())
+		case <-ctx.Done():
+		}
+	}()
+	err := poll(ctx, check)
+	if err != nil && p.running() {
+		return fmt.Errorf("%s is not ready: %w; %s", p.Name, err, p.logTail())
+	}
+	return err
+}
+
+// poll calls check every 20 ms until it returns nil or ctx ends.
+func poll(ctx context.Context, check func(context.Context) error) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (last seen: %w)", context.Cause(ctx), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// run starts a program in the cluster's folder. The cluster kills it when it is closed.
+func (c *Cluster) run(name, path string, env []string, args ...string) (*Process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("start %s: the cluster is closed", name)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(os.Environ(), env...)
+	p, err := startProcess(name, filepath.Join(c.Dir, name+".log"), cmd)
+	if err != nil {
+		return nil, err
+	}
+	c.processes = slices.DeleteFunc(c.processes, func(old *Process) bool { return !old.running() })
+	c.processes = append(c.processes, p)
+	return p, nil
+}
+
+// need ends the cluster's context when the program ends without having been stopped.
+func (c *Cluster) need(p *Process) {
+	go func() {
+		<-p.done
+		if !p.stopped.Load() {
+			c.fail(p.ended())
+		}
+	}()
+}
+
+// parallel runs all of them at once and returns the first error, after all have returned.
+func parallel(ctx context.Context, all ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errs := make(chan error)
+	for _, f := range all {
+		go func() {
+			err := f(ctx)
+			if err != nil {
+				cancel(err)
+			}
+			errs <- err
+		}()
+	}
+	var failed []error
+	for range all {
+		failed = append(failed, <-errs)
+	}
+	if err := errors.Join(failed...); err != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}

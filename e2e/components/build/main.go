@@ -1,0 +1,57 @@
+// Command build builds the real components that tests and demo run, all of them or those named.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+func main() {
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [component...]   builds into bin/components; the components are:")
+		for _, c := range components.All {
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s, about %s when nothing is cached\n", c.Name, c.Module, c.Cold)
+		}
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := build(ctx, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func build(ctx context.Context, names []string) error {
+	wanted := components.All
+	if len(names) > 0 {
+		wanted = nil
+	}
+	for _, name := range names {
+		c, err := component(name)
+		if err != nil {
+			return err
+		}
+		wanted = append(wanted, c)
+	}
+	root, err := components.Root()
+	if err != nil {
+		return err
+	}
+	return components.Build(ctx, os.Stderr, root, wanted...)
+}
+
+func component(name string) (components.Component, error) {
+	for _, c := range components.All {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return components.Component{}, fmt.Errorf("%q is no component; -h lists them", name)
+}

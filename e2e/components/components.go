@@ -1,0 +1,276 @@
+// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in a
+// module of its own below this folder, so that its dependencies never mix with the product's.
+package components
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Component is a program built from a pinned module.
+type Component struct {
+	// Name is the binary's name in bin/components.
+	Name string
+	// Dir is the folder below e2e/components with the go.mod that pins it.
+	Dir string
+	// Package is what is built, from inside Dir.
+	Package string
+	// Module is the module that Dir pins and whose version is the component's version.
+	Module string
+	// Cold says about how long a first build takes on two cores.
+	Cold string
+
+	tags string
+	// versionVars are the variables that upstream's own release build sets to the version.
+	versionVars func(version string) map[string]string
+}
+
+// The components, in the order in which [Build] builds them.
+var (
+	// Kube is etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one program.
+	Kube = Component{
+		Name: "kube", Dir: "kubernetes", Package: ".", Module: "k8s.io/kubernetes", Cold: "5 min",
+		versionVars: kubernetesVersion,
+	}
+	// KWOK plays the kubelets.
+	KWOK = Component{
+		Name: "kwok", Dir: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Cold: "1 min",
+	}
+	// JobSet is the JobSet controller with its webhooks.
+	JobSet = Component{
+		Name: "jobset-controller", Dir: "jobset", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", Cold: "90 s",
+	}
+	// NodeProblemDetector is built without journald, which would need cgo, and without the Stackdriver exporter.
+	NodeProblemDetector = Component{
+		Name: "node-problem-detector", Dir: "npd", Package: "k8s.io/node-problem-detector/cmd/nodeproblemdetector",
+		Module: "k8s.io/node-problem-detector", Cold: "70 s",
+		tags: "disable_stackdriver_exporter",
+		versionVars: func(version string) map[string]string {
+			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
+		},
+	}
+	// GolangCILint is the linter; the tests do not run it.
+	GolangCILint = Component{
+		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
+		Module: "github.com/golangci/golangci-lint/v2", Cold: "1 min",
+	}
+)
+
+// All lists every component.
+var All = []Component{Kube, KWOK, JobSet, NodeProblemDetector, GolangCILint}
+
+// kubernetesVersion sets what hack/lib/version.sh of kubernetes sets; without it the API server reports
+// v0.0.0-master and clients that look at the version are confused.
+func kubernetesVersion(version string) map[string]string {
+	vars := map[string]string{}
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		vars[pkg+".gitVersion"] = version
+		vars[pkg+".gitMajor"] = major
+		vars[pkg+".gitMinor"] = minor
+		vars[pkg+".gitTreeState"] = "clean"
+		vars[pkg+".gitCommit"] = "pinned"
+		vars[pkg+".buildDate"] = "1970-01-01T00:00:00Z"
+	}
+	return vars
+}
+
+// Root returns the root of the repository that the working directory is in.
+func Root() (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module github.com/pitcrew-dev/pitcrew\n") {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not inside the pitcrew repository", wd)
+		}
+	}
+}
+
+// Path returns where the component's binary is, built or not.
+func (c Component) Path(root string) string { return filepath.Join(root, "bin", "components", c.Name) }
+
+// ModuleDir returns the folder of the component's source, with the manifests that upstream ships; it downloads the
+// module when needed.
+func (c Component) ModuleDir(ctx context.Context, root string) (string, error) {
+	var module struct{ Dir string }
+	if err := goJSON(ctx, c.dir(root), &module, "mod", "download", "-json", c.Module); err != nil {
+		return "", err
+	}
+	return module.Dir, nil
+}
+
+// Build makes sure that the components are built and up to date, and that no two programs build them at once.
+// It tells progress what it builds and about how long that takes; an up-to-date component costs a few milliseconds.
+func Build(ctx context.Context, progress io.Writer, root string, wanted ...Component) error {
+	if err := os.MkdirAll(filepath.Join(root, "bin", "components"), 0o755); err != nil {
+		return fmt.Errorf("build components: %w", err)
+	}
+	for _, c := range wanted {
+		if err := c.build(ctx, progress, root); err != nil {
+			return fmt.Errorf("build %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// BuildOurs builds the plugins and the remediator of this repository into bin.
+func BuildOurs(ctx context.Context, root string) error {
+	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
+	if err != nil {
+		return fmt.Errorf("build plugins and remediator: %w", err)
+	}
+	defer unlock()
+	if _, err := run(ctx, root, "build", "-trimpath", "-ldflags=-s -w", "-o", "bin"+string(filepath.Separator),
+		"./plugins/...", "./remediator"); err != nil {
+		return fmt.Errorf("build plugins and remediator: %w", err)
+	}
+	return nil
+}
+
+func (c Component) dir(root string) string { return filepath.Join(root, "e2e", "components", c.Dir) }
+
+func (c Component) build(ctx context.Context, progress io.Writer, root string) error {
+	version, err := c.version(ctx, root)
+	if err != nil {
+		return err
+	}
+	path := c.Path(root)
+	ldflags := []string{"-s", "-w"}
+	if c.versionVars != nil {
+		for name, value := range c.versionVars(version) {
+			ldflags = append(ldflags, "-X="+name+"="+value)
+		}
+		slices.Sort(ldflags)
+	}
+	args := []string{"build", "-trimpath", "-tags=" + c.tags, "-ldflags=" + strings.Join(ldflags, " "), "-o", path, c.Package}
+	stamp, err := c.stamp(root, args)
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, path+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if built, err := os.ReadFile(path + ".stamp"); err == nil && string(built) == stamp {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+	}
+	fmt.Fprintf(progress, "building %s (%s %s), about %s when nothing is cached ...\n", c.Name, c.Module, version, c.Cold)
+	begun := time.Now()
+	if _, err := run(ctx, c.dir(root), args...); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".stamp", []byte(stamp), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(progress, "built %s in %s\n", c.Name, time.Since(begun).Round(100*time.Millisecond))
+	return nil
+}
+
+// version reads the pinned version from go.mod.
+func (c Component) version(ctx context.Context, root string) (string, error) {
+	var mod struct {
+		Require []struct{ Path, Version string }
+	}
+	if err := goJSON(ctx, c.dir(root), &mod, "mod", "edit", "-json"); err != nil {
+		return "", err
+	}
+	for _, r := range mod.Require {
+		if r.Path == c.Module {
+			return r.Version, nil
+		}
+	}
+	return "", fmt.Errorf("%s/go.mod does not require %s", c.dir(root), c.Module)
+}
+
+// stamp is a hash of everything the binary is made from.
+func (c Component) stamp(root string, args []string) (string, error) {
+	hash := sha256.New()
+	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, strings.TrimPrefix(strings.Join(args, " "), root))
+	files, err := os.ReadDir(c.dir(root))
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(c.dir(root), f.Name()))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(hash, "%s %x\n", f.Name(), sha256.Sum256(text))
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// lock holds an exclusive file lock; the kernel drops it when this program dies.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for another build that holds %s: %w", path, context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// run runs the go command and quotes what it said when it fails.
+func run(ctx context.Context, dir string, args ...string) (stdout []byte, err error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s in %s: %w\n%s", args[0], dir, err, stderr.String())
+	}
+	return out, nil
+}
+
+func goJSON(ctx context.Context, dir string, into any, args ...string) error {
+	out, err := run(ctx, dir, args...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("go %s in %s: %w", strings.Join(args, " "), dir, err)
+	}
+	return nil
+}
