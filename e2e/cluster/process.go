@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -73,8 +73,7 @@ func (p *Process) Wait() error {
 	return p.ended()
 }
 
-// Stop asks the program to end, kills it and whatever else is in its process group after grace, and returns when
-// the program is gone.
+// Stop asks the program to end, kills it after grace, and returns when it is gone.
 func (p *Process) Stop(grace time.Duration) {
 	p.stopped.Store(true)
 	p.signal(syscall.SIGTERM)
@@ -85,11 +84,33 @@ func (p *Process) Stop(grace time.Duration) {
 	p.Kill()
 }
 
-// Kill kills the program and whatever else is in its process group, and returns when the program is gone.
+// Kill kills the program and its process group, and returns when it is gone.
 func (p *Process) Kill() {
 	p.stopped.Store(true)
 	p.signal(syscall.SIGKILL)
 	<-p.done
+}
+
+// killAll kills the program and its children, also those with a process group of their own, such as NPD's plugins.
+func (p *Process) killAll() {
+	// Stopped, it can start no further ones.
+	p.signal(syscall.SIGSTOP)
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.PID()))
+	if err != nil {
+		panic(err) // a bad pattern
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for _, child := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
+	p.Kill()
 }
 
 // Log returns everything the program wrote.
@@ -101,8 +122,12 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// signal signals the process group; there may be nobody left in it.
-func (p *Process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.PID(), sig) }
+// signal signals the process group of a program that has not been seen to end; its number may be another's after that.
+func (p *Process) signal(sig syscall.Signal) {
+	if p.running() {
+		_ = syscall.Kill(-p.PID(), sig)
+	}
+}
 
 func (p *Process) running() bool {
 	select {
@@ -172,11 +197,10 @@ func (c *Cluster) run(name, path string, env []string, args ...string) (*Process
 	cmd := exec.Command(path, args...)
 	cmd.Dir = c.Dir
 	cmd.Env = append(os.Environ(), env...)
-	p, err := startProcess(name, filepath.Join(c.Dir, name+".log"), cmd)
+	p, err := startProcess(name, filepath.Join(c.Dir, fmt.Sprintf("%02d-%s.log", len(c.processes), name)), cmd)
 	if err != nil {
 		return nil, err
 	}
-	c.processes = slices.DeleteFunc(c.processes, func(old *Process) bool { return !old.running() })
 	c.processes = append(c.processes, p)
 	return p, nil
 }

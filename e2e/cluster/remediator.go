@@ -1,0 +1,48 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+// The remediator's namespace and service account, as manifests/remediator has them.
+const (
+	remediatorNamespace = "pitcrew"
+	remediatorAccount   = "pitcrew-remediator"
+)
+
+// StartRemediator builds the remediator, installs its shipped roles and starts it under its own service account, so
+// that it may do what it may do in production and nothing else. args are its arguments but for -kubeconfig, e.g.
+// "-policy", file. It serves neither metrics nor health unless args say where.
+func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process, error) {
+	if err := components.BuildOurs(ctx, c.Root); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml")
+	roles, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("install the remediator's roles: %w", err)
+	}
+	if err := c.Apply(ctx, roles); err != nil {
+		return nil, fmt.Errorf("install the remediator's roles from %s: %w", path, err)
+	}
+	cfg, err := c.ServiceAccountConfig(ctx, remediatorNamespace, remediatorAccount)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := c.WriteKubeconfig("remediator", cfg)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), nil,
+		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	c.need(p)
+	return p, nil
+}

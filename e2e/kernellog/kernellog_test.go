@@ -1,0 +1,93 @@
+package kernellog
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
+)
+
+// As root with nft all three ways must work; a machine without them still has the FIFO.
+func TestARecordArrivesWithTheFacilityThatItsOriginHas(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "kmsg")
+	tests := []struct {
+		name     string
+		open     func() (*Log, error)
+		root     bool
+		path     string
+		facility int
+	}{
+		{"nftables", OpenNFT, true, "/dev/kmsg", 0},
+		{"user space", OpenKmsg, true, "/dev/kmsg", 1},
+		{"FIFO", func() (*Log, error) { return OpenFIFO(fifo) }, false, fifo, 0},
+	}
+	for _, tt := range tests {
+		if tt.root && os.Geteuid() != 0 {
+			continue
+		}
+		t.Run(tt.name, func(t *testing.T) {
+			log, err := tt.open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { log.Close() })
+			before, settingErr := os.ReadFile(allNamespaces)
+			line := fmt.Sprintf("pitcrew kernellog test %d: 100 percent", time.Now().UnixNano())
+			if _, err := log.Write(line); err != nil {
+				t.Fatal(err)
+			}
+			got := find(t, tt.path, line)
+			if got.Facility != tt.facility {
+				t.Errorf("facility %d, want %d", got.Facility, tt.facility)
+			}
+			if log.Kernel != (tt.facility == 0 && tt.path == "/dev/kmsg") {
+				t.Errorf("Kernel = %v", log.Kernel)
+			}
+			after, _ := os.ReadFile(allNamespaces)
+			if diff := cmp.Diff(string(before), string(after)); diff != "" || settingErr != nil && tt.root {
+				t.Errorf("%s before and after (%v): %s", allNamespaces, settingErr, diff)
+			}
+		})
+	}
+}
+
+func TestALineThatCannotBeWrittenWholeIsRefused(t *testing.T) {
+	log, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := log.Write(strings.Repeat("x", MaxLine+1)); err == nil {
+		t.Error("no error")
+	}
+}
+
+// find waits for the record whose body starts with line.
+func find(t *testing.T, path, line string) kmsg.Record {
+	t.Helper()
+	r, err := kmsg.Open(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for {
+		rec, err := r.Next()
+		if err == nil && strings.HasPrefix(rec.Body, line) {
+			return rec
+		}
+		if err != nil {
+			if err := r.Wait(ctx); err != nil {
+				t.Fatalf("%q is not in %s: %v", line, path, err)
+			}
+		}
+	}
+}
