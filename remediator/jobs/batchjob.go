@@ -15,9 +15,9 @@ import (
 
 // batchJob is batch/v1 Job, plain and indexed. Suspending deletes its active pods without counting failures; resuming
 // keeps the completed indexes (kubernetes pkg/controller/job, manageJob).
-var batchJob = kind{gvk: batchv1.SchemeGroupVersion.WithKind("Job"), look: lookAtJob}
+var batchJob = kind{gvk: batchv1.SchemeGroupVersion.WithKind("Job"), read: readJob}
 
-func lookAtJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+func readJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
 	var job batchv1.Job
 	if err := reader.Get(ctx, key, &job); err != nil {
 		return view{}, fmt.Errorf("get Job %s: %w", key, err)
@@ -27,7 +27,6 @@ func lookAtJob(ctx context.Context, reader client.Reader, key client.ObjectKey) 
 		return view{}, fmt.Errorf("read the selector of Job %s: %w", key, err)
 	}
 	return view{
-		kind:      batchJob,
 		object:    &job,
 		suspended: ptr.Deref(job.Spec.Suspend, false),
 		stopSeen:  jobStopSeen(&job),

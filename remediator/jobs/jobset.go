@@ -17,10 +17,10 @@ import (
 
 // jobSet is jobset.x-k8s.io JobSet. Suspending suspends its child Jobs; resuming keeps them, and no restart is counted
 // (sigs.k8s.io/jobset pkg/controllers, suspendJobs and resumeJobsIfNecessary).
-var jobSet = kind{
-	gvk:  schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"},
-	look: lookAtJobSet,
-}
+var (
+	jobSet    = kind{gvk: jobSetGVK, read: readJobSet}
+	jobSetGVK = schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
+)
 
 // Labels that the JobSet controller puts on child Jobs and pods. The name is older than the UID label and covers pods
 // of a deleted JobSet of the same name too, which must be gone just as well.
@@ -52,9 +52,9 @@ type replicatedJob struct {
 	} `json:"dependsOn"`
 }
 
-func lookAtJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
 	var object unstructured.Unstructured
-	object.SetGroupVersionKind(jobSet.gvk)
+	object.SetGroupVersionKind(jobSetGVK)
 	if err := reader.Get(ctx, key, &object); err != nil {
 		return view{}, fmt.Errorf("get JobSet %s: %w", key, err)
 	}
@@ -74,7 +74,6 @@ func lookAtJobSet(ctx context.Context, reader client.Reader, key client.ObjectKe
 		}
 	}
 	v := view{
-		kind:      jobSet,
 		object:    &object,
 		suspended: ptr.Deref(set.Spec.Suspend, false),
 		stopSeen:  meta.IsStatusConditionTrue(set.Status.Conditions, "Suspended"),

@@ -14,8 +14,14 @@ import (
 // must start them.
 type kind struct {
 	gvk schema.GroupVersionKind
-	// look reads the job and what it owns, live. Errors of the API server are wrapped.
-	look func(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error)
+	// read fills a view from the job and what it owns. Errors of the API server are wrapped.
+	read func(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error)
+}
+
+func (k kind) look(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+	v, err := k.read(ctx, reader, key)
+	v.kind = k
+	return v, err
 }
 
 // kinds are the kinds that can be restarted, one adapter file each.

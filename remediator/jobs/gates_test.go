@@ -1,0 +1,238 @@
+package jobs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+var quarantine = Quarantine{
+	ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: "GPUXidError",
+	Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
+}
+
+// trainer returns a batch Job of four ranks, changed by the given functions.
+func trainer(change ...func(*batchv1.Job)) *batchv1.Job {
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "job-uid"},
+		Spec: batchv1.JobSpec{
+			Parallelism: ptr.To[int32](4),
+			Completions: ptr.To[int32](4),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "main"}, {Name: "sidecar"}},
+			}},
+		},
+	}
+	for _, f := range change {
+		f(job)
+	}
+	return job
+}
+
+func viewOf(job *batchv1.Job) view {
+	return view{kind: batchJob, object: job, suspended: ptr.Deref(job.Spec.Suspend, false), ended: jobEnded(job), jobs: []batchv1.Job{*job}}
+}
+
+// rank is an active pod on the bad node.
+func rank(spec corev1.PodSpec, created time.Time) corev1.Pod {
+	spec.NodeName = quarantine.Node
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "train-0", CreationTimestamp: metav1.NewTime(created)}, Spec: spec}
+}
+
+func TestJudge(t *testing.T) {
+	under := func(p phase, id string) record {
+		return record{Current: &restart{Phase: p, PhaseSince: noon.Add(900 * time.Millisecond), Quarantines: []cause{{ID: id}}}}
+	}
+	old, young := rank(corev1.PodSpec{}, noon.Add(-time.Hour)), rank(corev1.PodSpec{}, noon)
+	tests := map[string]struct {
+		job       *batchv1.Job
+		rec       record
+		pod       corev1.Pod
+		notOpted  bool
+		want      verdict
+		wantBlock string
+	}{
+		"an opted-in running job":       {job: trainer(), pod: old, want: stop},
+		"a job that is not opted in":    {job: trainer(), pod: old, notOpted: true, want: skip},
+		"a job that somebody suspended": {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), pod: old, want: skip},
+		"a job that is being deleted":   {job: trainer(func(j *batchv1.Job) { j.DeletionTimestamp = &metav1.Time{Time: noon} }), pod: old, want: skip},
+		"a job that has failed": {job: trainer(func(j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
+		}), pod: old, want: skip},
+		"a job that is about to fail": {job: trainer(func(j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
+		}), pod: old, want: skip},
+		"stopping for this quarantine":                       {job: trainer(), rec: under(stopping, "q1"), pod: old, want: skip},
+		"stopping for another quarantine":                    {job: trainer(), rec: under(stopping, "q2"), pod: old, want: join},
+		"starting for another quarantine":                    {job: trainer(), rec: under(starting, "q2"), pod: young, want: stop},
+		"starting for this quarantine, seen an old pod":      {job: trainer(), rec: under(starting, "q1"), pod: old, want: skip},
+		"starting for this quarantine, a new pod came back":  {job: trainer(), rec: under(starting, "q1"), pod: young, want: block, wantBlock: "AlreadyRestarted"},
+		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: record{Last: []restart{{}, {Quarantines: []cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
+		"restarted for another quarantine":                   {job: trainer(), rec: record{Last: []restart{{Quarantines: []cause{{ID: "q2"}}}}}, pod: young, want: stop},
+		"restarted for this one, starting again for another": {job: trainer(), rec: record{Current: under(starting, "q2").Current, Last: []restart{{Quarantines: []cause{{ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
+		"queued by Kueue": {job: trainer(func(j *batchv1.Job) { j.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "gpu"} }),
+			pod: old, want: block, wantBlock: "Kueue"},
+		"a gate is shut while starting for another quarantine": {job: trainer(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" }),
+			rec: under(starting, "q2"), pod: young, want: block, wantBlock: "ComesBack"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			do, why := judge(quarantine, viewOf(test.job), test.rec, !test.notOpted, []corev1.Pod{test.pod})
+			if do != test.want || why.reason != test.wantBlock {
+				t.Errorf("got %s %+v, want %s %s", do, why, test.want, test.wantBlock)
+			}
+		})
+	}
+}
+
+func TestGate(t *testing.T) {
+	tolerate := func(tol corev1.Toleration) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { j.Spec.Template.Spec.Tolerations = []corev1.Toleration{tol} }
+	}
+	tests := map[string]struct {
+		change func(*batchv1.Job)
+		pod    corev1.PodSpec
+		want   blocked
+	}{
+		"nothing stands against it": {change: func(*batchv1.Job) {}},
+		"a template tolerates exactly our taint": {
+			change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError"}),
+			want:   blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+		},
+		"a template tolerates everything": {
+			change: tolerate(corev1.Toleration{Operator: corev1.TolerationOpExists}),
+			want:   blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+		},
+		"a template tolerates our taint with another value":  {change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Value: "HCAPortDown"})},
+		"a template tolerates our taint with another effect": {change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Operator: "Exists", Effect: "NoExecute"})},
+		"a template tolerates the GPU taint":                 {change: tolerate(corev1.Toleration{Key: "nvidia.com/gpu", Operator: "Exists"})},
+		"admission let the pod tolerate our taint": {
+			pod:  corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: "Exists"}}},
+			want: blocked{"ComesBack", "pod train-0 tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+		},
+		"a template names the node": {
+			change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" },
+			want:   blocked{"ComesBack", "the pod template of Job train sets nodeName, which passes by every taint"},
+		},
+		"a template names another node": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "good" }},
+		"a template selects the host": {
+			change: func(j *batchv1.Job) {
+				j.Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "bad"}
+			},
+			want: blocked{"ComesBack", "the pod template of Job train selects this host"},
+		},
+		"the pod on the node selects its host, whatever the host's name is": {
+			pod:  corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/hostname": "bad.example"}},
+			want: blocked{"ComesBack", "pod train-0 selects this host"},
+		},
+		"a template selects a pool": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "h100"} }},
+		"a pod failure policy fails the job when it is stopped": {
+			change: func(j *batchv1.Job) { j.Spec.PodFailurePolicy = policy(exit("FailJob", "In", "", 143)) },
+			want: blocked{"PodFailurePolicy", "podFailurePolicy rule 0 of Job train is FailJob for exit code 143 or 137, with which stopped ranks exit: " +
+				"stopping would fail the Job for good"},
+		},
+		"a work queue with a success": {
+			change: func(j *batchv1.Job) { j.Spec.Completions, j.Status.Succeeded = nil, 1 },
+			want:   blocked{"WorkQueue", "Job train has no completions and a pod succeeded: without active pods it counts as complete"},
+		},
+		"a work queue without a success": {change: func(j *batchv1.Job) { j.Spec.Completions = nil }},
+		"a counted job with a success":   {change: func(j *batchv1.Job) { j.Status.Succeeded = 1 }},
+		"another controller manages it": {
+			change: func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") },
+			want:   blocked{"ManagedBy", "it is managed by kueue.x-k8s.io/multikueue"},
+		},
+		"the default controller manages it": {change: func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("kubernetes.io/job-controller") }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			job := trainer()
+			if test.change != nil {
+				test.change(job)
+			}
+			v := viewOf(job)
+			v.managedBy = foreignController(job.Spec.ManagedBy, batchv1.JobControllerName)
+			got := gate(quarantine, v, []corev1.Pod{rank(test.pod, noon)})
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(blocked{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func policy(rules ...batchv1.PodFailurePolicyRule) *batchv1.PodFailurePolicy {
+	return &batchv1.PodFailurePolicy{Rules: rules}
+}
+
+func exit(action batchv1.PodFailurePolicyAction, op batchv1.PodFailurePolicyOnExitCodesOperator, container string, codes ...int32) batchv1.PodFailurePolicyRule {
+	on := &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: op, Values: codes}
+	if container != "" {
+		on.ContainerName = &container
+	}
+	return batchv1.PodFailurePolicyRule{Action: action, OnExitCodes: on}
+}
+
+func TestFailsOnStop(t *testing.T) {
+	disruption := batchv1.PodFailurePolicyRule{Action: "Ignore", OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
+	}}
+	tests := map[string]struct {
+		policy *batchv1.PodFailurePolicy
+		want   int
+	}{
+		"no policy":                                        {nil, -1},
+		"SIGTERM in the list":                              {policy(exit("FailJob", "In", "", 1, 143)), 0},
+		"SIGKILL in the list":                              {policy(exit("FailJob", "In", "", 137)), 0},
+		"other codes":                                      {policy(exit("FailJob", "In", "", 1, 42)), -1},
+		"all codes but one":                                {policy(exit("FailJob", "NotIn", "", 42)), 0},
+		"all codes but both":                               {policy(exit("FailJob", "NotIn", "", 137, 143)), -1},
+		"all codes but one of the two":                     {policy(exit("FailJob", "NotIn", "", 143)), 0},
+		"a container of the pod":                           {policy(exit("FailJob", "In", "sidecar", 143)), 0},
+		"an init container":                                {policy(exit("FailJob", "In", "preflight", 143)), 0},
+		"a container that the pod has not":                 {policy(exit("FailJob", "In", "other", 143)), -1},
+		"Count and FailIndex end no job":                   {policy(exit("Count", "In", "", 143), exit("FailIndex", "In", "", 137)), -1},
+		"an earlier rule takes both codes":                 {policy(exit("Ignore", "In", "", 137, 143), exit("FailJob", "NotIn", "", 1)), -1},
+		"an earlier rule takes one code":                   {policy(exit("Ignore", "In", "", 143), exit("FailJob", "NotIn", "", 1)), 1},
+		"an earlier rule takes another container":          {policy(exit("Ignore", "In", "main", 137, 143), exit("FailJob", "In", "", 143)), 1},
+		"ignoring disruptions does not help (measured)":    {policy(disruption, exit("FailJob", "In", "", 143)), 1},
+		"failing on disruptions is not met by a suspended": {policy(batchv1.PodFailurePolicyRule{Action: "FailJob", OnPodConditions: disruption.OnPodConditions}), -1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			job := trainer(func(j *batchv1.Job) {
+				j.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "preflight"}}
+				j.Spec.PodFailurePolicy = test.policy
+			})
+			if got := failsOnStop(job.Spec); got != test.want {
+				t.Errorf("got rule %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+func TestOptIn(t *testing.T) {
+	const ours, kcovers = "pitcrew.dev/restart-on-node-fault", "kcover.io/cascading-recovery"
+	tests := map[string]struct {
+		labels      map[string]string
+		in, decided bool
+	}{
+		"no labels":                   {nil, false, false},
+		"opted in":                    {map[string]string{ours: "true"}, true, true},
+		"opted out":                   {map[string]string{ours: "false"}, false, true},
+		"opted in by kcover's":        {map[string]string{kcovers: "true"}, true, true},
+		"kcover's, but opted out":     {map[string]string{ours: "false", kcovers: "true"}, false, true},
+		"kcover's false says nothing": {map[string]string{kcovers: "false"}, false, false},
+		"any other word says nothing": {map[string]string{ours: "yes"}, false, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if in, decided := optIn(test.labels); in != test.in || decided != test.decided {
+				t.Errorf("got %t, %t, want %t, %t", in, decided, test.in, test.decided)
+			}
+		})
+	}
+}

@@ -1,0 +1,314 @@
+// Package jobs restarts training jobs whole and once when a node under one of their ranks is quarantined.
+//
+// A level, not an edge: while a quarantine stands, no opted-in job may have an active pod on the node. The node
+// controller calls [Restarter.Sweep] after it has written the taint, again 2 s, 15 s and 60 s later, because a pod may
+// have been bound by a scheduler that had not seen the taint, and on every reconcile of the node. A sweep begins the
+// restart of each such job; a controller of its own drives the restarts that are under way:
+//
+//	stopping  spec.suspend=true, until every pod of the old incarnation is gone: no status of any owner proves that
+//	starting  spec.suspend=false, until all ranks run
+//
+// All state is in the annotation and the label of the job, written in the same patch as spec.suspend and guarded by the
+// resourceVersion. A crash between any two writes resumes, a concurrent writer causes a re-read, and a person who
+// changes spec.suspend meanwhile wins.
+//
+// The job is the topmost object of a known kind above the pod; only its own labels and those of its namespace opt in or
+// out, labels of objects between them do not count. An owner of unknown kind above it (TrainJob, CronJob, ...) is not
+// read, so only what is below it and the namespace can opt in; it is reported and left alone. Pods of Deployments,
+// StatefulSets and DaemonSets, bare and static pods are nobody's gang and are ignored.
+//
+// A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
+// of the remediator after the CRD was installed.
+//
+// RBAC that this package needs: pods list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
+// get; events.k8s.io/events create, patch.
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// Quarantine is a node that was taken out of service, as its record on the Node says.
+type Quarantine struct {
+	// ID is unique to this quarantine; a job is restarted at most once for it.
+	ID      string
+	Node    string
+	NodeUID types.UID
+	// Reason is the fault, for people.
+	Reason string
+	// Taint keeps the ranks from coming back.
+	Taint corev1.Taint
+	Since time.Time
+}
+
+// Restarter restarts jobs. Make it with [New].
+type Restarter struct {
+	// StopTimeout is how long a stop may take before it is reported; it is held, not given up. 10 minutes by default.
+	StopTimeout time.Duration
+	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
+	StartTimeout time.Duration
+
+	writer   client.Writer
+	reader   client.Reader
+	recorder events.EventRecorder
+	now      func() time.Time
+
+	mapper     meta.RESTMapper
+	cache      cache.Cache
+	controller controller.TypedController[request]
+
+	mu      sync.Mutex
+	watched map[schema.GroupKind]bool
+	told    map[string]told // by node
+}
+
+// request names one job to look at.
+type request struct {
+	kind schema.GroupKind
+	types.NamespacedName
+}
+
+// New returns a Restarter that writes with writer and reads with reader, which must be live (mgr.GetAPIReader()): what
+// a cache says about pods that are gone proves nothing.
+func New(writer client.Client, reader client.Reader, recorder events.EventRecorder, now func() time.Time) *Restarter {
+	return &Restarter{
+		StopTimeout:  10 * time.Minute,
+		StartTimeout: 15 * time.Minute,
+		writer:       writer,
+		reader:       reader,
+		recorder:     recorder,
+		now:          now,
+		watched:      map[schema.GroupKind]bool{},
+		told:         map[string]told{},
+	}
+}
+
+// SetupWithManager registers the controller that drives restarts under way. Its cache holds the metadata of the jobs
+// labelled pitcrew.dev/restarting=true and nothing else.
+func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
+	labelled, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient:           mgr.GetHTTPClient(),
+		Scheme:               mgr.GetScheme(),
+		Mapper:               mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelRestarting: "true"}),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return fmt.Errorf("make the cache of jobs under restart: %w", err)
+	}
+	r.cache = labelled
+	r.mapper = mgr.GetRESTMapper()
+	if r.controller, err = controller.NewTyped("job-restart", mgr, controller.TypedOptions[request]{
+		Reconciler:              r,
+		MaxConcurrentReconciles: 4,
+	}); err != nil {
+		return fmt.Errorf("make the job restart controller: %w", err)
+	}
+	if err := mgr.Add(labelled); err != nil {
+		return fmt.Errorf("add the cache of jobs under restart: %w", err)
+	}
+	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
+	return mgr.Add(manager.RunnableFunc(func(context.Context) error {
+		for _, k := range kinds() {
+			if err := r.watch(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.
+func (r *Restarter) watch(k kind) error {
+	gk := k.gvk.GroupKind()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched[gk] {
+		return nil
+	}
+	if _, err := r.mapper.RESTMapping(gk, k.gvk.Version); meta.IsNoMatchError(err) {
+		return nil
+	}
+	var object metav1.PartialObjectMetadata
+	object.SetGroupVersionKind(k.gvk)
+	enqueue := func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
+		return []request{{kind: gk, NamespacedName: client.ObjectKeyFromObject(o)}}
+	}
+	if err := r.controller.Watch(source.TypedKind(r.cache, &object, handler.TypedEnqueueRequestsFromMapFunc(enqueue))); err != nil {
+		return fmt.Errorf("watch %s: %w", gk, err)
+	}
+	r.watched[gk] = true
+	return nil
+}
+
+// Reconcile takes the next step of the restart of one job.
+func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
+	k := kinds()[slices.IndexFunc(kinds(), func(k kind) bool { return k.gvk.GroupKind() == req.kind })]
+	v, err := k.look(ctx, r.reader, req.NamespacedName)
+	if gone(err) {
+		notStuck(req)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if v.object.GetDeletionTimestamp() != nil {
+		return ctrl.Result{}, nil
+	}
+	rec, err := readRecord(v.object)
+	if err != nil || rec.Current == nil {
+		return retryConflict(r.disown(ctx, v))
+	}
+	cur := *rec.Current
+
+	var pods podCount
+	var left []metav1.PartialObjectMetadata
+	if cur.Phase == stopping {
+		left, err = r.notGone(ctx, v, cur.Pods)
+		pods.left = len(left)
+	} else {
+		pods.running, err = r.running(ctx, v)
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	now := r.now()
+	s := next(cur, v, pods, now, limits{stop: r.StopTimeout, start: r.StartTimeout})
+	if s.do != hold {
+		notStuck(req)
+	}
+	switch s.do {
+	case hold:
+		if err := r.hold(ctx, v, rec, left); err != nil {
+			return retryConflict(err)
+		}
+	case resume:
+		rec.Current.Phase, rec.Current.PhaseSince = starting, now
+		rec.Current.Pods, rec.Current.Held = nil, ""
+		running := false
+		if err := r.write(ctx, v, rec, &running); err != nil {
+			return retryConflict(err)
+		}
+		s.after = pause(0)
+	case end:
+		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now), nil); err != nil {
+			return retryConflict(err)
+		}
+		r.ended(v, cur, s, now)
+	}
+	return ctrl.Result{RequeueAfter: s.after}, nil
+}
+
+// disown drops the label of a job whose record says nothing of a restart: somebody removed or broke the record, or it
+// was copied from another job. What spec.suspend should be is no longer known.
+func (r *Restarter) disown(ctx context.Context, v view) error {
+	if _, labelled := v.object.GetLabels()[conditions.LabelRestarting]; !labelled {
+		return nil
+	}
+	unlabel := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null}}}`,
+		v.object.GetResourceVersion(), conditions.LabelRestarting)
+	if err := r.patch(ctx, v, unlabel); err != nil {
+		return err
+	}
+	r.lost(v)
+	return nil
+}
+
+// write patches the job's record, label and, unless nil, spec.suspend. A conflict is returned as such.
+func (r *Restarter) write(ctx context.Context, v view, rec record, suspend *bool) error {
+	data, err := rec.patch(v.object, suspend)
+	if err != nil {
+		return err
+	}
+	return r.patch(ctx, v, data)
+}
+
+func (r *Restarter) patch(ctx context.Context, v view, data []byte) error {
+	// Metadata is all that is wanted back.
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: v.object.GetNamespace(), Name: v.object.GetName()}}
+	target.SetGroupVersionKind(v.gvk)
+	if err := r.writer.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("patch %s %s: %w", v.gvk.Kind, v.key(), err)
+	}
+	return nil
+}
+
+// retryConflict makes a conflict an early second look instead of an error: the writer may be the job's own controller,
+// which is busy while pods stop.
+func retryConflict(err error) (ctrl.Result, error) {
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// gone tells whether an object, or its kind, does not exist.
+func gone(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+
+// active selects pods that have not ended, those that are being deleted included.
+var active = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+)
+
+// pods lists the metadata of pods, live. A 512-rank job is a few MB that way, ten times less than whole pods.
+func (r *Restarter) pods(ctx context.Context, namespace string, of labels.Selector, in fields.Selector) ([]metav1.PartialObjectMetadata, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := r.reader.List(ctx, &list, client.InNamespace(namespace),
+		client.MatchingLabelsSelector{Selector: of}, client.MatchingFieldsSelector{Selector: in}); err != nil {
+		return nil, fmt.Errorf("list pods in %s: %w", namespace, err)
+	}
+	return list.Items, nil
+}
+
+// notGone lists the pods that stand in the way of a start: those of the job that are being deleted or active, whenever
+// they were created, and the recorded ones that are active though they may have lost the job's labels. A pod that ended
+// by itself stays as an object after its processes are gone, and nobody deletes it.
+func (r *Restarter) notGone(ctx context.Context, v view, recorded []types.UID) ([]metav1.PartialObjectMetadata, error) {
+	namespace := v.object.GetNamespace()
+	left, err := r.pods(ctx, namespace, v.pods, fields.Everything())
+	if err != nil {
+		return nil, err
+	}
+	left = slices.DeleteFunc(left, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp == nil })
+	if len(left) > 0 {
+		return left, nil
+	}
+	left, err = r.pods(ctx, namespace, v.pods, active)
+	if err != nil || len(left) > 0 {
+		return left, err
+	}
+	left, err = r.pods(ctx, namespace, labels.Everything(), active)
+	return slices.DeleteFunc(left, func(p metav1.PartialObjectMetadata) bool { return !slices.Contains(recorded, p.UID) }), err
+}
+
+// running counts the job's pods that run and are not being deleted.
+func (r *Restarter) running(ctx context.Context, v view) (int, error) {
+	pods, err := r.pods(ctx, v.object.GetNamespace(), v.pods, fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)))
+	pods = slices.DeleteFunc(pods, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil })
+	return len(pods), err
+}

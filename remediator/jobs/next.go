@@ -1,0 +1,75 @@
+package jobs
+
+import (
+	"fmt"
+	"time"
+)
+
+// verb is what the state machine does next with a job that is being restarted.
+type verb string
+
+const (
+	wait   verb = "wait"   // look again after a pause
+	hold   verb = "hold"   // the same, and say that the stop takes too long
+	resume verb = "resume" // clear spec.suspend
+	end    verb = "end"    // close the record
+)
+
+// step is the decision of [next].
+type step struct {
+	do verb
+	// after is the pause of wait and hold.
+	after time.Duration
+	// phase, result and outcome close the record: the phase it ends in, the metric's label and a sentence.
+	phase   phase
+	result  string
+	outcome string
+}
+
+// limits bound the two phases.
+type limits struct{ stop, start time.Duration }
+
+// podCount is a live look at the pods of a job that is being restarted.
+type podCount struct {
+	// left are the old pods, and those created beside them, that are not gone.
+	left int
+	// running are the pods that run and are not being deleted.
+	running int
+}
+
+// next decides the next step of the restart under way. It is pure: the same record, view, pods and time give the same
+// step. A change of spec.suspend that is not ours is a person's word and ends the restart.
+func next(cur restart, v view, pods podCount, now time.Time, limits limits) step {
+	inPhase := now.Sub(cur.PhaseSince)
+	switch {
+	case v.ended == "Failed":
+		return step{do: end, phase: failed, result: "JobFailed", outcome: "the job failed while it was " + doing(cur.Phase)}
+	case v.ended != "":
+		return step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was " + doing(cur.Phase)}
+	case v.suspended != (cur.Phase == stopping):
+		return step{do: end, phase: failed, result: "Abandoned", outcome: fmt.Sprintf(
+			"somebody set spec.suspend to %t while the job was %s; it is left as it is", v.suspended, doing(cur.Phase))}
+	case cur.Phase == stopping && v.stopSeen && pods.left == 0:
+		return step{do: resume}
+	case cur.Phase == stopping && inPhase >= limits.stop:
+		return step{do: hold, after: pause(inPhase)}
+	case cur.Phase == starting && pods.running >= v.ranks:
+		return step{do: end, phase: done, result: "Restarted", outcome: fmt.Sprintf("all %d ranks run again", v.ranks)}
+	case cur.Phase == starting && inPhase >= limits.start:
+		return step{do: end, phase: failed, result: "StartTimeout", outcome: fmt.Sprintf(
+			"%d of %d ranks run %s after the job was resumed", pods.running, v.ranks, inPhase.Round(time.Second))}
+	}
+	return step{do: wait, after: pause(inPhase)}
+}
+
+func doing(p phase) string {
+	if p == stopping {
+		return "being stopped"
+	}
+	return "starting again"
+}
+
+// pause is the time between two looks, 500 ms to 2 s: prompt while things move, cheap when they take long.
+func pause(elapsed time.Duration) time.Duration {
+	return min(max(elapsed/10, 500*time.Millisecond), 2*time.Second)
+}

@@ -1,0 +1,87 @@
+package jobs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	noon       = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	testLimits = limits{stop: 10 * time.Minute, start: 15 * time.Minute}
+)
+
+func TestNext(t *testing.T) {
+	half := 500 * time.Millisecond
+	tests := map[string]struct {
+		phase  phase
+		view   view
+		pods   podCount
+		passed time.Duration
+		want   step
+	}{
+		"stopping, the controllers have not acted and no pod is left": {
+			stopping, view{suspended: true}, podCount{}, 0, step{do: wait, after: half},
+		},
+		"stopping, one old pod is left": {
+			stopping, view{suspended: true, stopSeen: true}, podCount{left: 1}, 10 * time.Second, step{do: wait, after: time.Second},
+		},
+		"stopping, every old pod is gone": {
+			stopping, view{suspended: true, stopSeen: true}, podCount{}, 2 * time.Second, step{do: resume},
+		},
+		"stopping, a pod is left at the limit": {
+			stopping, view{suspended: true, stopSeen: true}, podCount{left: 1}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+		},
+		"stopping, the controllers have not acted at the limit": {
+			stopping, view{suspended: true}, podCount{}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+		},
+		"stopping, the last pod goes long after the limit": {
+			stopping, view{suspended: true, stopSeen: true}, podCount{}, 3 * time.Hour, step{do: resume},
+		},
+		"stopping, somebody resumed the job": {
+			stopping, view{suspended: false, stopSeen: true}, podCount{left: 4}, time.Second,
+			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
+		},
+		"stopping, the job failed": {
+			stopping, view{suspended: true, ended: "Failed"}, podCount{left: 4}, time.Second,
+			step{do: end, phase: failed, result: "JobFailed", outcome: "the job failed while it was being stopped"},
+		},
+		"stopping, the job completed": {
+			stopping, view{suspended: true, ended: "Complete"}, podCount{}, time.Second,
+			step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was being stopped"},
+		},
+		"starting, three of four ranks run": {
+			starting, view{ranks: 4}, podCount{running: 3}, time.Second, step{do: wait, after: half},
+		},
+		"starting, all ranks run": {
+			starting, view{ranks: 4}, podCount{running: 4}, time.Second,
+			step{do: end, phase: done, result: "Restarted", outcome: "all 4 ranks run again"},
+		},
+		"starting, all ranks run at last, long after the limit": {
+			starting, view{ranks: 4}, podCount{running: 4}, time.Hour,
+			step{do: end, phase: done, result: "Restarted", outcome: "all 4 ranks run again"},
+		},
+		"starting, a rank is missing at the limit": {
+			starting, view{ranks: 4}, podCount{running: 3}, 15 * time.Minute,
+			step{do: end, phase: failed, result: "StartTimeout", outcome: "3 of 4 ranks run 15m0s after the job was resumed"},
+		},
+		"starting, somebody suspended the job": {
+			starting, view{ranks: 4, suspended: true, stopSeen: true}, podCount{}, time.Second,
+			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to true while the job was starting again; it is left as it is"},
+		},
+		"starting, the job completed": {
+			starting, view{ranks: 4, ended: "Completed"}, podCount{}, time.Second,
+			step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was starting again"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			cur := restart{Phase: test.phase, PhaseSince: noon}
+			got := next(cur, test.view, test.pods, noon.Add(test.passed), testLimits)
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(step{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// keptRestarts is how many closed restarts a record keeps.
+const keptRestarts = 5
+
+// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
+const maxPods = 5000
+
+// phase is where a restart stands.
+type phase string
+
+const (
+	// stopping: spec.suspend was set by us; until every old pod is gone nothing is started.
+	stopping phase = "Stopping"
+	// starting: spec.suspend was cleared by us; until all ranks run.
+	starting phase = "Starting"
+	// done: closed, the job runs again or has completed.
+	done phase = "Done"
+	// failed: closed, a person should look.
+	failed phase = "Failed"
+)
+
+// record is the JSON of the annotation pitcrew.dev/restart. All state of a restart is in it, so that a crash between
+// any two writes resumes.
+type record struct {
+	V int `json:"v"`
+	// JobUID tells the record from one that was copied with the job's manifest.
+	JobUID  types.UID `json:"jobUID"`
+	Current *restart  `json:"current,omitempty"`
+	// Last holds the closed restarts, newest first.
+	Last []restart `json:"last,omitempty"`
+}
+
+// restart is one stop and start of a whole job.
+type restart struct {
+	Phase       phase     `json:"phase"`
+	Quarantines []cause   `json:"quarantines"`
+	StartedAt   time.Time `json:"startedAt"`
+	PhaseSince  time.Time `json:"phaseSince"`
+	EndedAt     time.Time `json:"endedAt,omitzero"`
+	// Pods are the UIDs of the pods that were active before the stop; only while stopping.
+	Pods []types.UID `json:"pods,omitempty"`
+	// Held says what a stop that takes too long waits for.
+	Held string `json:"held,omitempty"`
+	// Outcome is a sentence; only once closed.
+	Outcome string `json:"outcome,omitempty"`
+}
+
+// cause is one quarantine that made the restart necessary.
+type cause struct {
+	ID      string    `json:"id"`
+	Node    string    `json:"node"`
+	NodeUID types.UID `json:"nodeUID"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"`
+}
+
+func causeOf(q Quarantine) cause {
+	return cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: q.Reason, Since: q.Since}
+}
+
+// covers tells whether the quarantine is one of the restart's causes.
+func (r *restart) covers(quarantine string) bool {
+	return slices.ContainsFunc(r.Quarantines, func(c cause) bool { return c.ID == quarantine })
+}
+
+// readRecord reads a job's record. A job without one, or with that of another job, has an empty record.
+func readRecord(object client.Object) (record, error) {
+	fresh := record{V: 1, JobUID: object.GetUID()}
+	text, found := object.GetAnnotations()[conditions.AnnotationRestart]
+	if !found {
+		return fresh, nil
+	}
+	var rec record
+	if err := json.Unmarshal([]byte(text), &rec); err != nil {
+		return record{}, fmt.Errorf("read annotation %s: %w", conditions.AnnotationRestart, err)
+	}
+	if rec.JobUID != object.GetUID() {
+		return fresh, nil
+	}
+	if rec.V != 1 {
+		return record{}, fmt.Errorf("read annotation %s: version %d is not known", conditions.AnnotationRestart, rec.V)
+	}
+	return rec, nil
+}
+
+// closed returns the record with its current restart moved to the closed ones.
+func (rec record) closed(end phase, outcome string, now time.Time) record {
+	ended := *rec.Current
+	ended.Phase, ended.Outcome, ended.EndedAt, ended.Pods = end, outcome, now, nil
+	rec.Current = nil
+	rec.Last = append([]restart{ended}, rec.Last...)
+	rec.Last = rec.Last[:min(len(rec.Last), keptRestarts)]
+	return rec
+}
+
+// patch is the JSON merge patch that writes the record, the label that finds it and, unless nil, spec.suspend, in one
+// go. The resourceVersion makes it fail with a conflict when anybody wrote the job since it was read.
+func (rec record) patch(object client.Object, suspend *bool) ([]byte, error) {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("write annotation %s: %w", conditions.AnnotationRestart, err)
+	}
+	var underWay any // null removes the label
+	if rec.Current != nil {
+		underWay = "true"
+	}
+	body := map[string]any{"metadata": map[string]any{
+		"resourceVersion": object.GetResourceVersion(),
+		"labels":          map[string]any{conditions.LabelRestarting: underWay},
+		"annotations":     map[string]any{conditions.AnnotationRestart: string(text)},
+	}}
+	if suspend != nil {
+		body["spec"] = map[string]any{"suspend": *suspend}
+	}
+	return json.Marshal(body)
+}

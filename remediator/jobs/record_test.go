@@ -1,0 +1,137 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+func annotated(text string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "train", UID: "job-uid", ResourceVersion: "7", Annotations: map[string]string{"pitcrew.dev/restart": text},
+	}}
+}
+
+func TestARecordComesBackFromItsPatch(t *testing.T) {
+	rec := record{V: 1, JobUID: "job-uid",
+		Current: &restart{
+			Phase: stopping, StartedAt: noon, PhaseSince: noon.Add(time.Second), Pods: []types.UID{"p1", "p2"}, Held: "pod p1 on node bad has not ended",
+			Quarantines: []cause{{ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: `Xid 79 "lost"`, Since: noon}},
+		},
+		Last: []restart{{Phase: done, StartedAt: noon, PhaseSince: noon, EndedAt: noon.Add(time.Minute), Outcome: "all 4 ranks run again"}},
+	}
+	data, err := rec.patch(annotated(""), ptr.To(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Metadata struct {
+			ResourceVersion     string
+			Labels, Annotations map[string]*string
+		}
+		Spec map[string]bool
+	}
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Metadata.ResourceVersion != "7" || *got.Metadata.Labels["pitcrew.dev/restarting"] != "true" || !got.Spec["suspend"] {
+		t.Errorf("patch %s", data)
+	}
+	back, err := readRecord(annotated(*got.Metadata.Annotations["pitcrew.dev/restart"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(rec, back); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAClosedRecordDropsItsLabelAndLeavesSuspendAlone(t *testing.T) {
+	rec := record{V: 1, JobUID: "job-uid", Current: &restart{Phase: starting}}.closed(done, "all 4 ranks run again", noon)
+	data, err := rec.patch(annotated(""), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	label, found := got["metadata"].(map[string]any)["labels"].(map[string]any)["pitcrew.dev/restarting"]
+	if !found || label != nil {
+		t.Errorf("label is %v (in the patch: %t), want null", label, found)
+	}
+	if _, found := got["spec"]; found {
+		t.Errorf("the patch touches spec: %s", data)
+	}
+}
+
+func TestARecordKeepsTheLastFiveRestarts(t *testing.T) {
+	rec := record{}
+	for i := range 7 {
+		rec.Current = &restart{Quarantines: []cause{{ID: fmt.Sprint(i)}}, Pods: []types.UID{"p"}}
+		rec = rec.closed(done, "", noon)
+	}
+	var ids []string
+	for _, r := range rec.Last {
+		ids = append(ids, r.Quarantines[0].ID)
+		if r.Pods != nil {
+			t.Errorf("restart %s still lists pods", r.Quarantines[0].ID)
+		}
+	}
+	if diff := cmp.Diff([]string{"6", "5", "4", "3", "2"}, ids); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReadRecord(t *testing.T) {
+	fresh := record{V: 1, JobUID: "job-uid"}
+	tests := map[string]struct {
+		text    string
+		want    record
+		wantErr bool
+	}{
+		"of this job":           {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Starting"}}`, want: record{V: 1, JobUID: "job-uid", Current: &restart{Phase: starting}}},
+		"copied from another":   {text: `{"v":1,"jobUID":"other","current":{"phase":"Stopping"}}`, want: fresh},
+		"broken":                {text: `{"v":1,`, wantErr: true},
+		"of a version to come":  {text: `{"v":2,"jobUID":"job-uid"}`, wantErr: true},
+		"emptied by somebody":   {text: ``, wantErr: true},
+		"written by hand, bare": {text: `{}`, want: fresh},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := readRecord(annotated(test.text))
+			if (err != nil) != test.wantErr {
+				t.Fatalf("error %v, want one: %t", err, test.wantErr)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	none := annotated("")
+	none.Annotations = nil
+	if got, err := readRecord(none); err != nil || !cmp.Equal(got, fresh) {
+		t.Errorf("without an annotation: %+v, %v", got, err)
+	}
+}
+
+// The annotations of an object are limited to 256 KiB together.
+func TestTheLargestRecordFitsAnAnnotation(t *testing.T) {
+	rec := record{Current: &restart{}}
+	for i := range maxPods {
+		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
+	}
+	text, err := json.Marshal(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > 200<<10 {
+		t.Errorf("%d bytes", len(text))
+	}
+}

@@ -1,0 +1,234 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// maxHops bounds the climb from a pod to its job.
+const maxHops = 6
+
+// Sweep begins the restart of every opted-in job that has an active pod on the quarantined node, or says why it does
+// not. Swept twice is the same as swept once. The error joins what went wrong with single jobs; the others are done.
+func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
+	// No resourceVersion: the answer is at least as new as the taint.
+	var pods corev1.PodList
+	if err := r.reader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
+		return fmt.Errorf("list the pods on node %s: %w", q.Node, err)
+	}
+	climb := climber{reader: r.reader, seen: map[types.UID]root{}}
+	var errs []error
+	onNode := map[types.UID][]corev1.Pod{}
+	roots := map[types.UID]root{}
+	for _, pod := range pods.Items {
+		owner := metav1.GetControllerOf(&pod)
+		if owner == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		top, err := climb.from(ctx, pod.Namespace, *owner)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if uid := top.uid(); uid != "" {
+			roots[uid] = top
+			onNode[uid] = append(onNode[uid], pod)
+		}
+	}
+	for uid, top := range roots {
+		var err error
+		if top.stranger != nil {
+			err = r.strange(ctx, q, top)
+		} else {
+			err = r.sweepJob(ctx, q, *top.job, onNode[uid])
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// root is what stands above a pod: a job of a known kind, or a stranger that controls it or the pod itself, or neither.
+type root struct {
+	namespace string
+	job       *view
+	stranger  *metav1.OwnerReference
+}
+
+func (t root) uid() types.UID {
+	switch {
+	case t.stranger != nil:
+		return t.stranger.UID
+	case t.job != nil:
+		return t.job.object.GetUID()
+	}
+	return ""
+}
+
+// climber remembers what it found, so that a job with many pods on the node is read once.
+type climber struct {
+	reader client.Reader
+	seen   map[types.UID]root
+}
+
+func (c climber) from(ctx context.Context, namespace string, owner metav1.OwnerReference) (root, error) {
+	if found, ok := c.seen[owner.UID]; ok {
+		return found, nil
+	}
+	found, err := c.climb(ctx, namespace, owner)
+	if err == nil {
+		c.seen[owner.UID] = found
+	}
+	return found, err
+}
+
+// climb follows controller references up to the first object without a controller or of unknown kind.
+func (c climber) climb(ctx context.Context, namespace string, owner metav1.OwnerReference) (root, error) {
+	top := root{namespace: namespace}
+	for range maxHops {
+		k, known := kindOf(owner)
+		if !known {
+			if top.job != nil || !nobodysGang(owner) {
+				top.stranger = &owner
+			}
+			return top, nil
+		}
+		v, err := k.look(ctx, c.reader, client.ObjectKey{Namespace: namespace, Name: owner.Name})
+		if gone(err) || err == nil && v.object.GetUID() != owner.UID {
+			// The owner is gone, and the garbage collector takes what it owned.
+			return root{}, nil
+		}
+		if err != nil {
+			return root{}, err
+		}
+		top.job = &v
+		up := metav1.GetControllerOf(v.object)
+		if up == nil {
+			return top, nil
+		}
+		owner = *up
+	}
+	return root{}, fmt.Errorf("more than %d owners above a pod, up to %s %s/%s", maxHops, owner.Kind, namespace, owner.Name)
+}
+
+// nobodysGang tells whether an owner keeps single pods alive rather than a gang: each pod is replaced by itself.
+func nobodysGang(owner metav1.OwnerReference) bool {
+	switch owner.APIVersion + "/" + owner.Kind {
+	case "apps/v1/DaemonSet", "apps/v1/ReplicaSet", "apps/v1/StatefulSet", "v1/ReplicationController", "v1/Node":
+		return true
+	}
+	return false
+}
+
+// optedIn asks the job, and where it says nothing its namespace.
+func (r *Restarter) optedIn(ctx context.Context, t root) (bool, error) {
+	if t.job != nil {
+		if in, decided := optIn(t.job.object.GetLabels()); decided {
+			return in, nil
+		}
+	}
+	var namespace metav1.PartialObjectMetadata
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: t.namespace}, &namespace); err != nil {
+		return false, fmt.Errorf("get namespace %s: %w", t.namespace, err)
+	}
+	in, _ := optIn(namespace.Labels)
+	return in, nil
+}
+
+// strange reports a job that is controlled by something unknown.
+func (r *Restarter) strange(ctx context.Context, q Quarantine, t root) error {
+	in, err := r.optedIn(ctx, t)
+	if err != nil || !in {
+		return err
+	}
+	r.blocked(q, strangerObject(t), t.stranger.Kind, blocked{"UnknownOwner", fmt.Sprintf(
+		"it is controlled by %s %s, which cannot be restarted as a whole", t.stranger.Kind, t.stranger.Name)})
+	return nil
+}
+
+// sweepJob begins the restart of one job, or joins the one under way, or says why not.
+func (r *Restarter) sweepJob(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := r.begin(ctx, q, v, onNode)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		fresh, lookErr := v.look(ctx, r.reader, v.key())
+		if gone(lookErr) || lookErr == nil && fresh.object.GetUID() != v.object.GetUID() {
+			return nil
+		}
+		if lookErr != nil {
+			return lookErr
+		}
+		v = fresh
+		return err
+	})
+}
+
+func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) error {
+	optedIn, err := r.optedIn(ctx, root{namespace: v.object.GetNamespace(), job: &v})
+	if err != nil {
+		return err
+	}
+	rec, err := readRecord(v.object)
+	if err != nil {
+		if optedIn {
+			r.blocked(q, v.object, v.gvk.Kind, blocked{"RecordUnreadable", err.Error()})
+		}
+		return nil
+	}
+	do, why := judge(q, v, rec, optedIn, onNode)
+	log.FromContext(ctx).V(1).Info("swept", "kind", v.gvk.Kind, "job", v.key(), "quarantine", q.ID, "verdict", do, "reason", why.reason)
+	switch do {
+	case block:
+		r.blocked(q, v.object, v.gvk.Kind, why)
+	case join:
+		rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
+		return r.write(ctx, v, rec, nil)
+	case stop:
+		return r.stop(ctx, q, v, rec)
+	}
+	return nil
+}
+
+// stop begins a restart, or takes one that is starting back to stopping because of one more quarantine.
+func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record) error {
+	pods, err := r.pods(ctx, v.object.GetNamespace(), v.pods, active)
+	if err != nil {
+		return err
+	}
+	if len(pods) > maxPods {
+		r.blocked(q, v.object, v.gvk.Kind, blocked{"TooManyPods", fmt.Sprintf("its %d pods do not fit the record, which holds %d", len(pods), maxPods)})
+		return nil
+	}
+	now := r.now()
+	if rec.Current == nil {
+		rec.Current = &restart{StartedAt: now}
+	}
+	cur := rec.Current
+	cur.Phase, cur.PhaseSince = stopping, now
+	cur.Quarantines = append(cur.Quarantines, causeOf(q))
+	cur.Pods = nil
+	for _, pod := range pods {
+		cur.Pods = append(cur.Pods, pod.UID)
+	}
+	// Watched before it is labelled: the watch is what drives the restart.
+	if err := r.watch(v.kind); err != nil {
+		return err
+	}
+	suspend := true
+	if err := r.write(ctx, v, rec, &suspend); err != nil {
+		return err
+	}
+	r.began(q, v)
+	return nil
+}
