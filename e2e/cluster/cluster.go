@@ -46,12 +46,12 @@ type Cluster struct {
 	Dir string
 	// Root is the root of this repository.
 	Root string
-	// Admin authenticates as system:masters, without a client-side rate limit.
+	// Admin authenticates as system:masters. Neither it nor what is derived from it has a client-side rate limit.
 	Admin *rest.Config
 	// Kubeconfig is a file with Admin in it.
 	Kubeconfig string
 	// Client uses Admin. It knows the built-in kinds, and any other as unstructured objects.
-	Client client.Client
+	Client client.WithWatch
 
 	progress io.Writer
 	freePort func() (int, error)
@@ -139,11 +139,15 @@ func (c *Cluster) Close() error {
 
 // Config returns a client configuration that authenticates as user in groups by client certificate.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
+	return c.authenticate(c.Admin, user, groups...)
+}
+
+func (c *Cluster) authenticate(base *rest.Config, user string, groups ...string) (*rest.Config, error) {
 	pair, err := c.ca.client(user, groups...)
 	if err != nil {
 		return nil, err
 	}
-	cfg := rest.AnonymousClientConfig(c.Admin)
+	cfg := rest.AnonymousClientConfig(base)
 	cfg.CertData, cfg.KeyData = pair.cert, pair.key
 	return cfg, nil
 }

@@ -13,10 +13,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
@@ -66,8 +68,8 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 		return err
 	}
 	if err := c.onFreePort(ctx, func(port int) (*Process, func(context.Context) error, error) {
-		c.Admin = &rest.Config{Host: hostURL(port), TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.PEM}, QPS: -1}
-		if c.Admin, err = c.Config("admin", "system:masters"); err != nil {
+		base := &rest.Config{Host: hostURL(port), TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.PEM}, QPS: -1}
+		if c.Admin, err = c.authenticate(base, "admin", "system:masters"); err != nil {
 			return nil, nil, err
 		}
 		c.apiServerArgs = []string{
@@ -89,7 +91,8 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 	if c.Kubeconfig, err = c.WriteKubeconfig("admin", c.Admin); err != nil {
 		return err
 	}
-	if c.Client, err = client.New(c.Admin, client.Options{}); err != nil {
+	// Without a logger of its own the client complains on stderr, after 30 s, that the program has set none.
+	if c.Client, err = client.NewWithWatch(c.Admin, client.Options{Log: logr.New(log.NullLogSink{})}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	return nil

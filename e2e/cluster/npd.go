@@ -53,7 +53,7 @@ func (c *Cluster) StartNPD(ctx context.Context, npd NPD) (*Process, error) {
 	if err := components.Build(ctx, c.progress, c.Root, components.NodeProblemDetector); err != nil {
 		return nil, err
 	}
-	if err := components.BuildOurs(ctx, c.Root); err != nil {
+	if err := components.BuildOurs(ctx, c.Root, "./plugins/..."); err != nil {
 		return nil, err
 	}
 	if err := c.Apply(ctx, []byte(npdAccount)); err != nil {

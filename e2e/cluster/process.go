@@ -95,20 +95,8 @@ func (p *Process) Kill() {
 func (p *Process) killAll() {
 	// Stopped, it can start no further ones.
 	p.signal(syscall.SIGSTOP)
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.PID()))
-	if err != nil {
-		panic(err) // a bad pattern
-	}
-	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		if err != nil {
-			continue // that thread has ended
-		}
-		for _, child := range strings.Fields(string(text)) {
-			if pid, err := strconv.Atoi(child); err == nil {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+	for _, child := range children(p.PID()) {
+		_ = syscall.Kill(child, syscall.SIGKILL)
 	}
 	p.Kill()
 }
@@ -120,6 +108,27 @@ func (p *Process) Log() string {
 		return err.Error()
 	}
 	return string(text)
+}
+
+// children lists the children of a process.
+func children(pid int) []int {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		panic(err) // a bad pattern
+	}
+	var all []int
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for _, child := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
 }
 
 // signal signals the process group of a program that has not been seen to end; its number may be another's after that.

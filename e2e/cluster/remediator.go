@@ -19,7 +19,7 @@ const (
 // that it may do what it may do in production and nothing else. args are its arguments but for -kubeconfig, e.g.
 // "-policy", file. It serves neither metrics nor health unless args say where.
 func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process, error) {
-	if err := components.BuildOurs(ctx, c.Root); err != nil {
+	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml")

@@ -133,16 +133,16 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 	return nil
 }
 
-// BuildOurs builds the plugins and the remediator of this repository into bin.
-func BuildOurs(ctx context.Context, root string) error {
+// BuildOurs builds programs of this repository into bin; patterns are go's, from the root, e.g. "./plugins/...".
+func BuildOurs(ctx context.Context, root string, patterns ...string) error {
 	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
-	if err != nil {
-		return fmt.Errorf("build plugins and remediator: %w", err)
+	if err == nil {
+		defer unlock()
+		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", "bin" + string(filepath.Separator)}
+		_, err = run(ctx, root, append(args, patterns...)...)
 	}
-	defer unlock()
-	if _, err := run(ctx, root, "build", "-trimpath", "-ldflags=-s -w", "-o", "bin"+string(filepath.Separator),
-		"./plugins/...", "./remediator"); err != nil {
-		return fmt.Errorf("build plugins and remediator: %w", err)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", strings.Join(patterns, " "), err)
 	}
 	return nil
 }
