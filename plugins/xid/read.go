@@ -39,8 +39,8 @@ type reader struct {
 	kmsg, procfs  string
 	allowInjected bool
 
-	store   *npd.Store[xid.State]
-	log     *kmsg.Reader
+	store *npd.Store[xid.State]
+	log   *kmsg.Reader
 	// pending are events that were read but are not in the state yet.
 	pending []seen
 	// lost is how much of the log's count of lost records is in the state.
@@ -63,8 +63,10 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	logErr := r.follow(ctx)
 	state, storeErr := r.merge(func(*xid.State) bool { return false })
-	s := snapshot{BootID: r.store.BootID, Now: now, Gap: state.Lost > 0, Events: state.Events}
-	s.Latched = xid.Judge(s.Events, s.Now)
+	s := snapshot{
+		BootID: r.store.BootID, Now: now, Gap: state.Lost > 0,
+		Events: append([]xid.Event{}, state.Events...), Latched: append([]xid.Fault{}, xid.Judge(state.Events, now)...),
+	}
 	if logErr != nil {
 		s.Unread = logErr.Error()
 	}

@@ -1,0 +1,82 @@
+package npd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+type counter struct {
+	N int `json:"n"`
+}
+
+func add(t *testing.T, s *Store[counter], n int) int {
+	t.Helper()
+	state, err := s.Update(func(c *counter) bool { c.N += n; return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.N
+}
+
+func TestStoreIsSharedByAllRuns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "dir", "c.json")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			s := &Store[counter]{Path: path, BootID: "boot"}
+			for range 50 {
+				add(t, s, 1)
+			}
+		})
+	}
+	all.Wait()
+	if got := add(t, &Store[counter]{Path: path, BootID: "boot"}, 0); got != 400 {
+		t.Errorf("%d of 400 updates arrived", got)
+	}
+}
+
+func TestStoreBelongsToOneBoot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.json")
+	add(t, &Store[counter]{Path: path, BootID: "old"}, 7)
+	if got := add(t, &Store[counter]{Path: path, BootID: "new"}, 1); got != 1 {
+		t.Errorf("state of another boot was used: %d", got)
+	}
+}
+
+func TestStoreKeepsWhatItDoesNotUnderstandAside(t *testing.T) {
+	for name, content := range map[string]string{
+		"half written":  `{"v":1,"bootID":"boot","state":{"n":`,
+		"foreign":       `{"hello":"world"}`,
+		"later version": `{"v":2,"bootID":"boot","state":{"n":7}}`,
+		"empty":         "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "c.json")
+			write(t, path, content)
+			if got := add(t, &Store[counter]{Path: path, BootID: "boot"}, 1); got != 1 {
+				t.Errorf("counted to %d, want a fresh start", got)
+			}
+			if aside, err := os.ReadFile(path + ".corrupt"); err != nil || string(aside) != content {
+				t.Errorf("kept aside: %q, %v", aside, err)
+			}
+		})
+	}
+}
+
+func TestStoreGoesOnInMemory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	s := &Store[counter]{Path: filepath.Join(file, "c.json"), BootID: "boot"}
+	for want := 1; want <= 3; want++ {
+		state, err := s.Update(func(c *counter) bool { c.N++; return true })
+		if err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("error %v does not name %s", err, file)
+		}
+		if state.N != want {
+			t.Errorf("counted to %d, want %d", state.N, want)
+		}
+	}
+}
