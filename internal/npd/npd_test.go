@@ -188,6 +188,7 @@ type aNPD struct {
 	cmd   *exec.Cmd
 	in    *os.File
 	lines chan string
+	pid   int // of the last plugin run
 	file  string
 	state string
 	errs  *strings.Builder
@@ -225,6 +226,9 @@ func startNPD(t *testing.T, state, file string, args ...string) *aNPD {
 func (n *aNPD) stop() {
 	n.in.Close()
 	_ = n.cmd.Process.Kill()
+	if n.pid > 0 {
+		_ = syscall.Kill(n.pid, syscall.SIGKILL)
+	}
 	for range n.lines {
 	}
 	_ = n.cmd.Wait()
@@ -237,6 +241,7 @@ func (n *aNPD) run() (pid int) {
 	if _, err := fmt.Sscanf(n.line(), "pid %d", &pid); err != nil {
 		n.t.Fatal(err)
 	}
+	n.pid = pid
 	return pid
 }
 
