@@ -9,7 +9,7 @@ import (
 type verb string
 
 const (
-	wait   verb = "wait"   // look again after a pause
+	await  verb = "await"  // look again after a pause
 	hold   verb = "hold"   // the same, and say that the stop takes too long
 	resume verb = "resume" // clear spec.suspend
 	end    verb = "end"    // close the record
@@ -18,7 +18,7 @@ const (
 // step is the decision of [next].
 type step struct {
 	do verb
-	// after is the pause of wait and hold.
+	// after is the pause of await and hold.
 	after time.Duration
 	// phase, result and outcome close the record: the phase it ends in, the metric's label and a sentence.
 	phase   phase
@@ -59,7 +59,7 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 		return step{do: end, phase: failed, result: "StartTimeout", outcome: fmt.Sprintf(
 			"%d of %d ranks run %s after the job was resumed", pods.running, v.ranks, inPhase.Round(time.Second))}
 	}
-	return step{do: wait, after: pause(inPhase)}
+	return step{do: await, after: pause(inPhase)}
 }
 
 func doing(p phase) string {

@@ -1,0 +1,488 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+
+// patience is how long a test waits for what takes a second or two.
+const patience = 30 * time.Second
+
+const account = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: restarter, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: restarter}
+rules: # what the package's doc comment says, and no more
+- {apiGroups: [""], resources: [pods], verbs: [get, list]}
+- {apiGroups: [""], resources: [namespaces], verbs: [get]}
+- {apiGroups: [batch], resources: [jobs], verbs: [get, list, watch, patch]}
+- {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [get, list, watch, patch]}
+- {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: restarter}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: restarter}
+subjects: [{kind: ServiceAccount, name: restarter, namespace: default}]
+`
+
+// restarterConfig authenticates as a service account that may do what the package says it needs.
+func restarterConfig(t *testing.T, c *cluster.Cluster) *rest.Config {
+	t.Helper()
+	if err := c.Apply(t.Context(), []byte(account)); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := c.ServiceAccountConfig(t.Context(), "default", "restarter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	return cfg
+}
+
+// run starts a Restarter with a manager of its own, as one process of the remediator would. The returned function ends
+// it and returns when nothing of it is left.
+func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*Restarter)) (*Restarter, func()) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, err := client.NewWithWatch(cfg, client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(interceptor.NewClient(direct, writes), mgr.GetAPIReader(), mgr.GetEventRecorder("pitcrew"), time.Now)
+	if change != nil {
+		change(r)
+	}
+	if err := r.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return r, stop
+}
+
+// team is a namespace and a pool of nodes of one test.
+type team struct {
+	*testing.T
+	c     *cluster.Cluster
+	name  string
+	nodes []string
+}
+
+// newTeam makes a namespace with the given labels and n nodes; a node holds one rank.
+func newTeam(t *testing.T, n int, labels map[string]string) team {
+	t.Helper()
+	c := clustertest.Get(t)
+	name := strings.ToLower(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, t.Name()))
+	if len(name) > 50 {
+		name = strings.Trim(name[len(name)-50:], "-")
+	}
+	if err := c.AddNamespace(t.Context(), name, labels); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := c.AddNodes(t.Context(), name, n, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		ctx := context.Background()
+		if err := c.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Error(err)
+		}
+		if err := c.DeleteNodes(ctx, nodes...); err != nil {
+			t.Error(err)
+		}
+	})
+	return team{t, c, name, nodes}
+}
+
+var optedIn = map[string]string{conditions.LabelRestartOnNodeFault: "true"}
+
+// jobSpec is a gang of n ranks, one on each node of the team.
+func (tm team) jobSpec(n int32, change ...func(*batchv1.JobSpec)) batchv1.JobSpec {
+	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	spec := batchv1.JobSpec{
+		Parallelism:    &n,
+		Completions:    &n,
+		CompletionMode: ptr.To(batchv1.IndexedCompletion),
+		BackoffLimit:   ptr.To[int32](0),
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			NodeSelector:  map[string]string{cluster.LabelPool: tm.name},
+			Containers:    []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: gpus, Limits: gpus}}},
+		}},
+	}
+	for _, f := range change {
+		f(&spec)
+	}
+	return spec
+}
+
+func plain(spec *batchv1.JobSpec) { spec.CompletionMode = nil }
+
+// dying makes pods run for a while after their deletion, and stay listed as ended for another while.
+func dying(running, ended time.Duration) func(*batchv1.JobSpec) {
+	return func(spec *batchv1.JobSpec) {
+		spec.Template.Annotations = map[string]string{
+			"e2e.pitcrew.dev/term-delay": running.String(), "e2e.pitcrew.dev/delete-delay": ended.String(),
+		}
+	}
+}
+
+// createJob creates a batch Job and waits until its ranks run.
+func (tm team) createJob(name string, labels map[string]string, spec batchv1.JobSpec) gang {
+	tm.Helper()
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: name, Labels: labels}, Spec: spec}
+	if err := tm.c.Client.Create(tm.Context(), job); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(batchJob, name, int(*spec.Parallelism))
+}
+
+// createJobSet creates a JobSet of two replicated jobs, the spec each, and waits until their ranks run.
+func (tm team) createJobSet(name string, labels map[string]string, spec batchv1.JobSpec) gang {
+	tm.Helper()
+	job, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	set := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicatedJobs": []any{
+		map[string]any{"name": "leader", "replicas": int64(1), "template": map[string]any{"spec": job}},
+		map[string]any{"name": "worker", "replicas": int64(1), "template": map[string]any{"spec": job}},
+	}}}}
+	set.SetGroupVersionKind(jobSetGVK)
+	set.SetNamespace(tm.name)
+	set.SetName(name)
+	set.SetLabels(labels)
+	if err := tm.c.Client.Create(tm.Context(), set); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(jobSet, name, 2*int(*spec.Parallelism))
+}
+
+// gang is one job under test.
+type gang struct {
+	team
+	kind  kind
+	name  string
+	ranks int
+	pods  *history
+}
+
+func (tm team) gang(k kind, name string, ranks int) gang {
+	tm.Helper()
+	g := gang{tm, k, name, ranks, tm.watchPods()}
+	g.runs()
+	return g
+}
+
+func (g gang) look() view {
+	g.Helper()
+	v, err := g.kind.look(g.Context(), g.c.Client, client.ObjectKey{Namespace: g.team.name, Name: g.name})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return v
+}
+
+func (g gang) record() record {
+	g.Helper()
+	rec, err := readRecord(g.look().object)
+	if err != nil {
+		g.Fatal(err)
+	}
+	return rec
+}
+
+// eventually waits until check returns nil.
+func (tm team) eventually(what string, check func() error) {
+	tm.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(tm.Context(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		last = check()
+		return last == nil, nil
+	})
+	if err != nil {
+		tm.Fatalf("%s: %v: %v", what, err, last)
+	}
+}
+
+// livePods lists the team's pods that have not ended and are not being deleted.
+func (tm team) livePods() []corev1.Pod {
+	tm.Helper()
+	var list corev1.PodList
+	if err := tm.c.Client.List(tm.Context(), &list, client.InNamespace(tm.name)); err != nil {
+		tm.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
+}
+
+// runs waits until all ranks run, and returns them.
+func (g gang) runs() []corev1.Pod {
+	g.Helper()
+	var running []corev1.Pod
+	g.eventually("wait for all ranks to run", func() error {
+		running = slices.DeleteFunc(g.livePods(), func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+		if len(running) != g.ranks {
+			return fmt.Errorf("%d of %d ranks run", len(running), g.ranks)
+		}
+		return nil
+	})
+	return running
+}
+
+// closes waits until a restart is closed and returns its record.
+func (g gang) closes() restart {
+	g.Helper()
+	var closed restart
+	g.eventually("wait for the restart to be closed", func() error {
+		rec := g.record()
+		if rec.Current != nil || len(rec.Last) == 0 {
+			return fmt.Errorf("record %+v", rec)
+		}
+		closed = rec.Last[0]
+		return nil
+	})
+	if labels := g.look().object.GetLabels(); labels[conditions.LabelRestarting] != "" {
+		g.Errorf("a closed restart leaves the labels %v", labels)
+	}
+	return closed
+}
+
+func (g gang) inPhase(p phase) {
+	g.Helper()
+	g.eventually("wait for phase "+string(p), func() error {
+		if rec := g.record(); rec.Current == nil || rec.Current.Phase != p {
+			return fmt.Errorf("record %+v", rec)
+		}
+		return nil
+	})
+}
+
+// quarantineOf taints a node and returns the quarantine, as the node controller would.
+func (tm team) quarantineOf(node string) Quarantine {
+	tm.Helper()
+	var n corev1.Node
+	if err := tm.c.Client.Get(tm.Context(), client.ObjectKey{Name: node}, &n); err != nil {
+		tm.Fatal(err)
+	}
+	before := n.DeepCopy()
+	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
+	n.Spec.Taints = append(n.Spec.Taints, taint)
+	if err := tm.c.Client.Patch(tm.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		tm.Fatal(err)
+	}
+	return Quarantine{ID: "q-" + node, Node: node, NodeUID: n.UID, Reason: "Xid 79", Taint: taint, Since: time.Now()}
+}
+
+// untaint undoes [team.quarantineOf].
+func (tm team) untaint(node string) {
+	tm.Helper()
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := tm.c.Client.Patch(tm.Context(), &n, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+func sweep(t testing.TB, r *Restarter, q Quarantine) {
+	t.Helper()
+	if err := r.Sweep(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// history is every pod of a namespace in the order in which the API server saw it come and go.
+type history struct {
+	mu     sync.Mutex
+	events []watch.Event
+}
+
+func (tm team) watchPods() *history {
+	tm.Helper()
+	c, err := client.NewWithWatch(tm.c.Admin, client.Options{Scheme: clientgoscheme.Scheme})
+	if err != nil {
+		tm.Fatal(err)
+	}
+	w, err := c.Watch(tm.Context(), &corev1.PodList{}, client.InNamespace(tm.name))
+	if err != nil {
+		tm.Fatal(err)
+	}
+	h := &history{}
+	go func() {
+		for e := range w.ResultChan() {
+			h.mu.Lock()
+			h.events = append(h.events, e)
+			h.mu.Unlock()
+		}
+	}()
+	return h
+}
+
+// span is when a pod was first and last seen, as positions in the history; a pod that is not gone has no last.
+type span struct {
+	name        string
+	first, last int
+}
+
+// spans returns the lives of all pods so far, in the order of their creation.
+func (h *history) spans() []span {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := map[types.UID]int{}
+	var all []span
+	for i, e := range h.events {
+		pod, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		if _, known := at[pod.UID]; !known {
+			at[pod.UID] = len(all)
+			all = append(all, span{pod.Name, i, 0})
+		}
+		if e.Type == watch.Deleted {
+			all[at[pod.UID]].last = i
+		}
+	}
+	return all
+}
+
+// restartedOnce checks that the job has had exactly two incarnations of all its ranks, the second of which began when
+// nothing was left of the first, and that no rank is on one of the bad nodes.
+func (g gang) restartedOnce(bad ...string) { g.Helper(); g.incarnations(2, bad...) }
+
+func (g gang) incarnations(n int, bad ...string) {
+	g.Helper()
+	for _, pod := range g.runs() {
+		if slices.Contains(bad, pod.Spec.NodeName) {
+			g.Errorf("rank %s runs on %s", pod.Name, pod.Spec.NodeName)
+		}
+	}
+	var spans []span
+	g.eventually("wait for the watch to show all incarnations", func() error {
+		if spans = g.pods.spans(); len(spans) < n*g.ranks {
+			return fmt.Errorf("%d pods so far", len(spans))
+		}
+		return nil
+	})
+	if len(spans) != n*g.ranks {
+		g.Fatalf("%d pods were created, want %d incarnations of %d: %v", len(spans), n, g.ranks, spans)
+	}
+	for i := g.ranks; i < len(spans); i++ {
+		for _, old := range spans[:i/g.ranks*g.ranks] {
+			if old.last == 0 || old.last > spans[i].first {
+				g.Errorf("pod %v was created before old pod %v was gone", spans[i], old)
+			}
+		}
+	}
+}
+
+// event waits for an Event of the reason about an object and returns its notes.
+func (tm team) event(reason string, about types.UID, want string) {
+	tm.Helper()
+	tm.eventually(fmt.Sprintf("wait for Event %s with %q", reason, want), func() error {
+		notes := tm.notes(reason, about)
+		if !slices.ContainsFunc(notes, func(note string) bool { return strings.Contains(note, want) }) {
+			return fmt.Errorf("notes %q", notes)
+		}
+		return nil
+	})
+}
+
+func (tm team) notes(reason string, about types.UID) []string {
+	tm.Helper()
+	var list eventsv1.EventList
+	if err := tm.c.Client.List(tm.Context(), &list); err != nil {
+		tm.Fatal(err)
+	}
+	var notes []string
+	for _, e := range list.Items {
+		if e.Reason == reason && e.Regarding.UID == about {
+			notes = append(notes, e.Note)
+			if e.Series != nil {
+				notes = append(notes, fmt.Sprintf("said %d times", e.Series.Count))
+			}
+		}
+	}
+	return notes
+}
+
+// unharmed checks that a job runs as before.
+func (g gang) unharmed(before []corev1.Pod) {
+	g.Helper()
+	uids := func(pods []corev1.Pod) []types.UID {
+		var all []types.UID
+		for _, p := range pods {
+			all = append(all, p.UID)
+		}
+		slices.Sort(all)
+		return all
+	}
+	if !slices.Equal(uids(before), uids(g.runs())) {
+		g.Errorf("the ranks are not the same as before")
+	}
+	v := g.look()
+	_, recorded := v.object.GetAnnotations()[conditions.AnnotationRestart]
+	_, labelled := v.object.GetLabels()[conditions.LabelRestarting]
+	if v.suspended || v.ended != "" || recorded || labelled {
+		g.Errorf("suspended %t, ended %q, recorded %t, labelled %t", v.suspended, v.ended, recorded, labelled)
+	}
+}
+
+var errCrashed = errors.New("the process has crashed")

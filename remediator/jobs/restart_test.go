@@ -1,0 +1,626 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
+	tests := map[string]func(team) gang{
+		"plain job":   func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, plain)) },
+		"indexed job": func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4)) },
+		"jobset":      func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2)) },
+		"slow pods": func(tm team) gang {
+			return tm.createJob("train", optedIn, tm.jobSpec(4, dying(2*time.Second, time.Second)))
+		},
+		"jobset of slow pods": func(tm team) gang {
+			return tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(2*time.Second, time.Second)))
+		},
+	}
+	for name, create := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 6, nil)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			g := create(tm)
+			before := g.look()
+			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+			for range 3 {
+				sweep(t, r, q)
+			}
+			closed := g.closes()
+			sweep(t, r, q)
+			if closed.Phase != done || len(closed.Quarantines) != 1 || closed.Quarantines[0].Node != q.Node {
+				t.Errorf("record %+v", closed)
+			}
+			g.restartedOnce(q.Node)
+			tm.event("JobRestarting", before.object.GetUID(), q.Node)
+			tm.event("JobRestarting", q.NodeUID, tm.name+"/train")
+			tm.event("JobRestarted", before.object.GetUID(), "all 4 ranks run again")
+			tm.event("JobRestarted", q.NodeUID, tm.name+"/train")
+			after := g.look()
+			if len(after.jobs) != len(before.jobs) {
+				t.Fatalf("%d Jobs, want %d", len(after.jobs), len(before.jobs))
+			}
+			for i, job := range after.jobs {
+				if job.UID != before.jobs[i].UID || job.Status.Failed != 0 {
+					t.Errorf("Job %s was recreated (%t) or has counted failures (%d)", job.Name, job.UID != before.jobs[i].UID, job.Status.Failed)
+				}
+			}
+		})
+	}
+}
+
+// mortal lets one process of the remediator do a number of writes and then die: nothing that it tries afterwards
+// reaches the API server.
+type mortal struct {
+	mu     sync.Mutex
+	writes int // still to be done
+	// early: it dies when it tries one more, else as soon as it has done the last.
+	early bool
+	dead  chan struct{}
+}
+
+func (m *mortal) funcs() interceptor.Funcs {
+	return interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.writes > 0 {
+			if err := c.Patch(ctx, o, p, opts...); err != nil {
+				return err // a conflict writes nothing
+			}
+			m.writes--
+			if m.early || m.writes > 0 {
+				return nil
+			}
+		}
+		select {
+		case <-m.dead:
+		default:
+			close(m.dead)
+		}
+		return errCrashed
+	}}
+}
+
+// Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
+func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	tests := map[string]struct {
+		create func(team) gang
+		early  bool
+	}{
+		"job, dies as soon as it has written":    {func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Second, 0))) }, false},
+		"job, dies before its next write":        {func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Second, 0))) }, true},
+		"jobset, dies as soon as it has written": {func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0))) }, false},
+		"jobset, dies before its next write":     {func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0))) }, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 6, nil)
+			cfg := restarterConfig(t, tm.c)
+			g := test.create(tm)
+			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+			// A stop that takes longer than a millisecond is held, which is one more write.
+			impatient := func(r *Restarter) { r.StopTimeout = time.Millisecond }
+			const writes = 4 // stop, hold, resume, close
+			for n := range writes {
+				m := &mortal{writes: 1, early: test.early, dead: make(chan struct{})}
+				r, stop := run(t, cfg, m.funcs(), impatient)
+				// Every process sweeps the quarantines that it finds.
+				if err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+					t.Fatal(err)
+				}
+				if test.early && n == writes-1 {
+					g.closes() // there is no next write to die at
+				} else {
+					select {
+					case <-m.dead:
+					case <-time.After(patience):
+						t.Fatalf("process %d made no write to die at; record %+v", n+1, g.record())
+					}
+				}
+				stop()
+			}
+			r, _ := run(t, cfg, interceptor.Funcs{}, impatient)
+			sweep(t, r, q)
+			if closed := g.closes(); closed.Phase != done || closed.Held == "" && closed.Outcome == "" {
+				t.Errorf("record %+v", closed)
+			}
+			if n := len(g.record().Last); n != 1 {
+				t.Errorf("%d restarts, want 1", n)
+			}
+			g.restartedOnce(q.Node)
+		})
+	}
+}
+
+func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
+	tm := newTeam(t, 6, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0)))
+	ranks := g.runs()
+	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
+	var sweeps sync.WaitGroup
+	for _, q := range []Quarantine{q1, q2} {
+		sweeps.Go(func() {
+			if err := r.Sweep(t.Context(), q); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sweeps.Wait()
+	closed := g.closes()
+	if closed.Phase != done || !closed.covers(q1.ID) || !closed.covers(q2.ID) {
+		t.Errorf("record %+v", closed)
+	}
+	sweep(t, r, q1)
+	sweep(t, r, q2)
+	g.restartedOnce(q1.Node, q2.Node)
+	tm.event("JobRestarted", q1.NodeUID, tm.name+"/train")
+	tm.event("JobRestarted", q2.NodeUID, tm.name+"/train")
+}
+
+func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
+	tm := newTeam(t, 4, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	q1 := tm.quarantineOf(tm.nodes[0])
+	sweep(t, r, q1)
+	g.inPhase(starting) // and it stays there: a node is missing
+	g.eventually("wait for three ranks of the second incarnation", func() error {
+		if n := len(g.pods.spans()); n != 8 {
+			return fmt.Errorf("%d pods so far", n)
+		}
+		if rank := g.onNode(tm.nodes[1]); rank == nil {
+			return fmt.Errorf("no rank on %s", tm.nodes[1])
+		}
+		return nil
+	})
+	q2 := tm.quarantineOf(tm.nodes[1])
+	sweep(t, r, q2)
+	if rec := g.record(); rec.Current == nil || rec.Current.Phase != stopping || !rec.Current.covers(q1.ID) || !rec.Current.covers(q2.ID) {
+		t.Errorf("record %+v", rec)
+	}
+	g.inPhase(starting)
+	tm.untaint(tm.nodes[0])
+	tm.untaint(tm.nodes[1])
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.incarnations(3)
+	if n := len(g.record().Last); n != 1 {
+		t.Errorf("%d restarts, want 1", n)
+	}
+}
+
+// onNode returns the live rank on a node, or nil.
+func (g gang) onNode(node string) *corev1.Pod {
+	g.Helper()
+	for _, pod := range g.livePods() {
+		if pod.Spec.NodeName == node {
+			return &pod
+		}
+	}
+	return nil
+}
+
+func TestWritersBesideUsCauseAReRead(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	var mu sync.Mutex
+	patches, conflicts := 0, 0
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		mu.Lock()
+		defer mu.Unlock()
+		patches++
+		if patches%2 == 1 { // every write finds that somebody was faster, once
+			job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "train"}}
+			theirs := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/seen":"%d"}}}`, patches)
+			if err := tm.c.Client.Patch(ctx, job, client.RawPatch(types.MergePatchType, theirs)); err != nil {
+				return err
+			}
+		}
+		err := c.Patch(ctx, o, p, opts...)
+		if err != nil && patches%2 == 1 {
+			conflicts++
+		}
+		return err
+	}}, nil)
+	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+	sweep(t, r, q)
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.restartedOnce(q.Node)
+	mu.Lock()
+	defer mu.Unlock()
+	if conflicts < 3 {
+		t.Errorf("%d conflicts, want one at each of the three writes", conflicts)
+	}
+	if seen := g.look().object.GetAnnotations()["example.com/seen"]; seen == "" {
+		t.Error("the other writer's annotation was lost")
+	}
+}
+
+// setSuspend is a person with kubectl.
+func (g gang) setSuspend(suspend bool) {
+	g.Helper()
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend))
+	if err := g.c.Client.Patch(g.Context(), g.look().object, patch); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func TestAPersonWinsOverARestart(t *testing.T) {
+	t.Run("who resumes the job while it stops", func(t *testing.T) {
+		tm := newTeam(t, 6, nil)
+		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
+		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+		sweep(t, r, q)
+		g.setSuspend(false)
+		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to false") {
+			t.Errorf("record %+v", closed)
+		}
+		tm.event("JobRestartFailed", g.look().object.GetUID(), "somebody set spec.suspend to false")
+		sweep(t, r, q)
+		if v := g.look(); v.suspended {
+			t.Error("the job was suspended once more")
+		}
+	})
+	t.Run("who suspends the job while it starts", func(t *testing.T) {
+		tm := newTeam(t, 4, nil)
+		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		g := tm.createJob("train", optedIn, tm.jobSpec(4))
+		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+		sweep(t, r, q)
+		g.inPhase(starting) // and it stays there: a node is missing
+		g.setSuspend(true)
+		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to true") {
+			t.Errorf("record %+v", closed)
+		}
+		sweep(t, r, q)
+		if v := g.look(); !v.suspended {
+			t.Error("the job was resumed against the person's will")
+		}
+	})
+	t.Run("who had suspended the job before", func(t *testing.T) {
+		tm := newTeam(t, 4, nil)
+		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
+		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+		g.setSuspend(true)
+		sweep(t, r, q)
+		if v := g.look(); !v.suspended || v.object.GetAnnotations()[conditions.AnnotationRestart] != "" {
+			t.Errorf("suspended %t, annotations %v", v.suspended, v.object.GetAnnotations())
+		}
+	})
+}
+
+func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StopTimeout = time.Second })
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	slow := g.runs()[0]
+	// Like a rank in D state: it outlives its deletion until somebody helps.
+	tm.setFinalizers(&slow, "example.com/stuck")
+	q := tm.quarantineOf(slow.Spec.NodeName)
+	sweep(t, r, q)
+	uid := g.look().object.GetUID()
+	tm.event("JobRestartBlocked", uid, "pod "+slow.Name+" on node "+slow.Spec.NodeName+" has not ended")
+	tm.event("JobRestartBlocked", q.NodeUID, slow.Name)
+	held := stuck.WithLabelValues("Job", tm.name, "train", slow.Name, slow.Spec.NodeName)
+	tm.eventually("wait for the metric", func() error {
+		if n := gauge(t, held); n != 1 {
+			return fmt.Errorf("pitcrew_job_restart_held is %v", n)
+		}
+		return nil
+	})
+	if v := g.look(); !v.suspended || g.record().Current.Phase != stopping {
+		t.Errorf("suspended %t, record %+v", v.suspended, g.record())
+	}
+	if n := len(g.pods.spans()); n != g.ranks {
+		t.Errorf("%d pods were created while the stop is held, want none", n-g.ranks)
+	}
+	tm.setFinalizers(&slow)
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.restartedOnce(q.Node)
+	if stuck.DeletePartialMatch(map[string]string{"namespace": tm.name}) != 0 {
+		t.Error("pitcrew_job_restart_held is still there")
+	}
+	if notes := tm.notes("JobRestartBlocked", uid); len(notes) != 1 {
+		t.Errorf("said %d times: %q", len(notes), notes)
+	}
+}
+
+func (tm team) setFinalizers(pod *corev1.Pod, finalizers ...string) {
+	tm.Helper()
+	before := pod.DeepCopy()
+	pod.Finalizers = finalizers
+	if err := tm.c.Client.Patch(tm.Context(), pod, client.MergeFrom(before)); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+func gauge(t *testing.T, m interface{ Write(*dto.Metric) error }) float64 {
+	t.Helper()
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.GetGauge().GetValue() + out.GetCounter().GetValue()
+}
+
+// The labels no longer lead to the pod, but its UID is in the record.
+func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	stray := g.runs()[0]
+	patch := func(body string) {
+		t.Helper()
+		if err := tm.c.Client.Patch(t.Context(), &stray, client.RawPatch(types.MergePatchType, []byte(body))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch(`{"metadata":{"annotations":{"e2e.pitcrew.dev/term-delay":"4s"}}}`)
+	q := tm.quarantineOf(stray.Spec.NodeName)
+	sweep(t, r, q)
+	patch(`{"metadata":{"labels":null}}`)
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.restartedOnce(q.Node)
+}
+
+func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
+	tm := newTeam(t, 4, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StartTimeout = time.Second })
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	q := tm.quarantineOf(tm.nodes[0])
+	sweep(t, r, q)
+	closed := g.closes()
+	if closed.Phase != failed || !strings.Contains(closed.Outcome, "3 of 4 ranks run") {
+		t.Errorf("record %+v", closed)
+	}
+	v := g.look()
+	if v.suspended {
+		t.Error("the job was left suspended")
+	}
+	tm.event("JobRestartFailed", v.object.GetUID(), "3 of 4 ranks run")
+	tm.event("JobRestartFailed", q.NodeUID, "3 of 4 ranks run")
+	sweep(t, r, q)
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
+		t.Errorf("a restart for the same quarantine again: %+v", rec)
+	}
+}
+
+func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
+	failJob := func(spec *batchv1.JobSpec) { spec.PodFailurePolicy = policy(exit("FailJob", "In", "", 143)) }
+	tolerate := func(spec *batchv1.JobSpec) {
+		spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: conditions.TaintUnhealthy, Operator: corev1.TolerationOpExists}}
+	}
+	tests := map[string]struct {
+		create func(team) gang
+		kind   string
+		reason string
+		text   string
+	}{
+		"podFailurePolicy of a job": {func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(2, failJob)) },
+			"Job", "PodFailurePolicy", "podFailurePolicy rule 0 of Job train is FailJob"},
+		"podFailurePolicy in a jobset": {func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(1, failJob)) },
+			"JobSet", "PodFailurePolicy", "podFailurePolicy rule 0 of Job train-leader-0 is FailJob"},
+		"toleration": {func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(2, tolerate)) },
+			"Job", "ComesBack", "tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+		"kueue": {func(tm team) gang {
+			return tm.createJob("train", map[string]string{conditions.LabelKcoverRecovery: "true", kueueQueueLabel: "gpus"}, tm.jobSpec(2))
+		}, "Job", "Kueue", "queued by Kueue in gpus"},
+		"a work queue with a success": {func(tm team) gang {
+			g := tm.createJob("train", optedIn, tm.jobSpec(3, plain, func(spec *batchv1.JobSpec) { spec.Completions = nil }))
+			first := g.runs()[0]
+			if err := tm.c.Client.Patch(tm.Context(), &first, client.RawPatch(types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"e2e.pitcrew.dev/complete":"true"}}}`))); err != nil {
+				tm.Fatal(err)
+			}
+			g.ranks = 2
+			g.eventually("wait for the success to be counted", func() error {
+				if n := g.look().jobs[0].Status.Succeeded; n != 1 {
+					return fmt.Errorf("%d pods have succeeded", n)
+				}
+				return nil
+			})
+			return g
+		}, "Job", "WorkQueue", "without active pods it counts as complete"},
+		"a cron job": {func(tm team) gang {
+			job := tm.createJob("train", optedIn, tm.jobSpec(2))
+			cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "nightly"}, Spec: batchv1.CronJobSpec{
+				Schedule: "0 0 1 1 *", Suspend: ptr.To(true), JobTemplate: batchv1.JobTemplateSpec{Spec: tm.jobSpec(2)},
+			}}
+			if err := tm.c.Client.Create(tm.Context(), cron); err != nil {
+				tm.Fatal(err)
+			}
+			v := job.look()
+			v.object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(cron, batchv1.SchemeGroupVersion.WithKind("CronJob"))})
+			if err := tm.c.Client.Update(tm.Context(), v.object); err != nil {
+				tm.Fatal(err)
+			}
+			return job
+		}, "CronJob", "UnknownOwner", "controlled by CronJob nightly"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 4, nil)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			g := test.create(tm)
+			ranks := g.runs()
+			q := tm.quarantineOf(ranks[0].Spec.NodeName)
+			counter := restarts.WithLabelValues(test.kind, test.reason)
+			before := gauge(t, counter)
+			for range 3 {
+				sweep(t, r, q)
+			}
+			if n := gauge(t, counter) - before; n != 1 {
+				t.Errorf("counted %v times, want once", n)
+			}
+			about := g.look().object.GetUID()
+			if owner := metav1.GetControllerOf(g.look().object); owner != nil {
+				about = owner.UID
+			}
+			tm.event("JobRestartBlocked", about, test.text)
+			tm.event("JobRestartBlocked", q.NodeUID, test.text)
+			if notes := tm.notes("JobRestartBlocked", about); len(notes) != 1 {
+				t.Errorf("said %d times: %q", len(notes), notes)
+			}
+			g.unharmed(ranks)
+		})
+	}
+}
+
+func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
+	out := map[string]string{conditions.LabelRestartOnNodeFault: "false"}
+	tests := map[string]struct {
+		namespace, job map[string]string
+		restarted      bool
+	}{
+		"nobody says anything":           {},
+		"the namespace is in":            {namespace: optedIn, restarted: true},
+		"the job is out of it":           {namespace: optedIn, job: out},
+		"the job is in, the rest is out": {namespace: out, job: optedIn, restarted: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 3, test.namespace)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			g := tm.createJob("train", test.job, tm.jobSpec(2))
+			ranks := g.runs()
+			q := tm.quarantineOf(ranks[0].Spec.NodeName)
+			sweep(t, r, q)
+			if test.restarted {
+				g.closes()
+				g.restartedOnce(q.Node)
+				return
+			}
+			g.unharmed(ranks)
+			if len(r.told) != 0 {
+				t.Errorf("said %v", r.told)
+			}
+		})
+	}
+}
+
+func TestPodsThatAreNoGangAreIgnoredAndStrangersReported(t *testing.T) {
+	tm := newTeam(t, 1, optedIn)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	if err := tm.c.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: serve, namespace: %[1]s}
+spec:
+  selector: {matchLabels: {app: serve}}
+  template: {metadata: {labels: {app: serve}}, spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: store, namespace: %[1]s}
+spec:
+  selector: {matchLabels: {app: store}}
+  template: {metadata: {labels: {app: store}}, spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: %[1]s}
+spec:
+  selector: {matchLabels: {app: agent}}
+  template: {metadata: {labels: {app: agent}}, spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: shell, namespace: %[1]s}
+spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: tool, namespace: %[1]s}
+`, tm.name, cluster.LabelPool)); err != nil {
+		t.Fatal(err)
+	}
+	tool := &corev1.ConfigMap{}
+	if err := tm.c.Client.Get(t.Context(), client.ObjectKey{Namespace: tm.name, Name: "tool"}, tool); err != nil {
+		t.Fatal(err)
+	}
+	// No CRD of this cluster has a kind that is unknown to us and controls pods, so a ConfigMap plays it.
+	worker := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "worker",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(tool, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	if err := tm.c.Client.Create(t.Context(), worker); err != nil {
+		t.Fatal(err)
+	}
+	tm.eventually("wait for all pods to run", func() error {
+		if n := len(tm.livePods()); n != 5 {
+			return fmt.Errorf("%d pods", n)
+		}
+		for _, pod := range tm.livePods() {
+			if pod.Status.Phase != corev1.PodRunning {
+				return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+			}
+		}
+		return nil
+	})
+	q := tm.quarantineOf(tm.nodes[0])
+	sweep(t, r, q)
+	tm.event("JobRestartBlocked", tool.UID, "controlled by ConfigMap tool")
+	if said := r.told[q.Node].about; len(said) != 1 {
+		t.Errorf("said %v", said)
+	}
+	if n := len(tm.livePods()); n != 5 {
+		t.Errorf("%d pods are left of 5", n)
+	}
+}
+
+func TestALabelWithoutARecordIsDropped(t *testing.T) {
+	tm := newTeam(t, 1, nil)
+	run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	tests := map[string]map[string]string{
+		"removed": nil,
+		"broken":  {conditions.AnnotationRestart: "{"},
+		"copied":  {conditions.AnnotationRestart: `{"v":1,"jobUID":"another","current":{"phase":"Stopping"}}`},
+	}
+	for name, annotations := range tests {
+		t.Run(name, func(t *testing.T) {
+			job := &batchv1.Job{
+				ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: name, Annotations: annotations,
+					Labels: map[string]string{conditions.LabelRestarting: "true"}},
+				Spec: tm.jobSpec(1, func(spec *batchv1.JobSpec) { spec.Suspend = ptr.To(true) }),
+			}
+			if err := tm.c.Client.Create(t.Context(), job); err != nil {
+				t.Fatal(err)
+			}
+			tm.event("JobRestartFailed", job.UID, "spec.suspend=true is left as it is")
+			if err := tm.c.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+				t.Fatal(err)
+			}
+			if !*job.Spec.Suspend || job.Labels[conditions.LabelRestarting] != "" {
+				t.Errorf("suspend %t, labels %v", *job.Spec.Suspend, job.Labels)
+			}
+		})
+	}
+}
