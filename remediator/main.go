@@ -1,0 +1,138 @@
+// The remediator turns NodeConditions into quarantined nodes and restarted training jobs, as its policy file says.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+type options struct {
+	policy, namespace, healthAddress, metricsAddress string
+	dryRun, leaderElect                              bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
+	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
+	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
+	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
+	validate := flag.Bool("validate", false, "check the policy file and exit")
+	version := flag.Bool("version", false, "print the version and exit")
+	flag.Parse()
+
+	if *version {
+		fmt.Println(buildVersion())
+		return
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
+		fmt.Fprintln(os.Stderr, "remediator:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, validate bool) error {
+	if o.policy == "" || flag.NArg() > 0 {
+		return errors.New("usage: remediator -policy FILE [flags], see -h")
+	}
+	p, err := policy.Load(o.policy)
+	if err != nil {
+		return err
+	}
+	if validate {
+		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Rules))
+		return nil
+	}
+	mgr, err := newManager(o)
+	if err != nil {
+		return err
+	}
+	recorder := mgr.GetEventRecorder(node.Name)
+	restarter := jobs.New(mgr.GetClient(), mgr.GetAPIReader(), recorder, time.Now)
+	if !o.dryRun {
+		if err := restarter.SetupWithManager(mgr); err != nil {
+			return err
+		}
+	}
+	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
+		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
+	}); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add the health check: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add the readiness check: %w", err)
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}
+
+func newManager(o options) (ctrl.Manager, error) {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find a cluster: %w", err)
+	}
+	// The API server's own fairness limits us. A client-side limit of a few requests per second would delay the taints
+	// of exactly the day on which many nodes fail.
+	config.QPS = -1
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: clientgoscheme.Scheme,
+		Cache: cache.Options{
+			// A read that nobody planned must not quietly cache a whole cluster's objects.
+			ReaderFailOnMissingInformer: true,
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}: {Transform: node.Slim},
+				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
+					o.namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", conditions.PauseConfigMap)},
+				}},
+			},
+		},
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              node.Name,
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
+		HealthProbeBindAddress:        o.healthAddress,
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}

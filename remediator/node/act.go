@@ -1,0 +1,138 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+)
+
+// act makes the decision come true on the node: at most one write, and Events only once it stands. Acting twice equals
+// acting once.
+func (c *Controller) act(ctx context.Context, n *corev1.Node, d Decision, started time.Time) error {
+	c.say(ctx, n, d.Blocked)
+	if d.State == nil {
+		return nil
+	}
+	after := n.DeepCopy()
+	d.State.apply(after)
+	if equality.Semantic.DeepEqual(n, after) {
+		return nil
+	}
+	if err := c.write(ctx, n, after, d.State.Record); err != nil {
+		return err
+	}
+	c.tell(ctx, after, d, started)
+	return nil
+}
+
+// restartJobs makes the decision come true on the jobs of the node. Doing it again and again is meant: a pod that a
+// scheduler bound before it saw the taint is only seen later.
+func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d Decision) error {
+	if !d.RestartJobs || c.dryRun {
+		return nil
+	}
+	if err := c.jobs.Sweep(ctx, quarantineOf(n, d.State.Record)); err != nil {
+		return fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// apply puts the state on a node object.
+func (s *State) apply(n *corev1.Node) {
+	status, repair := s.Record.Labels()
+	n.Labels = with(n.Labels, conditions.LabelStatus, status)
+	n.Labels = with(n.Labels, conditions.LabelRepair, repair)
+	record := ""
+	if s.Record != nil {
+		record = s.Record.String()
+	}
+	n.Annotations = with(n.Annotations, conditions.AnnotationQuarantine, record)
+	n.Spec.Taints = s.Taints
+}
+
+// with sets a key, or removes it when the value is empty.
+func with(m map[string]string, key, value string) map[string]string {
+	if value == "" {
+		delete(m, key)
+		return m
+	}
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
+
+// lockedPatch is a merge patch. It replaces the taint list as a whole, so it is only good for the version of the node it
+// was computed from.
+func lockedPatch(before *corev1.Node) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+// write patches the node; in a dry run the write is only remembered.
+func (c *Controller) write(ctx context.Context, before, after *corev1.Node, record *Record) error {
+	if !c.dryRun {
+		if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(Name)); err != nil {
+			return fmt.Errorf("patch node %s: %w", before.Name, err)
+		}
+	}
+	c.memory.remember(before, record)
+	return nil
+}
+
+// tell writes the Events and metrics of a decision that stands.
+func (c *Controller) tell(ctx context.Context, n *corev1.Node, d Decision, started time.Time) {
+	for _, e := range d.Events {
+		c.event(ctx, n, e)
+		switch e.Reason {
+		case NodeQuarantined:
+			c.metrics.decision.Observe(c.now().Sub(started).Seconds())
+		case NodeReleased, ReleaseByHand:
+			c.metrics.quarantine.Observe(d.State.Record.ReleasedAt.Sub(d.State.Record.QuarantinedAt).Seconds())
+		}
+	}
+}
+
+func (c *Controller) event(ctx context.Context, n *corev1.Node, e Event) {
+	message := e.Message
+	if c.dryRun {
+		message = "dry run: " + message
+	}
+	ctrl.LoggerFrom(ctx).Info(message, "reason", e.Reason)
+	c.events.Eventf(n, nil, e.Type, e.Reason, "Quarantine", "%s", message)
+}
+
+// say reports a decision that was held back, once for each rule and reason and not at every look.
+func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
+	if !c.memory.news(n.Name, b) {
+		return
+	}
+	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
+	c.event(ctx, n, Event{corev1.EventTypeWarning, QuarantineBlocked, b.Message})
+}
+
+// quarantineOf is what the jobs half needs to know of a quarantine that stands.
+func quarantineOf(n *corev1.Node, r *Record) jobs.Quarantine {
+	cause := r.Causes[0]
+	for _, c := range r.Causes {
+		if c.Rule == r.Taint.Rule {
+			cause = c
+		}
+	}
+	return jobs.Quarantine{
+		ID:      r.ID,
+		Node:    n.Name,
+		NodeUID: n.UID,
+		Reason:  fmt.Sprintf("%s: %s", cause.Condition, cause.Message),
+		Taint:   r.Taint.On(),
+		Since:   r.Taint.Since,
+	}
+}

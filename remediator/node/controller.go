@@ -1,0 +1,141 @@
+// Package node turns NodeConditions into quarantines: observe -> [Decide], which is pure -> act, one patch of the Node
+// that holds taint, record and labels together. All state is in the record on the Node.
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// Name is the controller's name in Events and managed fields.
+const Name = "pitcrew-remediator"
+
+const (
+	// reread is how soon a conflicting write is decided anew: the cache needs a moment to show what it conflicted with.
+	reread = 20 * time.Millisecond
+	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
+	retryMax = 15 * time.Second
+)
+
+// JobRestarter restarts the jobs that have pods on a quarantined node.
+type JobRestarter interface {
+	Sweep(ctx context.Context, q jobs.Quarantine) error
+}
+
+// Options configure a [Controller].
+type Options struct {
+	Policy *policy.Policy
+	// Namespace holds the ConfigMap that pauses everything.
+	Namespace string
+	// DryRun decides and says, but writes no Node and restarts no job.
+	DryRun bool
+	Events events.EventRecorder
+	Jobs   JobRestarter
+	Now    func() time.Time
+}
+
+// Controller reconciles Nodes.
+type Controller struct {
+	client    client.Client
+	elected   <-chan struct{}
+	policy    *policy.Policy
+	namespace string
+	dryRun    bool
+	events    events.EventRecorder
+	jobs      JobRestarter
+	now       func() time.Time
+	metrics   controllerMetrics
+	memory    memory
+}
+
+// SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
+	c := &Controller{
+		client:    mgr.GetClient(),
+		elected:   mgr.Elected(),
+		policy:    o.Policy,
+		namespace: o.Namespace,
+		dryRun:    o.DryRun,
+		events:    o.Events,
+		jobs:      o.Jobs,
+		now:       o.Now,
+		metrics:   newMetrics(),
+		memory:    memory{written: map[string]written{}, said: map[string]Blocked{}, dryRun: o.DryRun},
+	}
+	for _, m := range []prometheus.Collector{c.metrics.blocked, c.metrics.decision, c.metrics.quarantine, collector{c}} {
+		if err := registry.Register(m); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, quarantinedValue); err != nil {
+		return fmt.Errorf("index nodes: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("node").
+		For(&corev1.Node{}, builder.WithPredicates(changed)).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.everyNode)).
+		WithOptions(controller.Options{
+			// One at a time: two nodes decided side by side would both take the last place under maxNodes.
+			MaxConcurrentReconciles: 1,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
+		}).
+		Complete(c)
+}
+
+// everyNode has each node decided anew when the pause begins, changes or ends.
+func (c *Controller) everyNode(ctx context.Context, _ client.Object) []reconcile.Request {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "List nodes after a change of the pause")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range nodes.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile decides about one node and acts.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var n corev1.Node
+	if err := c.client.Get(ctx, req.NamespacedName, &n); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.memory.forget(req.Name)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
+	}
+	c.memory.recall(&n)
+	observation, err := c.observe(ctx, &n)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	started := c.now().UTC()
+	decision := Decide(c.policy, observation, started)
+	switch err := c.act(ctx, &n, decision, started); {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: reread}, nil
+	case apierrors.IsNotFound(err):
+		return ctrl.Result{}, nil
+	case err != nil:
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: decision.RequeueAfter}, c.restartJobs(ctx, &n, decision)
+}

@@ -1,0 +1,563 @@
+package node
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// Reasons of Events on Nodes.
+const (
+	NodeQuarantined    = "NodeQuarantined"
+	QuarantineUpgraded = "QuarantineUpgraded"
+	QuarantineBlocked  = "QuarantineBlocked"
+	TaintRestored      = "TaintRestored"
+	NodeReleased       = "NodeReleased"
+	ReleaseByHand      = "ReleaseByHand"
+)
+
+// What blocks a decision; the values of the metric's label.
+const (
+	BlockedByMaxNodes = "max-nodes"
+	BlockedByPause    = "paused"
+	BlockedByPerson   = "released-by-hand"
+	BlockedByRecord   = "record-unreadable"
+	BlockedByPolicy   = "rule-gone"
+)
+
+const (
+	// recheck is how often a condition that says nothing now (stale, older than the boot) is looked at again: that it
+	// speaks again may show in its heartbeat alone, which causes no reconcile.
+	recheck = time.Minute
+	// retryBlocked is how often a quarantine that maxNodes blocks is tried again.
+	retryBlocked = 30 * time.Second
+)
+
+// sweeps are the times after the taint at which the node's jobs are looked at again: the scheduler may have bound a pod
+// to the node before it saw the taint.
+var sweeps = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
+
+// Observation is what is known about one node: plain values, no client.
+type Observation struct {
+	// Node is as the cache keeps it, see [Slim].
+	Node *corev1.Node
+	// Record is nil when the node has none; RecordErr says that it has one that does not parse.
+	Record    *Record
+	RecordErr error
+	// Paused is why everything is paused, empty when it is not.
+	Paused string
+	// Quarantined counts the other nodes that are quarantined now.
+	Quarantined int
+}
+
+// Decision is what must be done about a node.
+type Decision struct {
+	// State is what the node must carry; nil leaves it as it is.
+	State *State
+	// Events are to be written once State stands on the node.
+	Events []Event
+	// Blocked says what was not done; nil when nothing was held back.
+	Blocked *Blocked
+	// RestartJobs asks for the restart of the jobs with pods on the node, now that State stands.
+	RestartJobs bool
+	// RequeueAfter is when to decide again even if nothing changes; zero: never.
+	RequeueAfter time.Duration
+}
+
+// State is what we keep on a node; the labels follow from the record.
+type State struct {
+	// Record is nil when the node needs none.
+	Record *Record
+	// Taints are all taints of the node, the foreign ones included.
+	Taints []corev1.Taint
+}
+
+// Event is a Kubernetes Event on the node.
+type Event struct{ Type, Reason, Message string }
+
+// Blocked is a decision that was held back.
+type Blocked struct{ Rule, Reason, Message string }
+
+// Decide says what must be done about a node. It is pure: it reads no clock and no cluster, and deciding again on a node
+// that carries the decided State changes nothing.
+func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
+	if handsOff(o.Node) {
+		return Decision{}
+	}
+	if o.RecordErr != nil {
+		return Decision{Blocked: &Blocked{Reason: BlockedByRecord, Message: fmt.Sprintf(
+			"annotation %s is left alone, and so is the node, until a person repairs or removes it: %v",
+			conditions.AnnotationQuarantine, o.RecordErr)}}
+	}
+	d := newDecider(p, o, now)
+	d.decide()
+	d.State = &State{Record: d.record, Taints: d.taints}
+	d.RestartJobs = d.restartJobs()
+	if o.Paused != "" {
+		d.hold()
+	}
+	return d.Decision
+}
+
+// handsOff tells nodes that are nobody's business here.
+func handsOff(n *corev1.Node) bool {
+	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
+	_, isControlPlane := n.Labels[controlPlane]
+	_, isMaster := n.Labels[master]
+	return isControlPlane || isMaster || hasTaintKey(n.Spec.Taints, controlPlane) || hasTaintKey(n.Spec.Taints, master) ||
+		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
+}
+
+// decider is one run of Decide: the record and the taints as they are to become.
+type decider struct {
+	policy *policy.Policy
+	Observation
+	now time.Time
+
+	record *Record
+	taints []corev1.Taint
+	// standing are the conditions that are a problem now, by a rule, and can be believed.
+	standing map[corev1.NodeConditionType]problem
+	Decision
+}
+
+// problem is a condition that matches a rule.
+type problem struct {
+	condition corev1.NodeCondition
+	rule      policy.Rule
+	class     conditions.Repair
+}
+
+func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
+	d := &decider{policy: p, Observation: o, now: now, taints: slices.Clone(o.Node.Spec.Taints), standing: map[corev1.NodeConditionType]problem{}}
+	if o.Record != nil {
+		d.record = o.Record.clone()
+		if d.record.NodeUID != o.Node.UID {
+			d.untaint()
+			d.record = nil
+		}
+	}
+	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
+		d.record.Boot = Boot{ID: boot, Seen: now}
+	}
+	for _, c := range o.Node.Status.Conditions {
+		rule, class, ok := p.Match(o.Node.Labels, c)
+		switch {
+		case !ok:
+		case d.believable(c, rule):
+			d.standing[c.Type] = problem{c, rule, class}
+		default:
+			d.wake(now.Add(recheck))
+		}
+	}
+	return d
+}
+
+// believable tells whether a condition says something about the node as it is now. One whose heartbeat is old has lost
+// its writer. One from before the boot is about a machine that is no more, and there is no clock on a Node that says when
+// it booted:
+//   - With a record, we know when we first saw the boot id. That is late by our own downtime and by the kubelet's first
+//     report, so a verdict of the new boot may be passed over until its next heartbeat.
+//   - Without one, a node that rebooted has usually become Ready again since. That can also be a mere network cut, after
+//     which a verdict is passed over until its next heartbeat, too.
+//
+// Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets
+// one from before the boot pass if it is ahead by more than the boot took.
+func (d *decider) believable(c corev1.NodeCondition, rule policy.Rule) bool {
+	if hasTaintKey(d.Node.Spec.Taints, conditions.TaintMaintenance) {
+		return false
+	}
+	heartbeat := c.LastHeartbeatTime.Time
+	return d.now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(d.up().Truncate(time.Second))
+}
+
+// up is a time at which the node was in its current boot, as early as is known; zero when nothing is known.
+func (d *decider) up() time.Time {
+	if d.record != nil {
+		return d.record.Boot.Seen
+	}
+	for _, c := range d.Node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+func (d *decider) decide() {
+	if d.record != nil && d.record.Holds {
+		d.updateCauses()
+		d.heldByPerson()
+	}
+	if d.record == nil || d.record.closed() {
+		d.open()
+	}
+	switch {
+	case d.record == nil:
+	case d.record.Phase == Suspect:
+		d.updateCauses()
+		d.suspect()
+	case d.record.Phase == Quarantined:
+		d.updateCauses()
+		d.quarantined()
+	}
+}
+
+// open begins a record when a problem stands that is not only worth an alert.
+func (d *decider) open() {
+	if !slices.ContainsFunc(d.problems(), actionable) {
+		return
+	}
+	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID}}
+	if d.record != nil {
+		r.Boot = d.record.Boot
+		r.Last = append([]Quarantine{d.record.Quarantine}, d.record.Last...)
+		r.Last = r.Last[:min(len(r.Last), lastKept)]
+	}
+	r.ID, r.Phase = newID(d.Node, d.now), Suspect
+	d.record = r
+}
+
+// newID names a quarantine. It differs from node to node, because a job is restarted once for each.
+func newID(n *corev1.Node, now time.Time) string {
+	sum := sha256.Sum256([]byte(string(n.UID) + now.Format(time.RFC3339Nano)))
+	return hex.EncodeToString(sum[:6])
+}
+
+// problems lists what stands, in the order of the condition types.
+func (d *decider) problems() []problem {
+	var list []problem
+	for _, c := range d.Node.Status.Conditions {
+		if p, ok := d.standing[c.Type]; ok {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b problem) int { return strings.Compare(string(a.condition.Type), string(b.condition.Type)) })
+	return list
+}
+
+func actionable(p problem) bool { return !p.rule.AlertOnly }
+
+// updateCauses brings the causes up to date with the conditions. No clock starts again because a message changed.
+func (d *decider) updateCauses() {
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		switch p, stands := d.standing[c.Condition]; {
+		case stands:
+			c.HealthySince = time.Time{}
+			c.see(p, d.Node.Status.NodeInfo.BootID)
+		case d.healthy(c):
+			if c.HealthySince.IsZero() {
+				c.HealthySince = d.now
+			}
+		default:
+			c.HealthySince = time.Time{}
+			d.wake(d.now.Add(recheck))
+		}
+	}
+	if d.record.Holds {
+		return
+	}
+	for _, p := range d.problems() {
+		if actionable(p) && !d.record.blames(p.condition.Type) {
+			c := Cause{Condition: p.condition.Type, FirstSeen: d.now}
+			c.see(p, d.Node.Status.NodeInfo.BootID)
+			d.record.Causes = append(d.record.Causes, c)
+		}
+	}
+}
+
+// see takes over what the condition says, unless it is milder than what it said before in the same boot. What a boot
+// cannot mend stays across boots.
+func (c *Cause) see(p problem, bootID string) {
+	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
+	c.BootID = bootID
+	if p.class < c.Repair && sameBoot {
+		return
+	}
+	if p.class != c.Repair {
+		c.Repair = p.class
+		c.Message = clip(p.condition.Message)
+	}
+	if actionable(p) {
+		c.Rule = p.rule.Name
+	}
+}
+
+// clip bounds what a foreign message adds to the annotation.
+func clip(message string) string {
+	if len(message) > conditions.MaxMessage {
+		message = message[:conditions.MaxMessage]
+	}
+	return strings.ToValidUTF8(message, "?")
+}
+
+// healthy tells whether the cause's condition says, believably, that the problem is gone.
+func (d *decider) healthy(c *Cause) bool {
+	rule, ok := d.policy.Rule(c.Rule)
+	i := slices.IndexFunc(d.Node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
+	if !ok || i < 0 {
+		return false
+	}
+	condition := d.Node.Status.Conditions[i]
+	if condition.Status == rule.Status || condition.Status == corev1.ConditionUnknown || !d.believable(condition, rule) {
+		return false
+	}
+	d.wake(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))
+	return true
+}
+
+// cleared tells whether the cause has been healthy for as long as its rule wants.
+func (d *decider) cleared(c Cause) bool {
+	rule, ok := d.policy.Rule(c.Rule)
+	if !ok || c.HealthySince.IsZero() {
+		return false
+	}
+	due := c.HealthySince.Add(rule.ClearAfter)
+	d.wake(due)
+	return !d.now.Before(due)
+}
+
+// suspect quarantines the node when a problem is due, and forgets a suspicion that came to nothing.
+func (d *decider) suspect() {
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
+		p, stands := d.standing[c.Condition]
+		return stands && !actionable(p) || !c.HealthySince.IsZero()
+	})
+	if len(d.record.Causes) == 0 {
+		d.forget()
+		return
+	}
+	worst, ok := d.worstDue()
+	if !ok {
+		return
+	}
+	if d.Quarantined >= d.policy.MaxNodes {
+		d.Blocked = &Blocked{worst.rule.Name, BlockedByMaxNodes, fmt.Sprintf(
+			"%s, but %d nodes are quarantined and the policy's maxNodes is %d", describe(worst), d.Quarantined, d.policy.MaxNodes)}
+		d.wake(d.now.Add(retryBlocked))
+		return
+	}
+	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
+	d.taint(worst)
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s", describe(worst), d.record.Taint)
+}
+
+// forget drops the suspicion. What was closed before it is the current quarantine again.
+func (d *decider) forget() {
+	if len(d.record.Last) == 0 {
+		d.record = nil
+		return
+	}
+	d.record.Quarantine, d.record.Last = d.record.Last[0], d.record.Last[1:]
+}
+
+// worstDue is the problem that decides: the worst class whose time has come.
+func (d *decider) worstDue() (problem, bool) {
+	var worst problem
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		p, stands := d.standing[c.Condition]
+		if !stands || !actionable(p) {
+			continue
+		}
+		if due := c.FirstSeen.Add(p.rule.For); d.now.Before(due) {
+			d.wake(due)
+			continue
+		}
+		c.Due = true
+		stronger := cmp.Compare(strength(p.class, p.rule), strength(worst.class, worst.rule))
+		if cmp.Or(stronger, cmp.Compare(p.rule.Priority, worst.rule.Priority)) > 0 || worst.rule.Name == "" {
+			worst = p
+		}
+	}
+	return worst, worst.rule.Name != ""
+}
+
+// strength orders decisions by what they do: the class, then whether jobs are restarted.
+func strength(class conditions.Repair, rule policy.Rule) int {
+	if rule.RestartJobs {
+		return 2*int(class) + 1
+	}
+	return 2 * int(class)
+}
+
+// quarantined releases the node when every cause has cleared, and else keeps the taint as it must be.
+func (d *decider) quarantined() {
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
+	for _, c := range d.record.Causes {
+		if _, ok := d.policy.Rule(c.Rule); !ok {
+			d.Blocked = &Blocked{c.Rule, BlockedByPolicy, fmt.Sprintf(
+				"the policy has no rule %s any more, so nothing says when %s has cleared; remove taint %s twice to release the node",
+				c.Rule, c.Condition, d.record.Taint)}
+		}
+	}
+	if d.releasable() {
+		d.untaint()
+		d.release(ByPitcrew)
+		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s",
+			d.causes(), d.now.Sub(d.record.QuarantinedAt).Round(time.Second))
+		return
+	}
+	if hasTaintKey(d.taints, conditions.TaintMaintenance) {
+		return
+	}
+	if !hasTaint(d.taints, d.record.Taint) && !d.restore() {
+		return
+	}
+	d.upgrade()
+}
+
+// releasable tells whether every cause has cleared by the rules of its class.
+func (d *decider) releasable() bool {
+	all := true
+	for _, c := range d.record.Causes {
+		boot := d.Node.Status.NodeInfo.BootID
+		switch {
+		case !d.cleared(c):
+			all = false
+		case c.Repair == conditions.Replace: // only a person knows that the part was replaced
+			all = false
+		case c.Repair == conditions.Reboot && (boot == "" || boot == c.BootID):
+			all = false
+		}
+	}
+	return all
+}
+
+// restore puts a lost taint back once: `kubectl taint` and others patch the list without a version check and may have
+// dropped it unknowingly. The second time it is a person's word.
+func (d *decider) restore() bool {
+	if d.record.Taint.Restored {
+		d.release(ByPerson)
+		d.record.Holds = true
+		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed again: the node stays released until %s has cleared",
+			d.record.Taint, d.causes())
+		return false
+	}
+	d.record.Taint.Restored, d.record.Taint.Foreign = true, false
+	d.taints = append(d.taints, d.record.Taint.On())
+	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was gone while the quarantine stands; remove it again to release the node", d.record.Taint)
+	return true
+}
+
+// upgrade follows a problem that asks for more than the one that decided so far.
+func (d *decider) upgrade() {
+	worst, ok := d.worstDue()
+	if !ok {
+		return
+	}
+	// A rule that the policy no longer has restarts nothing.
+	decided, _ := d.policy.Rule(d.record.Taint.Rule)
+	if strength(worst.class, worst.rule) <= strength(d.record.Taint.Repair, decided) {
+		return
+	}
+	d.taint(worst)
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
+}
+
+// heldByPerson waits for the causes to clear. Until then nothing quarantines the node.
+func (d *decider) heldByPerson() {
+	holds := false
+	for _, c := range d.record.Causes {
+		holds = !d.cleared(c) || holds
+	}
+	d.record.Holds = holds
+	if !holds {
+		return
+	}
+	for _, p := range d.problems() {
+		if actionable(p) && !d.record.blames(p.condition.Type) {
+			d.Blocked = &Blocked{p.rule.Name, BlockedByPerson, fmt.Sprintf(
+				"%s, but a person released the node and %s has not cleared", describe(p), d.causes())}
+		}
+	}
+}
+
+func (d *decider) release(by string) {
+	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
+}
+
+// taint puts the problem's taint on the node, in place of an earlier one of ours. A taint outside our domain that
+// already stands there belongs to somebody else and outlives the quarantine.
+func (d *decider) taint(p problem) {
+	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now}
+	if d.record.Taint != nil {
+		t.Restored = d.record.Taint.Restored
+		d.untaint()
+	}
+	t.Foreign = hasTaint(d.taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
+	if !t.Foreign {
+		d.taints = append(slices.DeleteFunc(d.taints, t.same), t.On())
+	}
+	d.record.Taint = t
+}
+
+// untaint removes the record's taint, whatever its value has become: key and effect identify a taint.
+func (d *decider) untaint() {
+	if t := d.record.Taint; t != nil && d.record.Phase == Quarantined && !t.Foreign {
+		d.taints = slices.DeleteFunc(d.taints, t.same)
+	}
+}
+
+// restartJobs tells whether the node's jobs are to be restarted, and sets the alarm for the next look at them.
+func (d *decider) restartJobs() bool {
+	if d.record == nil || d.record.Phase != Quarantined || hasTaintKey(d.taints, conditions.TaintMaintenance) {
+		return false
+	}
+	rule, _ := d.policy.Rule(d.record.Taint.Rule)
+	if !rule.RestartJobs {
+		return false
+	}
+	for _, after := range sweeps {
+		d.wake(d.record.Taint.Since.Add(after))
+	}
+	return true
+}
+
+// hold turns the decision into words only.
+func (d *decider) hold() {
+	for _, e := range d.Events {
+		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), else %s: %s", d.Paused, e.Reason, e.Message)}
+	}
+	d.State, d.Events, d.RestartJobs = nil, nil, false
+}
+
+// wake asks to decide again at a time to come, at the latest.
+func (d *decider) wake(at time.Time) {
+	if after := at.Sub(d.now); after > 0 && (d.RequeueAfter == 0 || after < d.RequeueAfter) {
+		d.RequeueAfter = after
+	}
+}
+
+func (d *decider) event(kind, reason, format string, args ...any) {
+	d.Events = append(d.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
+}
+
+// causes names the conditions of the record.
+func (d *decider) causes() string {
+	var names []string
+	for _, c := range d.record.Causes {
+		names = append(names, string(c.Condition))
+	}
+	return strings.Join(names, ", ")
+}
+
+func describe(p problem) string {
+	return fmt.Sprintf("%s needs %s by rule %s (%s)", p.condition.Type, p.class, p.rule.Name, clip(p.condition.Message))
+}
+
+func hasTaint(taints []corev1.Taint, t *Taint) bool { return slices.ContainsFunc(taints, t.same) }
+
+func hasTaintKey(taints []corev1.Taint, key string) bool {
+	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key })
+}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+type controllerMetrics struct {
+	blocked    *prometheus.CounterVec
+	decision   prometheus.Histogram
+	quarantine prometheus.Histogram
+}
+
+func newMetrics() controllerMetrics {
+	return controllerMetrics{
+		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_quarantine_blocked_total",
+			Help: "Decisions about a node that were held back, by the rule and by what held them back.",
+		}, []string{"rule", "reason"}),
+		decision: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_decision_latency_seconds",
+			Help:    "Time from reading a node with a due fault to its written taint.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}),
+		quarantine: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_quarantine_seconds",
+			Help:    "Time from a node's first taint to its release.",
+			Buckets: prometheus.ExponentialBuckets(60, 3, 10),
+		}),
+	}
+}
+
+var (
+	conditionDesc = prometheus.NewDesc("pitcrew_node_condition",
+		"Nodes by the status of each condition that the policy names; Stale when nobody has confirmed it for the rule's unknownAfter.",
+		[]string{"condition", "repair", "status"}, nil)
+	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule.", []string{"rule"}, nil)
+	pausedDesc      = prometheus.NewDesc("pitcrew_paused", "1 while ConfigMap "+conditions.PauseConfigMap+" pauses everything.", nil, nil)
+)
+
+// collector counts what the cache shows when it is asked, so that no series outlives its node.
+type collector struct{ *Controller }
+
+// Describe sends nothing: which series exist follows from the cluster.
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect counts nodes, on the leader only, so that a sum over replicas is right.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(conditionDesc, err)
+		return
+	}
+	for key, count := range c.countConditions(nodes.Items) {
+		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
+	}
+	rules, err := c.quarantined(ctx)
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(quarantinedDesc, err)
+		return
+	}
+	quarantined := map[string]float64{}
+	for _, r := range c.policy.Rules {
+		quarantined[r.Name] = 0
+	}
+	for _, rule := range rules {
+		quarantined[rule]++
+	}
+	for rule, count := range quarantined {
+		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, count, rule)
+	}
+	reason, err := c.paused(ctx)
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(pausedDesc, err)
+		return
+	}
+	paused := 0.0
+	if reason != "" {
+		paused = 1
+	}
+	out <- prometheus.MustNewConstMetric(pausedDesc, prometheus.GaugeValue, paused)
+}
+
+// countConditions counts nodes by condition, class and status.
+func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
+	unknownAfter := map[corev1.NodeConditionType]time.Duration{}
+	for _, r := range c.policy.Rules {
+		unknownAfter[r.Condition] = max(unknownAfter[r.Condition], r.UnknownAfter)
+	}
+	counts := map[[3]string]float64{}
+	for i := range nodes {
+		for _, condition := range nodes[i].Status.Conditions {
+			limit, named := unknownAfter[condition.Type]
+			if !named {
+				continue
+			}
+			key := [3]string{string(condition.Type), "", string(condition.Status)}
+			if _, class, ok := c.policy.Match(nodes[i].Labels, condition); ok {
+				key[1] = class.String()
+			}
+			if c.now().Sub(condition.LastHeartbeatTime.Time) > limit {
+				key[2] = "Stale"
+			}
+			counts[key]++
+		}
+	}
+	return counts
+}

@@ -1,0 +1,139 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
+// most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
+// out, because they hold only differences.
+func Slim(object any) (any, error) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil // a tombstone
+	}
+	slim := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              n.Name,
+			UID:               n.UID,
+			ResourceVersion:   n.ResourceVersion,
+			DeletionTimestamp: n.DeletionTimestamp,
+			Labels:            n.Labels,
+		},
+		Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
+		Status: corev1.NodeStatus{
+			Conditions: n.Status.Conditions,
+			NodeInfo:   corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+		},
+	}
+	if record, ok := n.Annotations[conditions.AnnotationQuarantine]; ok {
+		slim.Annotations = map[string]string{conditions.AnnotationQuarantine: record}
+	}
+	return slim, nil
+}
+
+// changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few
+// minutes. That a heartbeat stops, or goes on after it had stopped, is found by looking again in time, see [Decide].
+var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+	return a.UID != b.UID ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
+		!maps.Equal(a.Labels, b.Labels) ||
+		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
+		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID ||
+		!slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+}}
+
+func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
+
+func sameCondition(a, b corev1.NodeCondition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// recordOf reads the annotation; nil when there is none.
+func recordOf(n *corev1.Node) (*Record, error) {
+	text, ok := n.Annotations[conditions.AnnotationQuarantine]
+	if !ok {
+		return nil, nil
+	}
+	return ParseRecord(text)
+}
+
+// indexQuarantined indexes the nodes that use up the policy's maxNodes. A node whose record cannot be read may well be
+// quarantined, so it counts.
+const indexQuarantined = "pitcrew.quarantined"
+
+func quarantinedValue(object client.Object) []string {
+	record, err := recordOf(object.(*corev1.Node))
+	if err != nil || record != nil && record.Phase == Quarantined {
+		return []string{"true"}
+	}
+	return nil
+}
+
+// observe gathers all that [Decide] needs.
+func (c *Controller) observe(ctx context.Context, n *corev1.Node) (Observation, error) {
+	o := Observation{Node: n}
+	o.Record, o.RecordErr = recordOf(n)
+	quarantined, err := c.quarantined(ctx)
+	if err != nil {
+		return o, err
+	}
+	delete(quarantined, n.Name)
+	o.Quarantined = len(quarantined)
+	o.Paused, err = c.paused(ctx)
+	return o, err
+}
+
+// quarantined maps the names of quarantined nodes to the deciding rules, from the cache and from what this process has
+// written and the cache does not show yet.
+func (c *Controller) quarantined(ctx context.Context) (map[string]string, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list quarantined nodes: %w", err)
+	}
+	rules := map[string]string{}
+	for i := range nodes.Items {
+		record, err := recordOf(&nodes.Items[i])
+		if err != nil {
+			rules[nodes.Items[i].Name] = ""
+			continue
+		}
+		rules[nodes.Items[i].Name] = record.Taint.Rule
+	}
+	for name, written := range c.memory.all() {
+		delete(rules, name)
+		if written.record != nil && written.record.Phase == Quarantined {
+			rules[name] = written.record.Taint.Rule
+		}
+	}
+	return rules, nil
+}
+
+// paused returns why everything is paused; empty when it is not. It reads the cache, which holds this one ConfigMap.
+func (c *Controller) paused(ctx context.Context) (string, error) {
+	var pause corev1.ConfigMap
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: conditions.PauseConfigMap}, &pause)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("get ConfigMap %s/%s: %w", c.namespace, conditions.PauseConfigMap, err)
+	case pause.Data["reason"] == "":
+		return "no reason given", nil
+	}
+	return pause.Data["reason"], nil
+}

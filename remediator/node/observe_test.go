@@ -1,0 +1,208 @@
+package node
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// fat is a Node with what a real one has and we do not need.
+func fat() *corev1.Node {
+	n := slimNode()
+	n.Annotations["node.alpha.kubernetes.io/ttl"] = "0"
+	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.OwnerReferences = []metav1.OwnerReference{{Name: "machine"}}
+	n.Spec.PodCIDR, n.Spec.ProviderID, n.Spec.Unschedulable = "10.0.0.0/24", "cloud://1", true
+	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
+	n.Status.NodeInfo.KernelVersion = "6.1"
+	return n
+}
+
+func slimNode() *corev1.Node {
+	now := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
+			Labels:      map[string]string{"pool": "gpu"},
+			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}"},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: "GPUXidError", Status: "True", LastHeartbeatTime: now}},
+			NodeInfo:   corev1.NodeSystemInfo{BootID: "b"},
+		},
+	}
+}
+
+func TestSlimKeepsWhatIsNeeded(t *testing.T) {
+	for name, n := range map[string]*corev1.Node{"a whole node": fat(), "a slim node": slimNode()} {
+		got, err := Slim(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(slimNode(), got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if got == any(n) {
+			t.Errorf("%s: the transform returned the object itself, which keeps all of it alive", name)
+		}
+	}
+}
+
+func TestSlimPassesTombstones(t *testing.T) {
+	tombstone := cache.DeletedFinalStateUnknown{Key: "n"}
+	if got, err := Slim(tombstone); got != any(tombstone) || err != nil {
+		t.Errorf("Slim = %v, %v", got, err)
+	}
+}
+
+func TestPatchOfASlimNodeTouchesNothingElse(t *testing.T) {
+	before := slimNode()
+	after := before.DeepCopy()
+	state := State{Taints: append(after.Spec.Taints, corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoSchedule}), Record: full()}
+	state.apply(after)
+	patch, err := lockedPatch(before).Data(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"metadata":{"annotations":{"pitcrew.dev/quarantine":` + quote(t, full().String()) + `},` +
+		`"labels":{"pitcrew.dev/repair":"Reboot","pitcrew.dev/status":"suspect"},"resourceVersion":"7"},` +
+		`"spec":{"taints":[{"effect":"NoExecute","key":"a","timeAdded":"2026-11-20T12:00:00Z"},{"effect":"NoSchedule","key":"b"}]}}`
+	if diff := cmp.Diff(want, string(patch)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func quote(t *testing.T, s string) string {
+	t.Helper()
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(quoted)
+}
+
+func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
+	later := metav1.NewTime(time.Date(2026, 11, 20, 13, 0, 0, 0, time.UTC))
+	tests := map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"nothing": {func(*corev1.Node) {}, false},
+		"a heartbeat": {func(n *corev1.Node) {
+			n.ResourceVersion = "8"
+			n.Status.Conditions[0].LastHeartbeatTime = later
+		}, false},
+		"a transition time": {func(n *corev1.Node) { n.Status.Conditions[0].LastTransitionTime = later }, false},
+		"a status":          {func(n *corev1.Node) { n.Status.Conditions[0].Status = "False" }, true},
+		"a reason":          {func(n *corev1.Node) { n.Status.Conditions[0].Reason = "x" }, true},
+		"a message":         {func(n *corev1.Node) { n.Status.Conditions[0].Message = "x" }, true},
+		"a new condition": {func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "x"})
+		}, true},
+		"a condition less":   {func(n *corev1.Node) { n.Status.Conditions = nil }, true},
+		"a taint's value":    {func(n *corev1.Node) { n.Spec.Taints[0].Value = "x" }, true},
+		"a taint's effect":   {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, true},
+		"a taint less":       {func(n *corev1.Node) { n.Spec.Taints = nil }, true},
+		"a taint's time":     {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
+		"a label":            {func(n *corev1.Node) { n.Labels = map[string]string{"pool": "cpu"} }, true},
+		"the record":         {func(n *corev1.Node) { n.Annotations = nil }, true},
+		"the boot id":        {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "c" }, true},
+		"the deletion":       {func(n *corev1.Node) { n.DeletionTimestamp = nil }, true},
+		"another node's uid": {func(n *corev1.Node) { n.UID = "v" }, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			after := slimNode()
+			test.change(after)
+			if got := changed.Update(event.UpdateEvent{ObjectOld: slimNode(), ObjectNew: after}); got != test.want {
+				t.Errorf("reconciled %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNodesThatUseUpMaxNodes(t *testing.T) {
+	quarantined, released := full(), full()
+	quarantined.Phase = Quarantined
+	for name, test := range map[string]struct {
+		annotation string
+		want       []string
+	}{
+		"none":                             {"", nil},
+		"released":                         {released.String(), nil},
+		"quarantined":                      {quarantined.String(), []string{"true"}},
+		"unreadable, so it may well be so": {"{", []string{"true"}},
+	} {
+		n := slimNode()
+		n.Annotations = with(nil, conditions.AnnotationQuarantine, test.annotation)
+		if diff := cmp.Diff(test.want, quarantinedValue(n)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestMemoryShowsAWriteUntilTheCacheDoes(t *testing.T) {
+	quarantined := full()
+	quarantined.Phase, quarantined.Taint.Foreign = Quarantined, false
+	newMemory := func(dryRun bool) *memory {
+		m := &memory{written: map[string]written{}, said: map[string]Blocked{}, dryRun: dryRun}
+		m.remember(slimNode(), quarantined)
+		return m
+	}
+	shown := func(m *memory, change func(*corev1.Node)) bool {
+		n := slimNode()
+		change(n)
+		as := n.DeepCopy()
+		m.recall(n)
+		return !equality.Semantic.DeepEqual(n, as)
+	}
+	nothing := func(*corev1.Node) {}
+	newer := func(n *corev1.Node) { n.ResourceVersion = "8" }
+	recreated := func(n *corev1.Node) { n.UID = "v" }
+
+	m := newMemory(false)
+	if !shown(m, nothing) || !shown(m, nothing) {
+		t.Error("the version that was written over does not show the write")
+	}
+	if shown(m, newer) || shown(m, nothing) || len(m.all()) != 0 {
+		t.Error("a write is remembered after the cache has shown it")
+	}
+	if shown(newMemory(false), recreated) || shown(newMemory(true), recreated) {
+		t.Error("a write to a node shows on another one of the same name")
+	}
+	if m := newMemory(true); !shown(m, newer) || !shown(m, newer) {
+		t.Error("a dry run forgets what it would have written")
+	}
+}
+
+func TestBlockedIsSaidOnce(t *testing.T) {
+	m := &memory{said: map[string]Blocked{}}
+	for i, test := range []struct {
+		blocked *Blocked
+		want    bool
+	}{
+		{&Blocked{"gpu", BlockedByMaxNodes, "3 nodes"}, true},
+		{&Blocked{"gpu", BlockedByMaxNodes, "4 nodes"}, false},
+		{&Blocked{"gpu", BlockedByPause, "upgrade"}, true},
+		{&Blocked{"disk", BlockedByPause, "upgrade"}, true},
+		{nil, false},
+		{&Blocked{"disk", BlockedByPause, "upgrade"}, true},
+	} {
+		if got := m.news("n", test.blocked); got != test.want {
+			t.Errorf("%d: said %v, want %v", i, got, test.want)
+		}
+	}
+}

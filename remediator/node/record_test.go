@@ -1,0 +1,110 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// full has every field set.
+func full() *Record {
+	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 12, minute, 0, 345e6, time.UTC) }
+	q := Quarantine{
+		ID: "0123456789ab", Phase: Released,
+		Causes: []Cause{{
+			Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost,
+			FirstSeen: at(1), Due: true, BootID: "b1", HealthySince: at(3),
+		}},
+		QuarantinedAt: at(2),
+		Taint: &Taint{
+			Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid",
+			Repair: conditions.Reboot, Since: at(2), Restored: true, Foreign: true,
+		},
+		ReleasedAt: at(4), ReleasedBy: ByPerson, Holds: true,
+	}
+	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Last: []Quarantine{q}}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	got, err := ParseRecord(full().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full(), got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordIsTheOneOfTheContract(t *testing.T) {
+	const want = `{"v":1,"nodeUID":"u","boot":{"id":"b2"},"id":"0123456789ab","phase":"suspect",` +
+		`"causes":[{"condition":"GPUXidError","rule":"gpu-xid","repair":"Reboot","message":"m","firstSeen":"2026-11-20T12:01:00.345Z","bootID":"b1"}]}`
+	r := full()
+	r.Boot.Seen, r.Last = time.Time{}, nil
+	r.Quarantine = Quarantine{ID: r.ID, Phase: Suspect, Causes: []Cause{{
+		Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: "m", FirstSeen: r.Causes[0].FirstSeen, BootID: "b1",
+	}}}
+	if diff := cmp.Diff(want, r.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParseRecordRefuses(t *testing.T) {
+	suspect := full()
+	suspect.Phase, suspect.Last = Suspect, nil
+	good := full().String()
+	replace := func(old, new string) string {
+		if !strings.Contains(good, old) {
+			t.Fatalf("no %s in %s", old, good)
+		}
+		return strings.Replace(good, old, new, 1)
+	}
+	tests := map[string]struct{ text, want string }{
+		"nothing":                     {"", "EOF"},
+		"no JSON":                     {"quarantined", "invalid character"},
+		"half a record":               {good[:len(good)/2], "EOF"},
+		"text after the record":       {good + "{}", "text after the record"},
+		"an unknown field":            {replace(`"boot"`, `"budget":1,"boot"`), `unknown field "budget"`},
+		"an unknown field of a cause": {replace(`"rule"`, `"gpu":"a","rule"`), `unknown field "gpu"`},
+		"another version":             {replace(`"v":1`, `"v":2`), "version 2"},
+		"null":                        {"null", "version 0"},
+		"an unknown phase":            {replace(`"phase":"released"`, `"phase":"repairing"`), `phase "repairing"`},
+		"an unknown class":            {replace(`"repair":"Reboot"`, `"repair":"Explode"`), "Explode"},
+		"no id":                       {replace(`"id":"0123456789ab"`, `"id":""`), "no id"},
+		"no causes":                   {`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"suspect","causes":[]}`, "no causes"},
+		"a quarantine without a taint": {
+			`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"quarantined","causes":[{"due":true}]}`, "no taint",
+		},
+		"a quarantine without a cause": {replace(`"due":true`, `"due":false`), "no cause that was due"},
+		"a suspect with a taint":       {suspect.String(), "suspect and has a taint"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, err := ParseRecord(test.text)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("ParseRecord = %+v, %v, want an error with %q", r, err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	f.Add(full().String())
+	f.Add(`{"v":1,"causes":null}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := ParseRecord(text)
+		if err != nil {
+			return
+		}
+		again, err := ParseRecord(r.String())
+		if err != nil {
+			t.Fatalf("%v: %s", err, r)
+		}
+		if diff := cmp.Diff(r.String(), again.String()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
