@@ -1,0 +1,101 @@
+// Package npdtest tests a plugin the way NPD sees it: the built binary on fixtures, its exit code and its one line.
+package npdtest
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "rewrite the `want` section of the golden files")
+
+// Build compiles the plugin in the current folder and returns the binary's path.
+func Build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "plugin")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// Run runs a plugin by hand and returns what NPD would get: "exit N" and stdout.
+func Run(t *testing.T, binary string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s %q: %v", binary, args, err)
+	}
+	return fmt.Sprintf("exit %d\n%s", cmd.ProcessState.ExitCode(), out)
+}
+
+// Golden runs the plugin in the current folder on every testdata/*.txtar. Such a file says in its comment, on the line
+// `args: ...`, how to call the plugin ($DIR is where the file's sections lie as files, and -state-dir is added), and
+// in the section `want` what must come out: "exit N" and the line on stdout.
+func Golden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("testdata/*.txtar: %d files, %v", len(files), err)
+	}
+	binary := Build(t)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			golden(t, binary, file)
+		})
+	}
+}
+
+func golden(t *testing.T, binary, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	want := -1
+	for i, section := range archive.Files {
+		if section.Name == "want" {
+			want = i
+			continue
+		}
+		path := filepath.Join(dir, filepath.FromSlash(section.Name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, section.Data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want < 0 {
+		archive.Files = append(archive.Files, txtar.File{Name: "want"})
+		want = len(archive.Files) - 1
+	}
+	args, found := "", false
+	for line := range strings.Lines(string(archive.Comment)) {
+		if rest, ok := strings.CutPrefix(line, "args:"); ok {
+			args, found = rest, true
+		}
+	}
+	if !found {
+		t.Fatalf("%s has no line `args: ...`", file)
+	}
+	argv := append([]string{"-state-dir", filepath.Join(dir, "state")}, strings.Fields(strings.ReplaceAll(args, "$DIR", dir))...)
+	got := strings.ReplaceAll(Run(t, binary, argv...), dir, "$DIR")
+	if *update {
+		archive.Files[want].Data = []byte(got)
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got != string(archive.Files[want].Data) {
+		t.Errorf("got\n%swant\n%s", got, archive.Files[want].Data)
+	}
+}

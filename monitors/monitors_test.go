@@ -1,0 +1,201 @@
+// Package monitors ties the shipped NPD configurations to the plugins, to the vocabulary and to NPD itself.
+package monitors
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/node-problem-detector/pkg/custompluginmonitor"
+	npdconfig "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// installed is where the plugins lie in our images.
+const installed = "/opt/pitcrew/bin/"
+
+func TestMain(m *testing.M) {
+	// The plugins hold only for a parent of this name; NPD's monitor runs inside this process.
+	if err := os.WriteFile("/proc/self/comm", []byte("node-problem-detector"), 0); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// load reads one monitor strictly: NPD itself ignores a key that it does not know.
+func load(t *testing.T, file string) npdconfig.CustomPluginConfig {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config npdconfig.CustomPluginConfig
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&config); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func files(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("monitors: %q, %v", files, err)
+	}
+	return files
+}
+
+// build compiles the plugin of a monitor.
+func build(t *testing.T, plugin string) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), plugin)
+	if out, err := exec.Command("go", "build", "-o", binary, "../plugins/"+plugin).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+func TestEveryConditionHasAMonitor(t *testing.T) {
+	shipped := files(t)
+	for _, c := range conditions.All {
+		if !slices.Contains(shipped, c.Type+".json") {
+			t.Errorf("%s has no monitor", c.Type)
+		}
+	}
+}
+
+func TestEveryMonitor(t *testing.T) {
+	for _, file := range files(t) {
+		t.Run(file, func(t *testing.T) {
+			config := load(t, file)
+			if len(config.Rules) != 1 || len(config.DefaultConditions) != 1 {
+				t.Fatalf("%d rules and %d conditions; one of each, because NPD exports all conditions of a file with every result",
+					len(config.Rules), len(config.DefaultConditions))
+			}
+			rule, condition := config.Rules[0], config.DefaultConditions[0]
+			i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return c.Type == condition.Type })
+			if i < 0 || file != condition.Type+".json" {
+				t.Fatalf("%s is no condition of ours, or not this file's", condition.Type)
+			}
+			want := conditions.All[i]
+			if rule.Type != types.Perm || rule.Condition != want.Type || rule.Reason != want.Problem ||
+				condition.Reason != want.Healthy || config.Source != want.Plugin {
+				t.Errorf("rule %+v and condition %+v do not say what the vocabulary says: %+v", rule, condition, want)
+			}
+			if rule.Path != installed+want.Plugin {
+				t.Errorf("path %s, want %s", rule.Path, installed+want.Plugin)
+			}
+			config.Rules[0].Path = build(t, want.Plugin)
+			if err := config.ApplyConfiguration(); err != nil {
+				t.Fatal(err)
+			}
+			if err := config.Validate(); err != nil {
+				t.Error(err)
+			}
+			global := config.PluginGlobalConfig
+			if *global.Concurrency != 1 || *global.InvokeInterval != time.Second || *global.MaxOutputLength != conditions.MaxMessage {
+				t.Errorf("concurrency %d, interval %s, output %d; want 1, 1s, %d", *global.Concurrency, *global.InvokeInterval,
+					*global.MaxOutputLength, conditions.MaxMessage)
+			}
+			if !*global.SkipInitialStatus {
+				t.Error("without skip_initial_status a restarted NPD says False for a moment")
+			}
+			if !*global.EnableMessageChangeBasedConditionUpdate {
+				t.Error("without the message-change flag the first fault's message stays for ever")
+			}
+			flags := npd.New(want.Plugin, "")
+			flags.SetOutput(t.Output())
+			if err := flags.Parse(rule.Args); err != nil {
+				t.Fatal(err)
+			}
+			if longest := flags.Hold + flags.Timeout + time.Second; longest >= *global.Timeout {
+				t.Errorf("hold + timeout + 1s = %s reaches NPD's timeout %s", longest, *global.Timeout)
+			}
+		})
+	}
+}
+
+// TestNPDRunsTheXidMonitor runs NPD's own custom plugin monitor on the shipped configuration. Only paths are changed.
+func TestNPDRunsTheXidMonitor(t *testing.T) {
+	dir, binary := t.TempDir(), build(t, "xid")
+	kmsg, state := filepath.Join(dir, "kmsg"), filepath.Join(dir, "state")
+	if err := syscall.Mkfifo(kmsg, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Held open, so that what was written is still there for the next run of the plugin.
+	kernel, err := os.OpenFile(kmsg, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kernel.Close()
+	paths := []string{"-kmsg", kmsg, "-state-dir", state}
+	config := load(t, conditions.GPUXidError+".json")
+	config.Rules[0].Path = binary
+	// A short hold ends the test soon; the hold's length is no matter of this test.
+	config.Rules[0].Args = append(append(config.Rules[0].Args, paths...), "-hold", "2s")
+	data, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "monitor.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	monitor := custompluginmonitor.NewCustomPluginMonitorOrDie(file)
+	statuses, err := monitor.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Stop()
+	var events []types.Event
+	until := func(want types.ConditionStatus, reason, message string) {
+		t.Helper()
+		for deadline := time.After(30 * time.Second); ; {
+			select {
+			case status := <-statuses:
+				events = append(events, status.Events...)
+				c := status.Conditions[0]
+				if c.Type == conditions.GPUXidError && c.Status == want && c.Reason == reason && c.Message == message {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("no status %s %s %q within 30 s", want, reason, message)
+			}
+		}
+	}
+	const healthy = "no fault of a GPU in the kernel log of this boot"
+	until(types.False, "GPUKernelLogChecked", healthy)
+	fmt.Fprintln(kernel, "3,0,1,-;NVRM: Xid (PCI:0000:4e:00): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
+	until(types.True, "GPUXidSeen", "ResetGPU gpu 0000:4e:00: Xid 119 GSP RPC timeout")
+	fmt.Fprintln(kernel, "3,1,2,-;NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.")
+	until(types.True, "GPUXidSeen", "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus")
+	if out, err := exec.Command(binary, append(paths, "-clear", "gpu", "0000:4e:00")...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	until(types.False, "GPUKernelLogChecked", healthy)
+
+	var reasons []string
+	for _, e := range events {
+		reasons = append(reasons, e.Reason)
+		if strings.Contains(e.Message, "MISSING") {
+			t.Errorf("NPD mangled the event %q", e.Message)
+		}
+	}
+	if got := strings.Join(reasons, " "); !strings.HasSuffix(got, "GPUXidSeen GPUXidSeen GPUKernelLogChecked") {
+		t.Errorf("events %s", got)
+	}
+}

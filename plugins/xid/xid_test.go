@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+)
+
+func TestGolden(t *testing.T) { npdtest.Golden(t) }
+
+const (
+	reboot = "exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus\n"
+	reset  = "exit 1\nResetGPU gpu 0000:4e:00: Xid 119 GSP RPC timeout\n"
+	fine   = "exit 0\nno fault of a GPU in the kernel log of this boot\n"
+)
+
+// node is a kernel log, a boot id and a state directory that the plugin runs on.
+type node struct {
+	t           *testing.T
+	binary, dir string
+	seq         int
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, binary: npdtest.Build(t), dir: t.TempDir()}
+	n.boot("first")
+	return n
+}
+
+// boot starts with an empty kernel log and another boot id.
+func (n *node) boot(id string) {
+	n.t.Helper()
+	n.write("proc/sys/kernel/random/boot_id", id+"\n")
+	n.write("kmsg", "")
+	n.seq = 0
+}
+
+func (n *node) write(name, content string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// kernel appends records to the kernel log.
+func (n *node) kernel(bodies ...string) {
+	n.t.Helper()
+	f, err := os.OpenFile(filepath.Join(n.dir, "kmsg"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer f.Close()
+	for _, body := range bodies {
+		fmt.Fprintf(f, "3,%d,%d,-;%s\n", n.seq, 1000+n.seq, body)
+		n.seq++
+	}
+}
+
+// wrap empties the kernel log: the ring has overwritten all of it.
+func (n *node) wrap() { n.write("kmsg", "") }
+
+func (n *node) run(args ...string) string {
+	n.t.Helper()
+	return npdtest.Run(n.t, n.binary, append([]string{
+		"-kmsg", filepath.Join(n.dir, "kmsg"), "-procfs", filepath.Join(n.dir, "proc"), "-state-dir", filepath.Join(n.dir, "state"),
+	}, args...)...)
+}
+
+func (n *node) want(want string, args ...string) {
+	n.t.Helper()
+	if got := n.run(args...); got != want {
+		n.t.Errorf("got  %swant %s", got, want)
+	}
+}
+
+func (n *node) dump() (s snapshot) {
+	n.t.Helper()
+	out := strings.TrimPrefix(n.run("-dump"), "exit 0\n")
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		n.t.Fatalf("%v\n%s", err, out)
+	}
+	return s
+}
+
+const (
+	lostGPU = "NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus."
+	gspGone = "NVRM: Xid (PCI:0000:4e:00): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!"
+)
+
+func TestAFaultStaysUntilTheNextBoot(t *testing.T) {
+	n := newNode(t)
+	n.want(fine)
+	n.kernel("usb 1-1: new device", lostGPU)
+	n.want(reboot)
+	n.wrap()
+	n.want(reboot)
+	n.kernel("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15")
+	n.want(reboot)
+	n.boot("second")
+	n.want(fine)
+}
+
+func TestADriverLoadClearsWhatAResetClears(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	n.want(reset)
+	n.kernel("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15")
+	n.want(fine)
+	n.kernel(gspGone)
+	n.want(reset)
+}
+
+func TestClearForgetsWhatHappenedBeforeIt(t *testing.T) {
+	n := newNode(t)
+	n.kernel(lostGPU)
+	n.want(reboot)
+	n.want("exit 0\nnothing to clear\n", "-clear", "gpu", "0000:1b:00")
+	n.want(reboot)
+	n.kernel("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
+	n.want("exit 0\ncleared gpu 0000:1b:00\n", "-clear", "0000:1b:00") // a fault that no run has read yet
+	n.want(reboot)
+	n.want("exit 0\ncleared gpu 0000:4e:00\n", "-clear")
+	n.want(fine)
+	n.kernel(lostGPU)
+	n.want(reboot)
+}
+
+func TestAFaultOutlivesABrokenKernelLog(t *testing.T) {
+	n := newNode(t)
+	n.kernel(lostGPU)
+	n.want(reboot)
+	absent := filepath.Join(n.dir, "absent")
+	n.want(fmt.Sprintf("exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus; kernel log: not read: open %s: no such file or directory\n", absent), "-kmsg", absent)
+}
+
+func TestACorruptStateIsRebuiltFromTheRing(t *testing.T) {
+	n := newNode(t)
+	n.kernel(lostGPU)
+	n.want(reboot)
+	n.write("state/xid.json", `{"v":1,"bootID":"first","state":{"ne`)
+	n.want(reboot)
+	if _, err := os.Stat(filepath.Join(n.dir, "state/xid.json.corrupt")); err != nil {
+		t.Error("the corrupt file was not kept aside:", err)
+	}
+}
+
+func TestAnUnwritableStateDirectory(t *testing.T) {
+	n := newNode(t)
+	n.kernel(lostGPU)
+	n.write("file", "")
+	n.want("exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus\n", "-state-dir", filepath.Join(n.dir, "file"))
+}
+
+func TestInjectedRecordsAreDroppedByTheNextRunWithout(t *testing.T) {
+	n := newNode(t)
+	n.write("kmsg", "11,0,9,-;"+lostGPU+"\n")
+	const injected = "exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus (injected)\n"
+	n.want(injected, "-allow-injected")
+	n.want(injected, "-allow-injected")
+	n.want(fine)
+	n.want(fine, "-allow-injected")
+}
+
+func TestAGapIsReportedAndSurvived(t *testing.T) {
+	n := newNode(t)
+	n.kernel("one", "two")
+	if n.dump().Gap {
+		t.Error("a gap in a whole log")
+	}
+	n.wrap()
+	n.seq += 1000
+	n.kernel(gspGone)
+	n.want(reset)
+	if s := n.dump(); !s.Gap || len(s.Latched) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestADumpIsJudgedTheSame(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	dump := strings.TrimPrefix(n.run("-dump"), "exit 0\n")
+	n.write("dump.json", dump)
+	n.want(reset, "-snapshot", filepath.Join(n.dir, "dump.json"), "-kmsg", "/nonexistent")
+}
