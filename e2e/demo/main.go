@@ -1,0 +1,288 @@
+// Command demo shows the whole road on real components and this machine: an Xid in the kernel log becomes a
+// NodeCondition, an Event, a taint and a restarted training job, and after the repair the node is released.
+//
+// It needs Go; as root it uses the real kernel log. It exits with 1 when anything that should happen does not.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+const (
+	machine   = "this-machine"
+	namespace = "train"
+	ranks     = 4
+	gpu       = "0000:4e:00"
+	xid       = "NVRM: Xid (PCI:" + gpu + "): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+)
+
+var jobSetKind = schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
+
+//go:embed jobset.yaml
+var jobSet []byte
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Println("demo: FAIL:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) (err error) {
+	root, err := components.Root()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "== Building what is missing: about 10 minutes on two cores the first time, seconds after that")
+	if err := components.Build(ctx, out, root,
+		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "building the plugins and the remediator")
+	if err := components.BuildOurs(ctx, root, "./plugins/...", "./remediator"); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(out, "\n== Starting a control plane, KWOK, JobSet, the remediator and a node-problem-detector, all real, on loopback")
+	c, err := cluster.Start(ctx, cluster.Options{JobSet: true, Progress: out})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
+	d := &demo{Cluster: c, out: out}
+	if err := d.run(ctx); err != nil {
+		d.logs()
+		return err
+	}
+	return nil
+}
+
+// demo is one run.
+type demo struct {
+	*cluster.Cluster
+	out   io.Writer
+	stage *stage
+	log   *kernellog.Log
+	// xidArgs are the arguments of the xid plugin, whoever runs it.
+	xidArgs         []string
+	npd, remediator *cluster.Process
+}
+
+func (d *demo) run(ctx context.Context) (err error) {
+	if d.log, err = kernellog.Open(d.Dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.log.Close()) }()
+	d.xidArgs = append(d.log.Args, "-state-dir", filepath.Join(d.Dir, "state"))
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	condition, taint, running, err := d.fault(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	if err := d.repair(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "demo: PASS condition=%d taint=%d job-running=%d\n",
+		condition.Milliseconds(), taint.Milliseconds(), running.Milliseconds())
+	return nil
+}
+
+// prepare brings up a healthy node with a rank of a running job on it.
+func (d *demo) prepare(ctx context.Context) error {
+	begun := time.Now()
+	if err := d.AddThisMachine(ctx, machine); err != nil {
+		return err
+	}
+	if _, err := d.AddNodes(ctx, "kwok", ranks-1, nil); err != nil {
+		return err
+	}
+	if err := d.AddNamespace(ctx, namespace, nil); err != nil {
+		return err
+	}
+	if err := d.Apply(ctx, jobSet); err != nil {
+		return err
+	}
+	policy, err := d.policy()
+	if err != nil {
+		return err
+	}
+	if d.remediator, err = d.StartRemediator(ctx, "-policy", policy); err != nil {
+		return err
+	}
+	// The kernel log of this boot may hold the faults of earlier demos.
+	if err := d.clear(ctx); err != nil {
+		return err
+	}
+	monitor := cluster.Monitor{File: filepath.Join(d.Root, "monitors", conditions.GPUXidError+".json"), Args: d.xidArgs}
+	if d.npd, err = d.StartNPD(ctx, cluster.NPD{Node: machine, Monitors: []cluster.Monitor{monitor}}); err != nil {
+		return err
+	}
+	if d.stage, err = newStage(ctx, d.Client); err != nil {
+		return err
+	}
+	if err := d.stage.follow(ctx, d.out, begun,
+		[]*step{ranksRun("all ranks run, one of them on "+machine, nil, true)},
+		[]*step{conditionIs(corev1.ConditionFalse, "")},
+	); err != nil {
+		return err
+	}
+	// A node to go to: so far the job fills all there are.
+	_, err = d.AddNodes(ctx, "spare", 1, nil)
+	return err
+}
+
+// policy writes the shipped policy, but for the time after which a healthy node is released.
+func (d *demo) policy() (string, error) {
+	shipped, err := os.ReadFile(filepath.Join(d.Root, "manifests", "policy.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read the shipped policy: %w", err)
+	}
+	path := filepath.Join(d.Dir, "policy.yaml")
+	const healthyFor = "clearAfter: 10m"
+	if !strings.Contains(string(shipped), healthyFor) {
+		return "", fmt.Errorf("the shipped policy has no %q to shorten", healthyFor)
+	}
+	quick := strings.ReplaceAll(string(shipped), healthyFor, "clearAfter: 1s")
+	if err := os.WriteFile(path, []byte(quick), 0o644); err != nil {
+		return "", fmt.Errorf("write the demo's policy: %w", err)
+	}
+	return path, nil
+}
+
+// fault writes the Xid and follows what comes of it.
+func (d *demo) fault(ctx context.Context) (condition, taint, running time.Duration, err error) {
+	fmt.Fprintf(d.out, "\n== The fault: %s\n", d.log.How)
+	old := slices.Collect(maps.Keys(d.stage.pods))
+	begun, err := d.log.Write(xid)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	fmt.Fprintf(d.out, "%+7d ms  written: %s\n", 0, xid)
+	isTrue := conditionIs(corev1.ConditionTrue, "Reboot gpu "+gpu+": Xid 79 ")
+	tainted := taintIs(true)
+	restarted := ranksRun("all ranks run on other nodes", old, false)
+	err = d.stage.follow(ctx, d.out, begun,
+		[]*step{eventIs("Node", machine, "GPUXidSeen")},
+		[]*step{eventIs("Node", machine, "NodeQuarantined")},
+		[]*step{isTrue, tainted, suspended(true), gone(old), suspended(false), restarted},
+		[]*step{eventIs("JobSet", "llama", "JobRestarting"), eventIs("JobSet", "llama", "JobRestarted")},
+	)
+	return isTrue.after, tainted.after, restarted.after, err
+}
+
+// show prints what kubectl says.
+func (d *demo) show(ctx context.Context) error {
+	described, err := d.Kubectl(ctx, "describe", "node", machine)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\n$ kubectl describe node %s    (in part)\n%s", machine, sections(described, "Name", "Labels", "Taints", "Unschedulable", "Conditions"))
+	// kubectl describe looks Events up by UID, which NPD v1.36 does not set.
+	events, err := d.Kubectl(ctx, "events", "--for=node/"+machine)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\n$ kubectl events --for=node/%s\n%s", machine, events)
+	pods, err := d.Kubectl(ctx, "get", "pods", "-n", namespace, "-o", "wide")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\n$ kubectl get pods -n %s -o wide\n%s", namespace, pods)
+	return nil
+}
+
+// repair plays the reboot that the fault needs and follows the release.
+func (d *demo) repair(ctx context.Context) error {
+	fmt.Fprintln(d.out, "\n== The repair: the node reports a new boot id, as a kubelet does after a reboot, and the fault is cleared by hand")
+	begun := time.Now()
+	bootID := string(uuid.NewUUID())
+	node := &corev1.Node{}
+	node.Name = machine
+	patch := fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, bootID)
+	if err := d.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		return fmt.Errorf("set the boot id: %w", err)
+	}
+	if err := d.stage.follow(ctx, d.out, begun, []*step{{expected: "new boot id", seen: func(s *scene) (string, bool) {
+		got := s.node.Status.NodeInfo.BootID
+		return got, got == bootID
+	}}}); err != nil {
+		return err
+	}
+	if err := d.clear(ctx); err != nil {
+		return err
+	}
+	return d.stage.follow(ctx, d.out, begun,
+		[]*step{conditionIs(corev1.ConditionFalse, ""), taintIs(false)},
+		[]*step{eventIs("Node", machine, "NodeReleased")},
+	)
+}
+
+// logs prints what the two that act have to say; the cluster's folder will be gone.
+func (d *demo) logs() {
+	for _, p := range []*cluster.Process{d.npd, d.remediator} {
+		if p != nil {
+			fmt.Fprintf(d.out, "\n-- log of %s\n%s", p.Name, p.Log())
+		}
+	}
+}
+
+// clear makes the plugin forget the faults of this boot, like a person who has repaired them.
+func (d *demo) clear(ctx context.Context) error {
+	plugin := exec.CommandContext(ctx, filepath.Join(d.Root, "bin", "xid"), append(d.xidArgs, "-clear")...)
+	answer, err := plugin.Output()
+	if err != nil {
+		return fmt.Errorf("clear old faults: xid -clear: %w: %s", err, answer)
+	}
+	fmt.Fprintf(d.out, "$ bin/xid %s\n%s", strings.Join(plugin.Args[1:], " "), answer)
+	return nil
+}
+
+// sections picks sections of kubectl's describe by their titles.
+func sections(described string, titles ...string) string {
+	var picked strings.Builder
+	wanted := false
+	for line := range strings.Lines(described) {
+		if !strings.HasPrefix(line, " ") {
+			title, _, _ := strings.Cut(line, ":")
+			wanted = slices.Contains(titles, title)
+		}
+		if wanted {
+			picked.WriteString(line)
+		}
+	}
+	return picked.String()
+}
