@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,7 +102,7 @@ func TestRepairRoundTrip(t *testing.T) {
 			t.Errorf("ParseRepair(%q) = %v, %v", r.String(), got, err)
 		}
 	}
-	if !(Monitor < RestartApp && RestartApp < Inspect && Inspect < ResetGPU && ResetGPU < Reboot && Reboot < Replace) {
+	if !slices.IsSorted([]Repair{Monitor, RestartApp, Inspect, ResetGPU, Reboot, Replace}) {
 		t.Error("the classes are out of order")
 	}
 }

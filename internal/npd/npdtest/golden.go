@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "rewrite the `want` section of the golde
 func Build(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "plugin")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return binary
@@ -29,7 +29,7 @@ func Build(t *testing.T) string {
 // Run runs a plugin by hand and returns what NPD would get: "exit N" and stdout.
 func Run(t *testing.T, binary string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.CommandContext(t.Context(), binary, args...)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%s %q: %v", binary, args, err)

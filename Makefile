@@ -1,0 +1,49 @@
+# Pitcrew. `make` lists the targets.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+GO_BUILD := go build -trimpath -ldflags "-s -w"
+LINTER   := bin/components/golangci-lint
+
+.PHONY: help demo test build components lint verify fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
+	@go run ./e2e/demo
+
+test: components nft ## every test, including those against a real control plane and a real NPD
+	go test -timeout 30m ./...
+
+build: ## the plugins and the remediator, static, into bin/
+	CGO_ENABLED=0 $(GO_BUILD) -o bin/ ./plugins/... ./remediator
+
+components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
+	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector
+
+lint: ## the rules of .golangci.yml
+	@go run ./e2e/components/build golangci-lint
+	$(LINTER) run ./...
+
+verify: ## fail if formatting or modules are not as committed
+	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
+	go mod tidy -diff
+	go mod verify
+
+fuzz: ## fuzz every parser, FUZZTIME each
+	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
+		echo "$$name in $$(dirname $$file)"; go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
+
+bench: components ## the comparisons in docs/benchmarks.md
+	go run ./bench/latency
+
+clean: ## remove what was built
+	rm -rf bin
+
+# The tests write real kernel records through netfilter's log, which needs root and nft.
+.PHONY: nft
+nft:
+	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
+		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
