@@ -1,0 +1,311 @@
+// Package detect tests the road from a kernel log record to a NodeCondition: the real node-problem-detector runs our
+// monitor on this machine's kernel log and reports to a real control plane.
+package detect
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+
+const patience = 40 * time.Second // one hold and NPD's retries
+
+// machine is this machine as a node, with a state directory and a GPU address of its own.
+type machine struct {
+	t       *testing.T
+	cluster *cluster.Cluster
+	log     *kernellog.Log
+	name    string
+	gpu     string
+	state   string
+	npd     *cluster.Process
+	seen    chan corev1.NodeCondition // every change of GPUXidError
+}
+
+// newMachine registers the machine; what earlier tests left in the kernel log is cleared.
+func newMachine(t *testing.T, log *kernellog.Log, state string) *machine {
+	t.Helper()
+	c := clustertest.Get(t)
+	m := &machine{
+		t: t, cluster: c, log: log, state: state,
+		name: fmt.Sprintf("machine-%08x", rand.Uint32()),
+		gpu:  fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8)),
+		seen: make(chan corev1.NodeCondition, 100),
+	}
+	if err := c.AddThisMachine(t.Context(), m.name); err != nil {
+		t.Fatal(err)
+	}
+	if err := components.BuildOurs(t.Context(), c.Root, "./plugins/..."); err != nil {
+		t.Fatal(err)
+	}
+	m.clear()
+	m.watch()
+	return m
+}
+
+func openLog(t *testing.T) *kernellog.Log {
+	t.Helper()
+	log, err := kernellog.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("kernel log: %s", log.How)
+	return log
+}
+
+// watch sends every version of the condition to m.seen.
+func (m *machine) watch() {
+	clients, err := kubernetes.NewForConfig(m.cluster.Admin)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.t.Cleanup(cancel)
+	options := metav1.ListOptions{FieldSelector: "metadata.name=" + m.name}
+	nodes, err := clients.CoreV1().Nodes().Watch(ctx, options)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	go func() {
+		var last corev1.NodeCondition
+		for ctx.Err() == nil {
+			for event := range nodes.ResultChan() {
+				node, ok := event.Object.(*corev1.Node)
+				if !ok || event.Type == watch.Deleted {
+					continue
+				}
+				for _, c := range node.Status.Conditions {
+					if c.Type == conditions.GPUXidError && (c.Status != last.Status || c.Message != last.Message) {
+						last = c
+						m.seen <- c
+					}
+				}
+			}
+			// The apiserver was down; a new watch begins with the node as it is now.
+			for ctx.Err() == nil {
+				if nodes, err = clients.CoreV1().Nodes().Watch(ctx, options); err == nil {
+					break
+				}
+			}
+		}
+	}()
+}
+
+func (m *machine) args() []string { return append([]string{"-state-dir", m.state}, m.log.Args...) }
+
+func (m *machine) startNPD() {
+	m.t.Helper()
+	file := filepath.Join(m.cluster.Root, "monitors", conditions.GPUXidError+".json")
+	npd, err := m.cluster.StartNPD(m.t.Context(), cluster.NPD{
+		Node:     m.name,
+		Monitors: []cluster.Monitor{{File: file, Args: m.args()}},
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.npd = npd
+	m.t.Cleanup(npd.Kill)
+}
+
+// xid runs the plugin by hand, as `kubectl exec` would.
+func (m *machine) xid(args ...string) string {
+	m.t.Helper()
+	out, err := exec.CommandContext(m.t.Context(), filepath.Join(m.cluster.Root, "bin/xid"), append(m.args(), args...)...).Output()
+	if err != nil {
+		m.t.Fatalf("xid %q: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+func (m *machine) clear() { m.xid("-clear") }
+
+func (m *machine) fault(line string) {
+	m.t.Helper()
+	if _, err := m.log.Write(fmt.Sprintf("NVRM: Xid (PCI:%s): %s", m.gpu, line)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// until waits for the status and returns the statuses before it.
+func (m *machine) until(want corev1.ConditionStatus) (before []string) {
+	m.t.Helper()
+	for deadline := time.After(patience); ; {
+		select {
+		case c := <-m.seen:
+			if c.Status == want {
+				return before
+			}
+			before = append(before, fmt.Sprintf("%s (%s)", c.Status, c.Message))
+		case <-deadline:
+			m.t.Fatalf("%s is not %s within %s; seen: %q\n%s", conditions.GPUXidError, want, patience, before, m.npd.Log())
+		}
+	}
+}
+
+// reported waits until NPD has written the condition after the given time. Heartbeats have whole seconds.
+func (m *machine) reported(since time.Time) {
+	m.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		var node corev1.Node
+		if err := m.cluster.Client.Get(m.t.Context(), client.ObjectKey{Name: m.name}, &node); err != nil {
+			m.t.Fatal(err)
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == conditions.GPUXidError && c.LastHeartbeatTime.After(since) {
+				return
+			}
+		}
+	}
+	m.t.Fatalf("NPD has not reported within %s\n%s", patience, m.npd.Log())
+}
+
+// holding waits until the plugin holds under this NPD and returns its process id.
+func (m *machine) holding() int {
+	m.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.npd.PID()))
+		for _, list := range lists {
+			text, _ := os.ReadFile(list)
+			for _, child := range strings.Fields(string(text)) {
+				pid, _ := strconv.Atoi(child)
+				told, _ := filepath.Glob(filepath.Join(m.state, fmt.Sprintf("told-xid-*-%d-*.json", m.npd.PID())))
+				for _, file := range told {
+					if data, _ := os.ReadFile(file); strings.Contains(string(data), "begun") {
+						return pid
+					}
+				}
+			}
+		}
+	}
+	m.t.Fatal("no plugin holds")
+	return 0
+}
+
+func TestAFaultOutlivesNPDAndIsClearedByHand(t *testing.T) {
+	m := newMachine(t, openLog(t), t.TempDir())
+	m.startNPD()
+	m.until(corev1.ConditionFalse)
+	m.fault("79, GPU has fallen off the bus.")
+	m.until(corev1.ConditionTrue)
+
+	m.holding()
+	m.npd.Kill()
+	m.startNPD()
+	m.reported(time.Now())
+	m.clear()
+	if before := m.until(corev1.ConditionFalse); len(before) > 0 {
+		t.Errorf("between the fault and -clear the condition was %q", before)
+	}
+}
+
+func TestAPluginKilledInItsHoldLosesNothing(t *testing.T) {
+	m := newMachine(t, openLog(t), t.TempDir())
+	m.startNPD()
+	m.until(corev1.ConditionFalse)
+	m.fault("119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
+	m.until(corev1.ConditionTrue)
+	if err := syscall.Kill(m.holding(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// NPD takes a killed plugin for Unknown, never for healthy, and the next run answers at once.
+	before := m.until(corev1.ConditionTrue)
+	for _, status := range before {
+		if !strings.HasPrefix(status, string(corev1.ConditionUnknown)) {
+			t.Errorf("after the kill the condition was %q", before)
+		}
+	}
+}
+
+func TestTwoNPDsShareOneState(t *testing.T) {
+	log, state := openLog(t), t.TempDir()
+	a, b := newMachine(t, log, state), newMachine(t, log, state)
+	a.startNPD()
+	b.startNPD()
+	a.until(corev1.ConditionFalse)
+	b.until(corev1.ConditionFalse)
+	a.fault("79, GPU has fallen off the bus.")
+	a.until(corev1.ConditionTrue)
+	b.until(corev1.ConditionTrue)
+	a.clear()
+	a.until(corev1.ConditionFalse)
+	b.until(corev1.ConditionFalse)
+}
+
+func TestAFaultWhileTheAPIServerIsDown(t *testing.T) {
+	m := newMachine(t, openLog(t), t.TempDir())
+	m.startNPD()
+	m.until(corev1.ConditionFalse)
+	m.cluster.StopAPIServer()
+	m.fault("79, GPU has fallen off the bus.")
+	// The plugin has told NPD, and NPD cannot tell anybody.
+	for deadline := time.Now().Add(patience); !strings.Contains(m.npd.Log(), "failed to update node conditions"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("NPD does not miss the apiserver:\n%s", m.npd.Log())
+		}
+	}
+	if err := m.cluster.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.until(corev1.ConditionTrue)
+}
+
+func TestAFloodOfTheKernelLog(t *testing.T) {
+	log, err := kernellog.OpenKmsg()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, log, t.TempDir())
+	m.startNPD()
+	m.until(corev1.ConditionFalse)
+
+	// A stopped plugin reads nothing: the ring overruns its place in it.
+	plugin := m.holding()
+	if err := syscall.Kill(plugin, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 400 {
+		w, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 9 {
+			fmt.Fprintln(w, "<7>pitcrew flood "+strings.Repeat("x", 900))
+		}
+		w.Close()
+	}
+	m.fault("79, GPU has fallen off the bus.")
+	if err := syscall.Kill(plugin, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.until(corev1.ConditionTrue)
+	if dump := m.xid("-dump"); !strings.Contains(dump, `"gap": true`) || !strings.Contains(dump, m.gpu) {
+		t.Errorf("the dump does not tell of gap and fault:\n%s", dump)
+	}
+}
