@@ -29,11 +29,14 @@ func taintIs(there bool) *step {
 	}
 	return &step{expected: expected, seen: func(s *scene) (string, bool) {
 		taint, found := s.taint(conditions.TaintUnhealthy)
-		description := "no taint " + conditions.TaintUnhealthy
-		if found {
-			description = taint.ToString()
+		if found == there && !there {
+			return "no taint " + conditions.TaintUnhealthy, true
 		}
-		return description, found == there
+		if found == there {
+			return taint.ToString(), true
+		}
+		c := s.condition(conditions.GPUXidError)
+		return fmt.Sprintf("taints %v, %s is %s %q", s.node.Spec.Taints, c.Type, c.Status, c.Message), false
 	}}
 }
 
