@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -87,6 +88,16 @@ func (c *Cluster) StartNPD(ctx context.Context, npd NPD) (*Process, error) {
 	}
 	c.need(p)
 	return p, nil
+}
+
+// RunPlugin runs a plugin of this repository by hand and returns its line. Any exit status but 0 is an error.
+func (c *Cluster) RunPlugin(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Root, "bin", name), args...)
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
 }
 
 // render writes a copy of the monitor that runs this repository's plugins with the additional arguments.

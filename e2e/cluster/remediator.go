@@ -2,9 +2,12 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
@@ -45,4 +48,23 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 	}
 	c.need(p)
 	return p, nil
+}
+
+// ShippedPolicy writes the policy as it is shipped, but for the time after which a healthy node is released, and
+// returns the file.
+func (c *Cluster) ShippedPolicy(clearAfter time.Duration) (string, error) {
+	shipped, err := os.ReadFile(filepath.Join(c.Root, "manifests", "policy.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read the shipped policy: %w", err)
+	}
+	pattern := regexp.MustCompile(`(?m)^(\s+clearAfter): .*$`)
+	if !pattern.Match(shipped) {
+		return "", errors.New("the shipped policy has no clearAfter to change")
+	}
+	changed := pattern.ReplaceAll(shipped, fmt.Appendf(nil, "${1}: %s", clearAfter))
+	path := filepath.Join(c.Dir, "policy.yaml")
+	if err := os.WriteFile(path, changed, 0o644); err != nil {
+		return "", fmt.Errorf("write the policy: %w", err)
+	}
+	return path, nil
 }

@@ -12,7 +12,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -29,6 +29,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/e2e/timeline"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
@@ -89,9 +90,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 // demo is one run.
 type demo struct {
 	*cluster.Cluster
-	out   io.Writer
-	stage *stage
-	log   *kernellog.Log
+	out      io.Writer
+	timeline *timeline.Timeline
+	log      *kernellog.Log
 	// xidArgs are the arguments of the xid plugin, whoever runs it.
 	xidArgs         []string
 	npd, remediator *cluster.Process
@@ -136,7 +137,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	if err := d.Apply(ctx, jobSet); err != nil {
 		return err
 	}
-	policy, err := d.policy()
+	policy, err := d.ShippedPolicy(time.Second)
 	if err != nil {
 		return err
 	}
@@ -151,12 +152,19 @@ func (d *demo) prepare(ctx context.Context) error {
 	if d.npd, err = d.StartNPD(ctx, cluster.NPD{Node: machine, Monitors: []cluster.Monitor{monitor}}); err != nil {
 		return err
 	}
-	if d.stage, err = newStage(ctx, d.Client); err != nil {
+	jobSets := &unstructured.UnstructuredList{}
+	jobSets.SetGroupVersionKind(jobSetKind)
+	if d.timeline, err = timeline.New(ctx, d.Client,
+		timeline.Source{List: &corev1.NodeList{}},
+		timeline.Source{List: jobSets},
+		timeline.Source{List: &corev1.PodList{}, Opts: []client.ListOption{client.InNamespace(namespace)}},
+		timeline.Source{List: &corev1.EventList{}},
+	); err != nil {
 		return err
 	}
-	if err := d.stage.follow(ctx, d.out, begun,
-		[]*step{ranksRun("all ranks run, one of them on "+machine, nil, true)},
-		[]*step{conditionIs(corev1.ConditionFalse, "")},
+	if err := d.follow(ctx, begun,
+		[]*timeline.Step{ranksRun("all ranks run, one of them on "+machine, nil, true)},
+		[]*timeline.Step{timeline.ConditionIs(machine, conditions.GPUXidError, corev1.ConditionFalse, "")},
 	); err != nil {
 		return err
 	}
@@ -165,43 +173,34 @@ func (d *demo) prepare(ctx context.Context) error {
 	return err
 }
 
-// policy writes the shipped policy, but for the time after which a healthy node is released.
-func (d *demo) policy() (string, error) {
-	shipped, err := os.ReadFile(filepath.Join(d.Root, "manifests", "policy.yaml"))
-	if err != nil {
-		return "", fmt.Errorf("read the shipped policy: %w", err)
-	}
-	path := filepath.Join(d.Dir, "policy.yaml")
-	const healthyFor = "clearAfter: 10m"
-	if !strings.Contains(string(shipped), healthyFor) {
-		return "", fmt.Errorf("the shipped policy has no %q to shorten", healthyFor)
-	}
-	quick := strings.ReplaceAll(string(shipped), healthyFor, "clearAfter: 1s")
-	if err := os.WriteFile(path, []byte(quick), 0o644); err != nil {
-		return "", fmt.Errorf("write the demo's policy: %w", err)
-	}
-	return path, nil
+// patience is how long a chain of steps may take. Usually it takes about three seconds.
+const patience = time.Minute
+
+func (d *demo) follow(ctx context.Context, begun time.Time, chains ...[]*timeline.Step) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	return d.timeline.Follow(ctx, d.out, begun, chains...)
 }
 
 // fault writes the Xid and follows what comes of it.
 func (d *demo) fault(ctx context.Context) (condition, taint, running time.Duration, err error) {
 	fmt.Fprintf(d.out, "\n== The fault: %s\n", d.log.How)
-	old := slices.Collect(maps.Keys(d.stage.pods))
+	old := slices.Collect(maps.Keys(d.timeline.Pods))
 	begun, err := d.log.Write(xid)
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	fmt.Fprintf(d.out, "%+7d ms  written: %s\n", 0, xid)
-	isTrue := conditionIs(corev1.ConditionTrue, "Reboot gpu "+gpu+": Xid 79 ")
-	tainted := taintIs(true)
+	isTrue := timeline.ConditionIs(machine, conditions.GPUXidError, corev1.ConditionTrue, "Reboot gpu "+gpu+": Xid 79 ")
+	tainted := timeline.Tainted(machine)
 	restarted := ranksRun("all ranks run on other nodes", old, false)
-	err = d.stage.follow(ctx, d.out, begun,
-		[]*step{eventIs("Node", machine, "GPUXidSeen")},
-		[]*step{eventIs("Node", machine, "NodeQuarantined")},
-		[]*step{isTrue, tainted, suspended(true), gone(old), suspended(false), restarted},
-		[]*step{eventIs("JobSet", "llama", "JobRestarting"), eventIs("JobSet", "llama", "JobRestarted")},
+	err = d.follow(ctx, begun,
+		[]*timeline.Step{timeline.EventIs("Node", machine, "GPUXidSeen", "")},
+		[]*timeline.Step{timeline.EventIs("Node", machine, "NodeQuarantined", "")},
+		[]*timeline.Step{isTrue, tainted, suspended(true), gone(old), suspended(false), restarted},
+		[]*timeline.Step{timeline.EventIs("JobSet", "llama", "JobRestarting", ""), timeline.EventIs("JobSet", "llama", "JobRestarted", "")},
 	)
-	return isTrue.after, tainted.after, restarted.after, err
+	return isTrue.After, tainted.After, restarted.After, err
 }
 
 // show prints what kubectl says.
@@ -236,8 +235,8 @@ func (d *demo) repair(ctx context.Context) error {
 	if err := d.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
 		return fmt.Errorf("set the boot id: %w", err)
 	}
-	if err := d.stage.follow(ctx, d.out, begun, []*step{{expected: "new boot id", seen: func(s *scene) (string, bool) {
-		got := s.node.Status.NodeInfo.BootID
+	if err := d.follow(ctx, begun, []*timeline.Step{{Expected: "new boot id", Seen: func(s *timeline.Scene) (string, bool) {
+		got := s.Nodes[machine].Status.NodeInfo.BootID
 		return got, got == bootID
 	}}}); err != nil {
 		return err
@@ -245,9 +244,9 @@ func (d *demo) repair(ctx context.Context) error {
 	if err := d.clear(ctx); err != nil {
 		return err
 	}
-	return d.stage.follow(ctx, d.out, begun,
-		[]*step{conditionIs(corev1.ConditionFalse, ""), taintIs(false)},
-		[]*step{eventIs("Node", machine, "NodeReleased")},
+	return d.follow(ctx, begun,
+		[]*timeline.Step{timeline.ConditionIs(machine, conditions.GPUXidError, corev1.ConditionFalse, ""), timeline.Released(machine)},
+		[]*timeline.Step{timeline.EventIs("Node", machine, "NodeReleased", "")},
 	)
 }
 
@@ -262,12 +261,12 @@ func (d *demo) logs() {
 
 // clear makes the plugin forget the faults of this boot, like a person who has repaired them.
 func (d *demo) clear(ctx context.Context) error {
-	plugin := exec.CommandContext(ctx, filepath.Join(d.Root, "bin", "xid"), append(d.xidArgs, "-clear")...)
-	answer, err := plugin.Output()
+	args := append(slices.Clone(d.xidArgs), "-clear")
+	answer, err := d.RunPlugin(ctx, "xid", args...)
 	if err != nil {
-		return fmt.Errorf("clear old faults: xid -clear: %w: %s", err, answer)
+		return fmt.Errorf("clear the faults of this boot: %w", err)
 	}
-	fmt.Fprintf(d.out, "$ bin/xid %s\n%s", strings.Join(plugin.Args[1:], " "), answer)
+	fmt.Fprintf(d.out, "$ bin/xid %s\n%s", strings.Join(args, " "), answer)
 	return nil
 }
 
