@@ -121,7 +121,11 @@ type team struct {
 // newTeam makes a namespace with the given labels and n nodes; a node holds one rank.
 func newTeam(t *testing.T, n int, labels map[string]string) team {
 	t.Helper()
-	c := clustertest.Get(t)
+	return newTeamIn(t, clustertest.Get(t), n, labels)
+}
+
+func newTeamIn(t *testing.T, c *cluster.Cluster, n int, labels map[string]string) team {
+	t.Helper()
 	name := strings.ToLower(strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
 			return r
@@ -195,16 +199,20 @@ func (tm team) createJob(name string, labels map[string]string, spec batchv1.Job
 }
 
 // createJobSet creates a JobSet of two replicated jobs, the spec each, and waits until their ranks run.
-func (tm team) createJobSet(name string, labels map[string]string, spec batchv1.JobSpec) gang {
+func (tm team) createJobSet(name string, labels map[string]string, spec batchv1.JobSpec, change ...func(set map[string]any)) gang {
 	tm.Helper()
 	job, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
 	if err != nil {
 		tm.Fatal(err)
 	}
-	set := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicatedJobs": []any{
+	fields := map[string]any{"replicatedJobs": []any{
 		map[string]any{"name": "leader", "replicas": int64(1), "template": map[string]any{"spec": job}},
-		map[string]any{"name": "worker", "replicas": int64(1), "template": map[string]any{"spec": job}},
-	}}}}
+		map[string]any{"name": "worker", "replicas": int64(1), "template": map[string]any{"spec": runtime.DeepCopyJSON(job)}},
+	}}
+	for _, f := range change {
+		f(fields)
+	}
+	set := &unstructured.Unstructured{Object: map[string]any{"spec": fields}}
 	set.SetGroupVersionKind(jobSetGVK)
 	set.SetNamespace(tm.name)
 	set.SetName(name)
@@ -466,6 +474,17 @@ func (tm team) notes(reason string, about types.UID) []string {
 // unharmed checks that a job runs as before.
 func (g gang) unharmed(before []corev1.Pod) {
 	g.Helper()
+	sameRanks(g, before, g.runs())
+	v := g.look()
+	_, recorded := v.object.GetAnnotations()[conditions.AnnotationRestart]
+	_, labelled := v.object.GetLabels()[conditions.LabelRestarting]
+	if v.suspended || v.ended != "" || recorded || labelled {
+		g.Errorf("suspended %t, ended %q, recorded %t, labelled %t", v.suspended, v.ended, recorded, labelled)
+	}
+}
+
+func sameRanks(t testing.TB, before, after []corev1.Pod) {
+	t.Helper()
 	uids := func(pods []corev1.Pod) []types.UID {
 		var all []types.UID
 		for _, p := range pods {
@@ -474,14 +493,8 @@ func (g gang) unharmed(before []corev1.Pod) {
 		slices.Sort(all)
 		return all
 	}
-	if !slices.Equal(uids(before), uids(g.runs())) {
-		g.Errorf("the ranks are not the same as before")
-	}
-	v := g.look()
-	_, recorded := v.object.GetAnnotations()[conditions.AnnotationRestart]
-	_, labelled := v.object.GetLabels()[conditions.LabelRestarting]
-	if v.suspended || v.ended != "" || recorded || labelled {
-		g.Errorf("suspended %t, ended %q, recorded %t, labelled %t", v.suspended, v.ended, recorded, labelled)
+	if !slices.Equal(uids(before), uids(after)) {
+		t.Error("the ranks are not the same as before")
 	}
 }
 

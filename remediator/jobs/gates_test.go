@@ -70,6 +70,7 @@ func TestJudge(t *testing.T) {
 		"stopping for this quarantine":                       {job: trainer(), rec: under(stopping, "q1"), pod: old, want: skip},
 		"stopping for another quarantine":                    {job: trainer(), rec: under(stopping, "q2"), pod: old, want: join},
 		"starting for another quarantine":                    {job: trainer(), rec: under(starting, "q2"), pod: young, want: stop},
+		"starting for another quarantine, an old clock":      {job: trainer(), rec: under(starting, "q2"), pod: old, want: stop},
 		"starting for this quarantine, seen an old pod":      {job: trainer(), rec: under(starting, "q1"), pod: old, want: skip},
 		"starting for this quarantine, a new pod came back":  {job: trainer(), rec: under(starting, "q1"), pod: young, want: block, wantBlock: "AlreadyRestarted"},
 		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: record{Last: []restart{{}, {Quarantines: []cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},

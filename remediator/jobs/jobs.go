@@ -20,7 +20,7 @@
 // A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
 // of the remediator after the CRD was installed.
 //
-// RBAC that this package needs: pods list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
+// RBAC that this package needs: pods get, list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
 // get; events.k8s.io/events create, patch.
 package jobs
 
@@ -290,20 +290,18 @@ func (r *Restarter) pods(ctx context.Context, namespace string, of labels.Select
 // by itself stays as an object after its processes are gone, and nobody deletes it.
 func (r *Restarter) notGone(ctx context.Context, v view, recorded []types.UID) ([]metav1.PartialObjectMetadata, error) {
 	namespace := v.object.GetNamespace()
-	left, err := r.pods(ctx, namespace, v.pods, fields.Everything())
+	labelled, err := r.pods(ctx, namespace, v.pods, fields.Everything())
 	if err != nil {
 		return nil, err
 	}
-	left = slices.DeleteFunc(left, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp == nil })
-	if len(left) > 0 {
-		return left, nil
+	deleted := slices.DeleteFunc(labelled, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp == nil })
+	if len(deleted) > 0 {
+		return deleted, nil // and spare the API server the whole namespace until they are gone
 	}
-	left, err = r.pods(ctx, namespace, v.pods, active)
-	if err != nil || len(left) > 0 {
-		return left, err
-	}
-	left, err = r.pods(ctx, namespace, labels.Everything(), active)
-	return slices.DeleteFunc(left, func(p metav1.PartialObjectMetadata) bool { return !slices.Contains(recorded, p.UID) }), err
+	all, err := r.pods(ctx, namespace, labels.Everything(), active)
+	return slices.DeleteFunc(all, func(p metav1.PartialObjectMetadata) bool {
+		return !v.pods.Matches(labels.Set(p.Labels)) && !slices.Contains(recorded, p.UID)
+	}), err
 }
 
 // running counts the job's pods that run and are not being deleted.

@@ -69,7 +69,7 @@ func doing(p phase) string {
 	return "starting again"
 }
 
-// pause is the time between two looks, 500 ms to 2 s: prompt while things move, cheap when they take long.
+// pause is the time between two looks, 200 ms to 2 s: prompt while things move, cheap when they take long.
 func pause(elapsed time.Duration) time.Duration {
-	return min(max(elapsed/10, 500*time.Millisecond), 2*time.Second)
+	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
 }

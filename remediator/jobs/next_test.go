@@ -13,7 +13,7 @@ var (
 )
 
 func TestNext(t *testing.T) {
-	half := 500 * time.Millisecond
+	soon := 200 * time.Millisecond
 	tests := map[string]struct {
 		phase  phase
 		view   view
@@ -22,7 +22,7 @@ func TestNext(t *testing.T) {
 		want   step
 	}{
 		"stopping, the controllers have not acted and no pod is left": {
-			stopping, view{suspended: true}, podCount{}, 0, step{do: await, after: half},
+			stopping, view{suspended: true}, podCount{}, 0, step{do: await, after: soon},
 		},
 		"stopping, one old pod is left": {
 			stopping, view{suspended: true, stopSeen: true}, podCount{left: 1}, 10 * time.Second, step{do: await, after: time.Second},
@@ -52,7 +52,7 @@ func TestNext(t *testing.T) {
 			step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was being stopped"},
 		},
 		"starting, three of four ranks run": {
-			starting, view{ranks: 4}, podCount{running: 3}, time.Second, step{do: await, after: half},
+			starting, view{ranks: 4}, podCount{running: 3}, time.Second, step{do: await, after: soon},
 		},
 		"starting, all ranks run": {
 			starting, view{ranks: 4}, podCount{running: 4}, time.Second,

@@ -3,6 +3,8 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,12 +14,14 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
@@ -28,6 +32,17 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 		"jobset":      func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2)) },
 		"slow pods": func(tm team) gang {
 			return tm.createJob("train", optedIn, tm.jobSpec(4, dying(2*time.Second, time.Second)))
+		},
+		"jobset that starts in order": func(tm team) gang {
+			return tm.createJobSet("train", optedIn, tm.jobSpec(2), func(set map[string]any) {
+				set["startupPolicy"] = map[string]any{"startupPolicyOrder": "InOrder"}
+			})
+		},
+		"jobset whose workers wait for their leader": func(tm team) gang {
+			return tm.createJobSet("train", optedIn, tm.jobSpec(2), func(set map[string]any) {
+				worker := set["replicatedJobs"].([]any)[1].(map[string]any)
+				worker["dependsOn"] = []any{map[string]any{"name": "leader", "status": "Ready"}}
+			})
 		},
 		"jobset of slow pods": func(tm team) gang {
 			return tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(2*time.Second, time.Second)))
@@ -277,11 +292,11 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to false") {
 			t.Errorf("record %+v", closed)
 		}
-		tm.event("JobRestartFailed", g.look().object.GetUID(), "somebody set spec.suspend to false")
-		sweep(t, r, q)
-		if v := g.look(); v.suspended {
+		v := g.look()
+		if v.suspended {
 			t.Error("the job was suspended once more")
 		}
+		tm.event("JobRestartFailed", v.object.GetUID(), "somebody set spec.suspend to false")
 	})
 	t.Run("who suspends the job while it starts", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)
@@ -294,7 +309,6 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to true") {
 			t.Errorf("record %+v", closed)
 		}
-		sweep(t, r, q)
 		if v := g.look(); !v.suspended {
 			t.Error("the job was resumed against the person's will")
 		}
@@ -390,6 +404,77 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 	g.restartedOnce(q.Node)
 }
 
+// It was not there when the UIDs were recorded, or came from a controller that had not seen the stop.
+func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
+	tm := newTeam(t, 6, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StopTimeout = time.Second })
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	old := g.runs()[0]
+	q := tm.quarantineOf(old.Spec.NodeName)
+	sweep(t, r, q)
+	// Controlled by something else, so that the Job controller does not adopt and delete it.
+	late := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: q.Node, UID: q.NodeUID, Controller: ptr.To(true)},
+		}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	if err := tm.c.Client.Create(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	tm.event("JobRestartBlocked", g.look().object.GetUID(), "pod late on node ")
+	if err := tm.c.Client.Delete(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	spans := g.pods.spans()
+	if len(spans) != 9 || spans[4].name != "late" {
+		t.Fatalf("pods %v, want four ranks, late and four ranks", spans)
+	}
+	for _, rank := range spans[5:] {
+		if rank.first < spans[4].last {
+			t.Errorf("pod %v was created before %v was gone", rank, spans[4])
+		}
+	}
+}
+
+func TestACompletedRankStaysCompleted(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	g.complete(g.runs()[0])
+	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+	sweep(t, r, q)
+	if closed := g.closes(); closed.Phase != done || !strings.Contains(closed.Outcome, "all 3 ranks") {
+		t.Errorf("record %+v", closed)
+	}
+	g.runs()
+	if spans := g.pods.spans(); len(spans) != 7 {
+		t.Errorf("pods %v, want four and then three", spans)
+	}
+	if status := g.look().jobs[0].Status; status.Succeeded != 1 || status.Failed != 0 {
+		t.Errorf("%d succeeded, %d failed", status.Succeeded, status.Failed)
+	}
+}
+
+// complete lets a rank exit 0 and waits until that is counted.
+func (g *gang) complete(rank corev1.Pod) {
+	g.Helper()
+	if err := g.c.Client.Patch(g.Context(), &rank, client.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"e2e.pitcrew.dev/complete":"true"}}}`))); err != nil {
+		g.Fatal(err)
+	}
+	g.ranks--
+	g.eventually("wait for the success to be counted", func() error {
+		if n := g.look().jobs[0].Status.Succeeded; n != 1 {
+			return fmt.Errorf("%d pods have succeeded", n)
+		}
+		return nil
+	})
+}
+
 func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
 	tm := newTeam(t, 4, nil)
 	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StartTimeout = time.Second })
@@ -406,10 +491,27 @@ func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
 	}
 	tm.event("JobRestartFailed", v.object.GetUID(), "3 of 4 ranks run")
 	tm.event("JobRestartFailed", q.NodeUID, "3 of 4 ranks run")
+}
+
+func TestAJobIsNotRestartedTwiceForOneQuarantine(t *testing.T) {
+	tm := newTeam(t, 4, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4))
+	q := tm.quarantineOf(tm.nodes[0])
 	sweep(t, r, q)
-	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
-		t.Errorf("a restart for the same quarantine again: %+v", rec)
+	g.inPhase(starting) // and it stays there: a node is missing
+	tm.untaint(q.Node)  // somebody lets the last rank back
+	g.closes()
+	ranks := g.runs()
+	if g.onNode(q.Node) == nil {
+		t.Fatalf("no rank came back to %s", q.Node)
 	}
+	sweep(t, r, q)
+	tm.event("JobRestartBlocked", g.look().object.GetUID(), "this quarantine has already restarted the job once")
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || g.look().suspended {
+		t.Errorf("suspended %t, record %+v", g.look().suspended, rec)
+	}
+	sameRanks(t, ranks, g.runs())
 }
 
 func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
@@ -434,18 +536,7 @@ func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
 		}, "Job", "Kueue", "queued by Kueue in gpus"},
 		"a work queue with a success": {func(tm team) gang {
 			g := tm.createJob("train", optedIn, tm.jobSpec(3, plain, func(spec *batchv1.JobSpec) { spec.Completions = nil }))
-			first := g.runs()[0]
-			if err := tm.c.Client.Patch(tm.Context(), &first, client.RawPatch(types.MergePatchType,
-				[]byte(`{"metadata":{"labels":{"e2e.pitcrew.dev/complete":"true"}}}`))); err != nil {
-				tm.Fatal(err)
-			}
-			g.ranks = 2
-			g.eventually("wait for the success to be counted", func() error {
-				if n := g.look().jobs[0].Status.Succeeded; n != 1 {
-					return fmt.Errorf("%d pods have succeeded", n)
-				}
-				return nil
-			})
+			g.complete(g.runs()[0])
 			return g
 		}, "Job", "WorkQueue", "without active pods it counts as complete"},
 		"a cron job": {func(tm team) gang {
@@ -622,5 +713,88 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 				t.Errorf("suspend %t, labels %v", *job.Spec.Suspend, job.Labels)
 			}
 		})
+	}
+}
+
+// The cluster has no JobSet controller, and at first no JobSet CRD; the test plays the controller.
+func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
+	c, err := cluster.Start(t.Context(), cluster.Options{Progress: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	tm := newTeamIn(t, c, 3, optedIn)
+	r, _ := run(t, restarterConfig(t, c), interceptor.Funcs{}, nil)
+	other := tm.createJob("other", nil, tm.jobSpec(1))
+	q := tm.quarantineOf(other.runs()[0].Spec.NodeName)
+	sweep(t, r, q)
+	if closed := other.closes(); closed.Phase != done {
+		t.Errorf("without the CRD: record %+v", closed)
+	}
+	if err := c.Client.Delete(t.Context(), other.look().object, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		t.Fatal(err)
+	}
+	tm.eventually("wait for the first job to go", func() error {
+		if n := len(tm.livePods()); n != 0 {
+			return fmt.Errorf("%d pods", n)
+		}
+		return nil
+	})
+
+	module, err := components.JobSet.ModuleDir(t.Context(), c.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd, err := os.ReadFile(filepath.Join(module, "config", "components", "crd", "bases", "jobset.x-k8s.io_jobsets.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	set := &unstructured.Unstructured{}
+	tm.eventually("wait for the CRD to be served", func() error {
+		set.Object = map[string]any{"spec": map[string]any{"replicatedJobs": []any{}}}
+		set.SetGroupVersionKind(jobSetGVK)
+		set.SetNamespace(tm.name)
+		set.SetName("train")
+		return c.Client.Create(t.Context(), set)
+	})
+	child := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "train-w-0", Labels: map[string]string{jobSetNameLabel: "train", replicatedJobNameLabel: "w"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, jobSetGVK)}},
+		Spec: tm.jobSpec(1, func(spec *batchv1.JobSpec) { spec.Template.Labels = map[string]string{jobSetNameLabel: "train"} }),
+	}
+	if err := c.Client.Create(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	g := tm.gang(jobSet, "train", 1)
+	q = tm.quarantineOf(g.runs()[0].Spec.NodeName)
+	sweep(t, r, q)
+	g.inPhase(stopping)
+	control := func(suspend bool) {
+		t.Helper()
+		status := metav1.ConditionFalse
+		if suspend {
+			status = metav1.ConditionTrue
+		}
+		condition := fmt.Sprintf(`{"status":{"conditions":[{"type":"Suspended","status":%q,"reason":"Test","message":"","lastTransitionTime":%q}]}}`,
+			status, time.Now().UTC().Format(time.RFC3339))
+		if err := c.Client.Status().Patch(t.Context(), g.look().object, client.RawPatch(types.MergePatchType, []byte(condition))); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Client.Patch(t.Context(), child, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	control(true)
+	g.inPhase(starting)
+	control(false)
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
 	}
 }

@@ -19,6 +19,7 @@ const maxHops = 6
 
 // Sweep begins the restart of every opted-in job that has an active pod on the quarantined node, or says why it does
 // not. Swept twice is the same as swept once. The error joins what went wrong with single jobs; the others are done.
+// Call it after SetupWithManager.
 func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
 	// No resourceVersion: the answer is at least as new as the taint.
 	var pods corev1.PodList
