@@ -162,8 +162,8 @@ func (c Component) build(ctx context.Context, progress io.Writer, root string) e
 		}
 		slices.Sort(ldflags)
 	}
-	args := []string{"build", "-trimpath", "-tags=" + c.tags, "-ldflags=" + strings.Join(ldflags, " "), "-o", path, c.Package}
-	stamp, err := c.stamp(root, args)
+	flags := []string{"-trimpath", "-tags=" + c.tags, "-ldflags=" + strings.Join(ldflags, " ")}
+	stamp, err := c.stamp(root, flags)
 	if err != nil {
 		return err
 	}
@@ -179,6 +179,7 @@ func (c Component) build(ctx context.Context, progress io.Writer, root string) e
 	}
 	fmt.Fprintf(progress, "building %s (%s %s), about %s when nothing is cached ...\n", c.Name, c.Module, version, c.Cold)
 	begun := time.Now()
+	args := append([]string{"build", "-o", path}, append(flags, c.Package)...)
 	if _, err := run(ctx, c.dir(root), args...); err != nil {
 		return err
 	}
@@ -206,9 +207,9 @@ func (c Component) version(ctx context.Context, root string) (string, error) {
 }
 
 // stamp is a hash of everything the binary is made from.
-func (c Component) stamp(root string, args []string) (string, error) {
+func (c Component) stamp(root string, flags []string) (string, error) {
 	hash := sha256.New()
-	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, strings.TrimPrefix(strings.Join(args, " "), root))
+	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, flags, c.Package)
 	files, err := os.ReadDir(c.dir(root))
 	if err != nil {
 		return "", err

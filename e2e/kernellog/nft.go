@@ -30,7 +30,7 @@ func OpenNFT() (*Log, error) {
 	}
 	rules := make(chan string)
 	installed := make(chan error)
-	var conn net.Conn
+	var conn net.PacketConn
 	ready := make(chan error)
 	go func() {
 		// The namespace belongs to the thread and ends with it: it is never unlocked.
@@ -42,7 +42,8 @@ func OpenNFT() (*Log, error) {
 			if err := loopbackUp(); err != nil {
 				return err
 			}
-			conn, err = net.Dial("udp4", "127.0.0.1:9")
+			// Not connected: a connected socket would report that nobody listens.
+			conn, err = net.ListenPacket("udp4", "127.0.0.1:0")
 			return err
 		}()
 		for rule := range rules {
@@ -109,9 +110,12 @@ func run(nft, rules string) error {
 	return nil
 }
 
+// discard is a port that nobody listens on.
+var discard = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
+
 // trigger sends the packet. The output hook runs inside the send, so that the record is there when it returns and
 // the setting can go back at once. The setting exists in the first network namespace only, where this runs.
-func trigger(conn net.Conn) (at time.Time, err error) {
+func trigger(conn net.PacketConn) (at time.Time, err error) {
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "pitcrew-nf_log.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return at, err
@@ -128,6 +132,6 @@ func trigger(conn net.Conn) (at time.Time, err error) {
 		return at, err
 	}
 	at = time.Now()
-	_, err = conn.Write([]byte("x"))
+	_, err = conn.WriteTo([]byte("x"), discard)
 	return at, errors.Join(err, os.WriteFile(allNamespaces, before, 0))
 }
