@@ -83,7 +83,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, quarantinedValue); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).

@@ -39,7 +39,7 @@ const (
 	// speaks again may show in its heartbeat alone, which causes no reconcile.
 	recheck = time.Minute
 	// retryBlocked is how often a quarantine that maxNodes blocks is tried again.
-	retryBlocked = 30 * time.Second
+	retryBlocked = 5 * time.Second
 )
 
 // sweeps are the times after the taint at which the node's jobs are looked at again: the scheduler may have bound a pod
@@ -217,7 +217,7 @@ func (d *decider) open() {
 	if !slices.ContainsFunc(d.problems(), actionable) {
 		return
 	}
-	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID}}
+	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID, Seen: d.up()}}
 	if d.record != nil {
 		r.Boot = d.record.Boot
 		r.Last = append([]Quarantine{d.record.Quarantine}, d.record.Last...)

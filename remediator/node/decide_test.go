@@ -404,8 +404,8 @@ func TestDecide(t *testing.T) {
 
 		// Limits.
 		"maxNodes blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:max-nodes", Requeue: 30 * time.Second}},
-		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(30 * time.Second), decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:max-nodes", Requeue: 5 * time.Second}},
+		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(5 * time.Second), decide},
 			quarantined.but(func(o *outcome) { o.Said = "blocked:max-nodes NodeQuarantined" })},
 		"maxNodes blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},
 			released.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},

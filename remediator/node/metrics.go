@@ -40,7 +40,7 @@ var (
 	conditionDesc = prometheus.NewDesc("pitcrew_node_condition",
 		"Nodes by the status of each condition that the policy names; Stale when nobody has confirmed it for the rule's unknownAfter.",
 		[]string{"condition", "repair", "status"}, nil)
-	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule.", []string{"rule"}, nil)
+	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.", []string{"rule"}, nil)
 	pausedDesc      = prometheus.NewDesc("pitcrew_paused", "1 while ConfigMap "+conditions.PauseConfigMap+" pauses everything.", nil, nil)
 )
 
@@ -67,20 +67,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for key, count := range c.countConditions(nodes.Items) {
 		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
 	}
-	rules, err := c.quarantined(ctx)
-	if err != nil {
-		out <- prometheus.NewInvalidMetric(quarantinedDesc, err)
-		return
-	}
-	quarantined := map[string]float64{}
 	for _, r := range c.policy.Rules {
-		quarantined[r.Name] = 0
-	}
-	for _, rule := range rules {
-		quarantined[rule]++
-	}
-	for rule, count := range quarantined {
-		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, count, rule)
+		quarantined, err := c.quarantined(ctx, r.Name)
+		if err != nil {
+			out <- prometheus.NewInvalidMetric(quarantinedDesc, err)
+			return
+		}
+		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, float64(len(quarantined)), r.Name)
 	}
 	reason, err := c.paused(ctx)
 	if err != nil {

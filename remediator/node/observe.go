@@ -72,23 +72,32 @@ func recordOf(n *corev1.Node) (*Record, error) {
 	return ParseRecord(text)
 }
 
-// indexQuarantined indexes the nodes that use up the policy's maxNodes. A node whose record cannot be read may well be
-// quarantined, so it counts.
-const indexQuarantined = "pitcrew.quarantined"
+// indexQuarantined finds quarantined nodes by the rule that decided, and all of them by [anyRule].
+const (
+	indexQuarantined = "pitcrew.quarantined"
+	anyRule          = ""
+)
 
-func quarantinedValue(object client.Object) []string {
+func indexNode(object client.Object) []string {
 	record, err := recordOf(object.(*corev1.Node))
-	if err != nil || record != nil && record.Phase == Quarantined {
-		return []string{"true"}
+	if err != nil {
+		return []string{anyRule} // it may well be quarantined, so it counts
 	}
-	return nil
+	return quarantinedBy(record)
+}
+
+func quarantinedBy(r *Record) []string {
+	if r == nil || r.Phase != Quarantined {
+		return nil
+	}
+	return []string{anyRule, r.Taint.Rule}
 }
 
 // observe gathers all that [Decide] needs.
 func (c *Controller) observe(ctx context.Context, n *corev1.Node) (Observation, error) {
 	o := Observation{Node: n}
 	o.Record, o.RecordErr = recordOf(n)
-	quarantined, err := c.quarantined(ctx)
+	quarantined, err := c.quarantined(ctx, anyRule)
 	if err != nil {
 		return o, err
 	}
@@ -98,29 +107,24 @@ func (c *Controller) observe(ctx context.Context, n *corev1.Node) (Observation, 
 	return o, err
 }
 
-// quarantined maps the names of quarantined nodes to the deciding rules, from the cache and from what this process has
-// written and the cache does not show yet.
-func (c *Controller) quarantined(ctx context.Context) (map[string]string, error) {
+// quarantined names the nodes that a rule has quarantined, from the cache and from what this process has written and the
+// cache does not show yet.
+func (c *Controller) quarantined(ctx context.Context, rule string) (map[string]bool, error) {
 	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: rule}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list quarantined nodes: %w", err)
 	}
-	rules := map[string]string{}
+	names := map[string]bool{}
 	for i := range nodes.Items {
-		record, err := recordOf(&nodes.Items[i])
-		if err != nil {
-			rules[nodes.Items[i].Name] = ""
-			continue
-		}
-		rules[nodes.Items[i].Name] = record.Taint.Rule
+		names[nodes.Items[i].Name] = true
 	}
 	for name, written := range c.memory.all() {
-		delete(rules, name)
-		if written.record != nil && written.record.Phase == Quarantined {
-			rules[name] = written.record.Taint.Rule
+		delete(names, name)
+		if slices.Contains(quarantinedBy(written.record), rule) {
+			names[name] = true
 		}
 	}
-	return rules, nil
+	return names, nil
 }
 
 // paused returns why everything is paused; empty when it is not. It reads the cache, which holds this one ConfigMap.

@@ -143,12 +143,12 @@ func TestNodesThatUseUpMaxNodes(t *testing.T) {
 	}{
 		"none":                             {"", nil},
 		"released":                         {released.String(), nil},
-		"quarantined":                      {quarantined.String(), []string{"true"}},
-		"unreadable, so it may well be so": {"{", []string{"true"}},
+		"quarantined":                      {quarantined.String(), []string{"", "gpu-xid"}},
+		"unreadable, so it may well be so": {"{", []string{""}},
 	} {
 		n := slimNode()
 		n.Annotations = with(nil, conditions.AnnotationQuarantine, test.annotation)
-		if diff := cmp.Diff(test.want, quarantinedValue(n)); diff != "" {
+		if diff := cmp.Diff(test.want, indexNode(n)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

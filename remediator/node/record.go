@@ -53,8 +53,8 @@ type Record struct {
 type Boot struct {
 	// ID is node.status.nodeInfo.bootID.
 	ID string `json:"id"`
-	// Seen is when the remediator first saw a boot id that replaced another one. Zero: the node has been in this
-	// boot ever since the record exists.
+	// Seen is a time at which the node was in this boot, as early as is known: when the remediator first saw the boot
+	// id or, for the boot in which the record began, when the node had last become Ready.
 	Seen time.Time `json:"seen,omitzero"`
 }
 

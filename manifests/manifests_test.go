@@ -1,0 +1,86 @@
+// Package manifests_test holds what we ship to a cluster against a real API server.
+package manifests_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+
+func TestTheRemediatorIsDeployed(t *testing.T) {
+	c := clustertest.Get(t)
+	if _, err := c.AddNodes(t.Context(), "pool", 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	// The namespace enforces the restricted pod security standard, so pods that break it never appear.
+	if out, err := c.Kubectl(t.Context(), "apply", "-k", "."); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	var d appsv1.Deployment
+	for d.Status.AvailableReplicas != 2 {
+		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: "pitcrew", Name: "pitcrew-remediator"}, &d); err != nil {
+			t.Fatalf("%v; status %+v", err, d.Status)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatalf("status %+v", d.Status)
+		}
+	}
+}
+
+func TestDefaultPolicy(t *testing.T) {
+	p, err := policy.Load("policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct{ message, want string }{
+		"reset":       {"ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error", "taint, restart"},
+		"reboot":      {"Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus; gpu 0000:1b:00: Xid 13 graphics exception", "taint, restart"},
+		"replace":     {"Replace gpu 0000:1b:00: remap failed", "taint, restart"},
+		"inspect":     {"Inspect gpu 0000:1b:00: Xid 999 unknown", "alert"},
+		"drain":       {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action Drain and Reset", "taint"},
+		"drain two":   {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action Drain and Reset; gpu 0000:4e:00: Xid 154 recovery action Drain and Reset", "taint"},
+		"drain, gap":  {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action Drain and Reset (injected); kernel log: records were overwritten before they could be read", "taint"},
+		"drain, more": {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action Drain and Reset; gpu 0000:4e:00: Xid 95 uncontained ECC error", "taint, restart"},
+		"more, drain": {"ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error; gpu 0000:4e:00: Xid 154 recovery action Drain and Reset", "taint, restart"},
+		"drain, cut":  {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action Drain and Reset; +3 more", "taint, restart"},
+		"gpu reset":   {"ResetGPU gpu 0000:1b:00: Xid 154 recovery action GPU Reset", "taint, restart"},
+		"restart app": {"RestartApp gpu 0000:1b:00: Xid 94 contained ECC error", "nothing"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := "nothing"
+			if r, _, ok := p.Match(nil, corev1.NodeCondition{Type: "GPUXidError", Status: "True", Message: test.message}); ok {
+				switch {
+				case r.AlertOnly:
+					got = "alert"
+				case r.RestartJobs:
+					got = "taint, restart"
+				default:
+					got = "taint"
+				}
+				if want := "pitcrew.dev/unhealthy=GPUXidError:NoSchedule"; !r.AlertOnly && r.Taint.ToString() != want {
+					t.Errorf("taint %s, want %s", r.Taint.ToString(), want)
+				}
+			}
+			if got != test.want {
+				t.Errorf("%s: %s, want %s", test.message, got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+
+// patience is how long a test waits for what takes a second or two, 20 s for what waits for room under maxNodes.
+const patience = time.Minute
+
+const (
+	lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+	ecc  = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
+)
+
+// team is a pool of nodes of one test.
+type team struct {
+	*testing.T
+	*cluster.Cluster
+	pool  string
+	nodes []string
+}
+
+func newTeam(t *testing.T, pool string, n int, mutate func(*corev1.Node)) team {
+	t.Helper()
+	c := clustertest.Get(t)
+	nodes, err := c.AddNodes(t.Context(), pool, n, mutate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := c.DeleteNodes(context.Background(), nodes...); err != nil {
+			t.Error(err)
+		}
+	})
+	return team{t, c, pool, nodes}
+}
+
+// policy writes a policy with one rule for the pool: its fields but for the match.
+func (tm team) policy(maxNodes int, rule ...string) string {
+	tm.Helper()
+	path := filepath.Join(tm.TempDir(), "policy.yaml")
+	text := fmt.Sprintf(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  maxNodes: %d
+  rules:
+    gpu:
+      match: {condition: GPUXidError, repair: [ResetGPU, Reboot], nodeSelector: {%s: %s}}
+      %s
+`, maxNodes, cluster.LabelPool, tm.pool, strings.Join(rule, "\n      "))
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		tm.Fatal(err)
+	}
+	return path
+}
+
+// start runs the built remediator under its own service account until the test ends. It must never be refused anything:
+// its shipped role has to suffice.
+func (tm team) start(policy string, args ...string) *cluster.Process {
+	tm.Helper()
+	p, err := tm.StartRemediator(tm.Context(), append([]string{"-policy", policy}, args...)...)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	tm.Cleanup(func() {
+		p.Stop(10 * time.Second)
+		log := p.Log()
+		// An API server that has just started refuses everybody until it has read the roles.
+		refused := strings.Contains(log, "is forbidden: User") && !strings.Contains(log, "connection refused")
+		if refused || strings.Contains(log, "panic") || tm.Failed() {
+			tm.Errorf("log of the remediator:\n%s", log)
+		}
+	})
+	return p
+}
+
+// alone needs no lease, so that one that was killed is replaced at once.
+const alone = "-leader-elect=false"
+
+// Context is the test's; it ends early when a component of the cluster dies.
+func (tm team) Context() context.Context { return tm.T.Context() }
+
+// says reports a condition as the Node Problem Detector does.
+func (tm team) says(name, status, message string) {
+	tm.Helper()
+	now := metav1.Now()
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
+		status, message, now.Format(time.RFC3339), now.Format(time.RFC3339))
+	tm.patchStatus(name, patch)
+}
+
+func (tm team) patchStatus(name, patch string) {
+	tm.Helper()
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := tm.Client.Status().Patch(tm.Context(), target, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+// patch changes the node as `kubectl taint` does: whatever the version.
+func (tm team) patch(name, patch string) {
+	tm.Helper()
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := tm.Client.Patch(tm.Context(), target, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+func (tm team) get(name string) *corev1.Node {
+	tm.Helper()
+	n := &corev1.Node{}
+	if err := tm.Client.Get(tm.Context(), client.ObjectKey{Name: name}, n); err != nil {
+		tm.Fatal(err)
+	}
+	return n
+}
+
+// until polls until check returns nil, or fails the test with what was wrong last.
+func (tm team) until(what string, check func() error) {
+	tm.Helper()
+	ctx, cancel := context.WithTimeout(tm.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			tm.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// becomes waits until the node is in a phase, and returns it.
+func (tm team) becomes(name string, phase node.Phase) (n *corev1.Node, r *node.Record) {
+	tm.Helper()
+	tm.until(fmt.Sprintf("node %s becomes %s", name, phase), func() error {
+		n = tm.get(name)
+		text, ok := n.Annotations[conditions.AnnotationQuarantine]
+		if !ok {
+			return fmt.Errorf("no record; conditions %+v", n.Status.Conditions)
+		}
+		var err error
+		if r, err = node.ParseRecord(text); err != nil {
+			return err
+		}
+		if r.Phase != phase {
+			return fmt.Errorf("the record is %s", text)
+		}
+		return nil
+	})
+	return n, r
+}
+
+// events lists what was said about a node: "reason: message", once for each time.
+func (tm team) events(uid types.UID) []string {
+	tm.Helper()
+	var list eventsv1.EventList
+	if err := tm.Client.List(tm.Context(), &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		tm.Fatal(err)
+	}
+	var said []string
+	for _, e := range list.Items {
+		if e.Regarding.UID != uid || e.ReportingController != node.Name {
+			continue
+		}
+		times := 1
+		if e.Series != nil {
+			times = int(e.Series.Count)
+		}
+		for range times {
+			said = append(said, e.Reason+": "+e.Note)
+		}
+	}
+	return said
+}
+
+// hears waits until something was said about a node, and fails the test if it was said more than once.
+func (tm team) hears(uid types.UID, text string) {
+	tm.Helper()
+	tm.until("an Event with "+text, func() error {
+		switch n := tm.times(uid, text); n {
+		case 0:
+			return fmt.Errorf("heard %q", tm.events(uid))
+		case 1:
+			return nil
+		default:
+			tm.Fatalf("said %d times: %q", n, tm.events(uid))
+			return nil
+		}
+	})
+}
+
+func (tm team) times(uid types.UID, text string) int {
+	tm.Helper()
+	n := 0
+	for _, said := range tm.events(uid) {
+		if strings.Contains(said, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func taints(n *corev1.Node) string {
+	var all []string
+	for _, t := range n.Spec.Taints {
+		all = append(all, t.ToString())
+	}
+	return strings.Join(all, " ")
+}
+
+const ourTaint = "pitcrew.dev/unhealthy=GPUXidError:NoSchedule"
+
+// untouched fails the test if the remediator has ever written to the node.
+func (tm team) untouched(name string) {
+	tm.Helper()
+	n := tm.get(name)
+	for _, m := range n.ManagedFields {
+		if m.Manager == node.Name {
+			tm.Errorf("node %s was written to: %s; taints %s", name, n.Annotations, taints(n))
+		}
+	}
+}
+
+var errStill = errors.New("not yet")

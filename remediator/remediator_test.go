@@ -1,0 +1,593 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
+	tm := newTeam(t, "release", 1, func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		n.Spec.Taints = []corev1.Taint{{Key: "example.com/theirs", Value: "1", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	name := tm.nodes[0]
+	tm.start(tm.policy(1, "clearAfter: 2s"))
+	before := tm.get(name)
+
+	tm.says(name, "True", lost)
+	n, r := tm.becomes(name, node.Quarantined)
+	if got, want := taints(n), taints(before)+" "+ourTaint; got != want {
+		t.Errorf("taints %q, want %q", got, want)
+	}
+	if n.Labels[conditions.LabelStatus] != "quarantined" || n.Labels[conditions.LabelRepair] != "Reboot" {
+		t.Errorf("labels %v", n.Labels)
+	}
+	if r.NodeUID != n.UID || r.Causes[0].BootID != before.Status.NodeInfo.BootID || r.Causes[0].Message != lost {
+		t.Errorf("record %s", r)
+	}
+	tm.hears(n.UID, "NodeQuarantined: GPUXidError needs Reboot by rule gpu ("+lost+"); tainted "+ourTaint)
+	described, err := tm.Kubectl(t.Context(), "describe", "node", name)
+	if err != nil || !strings.Contains(described, "NodeQuarantined") {
+		t.Errorf("kubectl describe node (%v) does not show the Event:\n%s", err, described)
+	}
+
+	tm.says(name, "False", "")
+	tm.until("the clock of the release runs", func() error {
+		if _, r := tm.becomes(name, node.Quarantined); r.Causes[0].HealthySince.IsZero() {
+			return errStill
+		}
+		return nil
+	})
+	tm.patchStatus(name, `{"status":{"nodeInfo":{"bootID":"another boot"}}}`)
+	tm.until("the new boot is seen", func() error {
+		if _, r := tm.becomes(name, node.Quarantined); r.Boot.ID != "another boot" {
+			return errStill
+		}
+		return nil
+	})
+	tm.says(name, "False", "no fault in this boot")
+	n, r = tm.becomes(name, node.Released)
+	if got, want := taints(n), taints(before); got != want {
+		t.Errorf("after the release taints are %q, want %q", got, want)
+	}
+	if !n.Spec.Unschedulable {
+		t.Error("the admin's cordon is gone")
+	}
+	if n.Labels[conditions.LabelStatus] != "healthy" || n.Labels[conditions.LabelRepair] != "" {
+		t.Errorf("labels %v", n.Labels)
+	}
+	if healthy := r.ReleasedAt.Sub(r.Causes[0].HealthySince); healthy < 2*time.Second {
+		t.Errorf("released after %s of health", healthy)
+	}
+	tm.hears(n.UID, "NodeReleased: GPUXidError has cleared")
+	tm.hears(n.UID, "NodeQuarantined")
+}
+
+func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
+	tm := newTeam(t, "dropped", 1, nil)
+	name := tm.nodes[0]
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	// `kubectl taint` reads, computes the new list and patches it without a version.
+	const stale = `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"}]}}`
+
+	tm.says(name, "True", ecc)
+	tm.becomes(name, node.Quarantined)
+	tm.patch(name, stale)
+	var n *corev1.Node
+	tm.until("the taint is back", func() error {
+		if n = tm.get(name); !strings.Contains(taints(n), ourTaint) {
+			return fmt.Errorf("taints %q", taints(n))
+		}
+		return nil
+	})
+	if got, want := taints(n), "example.com/new:NoSchedule "+ourTaint; got != want {
+		t.Errorf("taints %q, want %q", got, want)
+	}
+	tm.hears(n.UID, "TaintRestored")
+
+	if _, err := tm.Kubectl(t.Context(), "taint", "node", name, "pitcrew.dev/unhealthy-"); err != nil {
+		t.Fatal(err)
+	}
+	n, r := tm.becomes(name, node.Released)
+	if r.ReleasedBy != node.ByPerson || taints(n) != "example.com/new:NoSchedule" {
+		t.Errorf("released by %s, taints %q", r.ReleasedBy, taints(n))
+	}
+	tm.hears(n.UID, "ReleaseByHand")
+	// It holds against the standing fault, whatever its message, until that has cleared.
+	tm.says(name, "True", lost)
+	tm.until("the worse fault is noted", func() error {
+		if _, r := tm.becomes(name, node.Released); r.Causes[0].Repair != conditions.Reboot {
+			return errStill
+		}
+		return nil
+	})
+	tm.says(name, "False", "")
+	tm.until("the person's word has served its purpose", func() error {
+		if _, r := tm.becomes(name, node.Released); r.Holds {
+			return errStill
+		}
+		return nil
+	})
+	tm.says(name, "True", ecc)
+	tm.becomes(name, node.Quarantined)
+}
+
+func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
+	tm := newTeam(t, "conflict", 1, nil)
+	name := tm.nodes[0]
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	const writes = 200
+	failed := make(chan error, 1)
+	go func() {
+		// Another careful controller, which adds taints as fast as it can while ours decides.
+		for i := range writes {
+			for {
+				n := &corev1.Node{}
+				if err := tm.Client.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
+					failed <- err
+					return
+				}
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprintf("example.com/t%d", i), Effect: corev1.TaintEffectPreferNoSchedule})
+				if tm.Client.Update(t.Context(), n) == nil {
+					break
+				}
+			}
+		}
+		failed <- nil
+	}()
+	tm.says(name, "True", ecc)
+	tm.becomes(name, node.Quarantined)
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	n, r := tm.becomes(name, node.Quarantined)
+	if got := strings.Count(taints(n), "example.com/t"); got != writes {
+		t.Errorf("%d of %d foreign taints are left", got, writes)
+	}
+	if !strings.Contains(taints(n), ourTaint) || r.Taint.Restored {
+		t.Errorf("our taint was lost in between: %s", r)
+	}
+}
+
+func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
+	tm := newTeam(t, "deleted", 2, nil)
+	first, second := tm.nodes[0], tm.nodes[1]
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	tm.says(first, "True", lost)
+	n, r := tm.becomes(first, node.Quarantined)
+	tm.says(second, "True", lost)
+	tm.becomes(second, node.Suspect)
+
+	if err := tm.DeleteNodes(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	tm.becomes(second, node.Quarantined)
+	// Somebody restores the node from a backup, with our marks on it.
+	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first, Labels: n.Labels, Annotations: n.Annotations}, Spec: n.Spec}
+	if err := tm.Client.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	tm.until("the marks of the other node are gone", func() error {
+		n := tm.get(first)
+		if n.Annotations[conditions.AnnotationQuarantine] != "" || strings.Contains(taints(n), ourTaint) || n.Labels[conditions.LabelStatus] != "" {
+			return fmt.Errorf("record %s, taints %q", n.Annotations[conditions.AnnotationQuarantine], taints(n))
+		}
+		return nil
+	})
+	if again.UID == r.NodeUID {
+		t.Error("the node was not created anew")
+	}
+}
+
+func TestOfTwoNodesAtOnceMaxNodesOneTakesOne(t *testing.T) {
+	tm := newTeam(t, "two", 2, nil)
+	// Both faults are there before the remediator is, so that they are decided in the same moment.
+	for _, name := range tm.nodes {
+		tm.says(name, "True", ecc)
+	}
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	var taken, waiting string
+	tm.until("both are decided", func() error {
+		taken, waiting = "", ""
+		for _, name := range tm.nodes {
+			switch tm.get(name).Labels[conditions.LabelStatus] {
+			case "quarantined":
+				taken += name
+			case "suspect":
+				waiting += name
+			default:
+				return errStill
+			}
+		}
+		return nil
+	})
+	if taken == "" || waiting == "" {
+		t.Fatalf("quarantined %q, suspect %q", taken, waiting)
+	}
+	uid := tm.get(waiting).UID
+	tm.hears(uid, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu")
+	tm.says(taken, "False", "")
+	tm.becomes(taken, node.Released)
+	// Only now, and by itself.
+	if n, _ := tm.becomes(waiting, node.Quarantined); strings.Count(taints(n), ourTaint) != 1 {
+		t.Errorf("taints %q", taints(n))
+	}
+	if n := tm.times(uid, "QuarantineBlocked"); n != 1 {
+		t.Errorf("being blocked was said %d times: %q", n, tm.events(uid))
+	}
+}
+
+func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
+	tm := newTeam(t, "restart", 1, nil)
+	name := tm.nodes[0]
+	policy := tm.policy(1, "for: 3s", "clearAfter: 3s")
+
+	killed := tm.start(policy, alone)
+	tm.says(name, "True", ecc)
+	_, suspect := tm.becomes(name, node.Suspect)
+	killed.Kill()
+	killed = tm.start(policy, alone)
+	_, r := tm.becomes(name, node.Quarantined)
+	if r.ID != suspect.ID || !r.Causes[0].FirstSeen.Equal(suspect.Causes[0].FirstSeen) {
+		t.Errorf("the suspicion began again: %s, before %s", r, suspect)
+	}
+	if waited := r.QuarantinedAt.Sub(r.Causes[0].FirstSeen); waited < 3*time.Second {
+		t.Errorf("quarantined after %s", waited)
+	}
+
+	tm.says(name, "False", "")
+	var clearing *node.Record
+	tm.until("the clock of the release runs", func() error {
+		if _, clearing = tm.becomes(name, node.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
+			return errStill
+		}
+		return nil
+	})
+	killed.Kill()
+	tm.start(policy, alone)
+	_, r = tm.becomes(name, node.Released)
+	if !r.Causes[0].HealthySince.Equal(clearing.Causes[0].HealthySince) {
+		t.Errorf("the clock of the release began again: %s, before %s", r, clearing)
+	}
+	if n := tm.times(tm.get(name).UID, "NodeQuarantined"); n != 1 {
+		t.Errorf("quarantined %d times", n)
+	}
+}
+
+func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
+	tm := newTeam(t, "dry", 2, nil)
+	first, second := tm.nodes[0], tm.nodes[1]
+	job := tm.job()
+	tm.start(tm.policy(1, "clearAfter: 1s", "restartJobs: true"), alone, "-dry-run")
+	uid := tm.get(first).UID
+	tm.says(first, "True", ecc)
+	tm.hears(uid, "NodeQuarantined: dry run: ")
+	tm.says(second, "True", ecc)
+	tm.hears(tm.get(second).UID, "QuarantineBlocked: dry run: ")
+	tm.says(first, "False", "")
+	tm.hears(uid, "NodeReleased: dry run: ")
+	tm.hears(tm.get(second).UID, "NodeQuarantined: dry run: ")
+	tm.hears(uid, "NodeQuarantined: dry run: ")
+	for _, name := range tm.nodes {
+		tm.untouched(name)
+	}
+	if now := tm.getJob(); now.Generation != job.Generation || now.Annotations[conditions.AnnotationRestart] != "" {
+		t.Errorf("the job was changed: %+v", now.ObjectMeta)
+	}
+}
+
+func TestAPauseSaysAndDoesNothingUntilItEnds(t *testing.T) {
+	tm := newTeam(t, "pause", 1, nil)
+	name := tm.nodes[0]
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	pause := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap},
+		Data:       map[string]string{"reason": "network upgrade"},
+	}
+	if err := tm.Client.Create(t.Context(), pause); err != nil {
+		t.Fatal(err)
+	}
+	tm.says(name, "True", ecc)
+	tm.hears(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), else NodeQuarantined: GPUXidError needs ResetGPU")
+	tm.untouched(name)
+	if err := tm.Client.Delete(t.Context(), pause); err != nil {
+		t.Fatal(err)
+	}
+	tm.becomes(name, node.Quarantined)
+}
+
+func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
+	const broken = `{"v":1,"phase":`
+	tm := newTeam(t, "broken", 2, func(n *corev1.Node) {
+		if n.Name == "broken-0" {
+			n.Annotations[conditions.AnnotationQuarantine] = broken
+		}
+	})
+	name, other := tm.nodes[0], tm.nodes[1]
+	tm.start(tm.policy(2, "clearAfter: 1s"), alone)
+	uid := tm.get(name).UID
+	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine is left alone")
+	tm.says(name, "True", ecc)
+	tm.says(other, "True", ecc) // decided after it
+	tm.becomes(other, node.Quarantined)
+	tm.untouched(name)
+	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine is left alone")
+	tm.patch(name, `{"metadata":{"annotations":{"pitcrew.dev/quarantine":null}}}`)
+	tm.becomes(name, node.Quarantined)
+}
+
+func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
+	tm := newTeam(t, "outage", 2, nil)
+	first, second := tm.nodes[0], tm.nodes[1]
+	remediator := tm.start(tm.policy(2, "for: 2s"), alone)
+	tm.says(first, "True", ecc)
+	_, before := tm.becomes(first, node.Quarantined)
+	tm.says(second, "True", lost)
+	tm.becomes(second, node.Suspect)
+
+	tm.StopAPIServer()
+	tm.until("a write fails", func() error {
+		if log := remediator.Log(); !strings.Contains(log, "patch node "+second) {
+			return errStill
+		}
+		return nil
+	})
+	if err := tm.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := tm.becomes(second, node.Quarantined)
+	tm.hears(n.UID, "NodeQuarantined")
+	if _, after := tm.becomes(first, node.Quarantined); after.String() != before.String() {
+		t.Errorf("the outage changed the record:\n%s\n%s", before, after)
+	}
+}
+
+func TestTheSecondReplicaTakesOver(t *testing.T) {
+	tm := newTeam(t, "replica", 2, nil)
+	policy := tm.policy(2, "clearAfter: 1s")
+	leader := tm.start(policy)
+	tm.says(tm.nodes[0], "True", ecc)
+	n, r := tm.becomes(tm.nodes[0], node.Quarantined)
+	tm.start(policy)
+	leader.Stop(10 * time.Second) // releases the lease
+	tm.says(tm.nodes[1], "True", ecc)
+	tm.becomes(tm.nodes[1], node.Quarantined)
+	if _, after := tm.becomes(tm.nodes[0], node.Quarantined); after.String() != r.String() {
+		t.Errorf("the new leader changed the record:\n%s\n%s", r, after)
+	}
+	tm.hears(n.UID, "NodeQuarantined")
+}
+
+func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
+	tm := newTeam(t, "jobs", 2, nil)
+	tm.job()
+	var pod corev1.Pod
+	running := func() error {
+		var pods corev1.PodList
+		if err := tm.Client.List(t.Context(), &pods, client.InNamespace(tm.pool)); err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			if p.Status.Phase == corev1.PodRunning && p.UID != pod.UID {
+				pod = p
+				return nil
+			}
+		}
+		return fmt.Errorf("%d pods", len(pods.Items))
+	}
+	tm.until("the job runs", running)
+	first := pod
+	tm.start(tm.policy(1, "restartJobs: true"), alone)
+	tm.says(first.Spec.NodeName, "True", lost)
+	tm.until("the job runs again", running)
+	if pod.Spec.NodeName == first.Spec.NodeName {
+		t.Errorf("the job runs on %s again", pod.Spec.NodeName)
+	}
+	_, r := tm.becomes(first.Spec.NodeName, node.Quarantined)
+	tm.until("the restart is closed", func() error {
+		job := tm.getJob()
+		if got := job.Annotations[conditions.AnnotationRestart]; job.Labels[conditions.LabelRestarting] != "" || !strings.Contains(got, r.ID) {
+			return fmt.Errorf("the job's record %s does not name quarantine %s", got, r.ID)
+		}
+		return nil
+	})
+}
+
+func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
+	tm := newTeam(t, "metrics", 3, nil)
+	address := freeAddress(t)
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
+	tm.says(tm.nodes[0], "True", ecc)
+	tm.becomes(tm.nodes[0], node.Quarantined)
+	tm.says(tm.nodes[1], "True", lost)
+	tm.becomes(tm.nodes[1], node.Suspect)
+	tm.says(tm.nodes[2], "False", "fine")
+	want := `pitcrew_decision_latency_seconds_count 1
+pitcrew_node_condition{condition="GPUXidError",repair="",status="False"} 1
+pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1
+pitcrew_node_condition{condition="GPUXidError",repair="ResetGPU",status="True"} 1
+pitcrew_paused 0
+pitcrew_quarantine_blocked_total{reason="max-nodes",rule="gpu"} 1
+pitcrew_quarantine_seconds_count 0
+pitcrew_quarantined_nodes{rule="gpu"} 1
+`
+	ours := regexp.MustCompile(`(?m)^pitcrew_(.*_bucket|.*_sum|job_|stuck).*\n`)
+	tm.until("the metrics", func() error {
+		var got strings.Builder
+		for line := range strings.Lines(ours.ReplaceAllString(scrape(t, address), "")) {
+			if strings.HasPrefix(line, "pitcrew_") {
+				got.WriteString(line)
+			}
+		}
+		if diff := cmp.Diff(want, got.String()); diff != "" {
+			return fmt.Errorf("%s", diff)
+		}
+		return nil
+	})
+	// A blocked node is decided again by the clock, so have none.
+	tm.says(tm.nodes[1], "False", "fine")
+	tm.until("no node is suspect", func() error {
+		if tm.get(tm.nodes[1]).Annotations[conditions.AnnotationQuarantine] != "" {
+			return errStill
+		}
+		return nil
+	})
+	before := tm.reconciles(address)
+	for range 50 {
+		tm.says(tm.nodes[2], "False", "fine")
+	}
+	// This one is reconciled, after the 50 were seen.
+	tm.says(tm.nodes[2], "True", lost)
+	tm.becomes(tm.nodes[2], node.Suspect)
+	if n := tm.reconciles(address) - before; n > 10 {
+		t.Errorf("50 heartbeats and one fault caused %d reconciles", n)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.BuildOurs(t.Context(), root, "./remediator"); err != nil {
+		t.Fatal(err)
+	}
+	good := filepath.Join(root, "manifests", "policy.yaml")
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte(strings.Replace(read(t, good), "clearAfter: 10m", "clearAfter: soon", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-validate", "-policy", good}, 0, "ok, 3 rules"},
+		{[]string{"-validate", "-policy", bad}, 1, `clearAfter: Invalid value: "soon"`},
+		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
+		{[]string{"-validate"}, 1, "usage"},
+		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},
+		{[]string{"-bad"}, 2, "flag provided but not defined"},
+		{[]string{"-version"}, 0, ""},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "remediator"), test.args...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+			t.Errorf("remediator %v: exit %d, want %d; %s", test.args, code, test.code, out)
+		}
+	}
+}
+
+// job starts an opted-in job of one rank in a namespace of the pool's name.
+func (tm team) job() *batchv1.Job {
+	tm.Helper()
+	if err := tm.AddNamespace(tm.Context(), tm.pool, nil); err != nil {
+		tm.Fatal(err)
+	}
+	tm.Cleanup(func() {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tm.pool}}
+		//nolint:usetesting // the test's own context has ended by now
+		if err := tm.Client.Delete(context.Background(), namespace); err != nil {
+			tm.Error(err)
+		}
+	})
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.pool, Name: "train", Labels: map[string]string{conditions.LabelRestartOnNodeFault: "true"}},
+		Spec: batchv1.JobSpec{
+			BackoffLimit: ptr.To[int32](0),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever,
+				NodeSelector:  map[string]string{cluster.LabelPool: tm.pool},
+				Containers:    []corev1.Container{{Name: "main", Image: "none"}},
+			}},
+		},
+	}
+	if err := tm.Client.Create(tm.Context(), job); err != nil {
+		tm.Fatal(err)
+	}
+	return job
+}
+
+func (tm team) getJob() *batchv1.Job {
+	tm.Helper()
+	job := &batchv1.Job{}
+	if err := tm.Client.Get(tm.Context(), client.ObjectKey{Namespace: tm.pool, Name: "train"}, job); err != nil {
+		tm.Fatal(err)
+	}
+	return job
+}
+
+// reconciles is how many nodes the remediator has looked at so far.
+func (tm team) reconciles(address string) int {
+	tm.Helper()
+	total := 0
+	for line := range strings.Lines(scrape(tm.T, address)) {
+		if strings.HasPrefix(line, `controller_runtime_reconcile_total{controller="node"`) {
+			var n int
+			if _, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &n); err != nil {
+				tm.Fatal(err)
+			}
+			total += n
+		}
+	}
+	return total
+}
+
+func scrape(t *testing.T, address string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%v %s %s", err, response.Status, body)
+	}
+	return string(body)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
