@@ -3,6 +3,7 @@ package npd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -42,10 +43,19 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 		return OK
 	case p.clear:
 		return clearLatch(ctx, p, c, stdout)
+	case os.Getenv(workerEnv) != "" && c.Driver != nil:
+		return work(p, c)
 	case p.snapshot != "":
 		c.Read = func(context.Context) (S, error) { return load[S](p.snapshot) }
 	}
 	l := &looker[S]{p: p, c: c}
+	if c.Driver != nil && p.snapshot == "" {
+		w, err := newWorker(p, c.Driver, args)
+		if err != nil {
+			return say(stdout, unknown("%v", err))
+		}
+		l.isolate(w)
+	}
 	if p.dump {
 		return dump(ctx, l, stdout)
 	}
@@ -112,6 +122,8 @@ func load[S any](path string) (s S, err error) {
 type looker[S any] struct {
 	p *Plugin
 	c Check[S]
+	// w runs the reads of a check that calls into a driver; nil for the others.
+	w *worker
 	// stuck is closed when a Read that outlived its limit returns after all; there is never a second one beside it.
 	stuck chan struct{}
 }
@@ -160,8 +172,48 @@ func (l *looker[S]) read(ctx context.Context) (S, error) {
 	}
 }
 
+// isolate makes all looks of l read in workers of w.
+func (l *looker[S]) isolate(w *worker) {
+	l.w = w
+	l.c.Read = func(ctx context.Context) (s S, err error) {
+		data, err := w.read(ctx)
+		if err != nil {
+			return s, err
+		}
+		return s, json.Unmarshal(data, &s)
+	}
+}
+
 func (l *looker[S]) look(ctx context.Context) answer {
+	if l.w == nil {
+		return l.judge(ctx)
+	}
+	if l.p.maintenance() {
+		if err := l.w.pause(); err != nil {
+			slog.Warn("maintenance", "err", err)
+		}
+		last, err := l.w.last.Update(func(*answer) bool { return false })
+		if err != nil || last.Message == "" {
+			return unknown("maintenance, and nothing is known from before it")
+		}
+		return last
+	}
+	now := l.judge(ctx)
+	if _, err := l.w.last.Update(func(last *answer) bool {
+		changed := *last != now
+		*last = now
+		return changed
+	}); err != nil {
+		slog.Warn("the answer is not kept for a maintenance", "err", err)
+	}
+	return now
+}
+
+func (l *looker[S]) judge(ctx context.Context) answer {
 	s, err := l.read(ctx)
+	if hung := (hungError{}); errors.As(err, &hung) {
+		return hung.result().answer(l.p.MinRepair)
+	}
 	if err != nil {
 		return unknown("%v", err)
 	}

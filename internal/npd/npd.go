@@ -44,6 +44,10 @@ type Check[S any] struct {
 	Read func(ctx context.Context) (S, error)
 	// Judge decides. It is pure: the same snapshot gives the same result.
 	Judge func(S) Result
+	// Driver, if set, says that Read calls into a driver or runs a vendor's tool, which may hang and then cannot be
+	// killed. Read runs in a worker process then, and S goes through JSON. Driver identifies the loaded driver and
+	// returns "" while there is none or it is being changed; only a driver that is there can be at fault. See [Module].
+	Driver func() string
 	// Wait, if set, returns before the pause between two looks is over when there is something to look at.
 	Wait func(ctx context.Context) error
 	// Clear, if set, forgets the latched faults whose subject contains the text ("" for all) and returns the
@@ -64,6 +68,8 @@ type Plugin struct {
 	StateDir string
 	// Grace is the uptime before which findings of absence are Unknown.
 	Grace time.Duration
+	// HungAfter is how long a worker must have survived being killed before the driver is at fault.
+	HungAfter time.Duration
 	// MinRepair is the weakest class that makes a problem.
 	MinRepair conditions.Repair
 
@@ -79,6 +85,7 @@ func New(name, about string) *Plugin {
 	p.DurationVar(&p.Every, "every", time.Second, "pause between looks while holding")
 	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches; on tmpfs, so that it is gone after a reboot")
 	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
+	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute, "how long a call into a driver must have survived being killed before the node needs a reboot")
 	p.TextVar(&p.MinRepair, "min-repair", conditions.Inspect, "weakest repair `class` that is a problem")
 	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")

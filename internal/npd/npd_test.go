@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv("TEST_PLUGIN_PARENT") != "":
 		actAsNPD()
+	case os.Getenv("TEST_PLUGIN") == "isolated":
+		isolatedPlugin()
 	case os.Getenv("TEST_PLUGIN") != "":
 		testPlugin()
 	}
@@ -431,12 +433,12 @@ func TestRunByHandLeavesNoToldState(t *testing.T) {
 
 func TestParseStat(t *testing.T) {
 	fields := strings.Repeat(" 7", 18)
-	name, start, err := parseStat("12 (a) b (c) S" + fields + " 4711 9")
-	if err != nil || name != "a) b (c" || start != "4711" {
-		t.Errorf("%q %q %v", name, start, err)
+	got, err := parseStat("12 (a) b (c) S" + fields + " 4711 9")
+	if want := (stat{"a) b (c", "S", 7, "4711"}); err != nil || got != want {
+		t.Errorf("%+v, want %+v, %v", got, want, err)
 	}
-	for _, bad := range []string{"", "12 S 1", "12 )x( S", "12 (x) S 1 2"} {
-		if _, _, err := parseStat(bad); err == nil {
+	for _, bad := range []string{"", "12 S 1", "12 )x( S", "12 (x) S 1 2", "12 (x) S 1 x" + fields} {
+		if _, err := parseStat(bad); err == nil {
 			t.Errorf("parseStat(%q) found no error", bad)
 		}
 	}

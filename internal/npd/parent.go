@@ -3,6 +3,7 @@ package npd
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -27,21 +28,32 @@ func parentNPD() (process, bool) {
 	if err != nil {
 		return process{}, false
 	}
-	name, start, err := parseStat(string(data))
-	return process{pid, start}, err == nil && name == comm
+	s, err := parseStat(string(data))
+	return process{pid, s.start}, err == nil && s.name == comm
 }
 
-// parseStat returns the name and the start time of /proc/PID/stat, fields 2 and 22 of proc_pid_stat(5). The name is in
-// parentheses and may itself hold spaces and parentheses.
-func parseStat(stat string) (name, start string, err error) {
-	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+// stat is what we use of /proc/PID/stat, see proc_pid_stat(5).
+type stat struct {
+	name, state string
+	group       int
+	// start is the boot-relative start time in clock ticks.
+	start string
+}
+
+// parseStat reads fields 2, 3, 5 and 22. The name is in parentheses and may itself hold spaces and parentheses.
+func parseStat(text string) (stat, error) {
+	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
-		return "", "", fmt.Errorf("malformed stat %.80q", stat)
+		return stat{}, fmt.Errorf("malformed stat %.80q", text)
 	}
-	fields := strings.Fields(stat[end+1:])
-	const startTime = 22 - 3
+	fields := strings.Fields(text[end+1:])
+	const state, group, startTime = 3 - 3, 5 - 3, 22 - 3
 	if len(fields) <= startTime {
-		return "", "", fmt.Errorf("malformed stat %.80q", stat)
+		return stat{}, fmt.Errorf("malformed stat %.80q", text)
 	}
-	return stat[open+1 : end], fields[startTime], nil
+	g, err := strconv.Atoi(fields[group])
+	if err != nil {
+		return stat{}, fmt.Errorf("malformed stat %.80q: %w", text, err)
+	}
+	return stat{text[open+1 : end], fields[state], g, fields[startTime]}, nil
 }

@@ -1,0 +1,272 @@
+package npd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// isolatedPlugin is a plugin whose Read does what a file says, in a worker: "hang" for ever, "write PATH" (in
+// uninterruptible sleep while PATH's filesystem is frozen), "crash", "panic", else it reports the text.
+func isolatedPlugin() {
+	p := New("isolated", "checks a file in a worker")
+	path := p.String("file", "", "what to do")
+	driver := p.String("driver", "d 1", "the loaded driver")
+	Main(p, Check[string]{
+		Driver: func() string { return *driver },
+		Read: func(context.Context) (string, error) {
+			data, err := os.ReadFile(*path)
+			if err != nil {
+				return "", err
+			}
+			text := string(data)
+			target, frozen := strings.CutPrefix(text, "write ")
+			switch {
+			case text == "hang":
+				time.Sleep(time.Hour)
+			case text == "crash":
+				if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+					return "", err
+				}
+				select {}
+			case text == "panic":
+				panic("in the worker")
+			case frozen:
+				return "written", os.WriteFile(target, []byte("x"), 0o600)
+			}
+			return text, nil
+		},
+		Judge: func(s string) Result {
+			if s == "sick" {
+				return Result{Findings: []conditions.Finding{{Repair: conditions.Inspect, Subject: "file", Text: s}}}
+			}
+			return Result{Healthy: s}
+		},
+	})
+}
+
+// isolated runs isolatedPlugin on one file and one state directory.
+type isolated struct {
+	t           *testing.T
+	file, state string
+}
+
+func newIsolated(t *testing.T) *isolated {
+	return &isolated{t, filepath.Join(t.TempDir(), "file"), t.TempDir()}
+}
+
+func (i *isolated) want(what, want string, args ...string) {
+	i.t.Helper()
+	write(i.t, i.file, what)
+	start := time.Now()
+	args = append([]string{"-file", i.file, "-state-dir", i.state, "-timeout", "1200ms"}, args...)
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), "TEST_PLUGIN=isolated")
+	cmd.Stderr = os.Stderr
+	// Output waits for the end of stdout: it does not return while a worker holds the pipe.
+	out, err := cmd.Output()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
+		i.t.Fatal(err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		i.t.Errorf("answered after %s", took)
+	}
+	if got := string(out); got != want+"\n" {
+		i.t.Errorf("%s: got %q (exit %d), want %q", what, got, cmd.ProcessState.ExitCode(), want)
+	}
+}
+
+const (
+	stillStuck = "unknown: driver: an earlier call into it has not returned"
+	hungDriver = "Reboot driver: a call into it has not returned for 50ms and cannot be killed"
+)
+
+func TestAWorkerReadsForItsParent(t *testing.T) {
+	i := newIsolated(t)
+	i.want("fine", "fine")
+	i.want("sick", "Inspect file: sick")
+	i.want("panic", "unknown: panic: in the worker")
+	i.want("crash", "unknown: the worker gave no answer: signal: killed")
+	i.want("hang", "unknown: no answer within 900ms")
+	// It was killable, so it is gone and nothing stands against the driver.
+	i.want("fine", "fine", "-hung-after", "1ns")
+}
+
+func TestMaintenanceRepeatsTheLastAnswerAndOpensNothing(t *testing.T) {
+	i := newIsolated(t)
+	mark := filepath.Join(i.state, "maintenance")
+	write(t, mark, "")
+	i.want("sick", "unknown: maintenance, and nothing is known from before it")
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	i.want("sick", "Inspect file: sick")
+	write(t, mark, "")
+	i.want("fine", "Inspect file: sick")
+	i.want("fine", "unknown: maintenance, nothing is opened", "-dump")
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	i.want("fine", "fine")
+}
+
+// TestAWorkerInUninterruptibleSleep makes a worker that SIGKILL does not end: it writes to a frozen filesystem.
+func TestAWorkerInUninterruptibleSleep(t *testing.T) {
+	i, mount := newIsolated(t), frozenMount(t)
+	target := "write " + filepath.Join(mount.dir, "file")
+
+	i.want(target, stillStuck, "-hung-after", "1h")
+	first := workers(t)
+	if len(first) != 1 {
+		t.Fatalf("workers %v, want one that is stuck", first)
+	}
+	// It is a fault after the wait only, it stays the only worker, and another run of the check does not hang.
+	i.want(target, stillStuck, "-hung-after", "1h")
+	i.want(target, hungDriver, "-hung-after", "50ms")
+	i.want("fine", hungDriver, "-hung-after", "50ms")
+	if now := workers(t); len(now) != 1 || now[0] != first[0] {
+		t.Errorf("workers %v, want only %v", now, first)
+	}
+
+	// A driver that is being changed, or an operator at work, start the wait again.
+	i.want("fine", stillStuck, "-hung-after", "50ms", "-driver", "")
+	i.want("fine", stillStuck, "-hung-after", "50ms", "-driver", "d 2")
+	i.want("fine", hungDriver, "-hung-after", "50ms", "-driver", "d 2")
+	mark := filepath.Join(i.state, "maintenance")
+	write(t, mark, "")
+	i.want("fine", "unknown: maintenance, and nothing is known from before it")
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	i.want("fine", stillStuck, "-hung-after", "20s", "-driver", "d 2")
+
+	mount.thaw()
+	eventually(t, "the worker is gone", func() bool { return len(workers(t)) == 0 })
+	i.want("fine", "fine")
+}
+
+func TestJudgeOfAStuckWorker(t *testing.T) {
+	const m = time.Minute
+	tests := map[string]struct {
+		c       call
+		now     time.Duration
+		lives   bool
+		driver  string
+		fault   bool
+		changed bool
+	}{
+		"killed long ago and alive": {call{Until: 10 * m, Driver: "d"}, 15 * m, true, "d", true, false},
+		"not long enough":           {call{Until: 10 * m, Driver: "d"}, 15*m - 1, true, "d", false, false},
+		"dead":                      {call{Until: 10 * m, Driver: "d"}, 15 * m, false, "d", false, false},
+		"driver gone":               {call{Until: 10 * m, Driver: "d"}, 15 * m, true, "", false, true},
+		"never a driver":            {call{Until: 10 * m}, 15 * m, true, "", false, true},
+		"another driver":            {call{Until: 10 * m, Driver: "d"}, 15 * m, true, "e", false, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			fault, changed := test.c.judge(test.now, 5*m, test.lives, test.driver)
+			if fault != test.fault || changed != test.changed {
+				t.Errorf("fault %v, changed %v", fault, changed)
+			}
+			if changed && (test.c.Until != test.now || test.c.Driver != test.driver) {
+				t.Errorf("the wait was not started again: %+v", test.c)
+			}
+		})
+	}
+}
+
+func TestModuleIsTheDriverOnlyWhileItIsLive(t *testing.T) {
+	sysfs := t.TempDir()
+	dir := filepath.Join(sysfs, "module", "nvidia")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for state, want := range map[string]string{"live\n": "nvidia 550.163.01", "going\n": "", "coming\n": ""} {
+		write(t, filepath.Join(dir, "version"), "550.163.01\n")
+		write(t, filepath.Join(dir, "initstate"), state)
+		if got := Module(sysfs, "nvidia"); got != want {
+			t.Errorf("%s: %q, want %q", state, got, want)
+		}
+	}
+	if got := Module(sysfs, "absent"); got != "" {
+		t.Errorf("absent module: %q", got)
+	}
+}
+
+// workers returns the workers of isolatedPlugin, dead ones aside.
+func workers(t *testing.T) (groups []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		data, _ := os.ReadFile(path)
+		if s, err := parseStat(string(data)); err == nil && s.name == "isolated" && lives(s.group) {
+			groups = append(groups, s.group)
+		}
+	}
+	return groups
+}
+
+// frozen is a mounted filesystem on which every write sleeps until it is thawed.
+type frozen struct {
+	t    *testing.T
+	dir  string
+	root *os.File
+}
+
+func frozenMount(t *testing.T) *frozen {
+	t.Helper()
+	dir := t.TempDir()
+	image := filepath.Join(t.TempDir(), "image")
+	for _, args := range [][]string{
+		{"truncate", "-s", "8M", image}, {"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+	}
+	root, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &frozen{t, dir, root}
+	if err := unix.IoctlSetInt(int(root.Fd()), fifreeze, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.thaw()
+		root.Close()
+		eventually(t, "the filesystem can be unmounted", func() bool { return unix.Unmount(dir, 0) == nil })
+	})
+	return f
+}
+
+// FIFREEZE and FITHAW of linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int).
+const fifreeze, fithaw = 0xc0045877, 0xc0045878
+
+func (f *frozen) thaw() {
+	if err := unix.IoctlSetInt(int(f.root.Fd()), fithaw, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		f.t.Error(err)
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
