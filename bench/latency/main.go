@@ -83,13 +83,18 @@ type bench struct {
 	progress io.Writer
 	timeline *timeline.Timeline
 
-	exit, event, condition, taint        []time.Duration // from the write to ours
-	theirEvent, theirCondition           []time.Duration // from the write to the log monitor's
-	conditionDifference, eventDifference []time.Duration // ours less theirs, fault by fault
-	toTaint                              []time.Duration // from our condition to the taint
+	witness *witness
+
+	readable, exit, event, condition, taint []time.Duration // from the write to the record and to ours
+	theirEvent, theirCondition              []time.Duration // from the write to the log monitor's
+	eventDifference, conditionDifference    []time.Duration // ours less theirs, fault by fault
+	toTaint                                 []time.Duration // from our condition to the taint
 }
 
-func (b *bench) prepare(ctx context.Context) error {
+func (b *bench) prepare(ctx context.Context) (err error) {
+	if b.witness, err = newWitness(); err != nil {
+		return err
+	}
 	if err := b.AddThisMachine(ctx, node); err != nil {
 		return err
 	}
@@ -151,6 +156,20 @@ func (b *bench) fault(ctx context.Context, npd *cluster.Process, i int) error {
 	// The log monitor never clears its condition and says nothing about a second fault with the same reason, so the
 	// reasons take turns.
 	rank := i % 2
+	if err := b.witness.drain(); err != nil {
+		return err
+	}
+	type sight struct {
+		at  time.Time
+		err error
+	}
+	readable := make(chan sight, 1)
+	seeing, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	go func() {
+		at, err := b.witness.await(seeing, gpu)
+		readable <- sight{at, err}
+	}()
 	written, err := b.log.Write(fmt.Sprintf("NVRM: Xid (PCI:%s): 119, pid=1234, name=rank%d, Timeout after 6s of waiting for RPC response from GPU0 GSP!", gpu, rank))
 	if err != nil {
 		return err
@@ -169,6 +188,11 @@ func (b *bench) fault(ctx context.Context, npd *cluster.Process, i int) error {
 	if err != nil {
 		return err
 	}
+	first := <-readable
+	if first.err != nil {
+		return first.err
+	}
+	b.readable = append(b.readable, first.at.Sub(written))
 	b.exit = append(b.exit, exit.Sub(written))
 	b.event = append(b.event, event.After)
 	b.condition = append(b.condition, condition.After)
@@ -201,6 +225,7 @@ func (b *bench) follow(ctx context.Context, begun time.Time, chains ...[]*timeli
 
 func (b *bench) rows() []row {
 	return []row{
+		{"write to record readable (the kernel's share)", b.readable, 0},
 		{"write to exit of the plugin", b.exit, 10 * time.Millisecond},
 		{"write to Event seen in a watch", b.event, 0},
 		{"write to Event, NPD's log monitor", b.theirEvent, 0},
