@@ -49,13 +49,13 @@ func Parse(line string) (Record, error) {
 		Severity: int(prefix & 7),
 		Seq:      seq,
 		Time:     time.Duration(usec) * time.Microsecond,
-		Body:     unescape(strings.TrimRight(body, "\r\n")),
+		Body:     Unescape(strings.TrimRight(body, "\r\n")),
 	}, nil
 }
 
-// unescape undoes the escapes of the kernel's msg_print_ext_body: bytes outside printable ASCII and the backslash
+// Unescape undoes the escapes of the kernel's msg_print_ext_body: bytes outside printable ASCII and the backslash
 // are written as \xNN.
-func unescape(s string) string {
+func Unescape(s string) string {
 	if !strings.Contains(s, `\x`) {
 		return s
 	}

@@ -31,6 +31,11 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	if err := p.Parse(args); err != nil {
 		return say(stdout, unknown("%v", err))
 	}
+	for _, pr := range p.prints {
+		if pr.set {
+			return printText(stdout, pr.text, p.Args())
+		}
+	}
 	if p.NArg() > 0 && !p.clear {
 		return say(stdout, unknown("unexpected argument %q", p.Arg(0)))
 	}
@@ -38,9 +43,6 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	defer stop()
 
 	switch {
-	case p.version:
-		fmt.Fprintln(stdout, p.Name(), version())
-		return OK
 	case p.clear:
 		return clearLatch(ctx, p, c, stdout)
 	case os.Getenv(workerEnv) != "" && c.Driver != nil:
@@ -69,6 +71,15 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 func say(stdout io.Writer, a answer) Status {
 	fmt.Fprintln(stdout, a.Message)
 	return a.Status
+}
+
+func printText(stdout io.Writer, text func([]string) (string, error), args []string) Status {
+	out, err := text(args)
+	if err != nil {
+		return say(stdout, unknown("%v", err))
+	}
+	fmt.Fprint(stdout, out)
+	return OK
 }
 
 func version() string {

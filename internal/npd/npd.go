@@ -73,8 +73,22 @@ type Plugin struct {
 	// MinRepair is the weakest class that makes a problem.
 	MinRepair conditions.Repair
 
-	snapshot             string
-	dump, clear, version bool
+	snapshot    string
+	dump, clear bool
+	prints      []*printer
+}
+
+// printer is a flag that prints a text instead of looking.
+type printer struct {
+	set  bool
+	text func(args []string) (string, error)
+}
+
+// Print adds a flag that, instead of a look, prints a text made from the arguments after the flags and exits 0.
+func (p *Plugin) Print(name, usage string, text func(args []string) (string, error)) {
+	pr := &printer{text: text}
+	p.BoolVar(&pr.set, name, false, usage)
+	p.prints = append(p.prints, pr)
 }
 
 // New returns a plugin with the common flags.
@@ -90,7 +104,9 @@ func New(name, about string) *Plugin {
 	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")
 	p.BoolVar(&p.clear, "clear", false, "forget latched faults, or those of the subject given as argument")
-	p.BoolVar(&p.version, "version", false, "print the version and exit 0")
+	p.Print("version", "print the version and exit 0", func([]string) (string, error) {
+		return name + " " + version() + "\n", nil
+	})
 	p.Usage = func() {
 		fmt.Fprintf(p.Output(), "%s %s\nexit 0 healthy, 1 problem, 2 cannot tell\n", name, about)
 		p.PrintDefaults()

@@ -17,6 +17,8 @@ import (
 type Store[T any] struct {
 	Path   string
 	BootID string
+	// Carry, if set, makes what a new boot starts with from the state of the boot before.
+	Carry func(T) T
 
 	memory T
 }
@@ -96,7 +98,10 @@ func (s *Store[T]) load() (T, error) {
 		return none, os.Rename(s.Path, aside)
 	}
 	if file.BootID != s.BootID {
-		return none, nil
+		if s.Carry == nil {
+			return none, nil
+		}
+		return s.Carry(file.State), nil
 	}
 	return file.State, nil
 }

@@ -3,6 +3,7 @@ package xid
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,114 +14,177 @@ import (
 // settle is how long a line waits for the lines that the driver prints beside it and that decide what it means.
 const settle = 2 * time.Second
 
-// Fault is the worst that stands against one GPU.
+// Fault is the worst that stands against one GPU, NVSwitch link or other piece of hardware.
 type Fault struct {
-	Device string            `json:"device"`
-	Kind   Kind              `json:"kind"`
-	Code   int               `json:"code,omitempty"`
-	Repair conditions.Repair `json:"repair"`
-	Text   string            `json:"text"`
-	Time   time.Time         `json:"time,omitzero"`
+	// Subject is what it stands against, e.g. "gpu 0000:4e:00" or "nvswitch 0000:05:00 link 32".
+	Subject string            `json:"subject"`
+	Kind    Kind              `json:"kind"`
+	Code    int               `json:"code,omitempty"`
+	Repair  conditions.Repair `json:"repair"`
+	Text    string            `json:"text"`
+	Time    time.Time         `json:"time,omitzero"`
+	// SeenBoots counts the boots in which the subject showed the code, this one included.
+	SeenBoots int `json:"seenBoots,omitempty"`
 }
 
 // Finding is the fault in the message's form.
 func (f Fault) Finding() conditions.Finding {
-	return conditions.Finding{Repair: f.Repair, Subject: "gpu " + f.Device, Text: f.Text}
+	return conditions.Finding{Repair: f.Repair, Subject: f.Subject, Text: f.Text}
 }
 
-// Judge says what stands against each GPU, given all events of this boot in order and the kernel's monotonic clock.
-// The worst class wins and, within a class, the event that came first, so that the answer is stable. Lines that are
-// still settling do not count yet.
-func Judge(events []Event, now time.Duration) []Fault {
+// subject is what the event stands against.
+func (e Event) subject() string {
+	switch e.Kind {
+	case KindHardware:
+		return e.Device
+	case KindPeermem:
+		return "nvidia-peermem"
+	case KindSXid:
+		if e.Link != "" {
+			return "nvswitch " + e.Device + " link " + e.Link
+		}
+		return "nvswitch " + e.Device
+	}
+	return "gpu " + e.Device
+}
+
+// Case is all that is judged.
+type Case struct {
+	// Events are those of this boot, in order.
+	Events []Event
+	// Now is the kernel's monotonic clock.
+	Now time.Duration
+	// GPUs is what is known of each GPU, by Device.
+	GPUs map[string]GPU
+	// Overrides are the site's own classes.
+	Overrides Overrides
+}
+
+// GPU is what the driver says of a GPU apart from faults.
+type GPU struct {
+	UUID string `json:"uuid,omitempty"`
+	// Index is the device minor number, the N of /dev/nvidiaN; empty when not known.
+	Index string `json:"index,omitempty"`
+	Model string `json:"model,omitempty"`
+	// MIG says that the GPU is partitioned.
+	MIG bool `json:"mig,omitempty"`
+}
+
+// Judge says what stands against each subject. The worst class wins and, within a class, the event that came first, so
+// that the answer is stable. Lines that are still settling do not count yet.
+func (c Case) Judge() []Fault {
 	worst := map[string]Fault{}
-	cleared := map[string]int{} // index of the event after which a GPU's history counts
-	clearGPU := func(device string, i int) {
-		cleared[device] = i
-		if worst[device].Repair <= conditions.ResetGPU {
-			delete(worst, device)
+	cleared := map[string]int{} // index of the event after which a subject's history counts
+	clear := func(subject string, i int) {
+		cleared[subject] = i
+		if worst[subject].Repair <= conditions.ResetGPU {
+			delete(worst, subject)
 		}
 	}
-	for i, e := range events {
-		if e.Kind == KindDriver {
-			for _, other := range events[:i] {
-				clearGPU(other.Device, i)
+	for i, e := range c.Events {
+		switch {
+		case e.Kind == KindUnload:
+		case e.Kind == KindDriver:
+			for _, other := range c.Events[:i] {
+				if other.Kind != KindHardware {
+					clear(other.subject(), i)
+				}
 			}
-			continue
-		}
-		if e.clears() {
-			clearGPU(e.Device, i)
-			continue
-		}
-		if e.settling(now) {
-			continue
-		}
-		repair, text := classify(events, cleared[e.Device], i)
-		if e.Injected {
-			text += " (injected)"
-		}
-		if repair > worst[e.Device].Repair {
-			worst[e.Device] = Fault{e.Device, e.Kind, e.Code, repair, text, e.Time}
+		case e.clears():
+			clear(e.subject(), i)
+		case e.settling(c.Now):
+		default:
+			subject := e.subject()
+			repair, text := c.classify(cleared[subject], i)
+			if e.Injected {
+				text += " (injected)"
+			}
+			if repair > worst[subject].Repair {
+				worst[subject] = Fault{Subject: subject, Kind: e.Kind, Code: e.Code, Repair: repair, Text: text, Time: e.Time}
+			}
 		}
 	}
-	var faults []Fault
-	for _, f := range worst {
-		faults = append(faults, f)
-	}
+	faults := slices.Collect(maps.Values(worst))
 	slices.SortFunc(faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(b.Repair, a.Repair), cmp.Compare(a.Device, b.Device))
+		return cmp.Or(cmp.Compare(b.Repair, a.Repair), cmp.Compare(a.Subject, b.Subject))
 	})
 	return faults
 }
 
+// Classified returns the events with the class that each has alone.
+func (c Case) Classified() []Event {
+	events := slices.Clone(c.Events)
+	for i, e := range events {
+		if e.Kind != KindDriver && e.Kind != KindUnload && !e.clears() {
+			events[i].Repair, _ = c.classify(0, i)
+		}
+	}
+	return events
+}
+
 // clears tells an Xid 154 that withdraws the GPU's recovery action.
 func (e Event) clears() bool {
-	if e.Kind != KindXid || e.Code != 154 || e.Action == nil {
-		return false
-	}
 	a, known := e.Action.recovery()
-	return known && a.repair == 0
+	return e.Kind == KindXid && known && a.repair == 0
 }
 
 // settling tells a line whose class still depends on what follows it. A line from the future is no live one.
 func (e Event) settling(now time.Duration) bool {
-	if e.Kind != KindXid || e.Code != 48 && e.Code != 45 {
-		return false
-	}
+	entry, _ := Lookup(e.Code)
+	waits := e.Kind == KindXid && (entry.Rule == "settle" || entry.Rule == "cause") || e.Kind == KindSXid && e.Code == ltssmFaultUp
 	age := now - e.At
-	return age >= 0 && age < settle
+	return waits && age >= 0 && age < settle
 }
 
-// classify gives the class and the words for event i; events from index since on count as the GPU's history.
-func classify(events []Event, since, i int) (conditions.Repair, string) {
-	e := events[i]
+// classify gives the class and the words for event i; events from index since on count as the subject's history.
+func (c Case) classify(since, i int) (conditions.Repair, string) {
+	e := c.Events[i]
+	repair, text := c.byRules(since, i)
+	if class, ok := c.Overrides.lookup(e.Kind, e.Code); ok {
+		return class, text
+	}
+	return repair, text
+}
+
+func (c Case) byRules(since, i int) (conditions.Repair, string) {
+	e := c.Events[i]
 	switch e.Kind {
 	case KindLost:
 		return conditions.Reboot, "GPU has fallen off the bus"
 	case KindInit:
 		return conditions.Reboot, "RmInitAdapter failed"
+	case KindPeermem:
+		return conditions.Monitor, e.Text
+	case KindHardware:
+		return hardwareRepair(e), e.Text
+	case KindSXid:
+		return classifySXid(c.Events, e)
 	}
 	entry, _ := Lookup(e.Code)
 	repair, text := entry.Repair, entry.Text
 	switch entry.Rule {
 	case "settle":
-		if e.beside(events, 94) && !e.beside(events, 64) && !e.beside(events, 95) {
+		if e.beside(c.Events, 94) && !e.beside(c.Events, 64) && !e.beside(c.Events, 95) {
 			repair = conditions.RestartApp
 		}
 	case "cause":
 		if e.Cause != 0 {
-			repair, text = inherit(events, since, i), fmt.Sprintf("%s, caused by Xid %d", text, e.Cause)
+			repair, text = c.inherit(since, i), fmt.Sprintf("%s, caused by Xid %d", text, e.Cause)
 		}
 	case "text":
-		repair, text = conditions.Inspect, "recovery action not understood"
-		if e.Action != nil {
-			text = "recovery action " + e.Action.Name
-			if a, known := e.Action.recovery(); known {
-				repair, text = a.repair, "recovery action "+a.name
-			}
-		}
+		repair, text = e.Action.classify()
 	case "episodes":
-		if recurs(events[:i+1], since, e) {
+		if recurs(c.Events[:i+1], since, e) {
 			repair, text = conditions.Inspect, text+", recurring with several applications"
+		}
+	case "registers":
+		repair, text = classify74(c.Events, i)
+	case "nvlink5":
+		repair, text = classifyNVLink5(e, text)
+	case "uncontained":
+		// Without MIG an A100 cannot reset one GPU of the board alone after this (NVIDIA's GPU debug guidelines).
+		if g := c.GPUs[e.Device]; strings.Contains(g.Model, "A100") && !g.MIG && e.MIG == "" {
+			repair = conditions.Reboot
 		}
 	}
 	return repair, fmt.Sprintf("Xid %d %s", e.Code, text)
@@ -138,17 +202,18 @@ func (e Event) near(o Event, d time.Duration) bool {
 	return e.At-o.Last <= d && o.At-e.Last <= d
 }
 
-// inherit gives an Xid 45 the class of the Xid that caused it: as judged on this GPU, else by the catalogue.
-func inherit(events []Event, since, i int) conditions.Repair {
-	e := events[i]
+// inherit gives an Xid 45 the class of the Xid that caused it: as judged on this GPU, else by the catalogue. Of an
+// NVLink5 error only a reset is inherited; what else it was, a person must look at.
+func (c Case) inherit(since, i int) conditions.Repair {
+	e := c.Events[i]
 	entry, _ := Lookup(e.Cause)
 	if entry.Rule == "cause" {
 		return conditions.Monitor
 	}
 	repair := entry.Repair
 	for j := since; j < i; j++ {
-		if o := events[j]; o.Kind == KindXid && o.Code == e.Cause && o.Device == e.Device {
-			if r, _ := classify(events, since, j); r > repair {
+		if o := c.Events[j]; o.Kind == KindXid && o.Code == e.Cause && o.Device == e.Device {
+			if r, _ := c.classify(since, j); r > repair {
 				repair = r
 			}
 		}
@@ -207,8 +272,23 @@ var recoveries = []struct {
 	7: {recovery{"System Reboot", conditions.Reboot}, []string{"system reboot", "os reboot"}},
 }
 
+// classify gives the class of an Xid 154 and the words for it.
+func (a Action) classify() (conditions.Repair, string) {
+	r, known := a.recovery()
+	switch {
+	case known:
+		return r.repair, "recovery action " + r.name
+	case a.Name != "":
+		return conditions.Inspect, "recovery action " + clip(a.Name)
+	}
+	return conditions.Inspect, "recovery action not understood"
+}
+
 // recovery looks the action up by value and, if the value is not known, by name.
 func (a Action) recovery() (recovery, bool) {
+	if a.Name == "" {
+		return recovery{}, false
+	}
 	if a.Value >= 0 && a.Value < len(recoveries) {
 		return recoveries[a.Value].recovery, true
 	}

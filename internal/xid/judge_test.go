@@ -38,6 +38,11 @@ const (
 	driverLoad    = "loading NVIDIA UNIX x86_64 Kernel Module  570.86.15"
 )
 
+// short shortens a subject: gpu a, switch link.
+func short(subject string) string {
+	return strings.NewReplacer("gpu 0000:0", "", ":00", "", "nvswitch 0000:0", "switch ").Replace(subject)
+}
+
 func to(action string) string { return "154, GPU recovery action changed from 0x0 (None) to " + action }
 
 func TestJudge(t *testing.T) {
@@ -142,8 +147,8 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := log(t, test.lines...)
 			var got []string
-			for _, f := range Judge(s.Events, time.Duration(test.now*float64(time.Second))) {
-				got = append(got, fmt.Sprint(f.Repair, " ", f.Device[6:7], " ", f.Text))
+			for _, f := range (Case{Events: s.Events, Now: time.Duration(test.now * float64(time.Second))}).Judge() {
+				got = append(got, fmt.Sprint(f.Repair, " ", short(f.Subject), " ", f.Text))
 			}
 			if strings.Join(got, ", ") != test.want {
 				t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), test.want)
@@ -157,7 +162,7 @@ func TestInjectedRecordsSaySo(t *testing.T) {
 	e.Injected = true
 	s := State{}
 	s.Add(e)
-	if got := Judge(s.Events, 0)[0].Text; got != "Xid 79 GPU has fallen off the bus (injected)" {
+	if got := (Case{Events: s.Events}).Judge()[0].Text; got != "Xid 79 GPU has fallen off the bus (injected)" {
 		t.Error(got)
 	}
 	if !s.DropInjected() || len(s.Events) != 0 || s.DropInjected() {
@@ -187,7 +192,7 @@ func TestTheStateIsBoundedAndTheWorstStays(t *testing.T) {
 	if len(s.Events) != maxEvents || s.Dropped != 2*maxEvents+1 {
 		t.Errorf("%d events, %d dropped", len(s.Events), s.Dropped)
 	}
-	if f := Judge(s.Events, 0)[0]; f.Code != 79 {
+	if f := (Case{Events: s.Events}).Judge()[0]; f.Code != 79 {
 		t.Errorf("the worst was dropped: %+v", f)
 	}
 }
@@ -203,7 +208,7 @@ func TestClear(t *testing.T) {
 	if got := s.Clear("", 9); len(got) != 1 || got[0] != "gpu 0000:0b:00" {
 		t.Errorf("cleared %q", got)
 	}
-	if faults := Judge(s.Events, time.Hour); len(faults) != 0 {
+	if faults := (Case{Events: s.Events, Now: time.Hour}).Judge(); len(faults) != 0 {
 		t.Errorf("still %+v", faults)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 // Kind tells what sort of driver line an event came from.
@@ -18,29 +20,35 @@ const (
 	KindLost Kind = "lost"
 	// KindInit is a failed RmInitAdapter: the driver could not bring the GPU up.
 	KindInit Kind = "init"
-	// KindDriver is a driver load; it clears what a reset clears, on all GPUs.
+	// KindSXid is `nvidia-nvswitch0: SXid (PCI:...): N, ...`: an NVSwitch error.
+	KindSXid Kind = "sxid"
+	// KindPeermem is nvidia-peermem's "invalid context".
+	KindPeermem Kind = "peermem"
+	// KindHardware is a line of another part of the kernel that tells of failing hardware, see hardware.go.
+	KindHardware Kind = "hardware"
+	// KindDriver is a driver load; it clears what a reset clears, on all GPUs and switches.
 	KindDriver Kind = "driver"
+	// KindUnload is a driver unload.
+	KindUnload Kind = "unload"
 )
 
 // Event is one line of the driver, or a burst of equal ones.
 type Event struct {
 	Kind Kind `json:"kind"`
-	// Code is the Xid number; 0 for other kinds.
-	Code int `json:"code,omitempty"`
-	// Device is the PCI address without the function, lower case, e.g. 0000:4e:00.
-	Device string `json:"device,omitempty"`
-	// MIG is the instance that the line names, e.g. "GPU-I:05"; empty for the whole GPU.
-	MIG string `json:"mig,omitempty"`
-	// Process is the process name that the line gives; empty when the driver did not know it.
-	Process string `json:"process,omitempty"`
+	// Code is the Xid or SXid number; 0 for other kinds.
+	Code int `json:"code"`
+	// Device is the PCI address without the function, lower case, e.g. 0000:4e:00; for hardware lines whatever the line
+	// names.
+	Device string `json:"device"`
+	// Repair is the class that the judge gives to this event alone; it is filled in for a dump.
+	Repair conditions.Repair `json:"repair,omitempty"`
 	// Cause is N of "caused by previous Xid N".
-	Cause int `json:"cause,omitempty"`
-	// Action is the new recovery action of an Xid 154.
-	Action *Action `json:"action,omitempty"`
-	// Unit is where on the GPU an Xid 13 happened, e.g. "GPC 10, TPC 1".
-	Unit string `json:"unit,omitempty"`
+	Cause int `json:"cause"`
+	// MIG is the instance that the line names, e.g. "GPU-I:05"; empty for the whole GPU.
+	MIG string `json:"mig"`
 	// Text is what the driver says after the number, process and pid left out.
 	Text string `json:"text"`
+	Detail
 
 	// At and Last are the kernel's monotonic clock at the first and the last line of a burst of Count lines.
 	At    time.Duration `json:"at"`
@@ -52,11 +60,30 @@ type Event struct {
 	Injected bool `json:"injected,omitempty"`
 }
 
+// Detail is what decides the class of some events. It is comparable: two lines with equal details say the same thing.
+type Detail struct {
+	// Process is the process name that the line gives; empty when the driver did not know it.
+	Process string `json:"process,omitempty"`
+	// Action is the new recovery action of an Xid 154.
+	Action Action `json:"action,omitzero"`
+	// Unit is where an Xid 13 happened, e.g. "GPC 10, TPC 1", and the unit of an NVLink5 error, e.g. "RLW_RXPIPE".
+	Unit string `json:"unit,omitempty"`
+	// Severity is the line's own word, for NVLink5 errors and SXids: "Fatal", "Non-fatal", ...
+	Severity string `json:"severity,omitempty"`
+	// Link is the NVLink that the line names, e.g. "14"; "-1" is what the driver prints for none in particular.
+	Link string `json:"link,omitempty"`
+	// Registers are the words in parentheses of an Xid 74 and the first two of an NVLink5 error.
+	Registers [7]uint32 `json:"registers,omitzero"`
+	// Registered counts the Registers that the line has.
+	Registered int `json:"registered,omitempty"`
+}
+
 // Action is a recovery action as Xid 154 prints it: 0x4 (Drain and Reset).
 type Action struct {
 	// Value is NVML's nvmlDeviceGpuRecoveryAction number; -1 if the line has none that can be read.
-	Value int    `json:"value"`
-	Name  string `json:"name"`
+	Value int `json:"value"`
+	// Name is the line's; empty for an event without an action.
+	Name string `json:"name"`
 }
 
 // The line formats are those of the driver's own source; the same numbers are used in docs and tests:
@@ -70,8 +97,10 @@ type Action struct {
 //	8  NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus ...
 //	9  NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)
 //	10 NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)
+//	11 ... 94, Contained: CE User Channel (0x9). RST: No, D-RST: No
+//	12 nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
 var (
-	xidLine = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]+)(?:[, ]\s*(.*))?$`)
+	xidLine = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]{1,9})(?:[, ]\s*(.*))?$`)
 	process = regexp.MustCompile(`^(?:pid=('?<?[^',]*>?'?))?(?:, )?(?:name=(.*?))?(?:, |$)`)
 	caused  = regexp.MustCompile(`caused by previous Xid ([0-9]+)`)
 	action  = regexp.MustCompile(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
@@ -80,34 +109,61 @@ var (
 	probe   = regexp.MustCompile(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])?\b[^;]*fallen off the bus`)
 	initial = regexp.MustCompile(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
 	driver  = regexp.MustCompile(`^NVRM: loading NVIDIA UNIX (.*)$`)
+
+	identity = regexp.MustCompile(`^NVRM: GPU at PCI:(` + bdf + `): (GPU-[0-9a-fA-F-]{36})`)
 )
 
 const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
 
-// Parse reads the body of one kernel log record. ok is false for a line that says nothing about the health of a GPU.
+// Parse reads the body of one kernel log record. ok is false for a line that says nothing about the health of hardware.
 // The driver's text must start the body: an audit line that quotes it, or a process of that name, is not the driver.
 func Parse(body string) (e Event, ok bool) {
-	if !strings.HasPrefix(body, "NVRM: ") {
-		return Event{}, false
+	switch {
+	case strings.HasPrefix(body, "NVRM: "):
+		return parseDriver(body)
+	case strings.HasPrefix(body, "nvidia-nvswitch"):
+		return parseSXid(firstLine(body))
+	case strings.HasPrefix(body, "nvidia-nvlink: Unregistered Nvlink Core"):
+		return Event{Kind: KindUnload, Text: "driver unloaded"}, true
+	case strings.HasPrefix(body, "nvidia-peermem ") && strings.Contains(body, "invalid context"):
+		return Event{Kind: KindPeermem, Text: "invalid context"}, true
 	}
-	flat := strings.ReplaceAll(body, "\nNVRM: ", " ")
-	flat, _, _ = strings.Cut(flat, "\n")
-	if m := xidLine.FindStringSubmatch(flat); m != nil {
+	return parseHardware(firstLine(body))
+}
+
+func firstLine(body string) string {
+	line, _, _ := strings.Cut(body, "\n")
+	return line
+}
+
+func parseDriver(body string) (Event, bool) {
+	// One record may hold several lines, each with the driver's name before it (format 8).
+	line := firstLine(strings.ReplaceAll(body, "\nNVRM: ", " "))
+	if m := xidLine.FindStringSubmatch(line); m != nil {
 		return parseXid(m[1], m[2], m[3], m[4])
 	}
-	if m := lost.FindStringSubmatch(flat); m != nil {
-		return Event{Kind: KindLost, Device: device(m[1]), Text: "GPU has fallen off the bus"}, true
+	if m := lost.FindStringSubmatch(line); m != nil {
+		return Event{Kind: KindLost, Device: Device(m[1]), Text: "GPU has fallen off the bus"}, true
 	}
-	if m := probe.FindStringSubmatch(flat); m != nil {
-		return Event{Kind: KindLost, Device: device(m[1]), Text: "GPU has fallen off the bus"}, true
+	if m := probe.FindStringSubmatch(line); m != nil {
+		return Event{Kind: KindLost, Device: Device(m[1]), Text: "GPU has fallen off the bus"}, true
 	}
-	if m := initial.FindStringSubmatch(flat); m != nil {
-		return Event{Kind: KindInit, Device: device(m[1]), Text: "RmInitAdapter failed " + m[2]}, true
+	if m := initial.FindStringSubmatch(line); m != nil {
+		return Event{Kind: KindInit, Device: Device(m[1]), Text: "RmInitAdapter failed " + m[2]}, true
 	}
-	if m := driver.FindStringSubmatch(flat); m != nil {
+	if m := driver.FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindDriver, Text: m[1]}, true
 	}
 	return Event{}, false
+}
+
+// ParseIdentity reads `NVRM: GPU at PCI:0000:4e:00: GPU-<uuid>`, which the driver prints once per GPU before its first
+// Xid.
+func ParseIdentity(body string) (gpu, uuid string, ok bool) {
+	if m := identity.FindStringSubmatch(body); m != nil {
+		return Device(m[1]), m[2], true
+	}
+	return "", "", false
 }
 
 func parseXid(address, mig, code, text string) (Event, bool) {
@@ -115,7 +171,7 @@ func parseXid(address, mig, code, text string) (Event, bool) {
 	if err != nil {
 		return Event{}, false
 	}
-	e := Event{Kind: KindXid, Code: n, Device: device(address), MIG: strings.TrimSpace(mig)}
+	e := Event{Kind: KindXid, Code: n, Device: Device(address), MIG: strings.TrimSpace(mig)}
 	if m := process.FindStringSubmatch(text); m != nil {
 		text = text[len(m[0]):]
 		if name := strings.Trim(m[2], "'"); name != "" && name != "<unknown>" && name != "unknown" {
@@ -127,25 +183,31 @@ func parseXid(address, mig, code, text string) (Event, bool) {
 		// A number too large for an int stays 0, which is "no cause named".
 		e.Cause, _ = strconv.Atoi(m[1])
 	}
-	if n == 13 {
+	switch entry, _ := Lookup(n); entry.Rule {
+	case "episodes":
 		e.Unit = strings.TrimPrefix(unit.FindString(text), "(")
-	}
-	if n == 154 {
+	case "text":
 		if m := action.FindStringSubmatch(text); m != nil {
-			e.Action = &Action{Value: -1, Name: m[2]}
+			e.Action = Action{Value: -1, Name: m[2]}
 			if v, err := strconv.ParseInt(m[1], 16, 32); err == nil {
 				e.Action.Value = int(v)
 			}
 		}
+	case "registers":
+		e.parseRegisters()
+	case "nvlink5":
+		e.parseNVLink5()
 	}
 	return e, true
 }
 
-// device normalises a PCI address: lower case and a domain of four digits, as the kernel prints it. NVML prints eight.
-func device(address string) string {
+// Device normalises a PCI address: lower case, a domain of four digits, as the kernel prints it, and no function. NVML
+// prints eight digits of domain.
+func Device(address string) string {
 	domain, rest, _ := strings.Cut(strings.ToLower(address), ":")
 	if len(domain) > 4 {
 		domain = strings.TrimLeft(domain[:len(domain)-4], "0") + domain[len(domain)-4:]
 	}
+	rest, _, _ = strings.Cut(rest, ".")
 	return domain + ":" + rest
 }

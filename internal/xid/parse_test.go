@@ -16,7 +16,7 @@ func TestParse(t *testing.T) {
 	}{
 		"1 with a process": {
 			"NVRM: Xid (PCI:0000:2b:00): 31, pid=1942, name=pt_main_thread, channel 0x00000002, intr 00000000. MMU Fault",
-			Event{Kind: KindXid, Code: 31, Device: "0000:2b:00", Process: "pt_main_thread", Text: "channel 0x00000002, intr 00000000. MMU Fault"},
+			Event{Kind: KindXid, Code: 31, Device: "0000:2b:00", Detail: Detail{Process: "pt_main_thread"}, Text: "channel 0x00000002, intr 00000000. MMU Fault"},
 		},
 		"1 with a process that the driver does not know": {
 			"NVRM: Xid (PCI:0000:4e:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected",
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		},
 		"5 caused by another": {
 			"NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
-			Event{Kind: KindXid, Code: 45, Device: "0000:dc:00", Process: "python3", Cause: 149, Text: "Ch 00000001 caused by previous Xid 149"},
+			Event{Kind: KindXid, Code: 45, Device: "0000:dc:00", Detail: Detail{Process: "python3"}, Cause: 149, Text: "Ch 00000001 caused by previous Xid 149"},
 		},
 		"7 lost": {
 			"NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", Event{Kind: KindLost, Device: "0000:91:00", Text: "GPU has fallen off the bus"},
@@ -64,11 +64,11 @@ func TestParse(t *testing.T) {
 		},
 		"10 recovery action": {
 			"NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)",
-			Event{Kind: KindXid, Code: 154, Device: "0018:01:00", Action: &Action{4, "Drain and Reset"}, Text: "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"},
+			Event{Kind: KindXid, Code: 154, Device: "0018:01:00", Detail: Detail{Action: Action{4, "Drain and Reset"}}, Text: "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"},
 		},
 		"where a 13 happened": {
 			"NVRM: Xid (PCI:0000:38:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 10, TPC 1, SM 1): Out Of Range Address",
-			Event{Kind: KindXid, Code: 13, Device: "0000:38:00", Unit: "GPC 10, TPC 1", Text: "Graphics SM Warp Exception on (GPC 10, TPC 1, SM 1): Out Of Range Address"},
+			Event{Kind: KindXid, Code: 13, Device: "0000:38:00", Detail: Detail{Unit: "GPC 10, TPC 1"}, Text: "Graphics SM Warp Exception on (GPC 10, TPC 1, SM 1): Out Of Range Address"},
 		},
 		"eight digits of domain, upper case": {
 			"NVRM: Xid (PCI:00000000:4E:00): 79, x", Event{Kind: KindXid, Code: 79, Device: "0000:4e:00", Text: "x"},
@@ -130,7 +130,7 @@ func FuzzParse(f *testing.F) {
 		}
 		var s State
 		s.Add(e)
-		for _, fault := range Judge(s.Events, e.At+settle) {
+		for _, fault := range (Case{Events: s.Events, Now: e.At + settle}).Judge() {
 			if fault.Repair == 0 || fault.Text == "" {
 				t.Fatalf("%q was judged %+v", body, fault)
 			}

@@ -1,9 +1,12 @@
 package xid
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 const (
@@ -22,6 +25,77 @@ type State struct {
 	// Dropped counts events that did not fit.
 	Dropped int     `json:"dropped,omitempty"`
 	Events  []Event `json:"events,omitempty"`
+	// UUIDs are what the driver says of each GPU's identity, by Device.
+	UUIDs map[string]string `json:"uuids,omitempty"`
+	// Journal says that the journal has been read for what the ring had lost before the first look.
+	Journal bool `json:"journal,omitempty"`
+	// History is what earlier boots showed, the latest first. It outlives a boot only where the state directory does.
+	History []Past `json:"history,omitempty"`
+}
+
+// Past is a fault of earlier boots.
+type Past struct {
+	Subject string `json:"subject"`
+	Kind    Kind   `json:"kind"`
+	Code    int    `json:"code,omitempty"`
+	Boots   int    `json:"boots"`
+}
+
+const (
+	maxHistory = 64
+	// maxUUIDs is more than any node has GPUs.
+	maxUUIDs = 64
+)
+
+// NextBoot is what a new boot starts with: no events, but the memory of what was seen. Only what needed a repair is
+// worth remembering.
+func (s State) NextBoot() State {
+	var next State
+	for _, f := range (Case{Events: s.Events}).Judge() {
+		if f.Repair >= conditions.Inspect {
+			next.History = append(next.History, Past{f.Subject, f.Kind, f.Code, 1 + s.seenBefore(f)})
+		}
+	}
+	for _, p := range s.History {
+		if !slices.ContainsFunc(next.History, p.same) {
+			next.History = append(next.History, p)
+		}
+	}
+	next.History = next.History[:min(len(next.History), maxHistory)]
+	return next
+}
+
+func (p Past) same(o Past) bool {
+	return p.Subject == o.Subject && p.Kind == o.Kind && p.Code == o.Code
+}
+
+func (s State) seenBefore(f Fault) int {
+	i := slices.IndexFunc(s.History, Past{Subject: f.Subject, Kind: f.Kind, Code: f.Code}.same)
+	if i < 0 {
+		return 0
+	}
+	return s.History[i].Boots
+}
+
+// Remember fills in how many boots, this one included, have shown each fault. Faults of one boot only stay at 0.
+func (s State) Remember(faults []Fault) {
+	for i, f := range faults {
+		if before := s.seenBefore(f); before > 0 {
+			faults[i].SeenBoots = before + 1
+		}
+	}
+}
+
+// Identify notes a GPU's UUID and tells whether it is news.
+func (s *State) Identify(gpu, uuid string) bool {
+	if s.UUIDs[gpu] == uuid || s.UUIDs[gpu] == "" && len(s.UUIDs) >= maxUUIDs {
+		return false
+	}
+	if s.UUIDs == nil {
+		s.UUIDs = map[string]string{}
+	}
+	s.UUIDs[gpu] = uuid
+	return true
 }
 
 // Add takes one event in. A line that repeats a recent one only counts: a crashing application can print thousands.
@@ -45,6 +119,19 @@ func (s *State) Add(e Event) {
 	}
 }
 
+// Precede takes in events from before all others: what another log has kept that the ring had lost.
+func (s *State) Precede(events []Event) {
+	later := s.Events
+	s.Events = nil
+	for _, e := range events {
+		s.Add(e)
+	}
+	s.Events = append(s.Events, later...)
+	for len(s.Events) > maxEvents {
+		s.dropWeakest()
+	}
+}
+
 // quiet is the silence after which an equal line is an event of its own. A line that is judged by its neighbours must
 // not grow over those of another one.
 func (e Event) quiet() time.Duration {
@@ -56,9 +143,8 @@ func (e Event) quiet() time.Duration {
 
 // same tells whether two lines say the same thing, apart from their words: those hold addresses and counters.
 func (e Event) same(o Event) bool {
-	action := e.Action == o.Action || e.Action != nil && o.Action != nil && *e.Action == *o.Action
-	return action && e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Process == o.Process &&
-		e.Cause == o.Cause && e.Unit == o.Unit && e.Injected == o.Injected
+	return e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Cause == o.Cause &&
+		e.Detail == o.Detail && e.Injected == o.Injected
 }
 
 func (s *State) dropWeakest() {
@@ -75,23 +161,25 @@ func (s *State) dropWeakest() {
 // rank orders events by what their loss would cost: what clears must not outlive what it cleared, but not go first.
 func rank(e Event) int {
 	if e.Kind == KindDriver || e.clears() {
-		return int(^uint(0) >> 1)
+		return math.MaxInt
 	}
-	repair, _ := classify([]Event{e}, 0, 0)
+	repair, _ := Case{Events: []Event{e}}.classify(0, 0)
 	return int(repair)
 }
 
-// Clear forgets the events of the GPUs whose subject contains the text, "" for all, and returns those subjects that a
-// fault stood against.
-func (s *State) Clear(subject string, now time.Duration) []string {
-	matches := func(device string) bool { return strings.Contains("gpu "+device, subject) }
+// Clear forgets the events of the subjects that contain the text, "" for all, and returns those that a fault stood
+// against.
+func (s *State) Clear(text string, now time.Duration) []string {
+	matches := func(subject string) bool { return strings.Contains(subject, text) }
 	var cleared []string
-	for _, f := range Judge(s.Events, now) {
-		if matches(f.Device) {
-			cleared = append(cleared, f.Finding().Subject)
+	for _, f := range (Case{Events: s.Events, Now: now}).Judge() {
+		if matches(f.Subject) {
+			cleared = append(cleared, f.Subject)
 		}
 	}
-	s.Events = slices.DeleteFunc(s.Events, func(e Event) bool { return e.Kind != KindDriver && matches(e.Device) })
+	s.Events = slices.DeleteFunc(s.Events, func(e Event) bool {
+		return e.Kind != KindDriver && e.Kind != KindUnload && matches(e.subject())
+	})
 	return cleared
 }
 

@@ -6,10 +6,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
-func judge(s snapshot) npd.Result {
+// judge reports either the hardware lines or all others.
+func judge(s snapshot, hardware bool) npd.Result {
 	result := npd.Result{Healthy: "no fault of a GPU in the kernel log of this boot"}
-	for _, f := range xid.Judge(s.Events, s.Now) {
-		result.Findings = append(result.Findings, f.Finding())
+	if hardware {
+		result.Healthy = "no hardware error in the kernel log of this boot"
+	}
+	for _, f := range s.faults() {
+		if (f.Kind == xid.KindHardware) == hardware {
+			result.Findings = append(result.Findings, f.Finding())
+		}
 	}
 	if s.Gap {
 		result.Findings = append(result.Findings, conditions.Finding{

@@ -1,15 +1,52 @@
 // Command xid answers for the NodeCondition GPUXidError: what the NVIDIA driver wrote into the kernel log of this boot.
+// With -hardware it answers for KernelHardwareError instead: what other parts of the kernel wrote about failing
+// hardware. Both read the same log and share one state.
 package main
 
 import (
+	"fmt"
+	"strconv"
+
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
 func main() {
-	p := npd.New("xid", "checks the kernel log of this boot for Xids and lost GPUs")
+	p := npd.New("xid", "checks the kernel log of this boot for Xids, SXids and lost GPUs")
 	r := &reader{plugin: p}
+	hardware := p.Bool("hardware", false, "report what the kernel says of PCIe, memory, CPU and HCA hardware instead of the GPU driver's lines")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`; a file or FIFO with records in the same form serves as well")
-	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for the boot id")
+	p.StringVar(&r.text, "log", "", "judge this plain text log `file` instead; nothing else of this host is touched")
+	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for the boot id and the driver's list of GPUs")
 	p.BoolVar(&r.allowInjected, "allow-injected", false, "accept records that user space wrote into the kernel log (tests and drills)")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Wait: r.wait, Clear: r.clear})
+	p.BoolVar(&r.journal, "journal", false, "once per boot, read from the systemd journal what the kernel's ring has lost before the first look")
+	p.StringVar(&r.journalctl, "journalctl", "journalctl", "`path` of journalctl")
+	p.StringVar(&r.journalDir, "journal-dir", "", "`directory` of the journal, if it is not where journalctl looks")
+	p.StringVar(&r.overridesFile, "overrides", "", "CSV `file` with the site's own classes: kind,code,repair,note")
+	p.Print("explain", "explain an Xid (-explain 79) or an SXid (-explain sxid 22003) and exit 0", explain)
+	p.Print("list", "print the Xid catalogue and exit 0", func([]string) (string, error) { return xid.List(), nil })
+	npd.Main(p, npd.Check[snapshot]{
+		Read:  r.read,
+		Judge: func(s snapshot) npd.Result { return judge(s, *hardware) },
+		Wait:  r.wait,
+		Clear: r.clear,
+	})
+}
+
+func explain(args []string) (string, error) {
+	text := xid.Explain
+	if len(args) == 2 && (args[0] == "sxid" || args[0] == "xid") {
+		if args[0] == "sxid" {
+			text = xid.ExplainSXid
+		}
+		args = args[1:]
+	}
+	if len(args) != 1 {
+		return "", fmt.Errorf("explain what? `-explain 79` or `-explain sxid 22003`, not %q", args)
+	}
+	code, err := strconv.Atoi(args[0])
+	if err != nil || code < 0 {
+		return "", fmt.Errorf("%q is no Xid or SXid number", args[0])
+	}
+	return text(code), nil
 }

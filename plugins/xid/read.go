@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,31 +21,60 @@ import (
 
 // snapshot is all that the judge needs.
 type snapshot struct {
+	// BootID is empty for a plain text log.
 	BootID string `json:"bootID"`
-	// Now is the kernel's monotonic clock at the look.
+	// Now is the clock of the events at the look.
 	Now time.Duration `json:"now"`
 	// Gap says that records of this boot were overwritten before they could be read.
 	Gap    bool        `json:"gap"`
 	Events []xid.Event `json:"events"`
-	// Latched is what stands against each GPU; it follows from Events and Now and is there for people.
-	Latched []xid.Fault `json:"latched"`
+	// Latched is what stands against each subject; it follows from the rest and is there for people.
+	Latched   []xid.Fault        `json:"latched"`
+	GPUs      map[string]xid.GPU `json:"gpus,omitempty"`
+	Overrides xid.Overrides      `json:"overrides,omitempty"`
 	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }
 
+func newSnapshot(state xid.State, now time.Duration, gpus map[string]xid.GPU, overrides xid.Overrides) snapshot {
+	s := snapshot{Now: now, Gap: state.Lost > 0, Events: state.Events, GPUs: gpus, Overrides: overrides}
+	s.Events = append([]xid.Event{}, s.asCase().Classified()...)
+	s.Latched = append([]xid.Fault{}, s.faults()...)
+	state.Remember(s.Latched)
+	return s
+}
+
+func (s snapshot) asCase() xid.Case {
+	return xid.Case{Events: s.Events, Now: s.Now, GPUs: s.GPUs, Overrides: s.Overrides}
+}
+
+func (s snapshot) faults() []xid.Fault { return s.asCase().Judge() }
+
 // reader follows the kernel log from look to look of one run and merges what it finds into the state of all runs.
 type reader struct {
-	plugin        *npd.Plugin
-	kmsg, procfs  string
-	allowInjected bool
+	plugin                             *npd.Plugin
+	kmsg, text, procfs                 string
+	journalctl, journalDir             string
+	overridesFile                      string
+	allowInjected, journal, journalled bool
 
-	store *npd.Store[xid.State]
-	log   *kmsg.Reader
-	// pending are events that were read but are not in the state yet.
-	pending []seen
+	store   *npd.Store[xid.State]
+	log     *kmsg.Reader
+	oldest  time.Duration // of the first record that the ring still had
+	joiner  xid.Joiner
+	pending pending
 	// lost is how much of the log's count of lost records is in the state.
 	lost uint64
+}
+
+// pending is what was read but is not in the state yet.
+type pending struct {
+	events []seen
+	uuids  map[string]string
+	// before are events from before the ring's oldest record, whole says that they reach back to the boot.
+	before            []xid.Event
+	journalled, whole bool
 }
 
 // seen is an event and the sequence number of its record.
@@ -54,6 +84,13 @@ type seen struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
+	if r.text != "" {
+		return r.readText(ctx)
+	}
+	overrides, err := r.overrides()
+	if err != nil {
+		return snapshot{}, err
+	}
 	now, err := monotonic()
 	if err != nil {
 		return snapshot{}, err
@@ -63,10 +100,12 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	logErr := r.follow(ctx)
 	state, storeErr := r.merge(func(*xid.State) bool { return false })
-	s := snapshot{
-		BootID: r.store.BootID, Now: now, Gap: state.Lost > 0,
-		Events: append([]xid.Event{}, state.Events...), Latched: append([]xid.Fault{}, xid.Judge(state.Events, now)...),
+	procfs := ""
+	if len(state.Events) > 0 {
+		procfs = r.procfs
 	}
+	s := newSnapshot(state, now, gpus(state.UUIDs, procfs), overrides)
+	s.BootID = r.store.BootID
 	if logErr != nil {
 		s.Unread = logErr.Error()
 	}
@@ -78,6 +117,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 
 // clear reads the log to its end first, so that it forgets all that happened before it.
 func (r *reader) clear(ctx context.Context, subject string) (cleared []string, err error) {
+	if r.text != "" {
+		return nil, errors.New("a plain text log has nothing to clear")
+	}
 	now, err := monotonic()
 	if err != nil {
 		return nil, err
@@ -101,7 +143,7 @@ func (r *reader) wait(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	for len(r.pending) == 0 {
+	for len(r.pending.events) == 0 {
 		if err := r.log.Wait(ctx); err != nil {
 			return err
 		}
@@ -110,6 +152,21 @@ func (r *reader) wait(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (r *reader) overrides() (xid.Overrides, error) {
+	if r.overridesFile == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(r.overridesFile)
+	if err != nil {
+		return nil, err
+	}
+	overrides, err := xid.ParseOverrides(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.overridesFile, err)
+	}
+	return overrides, nil
 }
 
 // open binds the state to this boot.
@@ -124,6 +181,7 @@ func (r *reader) open() error {
 	r.store = &npd.Store[xid.State]{
 		Path:   filepath.Join(r.plugin.StateDir, "xid.json"),
 		BootID: strings.TrimSpace(string(bootID)),
+		Carry:  xid.State.NextBoot,
 	}
 	return nil
 }
@@ -136,9 +194,18 @@ func (r *reader) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.log = log
+		r.log, r.journalled = log, state.Journal
 	}
-	return r.drain(ctx)
+	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	if r.journal && !r.journalled && r.log.Lost() > 0 {
+		r.journalled = true
+		if err := r.readJournal(ctx); err != nil {
+			slog.Warn("what the kernel's ring has lost is not read from the journal", "err", err)
+		}
+	}
+	return nil
 }
 
 // drain parses what the kernel log holds now.
@@ -159,17 +226,29 @@ func (r *reader) drain(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
+		if r.oldest == 0 {
+			r.oldest = rec.Time
+		}
 		injected := rec.Facility != 0
 		if injected && !r.allowInjected {
 			continue
 		}
-		if e, ok := xid.Parse(rec.Body); ok {
+		if e, ok := r.joiner.Parse(rec.Body); ok {
 			e.Injected, e.At = injected, rec.Time
 			e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
-			r.pending = append(r.pending, seen{rec.Seq, e})
+			r.pending.events = append(r.pending.events, seen{rec.Seq, e})
+		} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
+			r.pending.identify(gpu, uuid)
 		}
 	}
 	return nil
+}
+
+func (p *pending) identify(gpu, uuid string) {
+	if p.uuids == nil {
+		p.uuids = map[string]string{}
+	}
+	p.uuids[gpu] = uuid
 }
 
 // merge brings what was read into the state that all runs share. Another run may have got further: what it has
@@ -177,7 +256,10 @@ func (r *reader) drain(ctx context.Context) error {
 func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error) {
 	state, err := r.store.Update(func(s *xid.State) bool {
 		changed := false
-		for _, p := range r.pending {
+		for gpu, uuid := range r.pending.uuids {
+			changed = s.Identify(gpu, uuid) || changed
+		}
+		for _, p := range r.pending.events {
 			if p.seq >= s.Next {
 				s.Add(p.event)
 				changed = true
@@ -192,10 +274,96 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 				s.Next, changed = next, true
 			}
 		}
+		if r.pending.journalled && !s.Journal {
+			s.Precede(r.pending.before)
+			s.Journal, changed = true, true
+			if r.pending.whole {
+				s.Lost = 0
+			}
+		}
 		return change(s) || changed
 	})
-	r.pending = nil
+	r.pending = pending{}
 	return state, err
+}
+
+// readJournal reads what the ring had lost before the first look of this boot. A journalctl that hangs on a broken disk
+// is left behind, but it keeps the lock that it inherits, so that there is never a second one.
+func (r *reader) readJournal(ctx context.Context) error {
+	lock, err := os.OpenFile(filepath.Join(r.plugin.StateDir, "xid-journal.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another journalctl has not ended: %w", err)
+	}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
+	defer cancel()
+	args := []string{
+		"--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP",
+		"_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "_BOOT_ID=" + strings.ReplaceAll(r.store.BootID, "-", ""),
+	}
+	if r.journalDir != "" {
+		args = append(args, "--directory="+r.journalDir)
+	}
+	cmd := exec.CommandContext(ctx, r.journalctl, args...)
+	cmd.ExtraFiles = []*os.File{lock}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	read, enough, err := r.parseJournal(out, time.Now(), now)
+	if enough || err != nil {
+		cancel()
+	}
+	// Ended by us, what it dies of is no matter.
+	if ended := cmd.Wait(); ended != nil && !enough && err == nil {
+		err = fmt.Errorf("%s: %w", r.journalctl, ended)
+	}
+	if err != nil {
+		return err
+	}
+	for gpu, uuid := range read.uuids {
+		r.pending.identify(gpu, uuid)
+	}
+	r.pending.before, r.pending.journalled, r.pending.whole = read.before, true, read.whole
+	return nil
+}
+
+// driverList reads the driver's own list of GPUs. It gives up after a moment: a hung driver must not hide what it has
+// already said in the log.
+func driverList(procfs string) map[string]xid.GPU {
+	const moment = 500 * time.Millisecond
+	list := make(chan map[string]xid.GPU, 1)
+	go func() {
+		found := map[string]xid.GPU{}
+		files, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/gpus/*/information"))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue
+			}
+			gpu := driverInformation(string(text))
+			instances, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+gpu.Index+"/mig/gi*"))
+			gpu.MIG = len(instances) > 0
+			found[xid.Device(filepath.Base(filepath.Dir(file)))] = gpu
+		}
+		list <- found
+	}()
+	select {
+	case found := <-list:
+		return found
+	case <-time.After(moment):
+		return nil
+	}
 }
 
 // monotonic is the clock of kernel log records. It is CLOCK_MONOTONIC, which starts at 0 with the boot.

@@ -1,0 +1,78 @@
+package xid
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/csv"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// hardwareRow is one kind of kernel line that tells of failing hardware.
+type hardwareRow struct {
+	repair        conditions.Repair
+	subject, text string
+	// literal is in every line that pattern matches: most lines are told apart by it alone.
+	literal string
+	pattern *regexp.Regexp
+}
+
+//go:embed data/hardware.csv
+var hardwareCSV []byte
+
+var hardware = mustHardware(hardwareCSV)
+
+func mustHardware(data []byte) []hardwareRow {
+	rows, err := parseHardwareTable(data)
+	if err != nil {
+		panic(fmt.Sprintf("embedded table of hardware lines: %v", err))
+	}
+	return rows
+}
+
+func parseHardwareTable(data []byte) ([]hardwareRow, error) {
+	r := csv.NewReader(bytes.NewReader(data))
+	r.Comment = '#'
+	r.FieldsPerRecord = 6
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var table []hardwareRow
+	for _, row := range rows[1:] {
+		h := hardwareRow{subject: row[1], literal: row[2], text: row[4]}
+		if h.repair, err = conditions.ParseRepair(row[0]); err != nil {
+			return nil, fmt.Errorf("row %q: %w", row, err)
+		}
+		if h.pattern, err = regexp.Compile(row[3]); err != nil {
+			return nil, fmt.Errorf("row %q: %w", row, err)
+		}
+		table = append(table, h)
+	}
+	return table, nil
+}
+
+func parseHardware(line string) (Event, bool) {
+	for _, row := range hardware {
+		if !strings.Contains(line, row.literal) {
+			continue
+		}
+		if m := row.pattern.FindStringSubmatch(line); m != nil {
+			return Event{Kind: KindHardware, Device: row.subject + " " + m[1], Text: row.text}, true
+		}
+	}
+	return Event{}, false
+}
+
+// hardwareRepair gives the class of a hardware event. What the table no longer has, after an upgrade, is looked at.
+func hardwareRepair(e Event) conditions.Repair {
+	for _, row := range hardware {
+		if row.text == e.Text && strings.HasPrefix(e.Device, row.subject+" ") {
+			return row.repair
+		}
+	}
+	return conditions.Inspect
+}
