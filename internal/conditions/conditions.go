@@ -51,9 +51,13 @@ type Condition struct {
 // GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
 const GPUXidError = "GPUXidError"
 
+// HCAPortDown is the NodeCondition of the ports of InfiniBand, RoCE and EFA adapters.
+const HCAPortDown = "HCAPortDown"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
+	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 }
 
 // Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/csv"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	_ "embed"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+//go:embed data/profiles.csv
+var profilesCSV string
+
+// unset is the value of a number that was not given. 0 means none.
+const unset = -1
+
+// profile is one row of data/profiles.csv.
+type profile struct {
+	Name       string
+	Ports, EFA int
+	// Rate is in Gb/s.
+	Rate float64
+}
+
+// MarshalText returns the profile's name.
+func (p profile) MarshalText() ([]byte, error) { return []byte(p.Name), nil }
+
+// UnmarshalText finds the profile of a name.
+func (p *profile) UnmarshalText(name []byte) error {
+	all, err := profiles()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(p profile) bool { return p.Name == string(name) })
+	if i < 0 {
+		return fmt.Errorf("no profile %q", name)
+	}
+	*p = all[i]
+	return nil
+}
+
+func profiles() ([]profile, error) {
+	r := csv.NewReader(strings.NewReader(profilesCSV))
+	r.Comment = '#'
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var all []profile
+	for _, row := range rows[1:] {
+		p := profile{Name: row[0]}
+		var errPorts, errRate, errEFA error
+		p.Ports, errPorts = strconv.Atoi(row[1])
+		p.Rate, errRate = strconv.ParseFloat(row[2], 64)
+		p.EFA, errEFA = strconv.Atoi(row[3])
+		for _, err := range []error{errPorts, errRate, errEFA} {
+			if err != nil {
+				return nil, fmt.Errorf("profile %s: %w", p.Name, err)
+			}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// names is a comma-separated list of adapters (mlx5_0) or ports (mlx5_0:1).
+type names []string
+
+func (n *names) String() string { return strings.Join(*n, ",") }
+
+// Set reads the list.
+func (n *names) Set(list string) error {
+	*n = nil
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			return fmt.Errorf("an empty name in %q", list)
+		}
+		*n = append(*n, name)
+	}
+	return nil
+}
+
+// has tells whether the port is in the list, by itself or through its adapter.
+func (n names) has(device string, port int) bool {
+	return slices.Contains(n, device) || slices.Contains(n, fmt.Sprintf("%s:%d", device, port))
+}
+
+// expectation is what is asked of the node.
+type expectation struct {
+	plugin *npd.Plugin
+
+	Names     names
+	Count     int
+	Rate      float64
+	Link      string
+	EFA       int
+	Profile   profile
+	DropAfter time.Duration
+	// SymbolErrors is the most symbol errors per hour.
+	SymbolErrors uint64
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// counterRule says what the growth of a counter means.
+type counterRule struct {
+	// file below the port's folder.
+	file   string
+	repair conditions.Repair
+	// full is the value at which the counter stops (InfiniBand Architecture Specification 1, PortCounters); 0: never
+	// in practice.
+	full uint64
+	// text of the finding.
+	text string
+}
+
+func (r counterRule) name() string { return path.Base(r.file) }
+
+const (
+	linkDowned   = "link_downed"
+	symbolErrors = "symbol_error"
+)
+
+// Severities as in NVIDIA/NVSentinel's nic monitor, except RNR and ack timeouts: the peer's fault as likely as ours.
+var counterRules = []counterRule{
+	{"counters/" + linkDowned, conditions.Inspect, 1<<8 - 1, "link went down within the last hour"},
+	{"counters/local_link_integrity_errors", conditions.Inspect, 1<<4 - 1, "local link integrity errors within the last hour"},
+	{"counters/excessive_buffer_overrun_errors", conditions.Inspect, 1<<4 - 1, "excessive buffer overruns within the last hour"},
+	{"counters/" + symbolErrors, conditions.Inspect, 1<<16 - 1, "too many symbol errors within the last hour"},
+	{"hw_counters/rnr_nak_retry_err", conditions.Monitor, 0, "RNR retries exceeded within the last hour"},
+	{"hw_counters/local_ack_timeout_err", conditions.Monitor, 0, "acknowledgements timed out within the last hour"},
+}
+
+func subject(device string, port int) string { return fmt.Sprintf("hca %s port %d", device, port) }
+
+func (e *expectation) judge(s snapshot) npd.Result {
+	v := verdict{expectation: e.withProfile(), s: s, booting: s.Boot.Uptime < e.plugin.Grace}
+	v.count()
+	for _, d := range s.Devices {
+		if d.Err != "" {
+			v.unread("hca "+d.Name, d.Err)
+		}
+		for _, p := range d.Ports {
+			v.port(d, p)
+		}
+	}
+	for _, g := range s.Gone {
+		if g.Bound {
+			v.unread(subject(g.Device, g.Port), "its PCI device is there but it is not: in another network namespace, or its RDMA driver is unloaded")
+		} else {
+			v.add(conditions.Inspect, subject(g.Device, g.Port), "gone")
+		}
+	}
+	v.missing()
+	v.efa()
+	if s.Unshared != "" {
+		v.add(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
+	}
+	v.result.Healthy = "ports are as expected"
+	if len(s.Devices) == 0 {
+		v.result.Healthy = "no InfiniBand, RoCE or EFA adapter here"
+	}
+	return v.result
+}
+
+// withProfile fills in what was not given from the profile.
+func (e expectation) withProfile() expectation {
+	if e.Count == unset && e.Profile.Ports > 0 {
+		e.Count = e.Profile.Ports
+	}
+	if e.Rate == 0 {
+		e.Rate = e.Profile.Rate
+	}
+	if e.EFA == unset && e.Profile.EFA > 0 {
+		e.EFA = e.Profile.EFA
+	}
+	return e
+}
+
+// verdict collects the result of one snapshot.
+type verdict struct {
+	expectation
+	s       snapshot
+	booting bool
+	// short: fewer ports than expected are good.
+	short  bool
+	result npd.Result
+}
+
+func (v *verdict) add(repair conditions.Repair, subject, text string) {
+	v.result.Findings = append(v.result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: text})
+}
+
+func (v *verdict) unread(subject, why string) {
+	v.result.Unread = append(v.result.Unread, npd.Unread{Subject: subject, Why: why})
+}
+
+// absent adds a finding of absence, which a node that is still starting may have.
+func (v *verdict) absent(subject, text string) {
+	if v.booting {
+		v.unread(subject, text+", but the node has only just booted")
+		return
+	}
+	v.add(conditions.Inspect, subject, text)
+}
+
+func (v *verdict) port(d device, p port) {
+	subject := subject(d.Name, p.Number)
+	if p.Err != "" {
+		v.unread(subject, p.Err)
+		return
+	}
+	rec := v.s.History.Ports[key(d.Name, p.Number)]
+	if rec.Flapped {
+		v.add(conditions.Inspect, subject, "went down and up again and again")
+	}
+	if p.up() {
+		v.upPort(subject, d, p, rec)
+	} else {
+		v.downPort(subject, d, p, rec)
+	}
+	if p.CounterErr != "" {
+		v.add(conditions.Monitor, subject, "counters not read: "+p.CounterErr)
+	}
+	for _, rule := range counterRules {
+		c := rec.Counters[rule.name()]
+		limit := uint64(0)
+		if rule.name() == symbolErrors {
+			limit = v.SymbolErrors
+		}
+		switch {
+		case c.within(v.s.Boot.Uptime-growthWindow) > limit:
+			v.add(rule.repair, subject, rule.text)
+		case rule.full > 0 && c.Last >= rule.full:
+			v.unread(subject, rule.name()+" is at its largest value, so that growth cannot be seen: reset it")
+		}
+	}
+}
+
+// downPort judges a port that is not ACTIVE. One that never was and is not asked for is a port without a cable,
+// unless most ports of its kind are ACTIVE.
+func (v *verdict) downPort(subject string, d device, p port, rec record) {
+	text := fmt.Sprintf("state %s, expected ACTIVE", p.State)
+	switch p.State {
+	case "INIT", "ARMED":
+		text += " (no subnet manager?)"
+	}
+	if v.s.Boot.Uptime-rec.Since >= v.DropAfter {
+		text += ", dropped"
+	}
+	switch {
+	case rec.EverUp:
+		v.add(conditions.Inspect, subject, text)
+	case v.Names.has(d.Name, p.Number):
+		v.absent(subject, text)
+	case v.short:
+		v.absent(subject, text)
+	case v.Count == unset && len(v.Names) == 0:
+		if up, all := v.peers(d, p); 2*up > all {
+			v.absent(subject, text)
+		}
+	}
+}
+
+// peers counts the ports with the same number on cards of the same model, and those of them that are ACTIVE.
+func (v *verdict) peers(of device, p port) (up, all int) {
+	for _, d := range v.s.Devices {
+		if d.Board != of.Board {
+			continue
+		}
+		for _, q := range d.Ports {
+			if q.Number == p.Number && q.Err == "" {
+				all++
+				if q.up() {
+					up++
+				}
+			}
+		}
+	}
+	return up, all
+}
+
+func (v *verdict) upPort(subject string, d device, p port, rec record) {
+	switch p.Phys {
+	case "LinkUp":
+	case "LinkErrorRecovery":
+		v.add(conditions.Monitor, subject, "recovers from link errors")
+	default:
+		v.add(conditions.Inspect, subject, fmt.Sprintf("physical state %s, expected LinkUp", p.Phys))
+	}
+	asked := v.short || v.Count == unset && (len(v.Names) == 0 || v.Names.has(d.Name, p.Number))
+	switch {
+	case asked && v.Rate > 0 && p.Rate < v.Rate:
+		v.add(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, expected %g", p.Rate, v.Rate))
+	case p.Rate < rec.Rate:
+		v.add(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, was %g", p.Rate, rec.Rate))
+	default:
+		if best := v.peerRate(d, p); p.Rate < best {
+			v.add(conditions.Monitor, subject, fmt.Sprintf("rate %g Gb/s, most ports of its kind have %g", p.Rate, best))
+		}
+	}
+	if asked && v.Link != "" && p.Link != v.Link {
+		v.add(conditions.Inspect, subject, fmt.Sprintf("link layer %s, expected %s", p.Link, v.Link))
+	}
+	if p.Link == "Ethernet" && !p.GID {
+		v.add(conditions.Inspect, subject, "no GID, so that RoCE cannot address it")
+	}
+	switch p.OperState {
+	case "", "up", "unknown":
+	default:
+		v.add(conditions.Inspect, subject, fmt.Sprintf("network interface %s is %s", p.Netdev, p.OperState))
+	}
+}
+
+// peerRate returns the rate that more than half of the ACTIVE ports of a kind have, 0 if there is none.
+func (v *verdict) peerRate(of device, p port) float64 {
+	count, all := map[float64]int{}, 0
+	for _, d := range v.s.Devices {
+		for _, q := range d.Ports {
+			if d.Board == of.Board && q.Number == p.Number && q.Err == "" && q.up() {
+				count[q.Rate]++
+				all++
+			}
+		}
+	}
+	for rate, n := range count {
+		if 2*n > all {
+			return rate
+		}
+	}
+	return 0
+}
+
+// missing judges the adapters that are asked for by name.
+func (v *verdict) missing() {
+	for _, name := range v.Names {
+		adapter, number, _ := strings.Cut(name, ":")
+		i := slices.IndexFunc(v.s.Devices, func(d device) bool { return d.Name == adapter })
+		there := i >= 0 && (number == "" || v.s.Devices[i].Err != "" ||
+			slices.ContainsFunc(v.s.Devices[i].Ports, func(p port) bool { return fmt.Sprint(p.Number) == number }))
+		goneToo := slices.ContainsFunc(v.s.Gone, func(g gone) bool { return g.Device == adapter })
+		if !there && !goneToo {
+			v.absent("hca "+name, "not there")
+		}
+	}
+}
+
+// count judges the number of ports that are as they should be. Where nothing is expected and no port was ever
+// ACTIVE, nobody can tell a dead switch from missing cables.
+func (v *verdict) count() {
+	good, ports, everUp := 0, 0, 0
+	for _, d := range v.s.Devices {
+		for _, p := range d.Ports {
+			ports++
+			if v.s.History.Ports[key(d.Name, p.Number)].EverUp || p.Err != "" {
+				everUp++
+			}
+			if p.Err == "" && p.up() && p.Rate >= v.Rate && (v.Link == "" || p.Link == v.Link) {
+				good++
+			}
+		}
+	}
+	switch {
+	case v.Count > good:
+		v.short = true
+		v.absent("hca ports", fmt.Sprintf("%d of %d expected ports are ACTIVE%s", good, v.Count, v.terms()))
+	case v.Count == unset && len(v.Names) == 0 && ports > 0 && everUp == 0:
+		v.unread("hca ports", "none was ever ACTIVE in this boot; say with -expect, -count or -profile what should be")
+	}
+}
+
+func (v *verdict) terms() string {
+	var terms string
+	if v.Rate > 0 {
+		terms += fmt.Sprintf(" at %g Gb/s", v.Rate)
+	}
+	if v.Link != "" {
+		terms += " on " + v.Link
+	}
+	return terms
+}
+
+// memlockNeeded is what the AWS health checks ask for: libfabric locks its buffers.
+const memlockNeeded = 16 << 30
+
+func (v *verdict) efa() {
+	e := v.s.EFA
+	if e.Err != "" && len(e.Devices) > 0 {
+		v.add(conditions.Monitor, "efa", "not all was read: "+e.Err)
+	}
+	if v.EFA != unset && len(e.Devices) != v.EFA {
+		v.absent("efa", fmt.Sprintf("%d EFA devices on the PCI bus, expected %d", len(e.Devices), v.EFA))
+	}
+	if len(e.Devices) == 0 {
+		return
+	}
+	for _, address := range e.Bare {
+		v.absent("efa "+address, "no RDMA device")
+	}
+	if rdma := len(e.Devices) - len(e.Bare); e.Verbs < rdma {
+		v.add(conditions.Monitor, "efa", fmt.Sprintf("%d uverbs devices for %d RDMA devices", e.Verbs, rdma))
+	}
+	if len(e.MissingModules) > 0 {
+		v.add(conditions.Monitor, "efa", "kernel modules not loaded: "+strings.Join(e.MissingModules, " "))
+	}
+	if e.Err == "" && e.Memlock < memlockNeeded {
+		v.add(conditions.Monitor, "efa", "containers may lock less than 16 GiB of memory")
+	}
+}

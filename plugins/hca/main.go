@@ -1,0 +1,29 @@
+// Command hca answers for the NodeCondition HCAPortDown: the InfiniBand, RoCE and EFA ports of the node.
+package main
+
+import (
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func main() {
+	p := npd.New("hca", "checks the ports of InfiniBand, RoCE and EFA adapters against what is expected of the node")
+	r := &reader{plugin: p}
+	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
+	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
+	p.Var(&r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9")
+	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two looks at the error counters; each read is an access to the firmware")
+
+	e := &expectation{plugin: p}
+	p.Var(&e.Names, "expect", "`list` of adapters or ports that must be ACTIVE, e.g. mlx5_0,mlx5_1:1; by default a port must be if it was in this boot or if most ports of its kind are")
+	p.IntVar(&e.Count, "count", unset, "`number` of ports that must be ACTIVE, at -rate and -link-layer if they are given; 0: none")
+	p.Float64Var(&e.Rate, "rate", 0, "lowest rate of a port in `Gb/s`; 0: not lower than it was in this boot")
+	p.StringVar(&e.Link, "link-layer", "", "expected link layer, InfiniBand or Ethernet")
+	p.IntVar(&e.EFA, "efa", unset, "`number` of EFA devices that must be on the PCI bus")
+	p.TextVar(&e.Profile, "profile", profile{}, "`kind` of node in data/profiles.csv, e.g. h100 or p5.48xlarge: sets -count, -rate and -efa where they are not given")
+	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
+	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
+	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear})
+}
