@@ -41,8 +41,9 @@ func main() {
 	faults := flag.Int("faults", 50, "how many faults to measure")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *faults, os.Stdout, os.Stderr); err != nil {
+	err := run(ctx, *faults, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "latency:", err)
 		os.Exit(1)
 	}
@@ -170,7 +171,7 @@ func (b *bench) fault(ctx context.Context, npd *cluster.Process, i int) error {
 		at, err := b.witness.await(seeing, gpu)
 		readable <- sight{at, err}
 	}()
-	written, err := b.log.Write(fmt.Sprintf("NVRM: Xid (PCI:%s): 119, pid=1234, name=rank%d, Timeout after 6s of waiting for RPC response from GPU0 GSP!", gpu, rank))
+	written, err := b.log.Write(ctx, fmt.Sprintf("NVRM: Xid (PCI:%s): 119, pid=1234, name=rank%d, Timeout after 6s of waiting for RPC response from GPU0 GSP!", gpu, rank))
 	if err != nil {
 		return err
 	}

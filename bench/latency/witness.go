@@ -11,8 +11,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 )
 
-// witness reads the kernel log like any program can, for the part of the latency that nobody can beat: the kernel
-// wakes readers from its timer tick (irq_work of wake_up_klogd), milliseconds after the record is there.
+// witness reads the kernel log like any program can, for the part of the latency that no reader can beat: the kernel
+// prints a record on its consoles first and wakes readers from the next timer tick (printk, wake_up_klogd).
 type witness struct{ log *kmsg.Reader }
 
 func newWitness() (*witness, error) {

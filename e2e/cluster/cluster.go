@@ -128,7 +128,7 @@ func (c *Cluster) Close() error {
 	}
 	// Later ones depend on earlier ones. Nothing has a state worth a graceful end.
 	for i := len(processes) - 1; i >= 0; i-- {
-		processes[i].killAll()
+		processes[i].Kill()
 	}
 	c.fail(errors.New("the cluster is closed"))
 	if err := os.RemoveAll(c.Dir); err != nil {

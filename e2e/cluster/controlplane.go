@@ -290,7 +290,7 @@ func (c *Cluster) onFreePort(ctx context.Context, start func(port int) (*Process
 func hostURL(port int) string { return "https://" + net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
 func freePort() (int, error) {
-	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(loopback, "0"))
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}

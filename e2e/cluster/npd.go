@@ -54,9 +54,6 @@ func (c *Cluster) StartNPD(ctx context.Context, npd NPD) (*Process, error) {
 	if err := components.Build(ctx, c.progress, c.Root, components.NodeProblemDetector); err != nil {
 		return nil, err
 	}
-	if err := components.BuildOurs(ctx, c.Root, "./plugins/..."); err != nil {
-		return nil, err
-	}
 	if err := c.Apply(ctx, []byte(npdAccount)); err != nil {
 		return nil, fmt.Errorf("start node-problem-detector: %w", err)
 	}
@@ -73,8 +70,11 @@ func (c *Cluster) StartNPD(ctx context.Context, npd NPD) (*Process, error) {
 		"--hostname-override=" + npd.Node, "--port=0", "--prometheus-port=0",
 	}
 	for _, monitor := range npd.Monitors {
-		path, err := c.render(monitor)
+		path, plugins, err := c.render(monitor)
 		if err != nil {
+			return nil, err
+		}
+		if err := components.BuildOurs(ctx, c.Root, plugins...); err != nil {
 			return nil, err
 		}
 		args = append(args, "--config.custom-plugin-monitor="+path)
@@ -100,25 +100,27 @@ func (c *Cluster) RunPlugin(ctx context.Context, name string, args ...string) (s
 	return string(out), nil
 }
 
-// render writes a copy of the monitor that runs this repository's plugins with the additional arguments.
-func (c *Cluster) render(monitor Monitor) (string, error) {
+// render writes a copy of the monitor that runs this repository's plugins with the additional arguments, and returns it
+// with the packages of those plugins.
+func (c *Cluster) render(monitor Monitor) (path string, plugins []string, err error) {
 	text, err := os.ReadFile(monitor.File)
 	if err != nil {
-		return "", fmt.Errorf("render monitor: %w", err)
+		return "", nil, fmt.Errorf("render monitor: %w", err)
 	}
 	var config map[string]any
 	if err := json.Unmarshal(text, &config); err != nil {
-		return "", fmt.Errorf("render monitor %s: %w", monitor.File, err)
+		return "", nil, fmt.Errorf("render monitor %s: %w", monitor.File, err)
 	}
 	rules, _ := config["rules"].([]any)
 	for _, r := range rules {
 		rule, ok := r.(map[string]any)
 		if !ok {
-			return "", fmt.Errorf("render monitor %s: rule %v is no object", monitor.File, r)
+			return "", nil, fmt.Errorf("render monitor %s: rule %v is no object", monitor.File, r)
 		}
-		path, _ := rule["path"].(string)
-		if plugin, ok := strings.CutPrefix(path, installedPlugins); ok {
+		installed, _ := rule["path"].(string)
+		if plugin, ok := strings.CutPrefix(installed, installedPlugins); ok {
 			rule["path"] = filepath.Join(c.Root, "bin", plugin)
+			plugins = append(plugins, "./plugins/"+plugin)
 		}
 		args, _ := rule["args"].([]any)
 		for _, arg := range monitor.Args {
@@ -128,15 +130,15 @@ func (c *Cluster) render(monitor Monitor) (string, error) {
 	}
 	rendered, err := json.MarshalIndent(config, "", "  ")
 	if err != nil {
-		return "", fmt.Errorf("render monitor %s: %w", monitor.File, err)
+		return "", nil, fmt.Errorf("render monitor %s: %w", monitor.File, err)
 	}
 	dir, err := os.MkdirTemp(c.Dir, "monitor-")
 	if err != nil {
-		return "", fmt.Errorf("render monitor %s: %w", monitor.File, err)
+		return "", nil, fmt.Errorf("render monitor %s: %w", monitor.File, err)
 	}
-	path := filepath.Join(dir, filepath.Base(monitor.File))
+	path = filepath.Join(dir, filepath.Base(monitor.File))
 	if err := os.WriteFile(path, rendered, 0o644); err != nil {
-		return "", fmt.Errorf("render monitor %s: %w", monitor.File, err)
+		return "", nil, fmt.Errorf("render monitor %s: %w", monitor.File, err)
 	}
-	return path, nil
+	return path, plugins, nil
 }

@@ -73,7 +73,7 @@ func (p *Process) Wait() error {
 	return p.ended()
 }
 
-// Stop asks the program to end, kills it after grace, and returns when it is gone.
+// Stop asks the program to end, kills it and its children after grace, and returns when it is gone.
 func (p *Process) Stop(grace time.Duration) {
 	p.stopped.Store(true)
 	p.signal(syscall.SIGTERM)
@@ -84,21 +84,19 @@ func (p *Process) Stop(grace time.Duration) {
 	p.Kill()
 }
 
-// Kill kills the program and its process group, and returns when it is gone.
+// Kill kills the program and its children, as the end of a container does, and returns when the program is gone.
 func (p *Process) Kill() {
 	p.stopped.Store(true)
-	p.signal(syscall.SIGKILL)
-	<-p.done
-}
-
-// killAll kills the program and its children, also those with a process group of their own, such as NPD's plugins.
-func (p *Process) killAll() {
-	// Stopped, it can start no further ones.
+	if !p.running() {
+		return
+	}
+	// Stopped, it starts no further ones. NPD gives each plugin a process group of its own.
 	p.signal(syscall.SIGSTOP)
 	for _, child := range children(p.PID()) {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 	}
-	p.Kill()
+	p.signal(syscall.SIGKILL)
+	<-p.done
 }
 
 // Log returns everything the program wrote.
@@ -203,7 +201,8 @@ func (c *Cluster) run(name, path string, env []string, args ...string) (*Process
 	if c.closed {
 		return nil, fmt.Errorf("start %s: the cluster is closed", name)
 	}
-	cmd := exec.Command(path, args...)
+	// It outlives the call: [Cluster.Close] ends it.
+	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Dir = c.Dir
 	cmd.Env = append(os.Environ(), env...)
 	p, err := startProcess(name, filepath.Join(c.Dir, fmt.Sprintf("%02d-%s.log", len(c.processes), name)), cmd)

@@ -133,16 +133,19 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 	return nil
 }
 
-// BuildOurs builds programs of this repository into bin; patterns are go's, from the root, e.g. "./plugins/...".
-func BuildOurs(ctx context.Context, root string, patterns ...string) error {
+// BuildOurs builds programs of this repository into bin. packages are paths from the root, e.g. "./plugins/xid".
+func BuildOurs(ctx context.Context, root string, packages ...string) error {
+	if len(packages) == 0 {
+		return nil
+	}
 	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
 	if err == nil {
 		defer unlock()
 		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", "bin" + string(filepath.Separator)}
-		_, err = run(ctx, root, append(args, patterns...)...)
+		_, err = run(ctx, root, append(args, packages...)...)
 	}
 	if err != nil {
-		return fmt.Errorf("build %s: %w", strings.Join(patterns, " "), err)
+		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
 	}
 	return nil
 }

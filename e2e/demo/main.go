@@ -48,8 +48,9 @@ var jobSet []byte
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	err := run(ctx, os.Stdout)
+	stop()
+	if err != nil {
 		fmt.Println("demo: FAIL:", err)
 		os.Exit(1)
 	}
@@ -65,8 +66,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "building the plugins and the remediator")
-	if err := components.BuildOurs(ctx, root, "./plugins/...", "./remediator"); err != nil {
+	fmt.Fprintln(out, "building the plugin and the remediator")
+	if err := components.BuildOurs(ctx, root, "./plugins/xid", "./remediator"); err != nil {
 		return err
 	}
 
@@ -103,7 +104,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.log.Close()) }()
-	d.xidArgs = append(d.log.Args, "-state-dir", filepath.Join(d.Dir, "state"))
+	d.xidArgs = append(slices.Clone(d.log.Args), "-state-dir", filepath.Join(d.Dir, "state"))
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func (d *demo) follow(ctx context.Context, begun time.Time, chains ...[]*timelin
 func (d *demo) fault(ctx context.Context) (condition, taint, running time.Duration, err error) {
 	fmt.Fprintf(d.out, "\n== The fault: %s\n", d.log.How)
 	old := slices.Collect(maps.Keys(d.timeline.Pods))
-	begun, err := d.log.Write(xid)
+	begun, err := d.log.Write(ctx, xid)
 	if err != nil {
 		return 0, 0, 0, err
 	}

@@ -2,6 +2,7 @@
 package kernellog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -20,17 +21,17 @@ type Log struct {
 	// Args are the arguments that a plugin needs to see the records and to take them for the kernel's.
 	Args []string
 
-	write func(line string) (time.Time, error)
+	write func(ctx context.Context, line string) (time.Time, error)
 	close func() error
 }
 
 // Write puts a line into the log, at error level, and returns the time just before. The line must fit
 // [MaxLine] and hold no double quote.
-func (l *Log) Write(line string) (time.Time, error) {
+func (l *Log) Write(ctx context.Context, line string) (time.Time, error) {
 	if len(line) > MaxLine {
 		return time.Time{}, fmt.Errorf("write %q: longer than %d bytes", line, MaxLine)
 	}
-	at, err := l.write(line)
+	at, err := l.write(ctx, line)
 	if err != nil {
 		return at, fmt.Errorf("write %q by %s: %w", line, l.How, err)
 	}
@@ -74,7 +75,7 @@ func OpenKmsg() (*Log, error) {
 	return &Log{
 		How:  "a record written into /dev/kmsg by user space",
 		Args: []string{"-allow-injected"},
-		write: func(line string) (time.Time, error) {
+		write: func(_ context.Context, line string) (time.Time, error) {
 			// A new open for each record: printk_devkmsg drops all but ten in five seconds of one open, silently.
 			file, err := os.OpenFile(path, os.O_WRONLY, 0)
 			if err != nil {
@@ -103,7 +104,7 @@ func OpenFIFO(path string) (*Log, error) {
 	return &Log{
 		How:  "a FIFO in the place of /dev/kmsg",
 		Args: []string{"-kmsg", path},
-		write: func(line string) (time.Time, error) {
+		write: func(_ context.Context, line string) (time.Time, error) {
 			var now unix.Timespec
 			if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 				return time.Time{}, err

@@ -41,7 +41,7 @@ func TestARecordArrivesWithTheFacilityThatItsOriginHas(t *testing.T) {
 			before, settingErr := os.ReadFile(allNamespaces)
 			for range 3 {
 				line := fmt.Sprintf("pitcrew kernellog test %d: 100 percent", time.Now().UnixNano())
-				if _, err := log.Write(line); err != nil {
+				if _, err := log.Write(t.Context(), line); err != nil {
 					t.Fatal(err)
 				}
 				if got := find(t, tt.path, line); got.Facility != tt.facility {
@@ -65,7 +65,7 @@ func TestALineThatCannotBeWrittenWholeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	if _, err := log.Write(strings.Repeat("x", MaxLine+1)); err == nil {
+	if _, err := log.Write(t.Context(), strings.Repeat("x", MaxLine+1)); err == nil {
 		t.Error("no error")
 	}
 }

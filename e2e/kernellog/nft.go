@@ -1,6 +1,7 @@
 package kernellog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -26,9 +27,16 @@ const allNamespaces = "/proc/sys/net/netfilter/nf_log_all_netns"
 func OpenNFT() (*Log, error) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
+		// The sbin folders are not in everybody's path.
+		if nft, err = exec.LookPath("/usr/sbin/nft"); err != nil {
+			return nil, fmt.Errorf("nftables: %w", err)
+		}
 	}
-	rules := make(chan string)
+	type rule struct {
+		ctx  context.Context
+		text string
+	}
+	rules := make(chan rule)
 	installed := make(chan error)
 	var conn net.PacketConn
 	ready := make(chan error)
@@ -43,11 +51,11 @@ func OpenNFT() (*Log, error) {
 				return err
 			}
 			// Not connected: a connected socket would report that nobody listens.
-			conn, err = net.ListenPacket("udp4", "127.0.0.1:0")
+			conn, err = (&net.ListenConfig{}).ListenPacket(context.Background(), "udp4", "127.0.0.1:0")
 			return err
 		}()
 		for rule := range rules {
-			installed <- run(nft, rule)
+			installed <- run(rule.ctx, nft, rule.text)
 		}
 	}()
 	if err := <-ready; err != nil {
@@ -57,11 +65,11 @@ func OpenNFT() (*Log, error) {
 	l := &Log{
 		How:    "a record written by the kernel itself (nftables log)",
 		Kernel: true,
-		write: func(line string) (time.Time, error) {
+		write: func(ctx context.Context, line string) (time.Time, error) {
 			if strings.ContainsAny(line, "\"\n") {
 				return time.Time{}, errors.New("nftables logs no double quote and no newline")
 			}
-			rules <- fmt.Sprintf(ruleset, line)
+			rules <- rule{ctx, fmt.Sprintf(ruleset, line)}
 			if err := <-installed; err != nil {
 				return time.Time{}, err
 			}
@@ -81,13 +89,12 @@ func loopbackUp() error {
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	defer unix.Close(fd)
 	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
+	if err == nil {
+		lo.SetUint16(unix.IFF_UP)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 	}
-	lo.SetUint16(unix.IFF_UP)
-	return os.NewSyscallError("bring up lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo))
+	return os.NewSyscallError("bring up lo", errors.Join(err, unix.Close(fd)))
 }
 
 // ruleset makes a packet to the discard port log a line, in the place of the line before.
@@ -101,8 +108,8 @@ table inet pitcrew {
 }
 `
 
-func run(nft, rules string) error {
-	cmd := exec.Command(nft, "-f", "-")
+func run(ctx context.Context, nft, rules string) error {
+	cmd := exec.CommandContext(ctx, nft, "-f", "-")
 	cmd.Stdin = strings.NewReader(rules)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w\n%s", err, out)

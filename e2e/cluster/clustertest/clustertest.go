@@ -31,12 +31,13 @@ func Main(m *testing.M, opts cluster.Options) {
 	if opts.Progress == nil {
 		opts.Progress = os.Stderr
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	shared.ctx, shared.opts = ctx, opts
 	context.AfterFunc(ctx, func() {
 		fmt.Fprintln(os.Stderr, context.Cause(ctx))
 		closeCluster()
-		os.Exit(130)
+		stop() // from here on the signal ends us
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 	})
 	m.Run() // the testing package exits with its result
 	closeCluster()
