@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 // log builds a State from lines `<seconds> <body without NVRM>`; the GPU is written as a or b.
@@ -22,7 +24,12 @@ func log(t *testing.T, lines ...string) *State {
 		} else if code, found := strings.CutPrefix(body, "b "); found {
 			body = "Xid (PCI:0000:0b:00): " + code
 		}
-		e, ok := Parse("NVRM: " + body)
+		if code, found := strings.CutPrefix(body, "switch "); found {
+			body = "nvidia-nvswitch1: SXid (PCI:0000:05:00.0): " + code
+		} else if !strings.HasPrefix(body, "nvidia-") {
+			body = "NVRM: " + body
+		}
+		e, ok := Parse(body)
 		if !ok {
 			t.Fatalf("%q is not understood", body)
 		}
@@ -35,12 +42,17 @@ func log(t *testing.T, lines ...string) *State {
 const (
 	resetRequired = "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 	none          = "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+	unload        = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236"
 	driverLoad    = "loading NVIDIA UNIX x86_64 Kernel Module  570.86.15"
 )
 
+func ecc74(link int) string {
+	return fmt.Sprintf("a 74, NVLink: fatal error detected on link %d(0x10, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)", link)
+}
+
 // short shortens a subject: gpu a, switch link.
 func short(subject string) string {
-	return strings.NewReplacer("gpu 0000:0", "", ":00", "", "nvswitch 0000:0", "switch ").Replace(subject)
+	return strings.NewReplacer("gpu 0000:0", "", "nvswitch 0000:0", "switch ", ":00", "").Replace(subject)
 }
 
 func to(action string) string { return "154, GPU recovery action changed from 0x0 (None) to " + action }
@@ -113,6 +125,46 @@ func TestJudge(t *testing.T) {
 		"a driver load clears no 79":    {[]string{"1 a 79, x", "3 " + driverLoad}, 3, "Reboot a Xid 79 GPU has fallen off the bus"},
 		"a fault after the driver load": {[]string{"1 a 119, x", "3 " + driverLoad, "4 a 119, x"}, 4, "ResetGPU a Xid 119 GSP RPC timeout"},
 		"what the driver says at boot":  {[]string{"1 " + driverLoad}, 1, ""},
+
+		"74 without registers":   {[]string{"1 a 74, NVLink: fatal error detected on link 14"}, 1, "ResetGPU a Xid 74 NVLink error on link 14"},
+		"74 mechanical":          {[]string{"1 a 74, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, 1, "ResetGPU a Xid 74 NVLink error on link 14"},
+		"74 harmless":            {[]string{"1 a 74, NVLink: fatal error detected on link 14(0x40900003, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"}, 1, "Monitor a Xid 74 NVLink error on link 14"},
+		"74 a bit of no table":   {[]string{"1 a 74, NVLink: fatal error detected on link 14(0x4, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"}, 1, "Inspect a Xid 74 NVLink error on link 14, bits that no table has"},
+		"74 a register of data":  {[]string{"1 a 74, NVLink: fatal error detected on link 14(0x1, 0x10000, 0x0, 0x0, 0x0, 0x10000, 0x10000)"}, 1, "Monitor a Xid 74 NVLink error on link 14"},
+		"74 ECC twice":           {[]string{"1 " + ecc74(14), "1000 " + ecc74(14)}, later, "Monitor a Xid 74 NVLink error on link 14"},
+		"74 ECC three times":     {[]string{"1 " + ecc74(14), "1000 " + ecc74(14), "2000 " + ecc74(14)}, later, "Inspect a Xid 74 NVLink error on link 14, more than two ECC errors within 24 hours"},
+		"74 ECC on three links":  {[]string{"1 " + ecc74(14), "1000 " + ecc74(15), "2000 " + ecc74(16)}, later, "Monitor a Xid 74 NVLink error on link 14"},
+		"74 ECC in three days":   {[]string{"1 " + ecc74(14), "45000 " + ecc74(14), "87000 " + ecc74(14)}, later, "Monitor a Xid 74 NVLink error on link 14"},
+		"74 again after a reset": {[]string{"1 a 74, link 14(0x100)", "500 " + driverLoad, "1000 a 74, link 14(0x100)"}, later, "ResetGPU a Xid 74 NVLink error on link 14, again within 24 hours, inspect it too"},
+
+		"NVLink5 by the table":           {[]string{"1 a 145, pid=1, name=x, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x0)"}, 1, "Monitor a Xid 145 NVLINK: RLW Error RLW_RXPIPE Nonfatal on link 13"},
+		"NVLink5 a reset by the table":   {[]string{"1 a 144, SAW_MVB Fatal XC0 i0 Link 3 (0x00000021 0x00000002 0x0)"}, 1, "ResetGPU a Xid 144 NVLINK: SAW Error SAW_MVB Fatal on link 3"},
+		"NVLink5 the newer layout":       {[]string{"1 a 144, SAW_MVB Nonfatal XC0 i0 Link 3 (0x00000001 0x00000002 0x0)"}, 1, "ResetGPU a Xid 144 NVLINK: SAW Error SAW_MVB Nonfatal on link 3"},
+		"NVLink5 the line's fatal":       {[]string{"1 a 149, NETIR_INT  Fatal   XC0 i0 Link -1"}, 1, "ResetGPU a Xid 149 NVLINK: NETIR Error NETIR_INT Fatal"},
+		"NVLink5 the line's link fatal":  {[]string{"1 a 149, NETIR_WHAT Link Fatal XC0 i0 Link 4 (0x1 0x2)"}, 1, "ResetGPU a Xid 149 NVLINK: NETIR Error NETIR_WHAT Link Fatal on link 4"},
+		"NVLink5 the line's non-fatal":   {[]string{"1 a 149, NETIR_WHAT Non-fatal XC0 i0 Link 4 (0x1 0x2)"}, 1, "Monitor a Xid 149 NVLINK: NETIR Error NETIR_WHAT Non-fatal on link 4"},
+		"NVLink5 no word":                {[]string{"1 a 149, something else"}, 1, "Inspect a Xid 149 NVLINK: NETIR Error"},
+		"NVLink5 left to a 154":          {[]string{"1 a 145, RLW_REMAP Nonfatal XC0 i0 Link 3 (0x00000044 0x00000001)", "3 a " + resetRequired}, 3, "ResetGPU a Xid 154 recovery action GPU Reset"},
+		"45 caused by NVLink5's reset":   {[]string{"1 a 149, NETIR_INT Fatal XC0 i0 Link 1", "1 a " + none, "1 a 149, NETIR_INT Fatal XC0 i0 Link 1", "10 a 45, Ch 1 caused by previous Xid 149"}, later, "ResetGPU a Xid 149 NVLINK: NETIR Error NETIR_INT Fatal on link 1"},
+		"45 caused by NVLink5's nothing": {[]string{"1 a 149, NETIR_WHAT Non-fatal XC0 i0 Link 4", "10 a 45, Ch 1 caused by previous Xid 149"}, later, "Inspect a Xid 45 preemptive cleanup after an earlier error, caused by Xid 149"},
+
+		"SXid fatal with a restart":       {[]string{"1 switch 22003, Fatal, Link 32 ingress invalid command"}, 1, "Reboot switch 5 link 32 SXid 22003 Fatal ingress invalid command"},
+		"SXid fatal":                      {[]string{"1 switch 11001, Fatal, Link 32 ingress invalid command (First)"}, 1, "ResetGPU switch 5 link 32 SXid 11001 Fatal ingress invalid command"},
+		"SXid fatal but not documented":   {[]string{"1 switch 29999, Fatal, Link 32 new"}, 1, "ResetGPU switch 5 link 32 SXid 29999 Fatal new"},
+		"SXid fatal by word only":         {[]string{"1 switch 24001, Fatal, Link 32 x"}, 1, "ResetGPU switch 5 link 32 SXid 24001 Fatal x"},
+		"SXid non-fatal by word":          {[]string{"1 switch 22003, Non-fatal, Link 32 x"}, 1, "Monitor switch 5 link 32 SXid 22003 Non-fatal x"},
+		"SXid non-fatal":                  {[]string{"1 switch 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"}, 1, "Monitor switch 5 link 32 SXid 12028 Non-fatal egress non-posted PRIV error"},
+		"SXid check cabling":              {[]string{"1 switch 20012, Non-fatal, Link 32 x"}, 1, "Inspect switch 5 link 32 SXid 20012 Non-fatal x"},
+		"SXid without a link":             {[]string{"1 switch 10003, Fatal, host interrupt, instance=0, chiplet=0"}, 1, "ResetGPU switch 5 SXid 10003 Fatal host interrupt, instance=0, chiplet=0"},
+		"SXid without a word":             {[]string{"1 switch 20034, LTSSM"}, later, "Inspect switch 5 SXid 20034 LTSSM"},
+		"a link down":                     {[]string{"100 switch 20034, Fatal, Link 48 LTSSM Fault Up"}, later, "ResetGPU switch 5 link 48 SXid 20034 Fatal LTSSM Fault Up"},
+		"a link down, settling":           {[]string{"100 switch 20034, Fatal, Link 48 LTSSM Fault Up"}, 101, ""},
+		"a link down by an unload":        {[]string{"100 switch 20034, Fatal, Link 48 LTSSM Fault Up", "101 " + unload}, later, "Monitor switch 5 link 48 SXid 20034 Fatal LTSSM Fault Up, the driver was unloaded"},
+		"a link down after an unload":     {[]string{"100 " + unload, "129 switch 20034, Fatal, Link 48 LTSSM Fault Up"}, later, "Monitor switch 5 link 48 SXid 20034 Fatal LTSSM Fault Up, the driver was unloaded"},
+		"a link down long after":          {[]string{"100 " + unload, "131 switch 20034, Fatal, Link 48 LTSSM Fault Up"}, later, "ResetGPU switch 5 link 48 SXid 20034 Fatal LTSSM Fault Up"},
+		"SXids latch until a driver load": {[]string{"1 switch 11001, Fatal, Link 32 x", "2 " + driverLoad}, 3, ""},
+		"a switch's reboot stays":         {[]string{"1 switch 22003, Fatal, Link 32 x", "2 " + driverLoad}, 3, "Reboot switch 5 link 32 SXid 22003 Fatal x"},
+		"peermem":                         {[]string{"1 nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing"}, 1, "Monitor nvidia-peermem invalid context"},
 
 		"31 recurring": {
 			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=z, y", "3800 a 31, pid=3, name=x, y"}, later,
@@ -210,5 +262,113 @@ func TestClear(t *testing.T) {
 	}
 	if faults := (Case{Events: s.Events, Now: time.Hour}).Judge(); len(faults) != 0 {
 		t.Errorf("still %+v", faults)
+	}
+}
+
+func TestUncontainedErrorsOfAnA100(t *testing.T) {
+	whole := log(t, "1 a 95, x")
+	slice := log(t, "1 Xid (PCI:0000:0a:00 GPU-I:05): 95, x")
+	for name, test := range map[string]struct {
+		state *State
+		gpu   GPU
+		want  conditions.Repair
+	}{
+		"A100":                 {whole, GPU{Model: "NVIDIA A100-SXM4-80GB"}, conditions.Reboot},
+		"A100 with MIG":        {whole, GPU{Model: "NVIDIA A100-SXM4-80GB", MIG: true}, conditions.ResetGPU},
+		"A100, the line's MIG": {slice, GPU{Model: "NVIDIA A100-SXM4-80GB"}, conditions.ResetGPU},
+		"H100":                 {whole, GPU{Model: "NVIDIA H100 80GB HBM3"}, conditions.ResetGPU},
+		"unknown":              {whole, GPU{}, conditions.ResetGPU},
+	} {
+		t.Run(name, func(t *testing.T) {
+			faults := (Case{Events: test.state.Events, GPUs: map[string]GPU{"0000:0a:00": test.gpu}}).Judge()
+			if len(faults) != 1 || faults[0].Repair != test.want {
+				t.Errorf("%+v, want %s", faults, test.want)
+			}
+		})
+	}
+}
+
+func TestOverridesReplaceTheRules(t *testing.T) {
+	overrides, err := ParseOverrides([]byte("kind,code,repair,note\n# ours\nxid,63,Inspect,we look at each\nxid,79,Replace,leased\nlost,0,Inspect,\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := log(t, "1 a 63, x", "1 b 79, x", "1 GPU 0000:0c:00.0: GPU has fallen off the bus.")
+	var got []string
+	for _, f := range (Case{Events: s.Events, Overrides: overrides}).Judge() {
+		got = append(got, fmt.Sprint(f.Repair, " ", short(f.Subject)))
+	}
+	if want := "Replace b, Inspect a, Inspect c"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestParseOverridesIsStrict(t *testing.T) {
+	const head = "kind,code,repair,note\n"
+	for name, data := range map[string]string{
+		"empty":            "",
+		"no header":        "xid,63,Inspect,x\n",
+		"unknown kind":     head + "sxyd,63,Inspect,x\n",
+		"unknown class":    head + "xid,63,Explode,x\n",
+		"code is a word":   head + "xid,all,Inspect,x\n",
+		"negative code":    head + "xid,-1,Inspect,x\n",
+		"twice":            head + "xid,63,Inspect,x\nxid,63,Reboot,x\n",
+		"a column missing": head + "xid,63,Inspect\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if o, err := ParseOverrides([]byte(data)); err == nil {
+				t.Errorf("accepted as %+v", o)
+			}
+		})
+	}
+}
+
+func TestAFaultOfSeveralBootsSaysSo(t *testing.T) {
+	first := log(t, "1 a 119, x", "1 b 31, x", "2 "+driverLoad, "3 a 119, x")
+	second := first.NextBoot()
+	if len(second.Events) != 0 || len(second.History) != 1 {
+		t.Fatalf("the second boot starts with %+v", second)
+	}
+	second.Events = log(t, "1 a 119, x", "1 b 119, x").Events
+	third := second.NextBoot()
+	third.Events = log(t, "1 a 119, x", "1 b 95, x").Events
+	faults := (Case{Events: third.Events}).Judge()
+	third.Remember(faults)
+	if faults[0].SeenBoots != 3 || faults[1].SeenBoots != 0 {
+		t.Errorf("%+v", faults)
+	}
+}
+
+func TestTheHistoryIsBounded(t *testing.T) {
+	var s State
+	for i := range 3 * maxHistory {
+		s.Events = log(t, fmt.Sprintf("1 Xid (PCI:0000:%02x:00): 79, x", i%256)).Events
+		s = s.NextBoot()
+	}
+	if len(s.History) != maxHistory {
+		t.Errorf("%d rows", len(s.History))
+	}
+}
+
+func TestEventsFromAnotherLogComeFirst(t *testing.T) {
+	s := log(t, "5 "+driverLoad, "6 b 119, x")
+	s.Precede(log(t, "1 a 119, x", "2 b 79, x").Events)
+	faults := (Case{Events: s.Events, Now: time.Hour}).Judge()
+	if len(faults) != 1 || faults[0].Subject != "gpu 0000:0b:00" || faults[0].Code != 79 {
+		t.Errorf("the driver load in between does not clear what came before: %+v", faults)
+	}
+}
+
+func TestIdentify(t *testing.T) {
+	gpu, uuid, ok := ParseIdentity("NVRM: GPU at PCI:0000:4E:00: GPU-8f3c0d6e-0000-0000-0000-000000000000")
+	if !ok || gpu != "0000:4e:00" || uuid != "GPU-8f3c0d6e-0000-0000-0000-000000000000" {
+		t.Errorf("%q %q %v", gpu, uuid, ok)
+	}
+	var s State
+	for i := range 2 * maxUUIDs {
+		s.Identify(fmt.Sprint(i), uuid)
+	}
+	if len(s.UUIDs) != maxUUIDs || s.Identify("0", uuid) || !s.Identify("0", "GPU-other") {
+		t.Errorf("%d UUIDs", len(s.UUIDs))
 	}
 }
