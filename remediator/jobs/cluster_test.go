@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,6 +119,8 @@ type team struct {
 	nodes []string
 }
 
+var teams atomic.Int32
+
 // newTeam makes a namespace with the given labels and n nodes; a node holds one rank.
 func newTeam(t *testing.T, n int, labels map[string]string) team {
 	t.Helper()
@@ -126,15 +129,7 @@ func newTeam(t *testing.T, n int, labels map[string]string) team {
 
 func newTeamIn(t *testing.T, c *cluster.Cluster, n int, labels map[string]string) team {
 	t.Helper()
-	name := strings.ToLower(strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, t.Name()))
-	if len(name) > 50 {
-		name = strings.Trim(name[len(name)-50:], "-")
-	}
+	name := fmt.Sprintf("team-%d", teams.Add(1))
 	if err := c.AddNamespace(t.Context(), name, labels); err != nil {
 		t.Fatal(err)
 	}

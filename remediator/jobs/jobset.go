@@ -73,12 +73,17 @@ func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey)
 			children = append(children, job)
 		}
 	}
+	v := set.view(children)
+	v.object, v.pods = &object, named
+	return v, nil
+}
+
+// view is what the JobSet and its child Jobs say.
+func (set jobSetFields) view(children []batchv1.Job) view {
 	v := view{
-		object:    &object,
 		suspended: ptr.Deref(set.Spec.Suspend, false),
 		stopSeen:  meta.IsStatusConditionTrue(set.Status.Conditions, "Suspended"),
 		managedBy: foreignController(set.Spec.ManagedBy, jobSetController),
-		pods:      named,
 		ranks:     jobSetRanks(set.Spec.ReplicatedJobs, children),
 	}
 	for _, ended := range []string{"Failed", "Completed"} {
@@ -92,7 +97,7 @@ func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey)
 			v.stopSeen = v.stopSeen && jobStopSeen(&job)
 		}
 	}
-	return v, nil
+	return v
 }
 
 // jobSetRanks adds up the ranks of the child Jobs, of those too that the JobSet controller has yet to create. A

@@ -84,3 +84,43 @@ func TestJobSetRanks(t *testing.T) {
 		})
 	}
 }
+
+func TestStopSeen(t *testing.T) {
+	job := func(suspend bool, conditions ...batchv1.JobConditionType) batchv1.Job {
+		job := batchv1.Job{Spec: batchv1.JobSpec{Suspend: &suspend}}
+		for _, c := range conditions {
+			job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue})
+		}
+		return job
+	}
+	stopped, deleted := job(true, batchv1.JobSuspended), job(false)
+	deleted.DeletionTimestamp = &metav1.Time{Time: noon}
+	resumed := job(true)
+	resumed.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse}}
+	tests := map[string]struct {
+		setSays  bool
+		children []batchv1.Job
+		want     bool
+	}{
+		"every child says so":                      {true, []batchv1.Job{stopped, stopped}, true},
+		"one child is not suspended yet":           {true, []batchv1.Job{stopped, job(false)}, false},
+		"one child has not said so":                {true, []batchv1.Job{stopped, job(true)}, false},
+		"one child says that it is resumed":        {true, []batchv1.Job{resumed}, false},
+		"one child says so from an earlier stop":   {true, []batchv1.Job{job(false, batchv1.JobSuspended)}, false},
+		"one child has failed":                     {true, []batchv1.Job{stopped, job(false, batchv1.JobFailed)}, true},
+		"one child is being deleted":               {true, []batchv1.Job{stopped, deleted}, true},
+		"the JobSet itself has not said so":        {false, []batchv1.Job{stopped}, false},
+		"the JobSet has no children at the moment": {true, nil, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var set jobSetFields
+			if test.setSays {
+				set.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
+			}
+			if got := set.view(test.children).stopSeen; got != test.want {
+				t.Errorf("got %t, want %t", got, test.want)
+			}
+		})
+	}
+}

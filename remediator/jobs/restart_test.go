@@ -687,6 +687,21 @@ metadata: {name: tool, namespace: %[1]s}
 	}
 }
 
+func TestAPodThatIsBeingDeletedStartsNoRestart(t *testing.T) {
+	tm := newTeam(t, 2, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(1, dying(5*time.Second, 0), func(spec *batchv1.JobSpec) { spec.BackoffLimit = ptr.To[int32](6) }))
+	rank := g.runs()[0]
+	q := tm.quarantineOf(rank.Spec.NodeName)
+	if err := tm.c.Client.Delete(t.Context(), &rank); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, r, q)
+	if v := g.look(); v.suspended || v.object.GetAnnotations()[conditions.AnnotationRestart] != "" {
+		t.Errorf("suspended %t, annotations %v", v.suspended, v.object.GetAnnotations())
+	}
+}
+
 func TestALabelWithoutARecordIsDropped(t *testing.T) {
 	tm := newTeam(t, 1, nil)
 	run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
