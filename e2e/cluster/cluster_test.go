@@ -130,7 +130,7 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 	for _, pid := range children {
 		err := within(t, 5*time.Second, func(context.Context) error {
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("process %d is still there: %w", pid, err)
+				return fmt.Errorf("process %d is still there: %v", pid, err)
 			}
 			return nil
 		})
@@ -279,7 +279,7 @@ func TestAPodEndsLikeUnderAKubelet(t *testing.T) {
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
-				return fmt.Errorf("still there: %w", err)
+				return fmt.Errorf("still there: %v", err)
 			}); err != nil {
 				t.Error(err)
 			}

@@ -21,8 +21,7 @@ const machine = "gpu-node"
 func TestTheTimelineHasTheTimesOfTheNews(t *testing.T) {
 	begun := time.Now()
 	s := empty()
-	s.news = make(chan news, 4)
-	s.news <- nodeAt(begun.Add(-5*time.Millisecond), corev1.ConditionFalse)
+	s.news = make(chan news, 3)
 	s.news <- nodeAt(begun.Add(5*time.Millisecond), corev1.ConditionFalse)
 	s.news <- nodeAt(begun.Add(700*time.Millisecond), corev1.ConditionTrue)
 	s.news <- nodeAt(begun.Add(720*time.Millisecond), corev1.ConditionTrue, corev1.Taint{
@@ -41,6 +40,20 @@ func TestTheTimelineHasTheTimesOfTheNews(t *testing.T) {
 	}
 	if condition.After != 700*time.Millisecond || taint.After != 720*time.Millisecond {
 		t.Errorf("after %s and %s", condition.After, taint.After)
+	}
+}
+
+func TestWhatHappenedBeforeTheBeginningTakesNoTime(t *testing.T) {
+	begun := time.Now()
+	s := empty()
+	s.news = make(chan news, 1)
+	s.news <- nodeAt(begun.Add(-5*time.Millisecond), corev1.ConditionTrue)
+	condition := ConditionIs(machine, conditions.GPUXidError, corev1.ConditionTrue, "")
+	if err := s.Follow(t.Context(), &bytes.Buffer{}, begun, []*Step{condition}); err != nil {
+		t.Fatal(err)
+	}
+	if condition.After != 0 {
+		t.Errorf("after %s", condition.After)
 	}
 }
 
