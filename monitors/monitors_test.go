@@ -3,6 +3,7 @@ package monitors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -92,7 +93,7 @@ func TestEveryMonitor(t *testing.T) {
 			}
 			want := conditions.All[i]
 			if rule.Type != types.Perm || rule.Condition != want.Type || rule.Reason != want.Problem ||
-				condition.Reason != want.Healthy || config.Source != want.Plugin {
+				condition.Reason != want.Healthy || config.Source != cmp.Or(want.Source, want.Plugin) {
 				t.Errorf("rule %+v and condition %+v do not say what the vocabulary says: %+v", rule, condition, want)
 			}
 			if rule.Path != installed+want.Plugin {

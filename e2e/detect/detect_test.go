@@ -148,7 +148,7 @@ func (m *machine) clear() { m.xid("-clear") }
 
 func (m *machine) fault(line string) {
 	m.t.Helper()
-	if _, err := m.log.Write(fmt.Sprintf("NVRM: Xid (PCI:%s): %s", m.gpu, line)); err != nil {
+	if _, err := m.log.Write(m.t.Context(), fmt.Sprintf("NVRM: Xid (PCI:%s): %s", m.gpu, line)); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -290,7 +290,22 @@ func TestAFloodOfTheKernelLog(t *testing.T) {
 	if err := syscall.Kill(plugin, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	flood(t)
+	m.fault("79, GPU has fallen off the bus.")
+	if err := syscall.Kill(plugin, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	m.until(corev1.ConditionTrue)
+	if dump := m.xid("-dump"); !strings.Contains(dump, `"gap": true`) || !strings.Contains(dump, m.gpu) {
+		t.Errorf("the dump does not tell of gap and fault:\n%s", dump)
+	}
+}
+
+// flood writes more into the kernel log than its ring holds.
+func flood(t *testing.T) {
+	t.Helper()
 	for range 400 {
+		// A new file for each batch: printk_devkmsg limits the records of one open file.
 		w, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -299,13 +314,5 @@ func TestAFloodOfTheKernelLog(t *testing.T) {
 			fmt.Fprintln(w, "<7>pitcrew flood "+strings.Repeat("x", 900))
 		}
 		w.Close()
-	}
-	m.fault("79, GPU has fallen off the bus.")
-	if err := syscall.Kill(plugin, syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	m.until(corev1.ConditionTrue)
-	if dump := m.xid("-dump"); !strings.Contains(dump, `"gap": true`) || !strings.Contains(dump, m.gpu) {
-		t.Errorf("the dump does not tell of gap and fault:\n%s", dump)
 	}
 }

@@ -41,8 +41,10 @@ const PauseConfigMap = "pitcrew-pause"
 type Condition struct {
 	// Type is the NodeCondition type; status True means a problem.
 	Type string
-	// Plugin is the binary, and the `source` of its Events.
+	// Plugin is the binary.
 	Plugin string
+	// Source is the `source` of its Events, unique because NPD limits the rate of Events per source; empty: Plugin.
+	Source string
 	// Healthy and Problem are the condition's reasons. Healthy is a neutral word: NPD keeps it while the status is
 	// Unknown (node-problem-detector pkg/custompluginmonitor, generateStatus).
 	Healthy, Problem string
@@ -51,12 +53,16 @@ type Condition struct {
 // GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
 const GPUXidError = "GPUXidError"
 
+// KernelHardwareError is the NodeCondition of what other parts of the kernel wrote about failing hardware.
+const KernelHardwareError = "KernelHardwareError"
+
 // HCAPortDown is the NodeCondition of the ports of InfiniBand, RoCE and EFA adapters.
 const HCAPortDown = "HCAPortDown"
 
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
+	{Type: KernelHardwareError, Plugin: "xid", Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault"},
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 }
 

@@ -249,15 +249,27 @@ func TestTheStateIsBoundedAndTheWorstStays(t *testing.T) {
 	}
 }
 
+func TestClearTakesHardwareOrAllElse(t *testing.T) {
+	s := log(t, "1 a 79, x")
+	e, _ := Parse("EDAC MC0: 1 UE memory read error on DIMM")
+	s.Add(e)
+	if got := s.Clear("", true, 9); len(got) != 1 || got[0] != "memory 0" {
+		t.Errorf("cleared %q", got)
+	}
+	if got := s.Clear("", false, 9); len(got) != 1 || got[0] != "gpu 0000:0a:00" {
+		t.Errorf("cleared %q", got)
+	}
+}
+
 func TestClear(t *testing.T) {
 	s := log(t, "1 a 79, x", "1 b 119, x", "2 "+driverLoad, "3 b 95, x")
-	if got := s.Clear("0000:0c", 9); got != nil {
+	if got := s.Clear("0000:0c", false, 9); got != nil {
 		t.Errorf("cleared %q", got)
 	}
-	if got := s.Clear("gpu 0000:0a:00", 9); len(got) != 1 || got[0] != "gpu 0000:0a:00" {
+	if got := s.Clear("gpu 0000:0a:00", false, 9); len(got) != 1 || got[0] != "gpu 0000:0a:00" {
 		t.Errorf("cleared %q", got)
 	}
-	if got := s.Clear("", 9); len(got) != 1 || got[0] != "gpu 0000:0b:00" {
+	if got := s.Clear("", false, 9); len(got) != 1 || got[0] != "gpu 0000:0b:00" {
 		t.Errorf("cleared %q", got)
 	}
 	if faults := (Case{Events: s.Events, Now: time.Hour}).Judge(); len(faults) != 0 {

@@ -168,17 +168,19 @@ func rank(e Event) int {
 }
 
 // Clear forgets the events of the subjects that contain the text, "" for all, and returns those that a fault stood
-// against.
-func (s *State) Clear(text string, now time.Duration) []string {
-	matches := func(subject string) bool { return strings.Contains(subject, text) }
+// against. It clears either the hardware lines or all others.
+func (s *State) Clear(text string, hardware bool, now time.Duration) []string {
+	matches := func(kind Kind, subject string) bool {
+		return (kind == KindHardware) == hardware && strings.Contains(subject, text)
+	}
 	var cleared []string
 	for _, f := range (Case{Events: s.Events, Now: now}).Judge() {
-		if matches(f.Subject) {
+		if matches(f.Kind, f.Subject) {
 			cleared = append(cleared, f.Subject)
 		}
 	}
 	s.Events = slices.DeleteFunc(s.Events, func(e Event) bool {
-		return e.Kind != KindDriver && e.Kind != KindUnload && matches(e.subject())
+		return e.Kind != KindDriver && e.Kind != KindUnload && matches(e.Kind, e.subject())
 	})
 	return cleared
 }

@@ -14,7 +14,7 @@ import (
 func main() {
 	p := npd.New("xid", "checks the kernel log of this boot for Xids, SXids and lost GPUs")
 	r := &reader{plugin: p}
-	hardware := p.Bool("hardware", false, "report what the kernel says of PCIe, memory, CPU and HCA hardware instead of the GPU driver's lines")
+	p.BoolVar(&r.hardware, "hardware", false, "report what the kernel says of PCIe, memory, CPU and HCA hardware instead of the GPU driver's lines")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`; a file or FIFO with records in the same form serves as well")
 	p.StringVar(&r.text, "log", "", "judge this plain text log `file` instead; nothing else of this host is touched")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for the boot id and the driver's list of GPUs")
@@ -27,7 +27,7 @@ func main() {
 	p.Print("list", "print the Xid catalogue and exit 0", func([]string) (string, error) { return xid.List(), nil })
 	npd.Main(p, npd.Check[snapshot]{
 		Read:  r.read,
-		Judge: func(s snapshot) npd.Result { return judge(s, *hardware) },
+		Judge: func(s snapshot) npd.Result { return judge(s, r.hardware) },
 		Wait:  r.wait,
 		Clear: r.clear,
 	})

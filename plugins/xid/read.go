@@ -53,11 +53,12 @@ func (s snapshot) faults() []xid.Fault { return s.asCase().Judge() }
 
 // reader follows the kernel log from look to look of one run and merges what it finds into the state of all runs.
 type reader struct {
-	plugin                             *npd.Plugin
-	kmsg, text, procfs                 string
-	journalctl, journalDir             string
-	overridesFile                      string
-	allowInjected, journal, journalled bool
+	plugin                  *npd.Plugin
+	kmsg, text, procfs      string
+	journalctl, journalDir  string
+	overridesFile           string
+	hardware, allowInjected bool
+	journal, journalled     bool
 
 	store   *npd.Store[xid.State]
 	log     *kmsg.Reader
@@ -131,7 +132,7 @@ func (r *reader) clear(ctx context.Context, subject string) (cleared []string, e
 		return nil, err
 	}
 	_, err = r.merge(func(s *xid.State) bool {
-		cleared = s.Clear(subject, now)
+		cleared = s.Clear(subject, r.hardware, now)
 		return true
 	})
 	return cleared, err

@@ -1,0 +1,101 @@
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+)
+
+// startJournald runs the real systemd-journald with a /run of its own and returns the folder with its journal.
+func startJournald(t *testing.T) string {
+	t.Helper()
+	machineID, err := os.ReadFile("/etc/machine-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(string(machineID))
+	script := `mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/journal /run/log/journal/` + id +
+		` && exec /lib/systemd/systemd-journald`
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return fmt.Sprintf("/proc/%d/root/run/log/journal/%s", cmd.Process.Pid, id)
+}
+
+func TestTheJournalFillsWhatTheRingHasLost(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.BuildOurs(t.Context(), root, "./plugins/xid"); err != nil {
+		t.Fatal(err)
+	}
+	log, err := kernellog.OpenNFT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	journal := startJournald(t)
+
+	const gpu = "7e57:01:00"
+	fault := func(line string) {
+		t.Helper()
+		if _, err := log.Write(t.Context(), fmt.Sprintf("NVRM: Xid (PCI:%s): %s", gpu, line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	xid := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command(filepath.Join(root, "bin/xid"), append([]string{"-state-dir", t.TempDir(), "-dump"}, args...)...).Output()
+		if err != nil {
+			t.Fatalf("xid %q: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+
+	marker := fmt.Sprintf("%d", time.Now().UnixNano())
+	fault("119, Timeout " + marker)
+	for deadline := time.Now().Add(patience); ; {
+		out, err := exec.Command("journalctl", "--quiet", "--no-pager", "--directory="+journal, "_TRANSPORT=kernel").Output()
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(out), marker) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("journald has not seen the record in %s", patience)
+		}
+	}
+	if both := xid("-journal", "-journal-dir", journal); strings.Count(both, marker) != 1 {
+		t.Errorf("a record that stands in ring and journal counts %d times", strings.Count(both, marker))
+	}
+	flood(t)
+	if alone := xid(); strings.Contains(alone, marker) {
+		t.Fatal("the flood has not driven the record out of the ring")
+	}
+	fault("95, after " + marker)
+	with := xid("-journal", "-journal-dir", journal)
+	if first, second := strings.Index(with, "Timeout "+marker), strings.Index(with, "after "+marker); first < 0 || second < first {
+		t.Errorf("the journal's record does not stand before the ring's:\n%s", with)
+	}
+	if !strings.Contains(with, `"text": "Xid 119 GSP RPC timeout"`) {
+		t.Errorf("the journal's record is not judged:\n%s", with)
+	}
+}
