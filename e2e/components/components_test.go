@@ -1,0 +1,136 @@
+package components
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tiny is a component that builds in no time.
+var tiny = Component{
+	Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys", Cold: "no time",
+	versionVars: func(version string) map[string]string { return map[string]string{"main.version": version} },
+}
+
+const tinyMain = `package main
+
+import "os"
+
+var version string
+
+func main() { os.Stdout.WriteString("tiny " + version) }
+`
+
+func TestAComponentIsBuiltOnceAndAgainWhenItChanges(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	build := func() string {
+		t.Helper()
+		var progress bytes.Buffer
+		if err := Build(t.Context(), &progress, root, tiny); err != nil {
+			t.Fatal(err)
+		}
+		said, _, _ := strings.Cut(progress.String(), "\n")
+		return said
+	}
+	const building = "building tiny (golang.org/x/sys v0.47.0), about no time when nothing is cached ..."
+	if diff := cmp.Diff(building, build()); diff != "" {
+		t.Error("first build:", diff)
+	}
+	if diff := cmp.Diff("", build()); diff != "" {
+		t.Error("nothing has changed:", diff)
+	}
+	if err := os.Remove(tiny.Path(root)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(building, build()); diff != "" {
+		t.Error("the binary is gone:", diff)
+	}
+	main := filepath.Join(root, "e2e", "components", "tiny", "main.go")
+	if err := os.WriteFile(main, []byte(tinyMain+"// changed\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(building, build()); diff != "" {
+		t.Error("a file has changed:", diff)
+	}
+	out, err := os.ReadFile(tiny.Path(root))
+	if err != nil || !bytes.Contains(out, []byte("v0.47.0")) {
+		t.Errorf("the binary does not know its version: %v", err)
+	}
+}
+
+func TestTwoBuildsAtOnceBuildOnce(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	var progress [2]bytes.Buffer
+	var all sync.WaitGroup
+	for i := range progress {
+		all.Go(func() {
+			if err := Build(t.Context(), &progress[i], root, tiny); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if said := progress[0].String() + progress[1].String(); strings.Count(said, "building") != 1 {
+		t.Errorf("together they said:\n%s", said)
+	}
+}
+
+func TestABuildThatFailsSaysWhatTheCompilerSaid(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	main := filepath.Join(root, "e2e", "components", "tiny", "main.go")
+	if err := os.WriteFile(main, []byte("package main\n\nfunc main() { undefinedName() }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := Build(t.Context(), &bytes.Buffer{}, root, tiny)
+	if err == nil || !strings.HasPrefix(err.Error(), "build tiny: go build in ") || !strings.Contains(err.Error(), "undefined: undefinedName") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(tiny.Path(root) + ".stamp"); err == nil {
+		t.Error("it is stamped as built")
+	}
+}
+
+func TestAComponentWithoutAPinIsRefused(t *testing.T) {
+	root := repository(t, "")
+	err := Build(t.Context(), &bytes.Buffer{}, root, tiny)
+	if err == nil || !strings.HasSuffix(err.Error(), "e2e/components/tiny/go.mod does not require golang.org/x/sys") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEveryComponentIsPinned(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range All {
+		t.Run(c.Name, func(t *testing.T) {
+			if version, err := c.version(t.Context(), root); err != nil || !strings.HasPrefix(version, "v") {
+				t.Errorf("version %q, %v", version, err)
+			}
+		})
+	}
+}
+
+// repository makes a folder with the component tiny in it.
+func repository(t *testing.T, require string) string {
+	t.Helper()
+	root := t.TempDir()
+	dir := filepath.Join(root, "e2e", "components", "tiny")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"go.mod": "module example.com/tiny\n\ngo 1.26\n\n" + require, "main.go": tinyMain,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
