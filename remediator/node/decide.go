@@ -284,12 +284,10 @@ func (c *Cause) see(p problem, bootID string) {
 	if p.class < c.Repair && sameBoot {
 		return
 	}
+	c.Rule = p.rule.Name
 	if p.class != c.Repair {
 		c.Repair = p.class
 		c.Message = clip(p.condition.Message)
-	}
-	if actionable(p) {
-		c.Rule = p.rule.Name
 	}
 }
 

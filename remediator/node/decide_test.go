@@ -38,6 +38,10 @@ spec:
       match: {condition: DiskFailing, repair: [Replace]}
       for: 1m
       taint: {key: example.com/disk, value: "true", effect: NoExecute}
+    fan:
+      match: {condition: FanFailing, repair: [Inspect]}
+      clearAfter: 30m
+      taint: {key: example.com/fan}
     accelerator:
       match: {condition: AcceleratorReady, status: "False", repair: [Inspect]}
       for: 1m
@@ -162,9 +166,13 @@ func passes(d time.Duration) step { return func(w *world) { w.now = w.now.Add(d)
 
 // lasts lets time pass as it does on a live node: with heartbeats every five minutes and a decision whenever the last one
 // asked for it.
-func lasts(d time.Duration) step {
+func lasts(d time.Duration) step { return passing(d, 5*time.Minute) }
+
+// starves lets time pass as lasts does, but without heartbeats.
+func starves(d time.Duration) step { return passing(d, d+1) }
+
+func passing(d, beat time.Duration) step {
 	return func(w *world) {
-		const beat = 5 * time.Minute
 		for end, nextBeat := w.now.Add(d), w.now.Add(beat); w.now.Before(end); {
 			wake := end.Add(1)
 			if w.last.RequeueAfter > 0 {
@@ -199,6 +207,8 @@ func labels(key, value string) step {
 func pauses(why string) step { return func(w *world) { w.paused = why } }
 
 func others(n int) step { return func(w *world) { w.others = n } }
+
+var theirs = corev1.Taint{Key: "example.com/fan", Value: "theirs", Effect: corev1.TaintEffectNoSchedule}
 
 var maintenance = corev1.Taint{Key: conditions.TaintMaintenance, Value: "sweep", Effect: corev1.TaintEffectNoSchedule}
 
@@ -307,6 +317,9 @@ func TestDecide(t *testing.T) {
 			passes(time.Minute), says("AcceleratorReady", "True", ""), passes(12 * time.Minute), decide, passes(3 * time.Minute), decide},
 			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect",
 				Said: "NodeQuarantined", Requeue: time.Minute}},
+		"a healthy condition that was stale for a while starts the clock again": {[]step{says("FanFailing", "True", "x"), decide, says("FanFailing", "False", ""), decide,
+			starves(25 * time.Minute), beats, starves(5 * time.Minute)},
+			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 		"a missing condition never releases": {[]step{gpu(ecc), decide, func(w *world) { w.node.Status.Conditions = nil }, decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"positive polarity: True releases": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute),
@@ -317,6 +330,8 @@ func TestDecide(t *testing.T) {
 			passes(time.Minute), gpuFine, decide, lasts(10 * time.Minute)}, released},
 		"Reboot: a node without boot ids is never released": {[]step{func(w *world) { w.node.Status.NodeInfo.BootID = "" },
 			gpu(lost), decide, gpuFine, decide, lasts(time.Hour)}, quarantined},
+		"Reboot: a boot id that is gone is no new boot": {[]step{gpu(lost), decide, func(w *world) { w.node.Status.NodeInfo.BootID = "" },
+			gpuFine, decide, lasts(time.Hour)}, quarantined},
 		"Reboot: the fault again in the new boot wants yet another boot": {[]step{gpu(lost), decide, passes(time.Minute), reboots, decide,
 			passes(time.Minute), gpu(lost), decide, gpuFine, decide, lasts(time.Hour)}, quarantined},
 		"Reboot: a milder message in the same boot wants the reboot still": {[]step{gpu(lost), decide, gpu(ecc), decide, gpuFine, decide, lasts(time.Hour)}, quarantined},
@@ -336,6 +351,11 @@ func TestDecide(t *testing.T) {
 			decide, lasts(10 * time.Minute)}, released},
 		"a rule that is gone never releases, and it is said": {[]step{gpu(ecc), decide, func(w *world) { w.policy.Rules = nil }, gpuFine, decide},
 			quarantined.but(func(o *outcome) { o.Repair, o.Restart, o.Said = "ResetGPU", false, "NodeQuarantined blocked:rule-gone" })},
+		"a renamed rule takes over while the fault stands": {[]step{gpu(ecc), decide, func(w *world) {
+			for i := range w.policy.Rules {
+				w.policy.Rules[i].Name += "-new"
+			}
+		}, decide, gpuFine, decide, lasts(10 * time.Minute)}, released.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},
 		"a class that became alertOnly does not release": {[]step{gpu(ecc), decide, gpu(inspect), decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"a new fault after a release is a new quarantine": {[]step{gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide},
@@ -361,6 +381,8 @@ func TestDecide(t *testing.T) {
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined TaintRestored" })},
 		"a second removal is a person's word": {[]step{gpu(lost), decide, untaints, decide, untaints, decide, lasts(time.Hour)},
 			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
+		"an upgrade in between does not count it anew": {[]step{gpu(ecc), decide, untaints, decide, gpu(lost), decide, untaints, decide},
+			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored QuarantineUpgraded ReleaseByHand"}},
 		"a person's word holds against a worse fault of the cause": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide, gpu(lost), decide},
 			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
 		"a person's word holds against another fault, and it is said": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide,
@@ -381,10 +403,11 @@ func TestDecide(t *testing.T) {
 		"foreign taints stay, cordon included": {[]step{taints(corev1.Taint{Key: "node.kubernetes.io/unschedulable", Effect: corev1.TaintEffectNoSchedule}),
 			gpu(ecc), decide, taints(corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoExecute}), gpuFine, decide, lasts(10 * time.Minute)},
 			released.but(func(o *outcome) { o.Taints = "node.kubernetes.io/unschedulable:NoSchedule a:NoExecute" })},
-		"an equal taint of somebody else outlives the quarantine": {[]step{
-			taints(corev1.Taint{Key: "example.com/disk", Value: "theirs", Effect: corev1.TaintEffectNoExecute}),
-			says("DiskFailing", "True", "x"), decide, lasts(time.Minute), gpu(lost), says("DiskFailing", "True", "x"), decide},
-			outcome{Phase: Quarantined, Taints: "example.com/disk=theirs:NoExecute", Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+		"an equal taint of somebody else outlives the quarantine": {[]step{taints(theirs), says("FanFailing", "True", "x"), decide,
+			says("FanFailing", "False", ""), decide, lasts(30 * time.Minute)}, released.but(func(o *outcome) { o.Taints = "example.com/fan=theirs:NoSchedule" })},
+		"one that its owner removed and we put back is ours": {[]step{taints(theirs), says("FanFailing", "True", "x"), decide, untaints, decide,
+			says("FanFailing", "False", ""), decide, lasts(30 * time.Minute)},
+			released.but(func(o *outcome) { o.Said = "NodeQuarantined TaintRestored NodeReleased" })},
 		"a taint of ours without a record is ours again": {[]step{taints(corev1.Taint{Key: conditions.TaintUnhealthy, Value: "old", Effect: corev1.TaintEffectNoSchedule}),
 			gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)}, released},
 		"skip means hands off": {[]step{labels(conditions.LabelSkip, "true"), gpu(lost), decide}, untouched},
