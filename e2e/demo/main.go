@@ -48,44 +48,44 @@ var jobSet []byte
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout)
+	result, err := run(ctx, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Println("demo: FAIL:", err)
 		os.Exit(1)
 	}
+	fmt.Println("demo: PASS", result)
 }
 
-func run(ctx context.Context, out io.Writer) (err error) {
+func run(ctx context.Context, out io.Writer) (result string, err error) {
 	root, err := components.Root()
 	if err != nil {
-		return err
+		return "", err
 	}
 	fmt.Fprintln(out, "== Building what is missing: about 10 minutes on two cores the first time, seconds after that")
 	if err := components.Build(ctx, out, root,
 		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
-		return err
+		return "", err
 	}
 	fmt.Fprintln(out, "building the plugin and the remediator")
 	if err := components.BuildOurs(ctx, root, "./plugins/xid", "./remediator"); err != nil {
-		return err
+		return "", err
 	}
 
 	fmt.Fprintln(out, "\n== Starting a control plane, KWOK, JobSet, the remediator and a node-problem-detector, all real, on loopback")
 	c, err := cluster.Start(ctx, cluster.Options{JobSet: true, Progress: out})
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 	d := &demo{Cluster: c, out: out}
-	if err := d.run(ctx); err != nil {
+	if result, err = d.run(ctx); err != nil {
 		d.logs()
-		return err
 	}
-	return nil
+	return result, err
 }
 
 // demo is one run.
@@ -99,28 +99,27 @@ type demo struct {
 	npd, remediator *cluster.Process
 }
 
-func (d *demo) run(ctx context.Context) (err error) {
+func (d *demo) run(ctx context.Context) (result string, err error) {
 	if d.log, err = kernellog.Open(d.Dir); err != nil {
-		return err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, d.log.Close()) }()
 	d.xidArgs = append(slices.Clone(d.log.Args), "-state-dir", filepath.Join(d.Dir, "state"))
 	if err := d.prepare(ctx); err != nil {
-		return err
+		return "", err
 	}
 	condition, taint, running, err := d.fault(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := d.show(ctx); err != nil {
-		return err
+		return "", err
 	}
 	if err := d.repair(ctx); err != nil {
-		return err
+		return "", err
 	}
-	fmt.Fprintf(d.out, "demo: PASS condition=%d taint=%d job-running=%d\n",
-		condition.Milliseconds(), taint.Milliseconds(), running.Milliseconds())
-	return nil
+	return fmt.Sprintf("condition=%d taint=%d job-running=%d",
+		condition.Milliseconds(), taint.Milliseconds(), running.Milliseconds()), nil
 }
 
 // prepare brings up a healthy node with a rank of a running job on it.
