@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
 func TestGolden(t *testing.T) { npdtest.Golden(t) }
@@ -191,4 +194,53 @@ func TestADumpIsJudgedTheSame(t *testing.T) {
 	dump := strings.TrimPrefix(n.run("-dump"), "exit 0\n")
 	n.write("dump.json", dump)
 	n.want(reset, "-snapshot", filepath.Join(n.dir, "dump.json"), "-kmsg", "/nonexistent")
+}
+
+func TestAFaultOfTwoBootsSaysSo(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	n.want(reset)
+	n.boot("second")
+	n.want(fine)
+	n.kernel(gspGone)
+	n.want(reset)
+	if s := n.dump(); len(s.Latched) != 1 || s.Latched[0].SeenBoots != 2 {
+		t.Errorf("%+v", s.Latched)
+	}
+}
+
+func TestADumpNamesTheGPU(t *testing.T) {
+	n := newNode(t)
+	n.write("proc/driver/nvidia/gpus/0000:4e:00.0/information", "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-1\nDevice Minor: \t 5\n")
+	n.kernel("NVRM: GPU at PCI:0000:1b:00: GPU-8f3c0d6e-0000-0000-0000-000000000000", gspGone)
+	gpus := n.dump().GPUs
+	want := map[string]xid.GPU{
+		"0000:4e:00": {UUID: "GPU-1", Index: "5", Model: "NVIDIA H200"},
+		"0000:1b:00": {UUID: "GPU-8f3c0d6e-0000-0000-0000-000000000000"},
+	}
+	if diff := cmp.Diff(want, gpus); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestADumpHasTheDocumentedKeys(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	var dump struct {
+		BootID  string
+		Gap     *bool
+		Latched []map[string]any
+		Events  []map[string]any
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(n.run("-dump"), "exit 0\n")), &dump); err != nil {
+		t.Fatal(err)
+	}
+	if dump.BootID != "first" || dump.Gap == nil || len(dump.Events) != 1 || len(dump.Latched) != 1 {
+		t.Fatalf("%+v", dump)
+	}
+	for _, key := range []string{"kind", "code", "device", "repair", "cause", "mig", "text", "time"} {
+		if _, ok := dump.Events[0][key]; !ok {
+			t.Errorf("an event has no key %q: %v", key, dump.Events[0])
+		}
+	}
 }
