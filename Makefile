@@ -4,6 +4,10 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 GO_BUILD := go build -trimpath -ldflags "-s -w"
+# They load NVIDIA's libraries at run time; everything else is static.
+CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
+# go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
 
 .PHONY: help demo test build components lint verify fuzz bench clean
@@ -17,8 +21,9 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 test: components nft ## every test, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
 
-build: ## the plugins and the remediator, static, into bin/
-	CGO_ENABLED=0 $(GO_BUILD) -o bin/ ./plugins/... ./remediator
+build: ## the plugins and the remediator into bin/
+	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator
+	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector

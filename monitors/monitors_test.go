@@ -107,9 +107,8 @@ func TestEveryMonitor(t *testing.T) {
 				t.Error(err)
 			}
 			global := config.PluginGlobalConfig
-			if *global.Concurrency != 1 || *global.InvokeInterval != time.Second || *global.MaxOutputLength != conditions.MaxMessage {
-				t.Errorf("concurrency %d, interval %s, output %d; want 1, 1s, %d", *global.Concurrency, *global.InvokeInterval,
-					*global.MaxOutputLength, conditions.MaxMessage)
+			if *global.Concurrency != 1 || *global.MaxOutputLength != conditions.MaxMessage {
+				t.Errorf("concurrency %d, output %d; want 1, %d", *global.Concurrency, *global.MaxOutputLength, conditions.MaxMessage)
 			}
 			if !*global.SkipInitialStatus {
 				t.Error("without skip_initial_status a restarted NPD says False for a moment")
@@ -128,6 +127,11 @@ func TestEveryMonitor(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+			}
+			// One that holds starts again at once; one that does not costs a process each time.
+			interval := *global.InvokeInterval
+			if common.Hold > 0 && interval != time.Second || common.Hold == 0 && interval < 15*time.Second {
+				t.Errorf("interval %s with a hold of %s; want 1s with a hold, at least 15s without", interval, common.Hold)
 			}
 			if longest := common.Hold + common.Timeout + time.Second; longest >= *global.Timeout {
 				t.Errorf("hold + timeout + 1s = %s reaches NPD's timeout %s", longest, *global.Timeout)

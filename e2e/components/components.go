@@ -141,8 +141,9 @@ func BuildOurs(ctx context.Context, root string, packages ...string) error {
 	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
 	if err == nil {
 		defer unlock()
-		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", "bin" + string(filepath.Separator)}
-		_, err = run(ctx, root, append(args, packages...)...)
+		// go-nvml and go-dcgm are cgo; the tags keep the standard library of the other programs out of it.
+		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-tags=netgo,osusergo", "-o", "bin" + string(filepath.Separator)}
+		_, err = runWith(ctx, "CGO_ENABLED=1", root, append(args, packages...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
@@ -254,11 +255,16 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// run runs the go command and quotes what it said when it fails.
+// run runs the go command without cgo.
 func run(ctx context.Context, dir string, args ...string) (stdout []byte, err error) {
+	return runWith(ctx, "CGO_ENABLED=0", dir, args...)
+}
+
+// runWith runs the go command and quotes what it said when it fails.
+func runWith(ctx context.Context, cgo, dir string, args ...string) (stdout []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -59,10 +59,18 @@ const KernelHardwareError = "KernelHardwareError"
 // HCAPortDown is the NodeCondition of the ports of InfiniBand, RoCE and EFA adapters.
 const HCAPortDown = "HCAPortDown"
 
+// GPUMemoryError is the NodeCondition of the GPUs' memory and of the recovery that their driver asks for.
+const GPUMemoryError = "GPUMemoryError"
+
+// GPUCountMismatch is the NodeCondition of missing and extra GPUs.
+const GPUCountMismatch = "GPUCountMismatch"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
 	{Type: KernelHardwareError, Plugin: "xid", Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault"},
+	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault"},
+	{Type: GPUCountMismatch, Plugin: "gpucount", Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra"},
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 }
 

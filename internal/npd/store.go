@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,15 @@ type Store[T any] struct {
 	Carry func(T) T
 
 	memory T
+}
+
+// BootStore is the state of that name of the boot that runs now.
+func BootStore[T any](dir, name string) (*Store[T], error) {
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	return &Store[T]{Path: filepath.Join(dir, name+".json"), BootID: strings.TrimSpace(string(bootID))}, nil
 }
 
 // stored is the file's form.

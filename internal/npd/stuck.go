@@ -50,7 +50,7 @@ func (e hungError) result() Result {
 
 // record notes a worker that has just been started.
 func (w *worker) record(pid int, limit time.Duration) error {
-	now, err := monotonic()
+	now, err := Uptime()
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func startOf(pid int) (string, error) {
 
 // hung judges the worker that holds the lock.
 func (w *worker) hung() error {
-	now, err := monotonic()
+	now, err := Uptime()
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (w *worker) hung() error {
 // pause starts the wait for a stuck worker again: under maintenance nobody can tell the driver's fault from the work
 // on it.
 func (w *worker) pause() error {
-	now, err := monotonic()
+	now, err := Uptime()
 	if err != nil {
 		return err
 	}
@@ -166,8 +166,8 @@ func Module(sysfs, name string) string {
 	return name + " " + strings.TrimSpace(string(version))
 }
 
-// monotonic is the time since the boot, without suspends.
-func monotonic() (time.Duration, error) {
+// Uptime is the time since the boot, without suspends: CLOCK_MONOTONIC.
+func Uptime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return 0, fmt.Errorf("read CLOCK_MONOTONIC: %w", err)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 
@@ -95,16 +94,12 @@ type worker struct {
 }
 
 func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) {
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	calls, err := BootStore[call](p.StateDir, "worker-"+p.Name())
 	if err != nil {
 		return nil, err
 	}
-	boot := strings.TrimSpace(string(bootID))
-	return &worker{
-		p: p, args: args, driver: driver,
-		calls: &Store[call]{Path: filepath.Join(p.StateDir, "worker-"+p.Name()+".json"), BootID: boot},
-		last:  &Store[answer]{Path: filepath.Join(p.StateDir, "last-"+p.Name()+"-"+hash(args)+".json"), BootID: boot},
-	}, nil
+	last, err := BootStore[answer](p.StateDir, "last-"+p.Name()+"-"+hash(args))
+	return &worker{p: p, args: args, driver: driver, calls: calls, last: last}, err
 }
 
 // read runs one worker. It returns well before the look's end, whatever becomes of the worker.

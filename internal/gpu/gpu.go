@@ -1,0 +1,158 @@
+// Package gpu holds what the GPU checks see of a node's NVIDIA GPUs, as plain values. internal/nvml fills them.
+// A nil pointer means that the driver does not support the question on this GPU, which is never a fault.
+package gpu
+
+import (
+	"strings"
+	"time"
+)
+
+// Reading is one look at a node.
+type Reading struct {
+	// Uptime is the time since the boot (CLOCK_MONOTONIC).
+	Uptime time.Duration `json:"uptime"`
+	// Bus are the NVIDIA GPUs on the PCI bus.
+	Bus []BusDevice `json:"bus"`
+	// Module is the loaded kernel driver, "" while there is none or while it is being loaded or removed.
+	Module string `json:"module,omitempty"`
+	// Unread says why NVML gave nothing at all.
+	Unread string `json:"unread,omitempty"`
+	// GPUs are the GPUs that NVML knows of and those on the bus that it does not know.
+	GPUs []GPU `json:"gpus,omitempty"`
+}
+
+// BusDevice is a GPU as the PCI bus shows it (Linux Documentation/ABI/testing/sysfs-bus-pci).
+type BusDevice struct {
+	// Address is domain, bus and device, e.g. "0000:4e:00"; see [Address].
+	Address string `json:"address"`
+	// Driver is the kernel driver it is bound to, "" for none.
+	Driver string `json:"driver,omitempty"`
+	// Width is the number of PCIe lanes in use, MaxWidth what both it and the port above it can; 0 if unknown.
+	Width    int `json:"width,omitempty"`
+	MaxWidth int `json:"maxWidth,omitempty"`
+}
+
+// GPU is one GPU as NVML shows it.
+type GPU struct {
+	Address string `json:"address"`
+	Name    string `json:"name,omitempty"`
+	// Minor is the number N of its /dev/nvidiaN.
+	Minor *int `json:"minor,omitempty"`
+	// NotInNVML is set for a GPU on the bus that NVML does not know.
+	NotInNVML bool `json:"notInNVML,omitempty"`
+	// Lost is NVML's GPU_IS_LOST, NeedsReset its RESET_REQUIRED, on any question.
+	Lost       bool `json:"lost,omitempty"`
+	NeedsReset bool `json:"needsReset,omitempty"`
+	// Unread says which question failed otherwise, and how.
+	Unread      string `json:"unread,omitempty"`
+	MIG         bool   `json:"mig,omitempty"`
+	Persistence *bool  `json:"persistence,omitempty"`
+
+	Memory  *Memory  `json:"memory,omitempty"`
+	Thermal *Thermal `json:"thermal,omitempty"`
+	NVLink  *NVLink  `json:"nvlink,omitempty"`
+}
+
+// Subject is how messages name the GPU, the same in all checks.
+func (g GPU) Subject() string { return "gpu " + g.Address }
+
+// Memory is what a GPU says about its memory errors.
+type Memory struct {
+	// Remap is the state of row remapping (Ampere and later).
+	Remap *Remap `json:"remap,omitempty"`
+	// Retired is the state of page retirement (before Ampere).
+	Retired *Retired `json:"retired,omitempty"`
+	// VolatileUncorrected counts since the last driver load, AggregateUncorrected over the GPU's life.
+	VolatileUncorrected  *uint64 `json:"volatileUncorrected,omitempty"`
+	AggregateUncorrected *uint64 `json:"aggregateUncorrected,omitempty"`
+	// SRAMThresholdExceeded is the vendor's own verdict on the SRAM.
+	SRAMThresholdExceeded *bool `json:"sramThresholdExceeded,omitempty"`
+	// Recovery is what the driver asks for.
+	Recovery *RecoveryAction `json:"recovery,omitempty"`
+	// InfoROMCorrupt is NVML's CORRUPTED_INFOROM.
+	InfoROMCorrupt bool `json:"infoROMCorrupt,omitempty"`
+}
+
+// Remap is nvmlDeviceGetRemappedRows: numbers of rows, and whether a reset is pending or remapping has failed.
+type Remap struct {
+	Correctable   int  `json:"correctable"`
+	Uncorrectable int  `json:"uncorrectable"`
+	Pending       bool `json:"pending"`
+	Failed        bool `json:"failed"`
+}
+
+// Retired counts retired pages by cause, single-bit and double-bit errors.
+type Retired struct {
+	SingleBit int  `json:"singleBit"`
+	DoubleBit int  `json:"doubleBit"`
+	Pending   bool `json:"pending"`
+}
+
+// RecoveryAction is nvmlDeviceGpuRecoveryAction_t (nvml.h of CUDA 13).
+type RecoveryAction int
+
+// The recovery actions.
+const (
+	RecoveryNone RecoveryAction = iota
+	RecoveryReset
+	RecoveryReboot
+	RecoveryDrainP2P
+	RecoveryDrainAndReset
+	RecoveryIMEX
+)
+
+// Thermal is a GPU's heat. Temperatures are degrees Celsius.
+type Thermal struct {
+	Core    *int `json:"core,omitempty"`
+	CoreMax *int `json:"coreMax,omitempty"`
+	HBM     *int `json:"hbm,omitempty"`
+	HBMMax  *int `json:"hbmMax,omitempty"`
+	// Shutdown is the core temperature at which the GPU shuts itself down.
+	Shutdown *int `json:"shutdown,omitempty"`
+	// Margin is how far the core is from its limit, T.Limit of newer GPUs; ShutdownMargin is the (negative) margin at
+	// which the GPU shuts down.
+	Margin         *int `json:"margin,omitempty"`
+	ShutdownMargin *int `json:"shutdownMargin,omitempty"`
+	// Slowed is the time that the hardware held the clocks down since the driver was loaded.
+	Slowed *time.Duration `json:"slowed,omitempty"`
+	// Slow says that it does so now.
+	Slow *bool `json:"slow,omitempty"`
+}
+
+// NVLink is the state of a GPU's links.
+type NVLink struct {
+	Links  []Link  `json:"links"`
+	Fabric *Fabric `json:"fabric,omitempty"`
+}
+
+// Link is one NVLink.
+type Link struct {
+	Active bool `json:"active"`
+	// Errors sums the counters that mean something on this generation of NVLink.
+	Errors *uint64 `json:"errors,omitempty"`
+}
+
+// Fabric is the GPU's registration with the NVSwitch fabric.
+type Fabric struct {
+	// Completed says that the registration has ended; Status is its result, an nvmlReturn_t, 0 for success.
+	Completed bool `json:"completed"`
+	Status    int  `json:"status"`
+	// Unhealthy is the driver's own summary, where it gives one.
+	Unhealthy bool `json:"unhealthy,omitempty"`
+}
+
+// Address brings a PCI address of NVML ("00000000:4E:00.0") or sysfs ("0000:4e:00.0") to the form of the driver's
+// Xid lines and of all our messages: "0000:4e:00".
+func Address(s string) string {
+	s = strings.ToLower(s)
+	if i := strings.IndexByte(s, '.'); i >= 0 {
+		s = s[:i]
+	}
+	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 {
+		if trimmed := strings.TrimLeft(domain, "0"); len(trimmed) <= 4 {
+			domain = strings.Repeat("0", 4-len(trimmed)) + trimmed
+		}
+		s = domain + ":" + rest
+	}
+	return s
+}

@@ -1,0 +1,36 @@
+package gpu
+
+import "time"
+
+// RecoveryFile is the name of the state that the ecc check keeps for the xid check, an npd.BootStore of [Recoveries]:
+// a reset by `nvidia-smi -r` may log nothing, but NVML shows that the GPU needed one and then needs none.
+const RecoveryFile = "gpu-recovery"
+
+// Recoveries is what is known of each GPU's need of a repair, by PCI address.
+type Recoveries map[string]Recovery
+
+// Recovery is the need of one GPU.
+type Recovery struct {
+	// Needed says that the GPU is lost, or that the driver asks for a recovery action.
+	Needed bool `json:"needed,omitempty"`
+	// Recovered is when that was last over (CLOCK_MONOTONIC); what the kernel log said about the GPU before is done with.
+	Recovered time.Duration `json:"recovered,omitempty"`
+}
+
+// Note takes a look in and tells whether anything has changed. A GPU that could not be asked about is left as it is.
+func (r Recoveries) Note(reading Reading) (changed bool) {
+	for _, g := range reading.GPUs {
+		now := r[g.Address]
+		asked := g.Memory != nil && g.Memory.Recovery != nil
+		switch {
+		case g.Lost || g.NeedsReset || asked && *g.Memory.Recovery != RecoveryNone:
+			now.Needed = true
+		case now.Needed && asked && g.Unread == "":
+			now = Recovery{Recovered: reading.Uptime}
+		}
+		if now != r[g.Address] {
+			r[g.Address], changed = now, true
+		}
+	}
+	return changed
+}

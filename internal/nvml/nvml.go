@@ -1,0 +1,409 @@
+// Package nvml reads NVIDIA's management library into the plain types of internal/gpu. It is the only package that
+// imports go-nvml. Its calls can hang in the driver for ever: call it from a worker only (npd.Check.Driver).
+package nvml
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// Part says what to ask each GPU, beyond what it is called and whether it answers.
+type Part func(*session, nvml.Device, *gpu.GPU)
+
+// The parts.
+var (
+	Memory   Part = (*session).memory
+	Thermal  Part = (*session).thermal
+	NVLink   Part = (*session).nvlink
+	Identity Part = (*session).identity
+)
+
+// Source is where the node's devices and libraries are.
+type Source struct {
+	// DriverRoot is the directory under which the driver's library lies; "" looks where the loader does, and then
+	// where NVIDIA's GPU Operator installs the driver.
+	DriverRoot string
+	// Sysfs is where the sys filesystem lies.
+	Sysfs string
+}
+
+// Flags adds the flags of a plugin that reads from s.
+func (s *Source) Flags(p *npd.Plugin) {
+	p.StringVar(&s.Sysfs, "sysfs", "/sys", "`path` of the sys filesystem")
+	p.StringVar(&s.DriverRoot, "driver-root", "", "`directory` below which libnvidia-ml.so.1 lies (default: where the loader looks, then /run/nvidia/driver)")
+}
+
+// Module identifies the loaded driver, for npd.Check.
+func (s Source) Module() string { return npd.Module(s.Sysfs, "nvidia") }
+
+// Read looks at all GPUs of the node. An error means that not even the PCI bus could be read.
+func (s Source) Read(parts ...Part) (gpu.Reading, error) {
+	uptime, err := npd.Uptime()
+	if err != nil {
+		return gpu.Reading{}, err
+	}
+	bus, err := gpu.ReadBus(s.Sysfs)
+	if err != nil {
+		return gpu.Reading{}, err
+	}
+	r := gpu.Reading{Uptime: uptime, Bus: bus, Module: s.Module()}
+	if len(bus) == 0 {
+		return r, nil
+	}
+	if r.GPUs, err = s.gpus(bus, parts); err != nil {
+		r.Unread = err.Error()
+	}
+	return r, nil
+}
+
+const library = "libnvidia-ml.so.1"
+
+// libraries lists where the driver's library may lie.
+func (s Source) libraries() []string {
+	root := s.DriverRoot
+	var paths []string
+	if root == "" {
+		// A bare name lets the loader search.
+		paths, root = append(paths, library), "/run/nvidia/driver"
+	}
+	for _, dir := range []string{"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64", ""} {
+		path := filepath.Join(root, dir, library)
+		if _, err := os.Stat(path); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+func (s Source) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
+	err := errors.New(library + " not found")
+	for _, path := range s.libraries() {
+		lib := nvml.New(nvml.WithLibraryPath(path))
+		ret := lib.Init()
+		if ret == nvml.ERROR_LIBRARY_NOT_FOUND {
+			continue
+		}
+		if ret != nvml.SUCCESS {
+			return nil, errors.New(initErrors(ret))
+		}
+		gpus, err := (&session{lib}).gpus(bus, parts)
+		// The process ends now; Shutdown closes the devices a moment earlier and may fail on a lost GPU.
+		_ = lib.Shutdown()
+		return gpus, err
+	}
+	return nil, err
+}
+
+// initErrors words the failures of nvmlInit. The library's own words need an initialized library.
+func initErrors(ret nvml.Return) string {
+	switch ret {
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return "the driver does not answer"
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return "the driver's library and kernel module are of different versions"
+	case nvml.ERROR_NO_PERMISSION:
+		return "no permission to use the driver"
+	}
+	return fmt.Sprintf("initialization failed with NVML error %d", int(ret))
+}
+
+// session is an initialized library.
+type session struct{ lib nvml.Interface }
+
+// gpus asks every GPU. Handles are tied to PCI addresses first: NVML gives index 0 for a GPU that is lost meanwhile.
+func (s *session) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
+	count, ret := s.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("count GPUs: %s", text(ret))
+	}
+	var gpus []gpu.GPU
+	known := map[string]bool{}
+	for i := range count {
+		device, ret := s.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue // found by its address below
+		}
+		info, ret := device.GetPciInfo()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		g := gpu.GPU{Address: gpu.Address(cString(info.BusId[:]))}
+		known[g.Address] = true
+		s.ask(device, &g, parts)
+		gpus = append(gpus, g)
+	}
+	for _, d := range bus {
+		if known[d.Address] || d.Driver == "vfio-pci" {
+			continue
+		}
+		g := gpu.GPU{Address: d.Address}
+		device, ret := s.lib.DeviceGetHandleByPciBusId(d.Address + ".0")
+		switch {
+		case ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_GPU_NOT_FOUND:
+			g.NotInNVML = true
+		case note(&g, "handle", ret):
+			s.ask(device, &g, parts)
+		}
+		gpus = append(gpus, g)
+	}
+	return gpus, nil
+}
+
+func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
+	name, ret := device.GetName()
+	if note(g, "name", ret) {
+		g.Name = name
+	}
+	if mode, _, ret := device.GetMigMode(); note(g, "MIG mode", ret) {
+		g.MIG = mode == nvml.DEVICE_MIG_ENABLE
+	}
+	for _, part := range parts {
+		part(s, device, g)
+	}
+}
+
+// note files the outcome of a question and tells whether there is an answer.
+func note(g *gpu.GPU, question string, ret nvml.Return) bool {
+	switch ret {
+	case nvml.SUCCESS:
+		return true
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH:
+	case nvml.ERROR_GPU_IS_LOST:
+		g.Lost = true
+	case nvml.ERROR_RESET_REQUIRED:
+		g.NeedsReset = true
+	default:
+		if g.Unread == "" {
+			g.Unread = question + ": " + text(ret)
+		}
+	}
+	return false
+}
+
+func text(ret nvml.Return) string { return nvml.ErrorString(ret) }
+
+func cString(chars []int8) string {
+	var b []byte
+	for _, c := range chars {
+		if c == 0 {
+			break
+		}
+		b = append(b, byte(c))
+	}
+	return string(b)
+}
+
+// has tells whether the driver's library knows a function. Calling one that it does not know ends the process.
+func (s *session) has(function string) bool { return s.lib.Extensions().LookupSymbol(function) == nil }
+
+func (s *session) identity(d nvml.Device, g *gpu.GPU) {
+	if minor, ret := d.GetMinorNumber(); note(g, "minor number", ret) {
+		g.Minor = &minor
+	}
+	if mode, ret := d.GetPersistenceMode(); note(g, "persistence mode", ret) {
+		on := mode == nvml.FEATURE_ENABLED
+		g.Persistence = &on
+	}
+}
+
+func (s *session) memory(d nvml.Device, g *gpu.GPU) {
+	m := &gpu.Memory{}
+	g.Memory = m
+	if s.has("nvmlDeviceGetRemappedRows") {
+		if correctable, uncorrectable, pending, failed, ret := d.GetRemappedRows(); note(g, "remapped rows", ret) {
+			m.Remap = &gpu.Remap{Correctable: correctable, Uncorrectable: uncorrectable, Pending: pending, Failed: failed}
+		}
+	}
+	if m.Remap == nil {
+		m.Retired = s.retired(d, g)
+	}
+	for counter, to := range map[nvml.EccCounterType]**uint64{nvml.VOLATILE_ECC: &m.VolatileUncorrected, nvml.AGGREGATE_ECC: &m.AggregateUncorrected} {
+		if n, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, counter); note(g, "ECC errors", ret) {
+			*to = &n
+		}
+	}
+	if s.has("nvmlDeviceGetSramEccErrorStatus") {
+		if status, ret := d.GetSramEccErrorStatus(); note(g, "SRAM errors", ret) {
+			exceeded := status.BThresholdExceeded != 0
+			m.SRAMThresholdExceeded = &exceeded
+		}
+	}
+	if action := s.field(d, g, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0); action != nil {
+		recovery := gpu.RecoveryAction(*action)
+		m.Recovery = &recovery
+	}
+	if _, ret := d.GetInforomConfigurationChecksum(); ret == nvml.ERROR_CORRUPTED_INFOROM {
+		m.InfoROMCorrupt = true
+	}
+}
+
+func (s *session) retired(d nvml.Device, g *gpu.GPU) *gpu.Retired {
+	pending, ret := d.GetRetiredPagesPendingStatus()
+	if !note(g, "retired pages", ret) {
+		return nil
+	}
+	r := &gpu.Retired{Pending: pending == nvml.FEATURE_ENABLED}
+	for cause, to := range map[nvml.PageRetirementCause]*int{
+		nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS: &r.SingleBit,
+		nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR:           &r.DoubleBit,
+	} {
+		pages, ret := d.GetRetiredPages(cause)
+		if !note(g, "retired pages", ret) {
+			return nil
+		}
+		*to = len(pages)
+	}
+	return r
+}
+
+func (s *session) thermal(d nvml.Device, g *gpu.GPU) {
+	t := &gpu.Thermal{}
+	g.Thermal = t
+	if c, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); note(g, "temperature", ret) {
+		t.Core = degrees(uint64(c))
+	}
+	t.HBM = degreesOf(s.field(d, g, nvml.FI_DEV_MEMORY_TEMP, 0))
+	for threshold, to := range map[nvml.TemperatureThresholds]**int{
+		nvml.TEMPERATURE_THRESHOLD_GPU_MAX: &t.CoreMax, nvml.TEMPERATURE_THRESHOLD_MEM_MAX: &t.HBMMax,
+		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: &t.Shutdown,
+	} {
+		if c, ret := d.GetTemperatureThreshold(threshold); note(g, "temperature limits", ret) {
+			*to = degrees(uint64(c))
+		}
+	}
+	if s.has("nvmlDeviceGetMarginTemperature") {
+		if m, ret := d.GetMarginTemperature(); note(g, "temperature margin", ret) {
+			margin := int(m.MarginTemperature)
+			t.Margin = &margin
+		}
+	}
+	if m := s.field(d, g, nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, 0); m != nil {
+		margin := int(int32(*m))
+		t.ShutdownMargin = &margin
+	}
+	thermal := s.field(d, g, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 0)
+	brake := s.field(d, g, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, 0)
+	if thermal != nil && brake != nil {
+		slowed := time.Duration(*thermal + *brake)
+		t.Slowed = &slowed
+	}
+	// The older name is in every driver.
+	if reasons, ret := d.GetCurrentClocksThrottleReasons(); note(g, "clock events", ret) {
+		slow := reasons&(nvml.ClocksThrottleReasonHwSlowdown|nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonHwPowerBrakeSlowdown) != 0
+		t.Slow = &slow
+	}
+}
+
+func degreesOf(v *uint64) *int {
+	if v == nil {
+		return nil
+	}
+	return degrees(*v)
+}
+
+// degrees drops what no sensor says: 0, and the values that stand for "none" in some drivers.
+func degrees(v uint64) *int {
+	if v == 0 || v > 200 {
+		return nil
+	}
+	c := int(v)
+	return &c
+}
+
+// blackwell is the first architecture with NVLink 5, on which the counters of older links mean nothing.
+const blackwell = 10
+
+func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
+	n := &gpu.NVLink{}
+	g.NVLink = n
+	architecture, ret := d.GetArchitecture()
+	legacy := note(g, "architecture", ret) && architecture < blackwell
+	for link := range nvml.NVLINK_MAX_LINKS {
+		state, ret := d.GetNvLinkState(link)
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
+			break // past the last one
+		}
+		if !note(g, "NVLink state", ret) {
+			if ret == nvml.ERROR_NOT_SUPPORTED {
+				continue
+			}
+			break
+		}
+		l := gpu.Link{Active: state == nvml.FEATURE_ENABLED}
+		if l.Active {
+			l.Errors = s.linkErrors(d, g, link, legacy)
+		}
+		n.Links = append(n.Links, l)
+	}
+	n.Fabric = s.fabric(d, g)
+}
+
+func (s *session) linkErrors(d nvml.Device, g *gpu.GPU, link int, legacy bool) *uint64 {
+	if !legacy {
+		return s.field(d, g, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, uint32(link))
+	}
+	var sum uint64
+	for _, counter := range []nvml.NvLinkErrorCounter{nvml.NVLINK_ERROR_DL_REPLAY, nvml.NVLINK_ERROR_DL_RECOVERY, nvml.NVLINK_ERROR_DL_CRC_FLIT} {
+		n, ret := d.GetNvLinkErrorCounter(link, counter)
+		if !note(g, "NVLink errors", ret) {
+			return nil
+		}
+		sum += n
+	}
+	return &sum
+}
+
+func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
+	switch {
+	case s.has("nvmlDeviceGetGpuFabricInfoV"):
+		info, ret := d.GetGpuFabricInfoV().V3()
+		if ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
+			v2, again := d.GetGpuFabricInfoV().V2()
+			info, ret = nvml.GpuFabricInfo_v3{State: v2.State, Status: v2.Status}, again
+		}
+		if note(g, "fabric", ret) && info.State != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
+			return &gpu.Fabric{
+				Completed: info.State == nvml.GPU_FABRIC_STATE_COMPLETED, Status: int(info.Status),
+				Unhealthy: info.HealthSummary == nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY,
+			}
+		}
+	case s.has("nvmlDeviceGetGpuFabricInfo"):
+		info, ret := d.GetGpuFabricInfo() //nolint:staticcheck // drivers before 545 have nothing else
+		if note(g, "fabric", ret) && info.State != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
+			return &gpu.Fabric{Completed: info.State == nvml.GPU_FABRIC_STATE_COMPLETED, Status: int(info.Status)}
+		}
+	}
+	return nil
+}
+
+// field asks for one field value; nil if this driver or GPU does not have it.
+func (s *session) field(d nvml.Device, g *gpu.GPU, id, scope uint32) *uint64 {
+	values := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
+	if !note(g, "field values", d.GetFieldValues(values)) {
+		return nil
+	}
+	ret := nvml.Return(values[0].NvmlReturn)
+	// An older driver does not know the number.
+	if ret == nvml.ERROR_INVALID_ARGUMENT || !note(g, fmt.Sprintf("field %d", id), ret) {
+		return nil
+	}
+	v := binary.NativeEndian.Uint64(values[0].Value[:])
+	switch nvml.ValueType(values[0].ValueType) {
+	case nvml.VALUE_TYPE_UNSIGNED_INT, nvml.VALUE_TYPE_SIGNED_INT:
+		v &= 0xffffffff
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		v &= 0xffff
+	case nvml.VALUE_TYPE_DOUBLE:
+		return nil
+	}
+	return &v
+}

@@ -1,0 +1,33 @@
+package nvmltest
+
+// Absent runs the plugin on nodes that have no GPU, no driver, no library, or a driver that hangs. All checks that use
+// NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace.
+func Absent(n *Node, healthy, noDriver string) {
+	n.t.Helper()
+	n.Want("exit 0\n" + healthy)
+	for ret, text := range map[string]string{
+		"9": "the driver does not answer", "18": "the driver's library and kernel module are of different versions",
+		"4": "no permission to use the driver", "999": "initialization failed with NVML error 999",
+	} {
+		n.Say("init " + ret)
+		n.Want("exit 2\nunknown: NVML: " + text)
+	}
+	n.Want("exit 2\nunknown: NVML: libnvidia-ml.so.1 not found", "-driver-root", n.Path("empty"))
+	n.Say("hang nvmlInit_v2")
+	n.Want("exit 2\nunknown: no answer within 375ms", "-timeout", "500ms")
+
+	n.Say("init 9")
+	n.Module("")
+	n.Want(noDriver)
+	n.Want("exit 2\nunknown: driver: the NVIDIA driver is not loaded", "-grace", "1000000h")
+	for gpu := range 8 {
+		n.Plug(gpu, "vfio-pci")
+	}
+	n.Want("exit 0\nall NVIDIA GPUs are bound to vfio-pci")
+	for gpu := range 8 {
+		n.Unplug(gpu)
+	}
+	// Not a node that lost its GPUs: one that has never had any.
+	n.Want("exit 0\nno NVIDIA GPU", "-state-dir", n.Path("fresh"))
+	n.Want("exit 2\nunknown: list the PCI bus: open "+n.Path("none")+"/bus/pci/devices: no such file or directory", "-sysfs", n.Path("none"))
+}

@@ -1,0 +1,219 @@
+// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in the file that the environment
+// variable NVML_STANDIN names, which is read again at every call. Each line is a name and a number:
+//
+//	gpus 8                  how many GPUs there are
+//	init 9                  what nvmlInit returns
+//	hang NAME               calls of the function NAME never return (the name of a function instead of a number)
+//	write PATH              every nvmlInit writes PATH: uninterruptible sleep while its filesystem is frozen
+//	3.error 15              all questions to GPU 3 fail with this nvmlReturn_t
+//	3.error.NAME 15         only those by the function NAME
+//	3.hidden 1              GPU 3 cannot be found
+//	3.temperature 91        a value; *.temperature is that of all GPUs
+//
+// Values and their defaults are in the functions below: a healthy H100 of eight.
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#define NVML_NO_UNVERSIONED_FUNC_DEFS 1
+#include "nvml.h"
+
+#define MOST 16
+struct nvmlDevice_st { int gpu; };
+static struct nvmlDevice_st devices[MOST] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
+
+// setting finds the text after a name.
+static int setting(const char *name, char *text, size_t size) {
+	const char *path = getenv("NVML_STANDIN");
+	FILE *f = path ? fopen(path, "r") : NULL;
+	if (!f) return 0;
+	char line[512], key[256];
+	int found = 0, at = 0;
+	while (!found && fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%255s %n", key, &at) == 1 && strcmp(key, name) == 0) {
+			line[strcspn(line, "\n")] = 0;
+			snprintf(text, size, "%s", line + at);
+			found = 1;
+		}
+	}
+	fclose(f);
+	return found;
+}
+
+static long long number(int gpu, const char *name, long long otherwise) {
+	char key[256], text[512];
+	snprintf(key, sizeof key, "%d.%s", gpu, name);
+	if (setting(key, text, sizeof text)) return atoll(text);
+	snprintf(key, sizeof key, "*.%s", name);
+	if (setting(key, text, sizeof text)) return atoll(text);
+	return otherwise;
+}
+
+static long long global(const char *name, long long otherwise) {
+	char text[512];
+	return setting(name, text, sizeof text) ? atoll(text) : otherwise;
+}
+
+static void hang(const char *function) {
+	char text[512];
+	if (setting("hang", text, sizeof text) && strcmp(text, function) == 0)
+		for (;;) pause();
+}
+
+static nvmlReturn_t fails(int gpu, const char *function) {
+	hang(function);
+	char name[256];
+	snprintf(name, sizeof name, "error.%s", function);
+	return number(gpu, name, number(gpu, "error", NVML_SUCCESS));
+}
+
+// BEGIN starts every question to a GPU.
+#define BEGIN nvmlReturn_t failure = fails(device.handle->gpu, __func__); if (failure) return failure
+#define VALUE(name, otherwise) number(device.handle->gpu, name, otherwise)
+// NONE as a value means that the GPU does not support the question.
+#define NONE (-999)
+#define ANSWER(to, name, otherwise) do { \
+	long long v_ = VALUE(name, otherwise); \
+	if (v_ == NONE) return NVML_ERROR_NOT_SUPPORTED; \
+	*(to) = v_; \
+} while (0)
+
+nvmlReturn_t nvmlInit_v2(void) {
+	hang(__func__);
+	char path[512];
+	if (setting("write", path, sizeof path)) {
+		int fd = open(path, O_CREAT | O_WRONLY, 0600);
+		if (fd < 0 || write(fd, "x", 1) != 1) return NVML_ERROR_UNKNOWN;
+		close(fd);
+	}
+	return global("init", NVML_SUCCESS);
+}
+nvmlReturn_t nvmlShutdown(void) { hang(__func__); return NVML_SUCCESS; }
+const char *nvmlErrorString(nvmlReturn_t r) {
+	return r == NVML_ERROR_UNKNOWN ? "Unknown Error" : r == NVML_ERROR_NO_PERMISSION ? "Insufficient Permissions" : "Error";
+}
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *n) {
+	hang(__func__);
+	*n = 0;
+	for (int gpu = 0; gpu < global("gpus", 8); gpu++) *n += !number(gpu, "hidden", 0);
+	return NVML_SUCCESS;
+}
+static nvmlReturn_t handle(int gpu, nvmlDevice_t *device, const char *function) {
+	if (gpu < 0 || gpu >= MOST || number(gpu, "hidden", 0)) return NVML_ERROR_NOT_FOUND;
+	device->handle = &devices[gpu];
+	return fails(gpu, function);
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+	// The library counts only what it can find.
+	int gpu = 0;
+	for (unsigned int visible = 0; gpu < MOST; gpu++)
+		if (!number(gpu, "hidden", 0) && visible++ == index) break;
+	return handle(gpu, device, __func__);
+}
+// GPU n is at 0000:1n:00.0.
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device) {
+	int domain, bus, gpus = global("gpus", 8);
+	if (sscanf(id, "%x:%x:", &domain, &bus) != 2 || bus < 0x10 || bus >= 0x10 + gpus) return NVML_ERROR_NOT_FOUND;
+	return handle(bus - 0x10, device, __func__);
+}
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+	BEGIN;
+	memset(pci, 0, sizeof *pci);
+	pci->bus = 0x10 + device.handle->gpu;
+	snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", pci->bus);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
+	BEGIN;
+	char text[512];
+	snprintf(name, length, "%s", setting("name", text, sizeof text) ? text : "NVIDIA H100 80GB HBM3");
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *pending) {
+	BEGIN;
+	ANSWER(now, "mig", 0);
+	*pending = *now;
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) { BEGIN; ANSWER(minor, "minor", device.handle->gpu); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) { BEGIN; ANSWER(mode, "persistence", 1); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, unsigned int *unc, unsigned int *pending, unsigned int *failed) {
+	BEGIN;
+	ANSWER(corr, "remap.correctable", 0);
+	ANSWER(unc, "remap.uncorrectable", 0);
+	ANSWER(pending, "remap.pending", 0);
+	ANSWER(failed, "remap.failed", 0);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *pending) { BEGIN; ANSWER(pending, "retired.pending", NONE); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count, unsigned long long *addresses) {
+	BEGIN;
+	unsigned int room = *count;
+	ANSWER(count, cause == NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR ? "retired.dbe" : "retired.sbe", NONE);
+	if (addresses) for (unsigned int i = 0; i < *count && i < room; i++) addresses[i] = i;
+	return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter, unsigned long long *n) {
+	BEGIN;
+	if (type != NVML_MEMORY_ERROR_TYPE_UNCORRECTED) return NVML_ERROR_INVALID_ARGUMENT;
+	ANSWER(n, counter == NVML_VOLATILE_ECC ? "ecc.volatile" : "ecc.aggregate", 0);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status) { BEGIN; ANSWER(&status->bThresholdExceeded, "sram", 0); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsigned int *sum) { BEGIN; *sum = 1; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *c) { BEGIN; (void)sensor; ANSWER(c, "temperature", 40); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t which, unsigned int *c) {
+	BEGIN;
+	switch (which) {
+	case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: ANSWER(c, "max.shutdown", 92); return NVML_SUCCESS;
+	case NVML_TEMPERATURE_THRESHOLD_GPU_MAX: ANSWER(c, "max.core", 87); return NVML_SUCCESS;
+	case NVML_TEMPERATURE_THRESHOLD_MEM_MAX: ANSWER(c, "max.hbm", 95); return NVML_SUCCESS;
+	default: return NVML_ERROR_NOT_SUPPORTED;
+	}
+}
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) { BEGIN; ANSWER(&margin->marginTemperature, "margin", 45); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) { BEGIN; ANSWER(reasons, "reasons", 0); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *architecture) { BEGIN; ANSWER(architecture, "architecture", NVML_DEVICE_ARCH_HOPPER); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableState_t *state) {
+	BEGIN;
+	if (link >= 18) return NVML_ERROR_INVALID_ARGUMENT;
+	// Links from this number on are down; NONE for a GPU without links.
+	long long up;
+	ANSWER(&up, "links", 18);
+	*state = link < up ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, nvmlNvLinkErrorCounter_t counter, unsigned long long *n) {
+	BEGIN;
+	(void)link;
+	*n = counter == NVML_NVLINK_ERROR_DL_REPLAY ? VALUE("link.errors", 0) : 0;
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {
+	BEGIN;
+	ANSWER(&info->state, "fabric.state", NVML_GPU_FABRIC_STATE_COMPLETED);
+	info->status = VALUE("fabric.status", 0);
+	info->healthSummary = VALUE("fabric.health", NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
+	BEGIN;
+	for (int i = 0; i < count; i++) {
+		long long v;
+		switch (values[i].fieldId) {
+		case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: v = VALUE("recovery", 0); break;
+		case NVML_FI_DEV_MEMORY_TEMP: v = VALUE("hbm", 50); break;
+		case NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: v = VALUE("margin.shutdown", -8); break;
+		case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: v = VALUE("slowed.thermal", 0); break;
+		case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: v = VALUE("slowed.brake", 0); break;
+		case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS: v = VALUE("link.errors", 0); break;
+		default: v = NONE;
+		}
+		values[i].nvmlReturn = v == NONE ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+		values[i].valueType = NVML_VALUE_TYPE_SIGNED_LONG_LONG;
+		values[i].value.sllVal = v;
+	}
+	return NVML_SUCCESS;
+}

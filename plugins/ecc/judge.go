@@ -1,0 +1,95 @@
+package main
+
+import (
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// limits are numbers of retired pages.
+type limits struct{ singleBit, doubleBit int }
+
+func (l limits) judge(s snapshot) npd.Result {
+	if nothing, ok := s.Absent(); ok {
+		return nothing
+	}
+	result := npd.Result{Healthy: "no memory fault on any GPU"}
+	for _, g := range s.GPUs {
+		for _, f := range l.findings(g) {
+			f.Subject = g.Subject()
+			result.Findings = append(result.Findings, f)
+		}
+		if g.Unread != "" {
+			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
+		}
+	}
+	if s.Unshared != "" {
+		result.Findings = append(result.Findings, conditions.Finding{
+			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,
+		})
+	}
+	return result
+}
+
+// findings judges one GPU. Texts have no counters.
+func (l limits) findings(g gpu.GPU) (found []conditions.Finding) {
+	add := func(sick bool, repair conditions.Repair, text string) {
+		if sick {
+			found = append(found, conditions.Finding{Repair: repair, Text: text})
+		}
+	}
+	add(g.Lost, conditions.Reboot, "lost by the driver")
+	add(g.NeedsReset, conditions.ResetGPU, "requires a reset")
+	m := g.Memory
+	if m == nil {
+		return found
+	}
+	add(m.InfoROMCorrupt, conditions.Inspect, "InfoROM is corrupt")
+	add(m.SRAMThresholdExceeded != nil && *m.SRAMThresholdExceeded, conditions.Replace, "SRAM errors over the vendor's threshold")
+	add(positive(m.AggregateUncorrected), conditions.Monitor, "uncorrected memory errors during its life")
+	if remap := m.Remap; remap != nil {
+		add(remap.Failed, conditions.Replace, "row remapping failed")
+		add(remap.Pending, conditions.ResetGPU, "row remapping pending")
+		add(remap.Correctable+remap.Uncorrectable > 0, conditions.Monitor, "rows were remapped")
+	}
+	// With row remapping a contained error leaves the counter above zero until the next load of the driver.
+	volatile := conditions.ResetGPU
+	if m.Remap != nil {
+		volatile = conditions.Monitor
+	}
+	add(positive(m.VolatileUncorrected), volatile, "uncorrected memory errors since the driver was loaded")
+	if pages := m.Retired; pages != nil {
+		add(pages.Pending, conditions.ResetGPU, "page retirement pending")
+		add(pages.DoubleBit > l.doubleBit, conditions.Replace, "too many pages retired after double-bit errors")
+		add(pages.DoubleBit > 0 && pages.DoubleBit <= l.doubleBit, conditions.Inspect, "pages retired after double-bit errors")
+		add(pages.SingleBit > l.singleBit, conditions.Inspect, "many pages retired after single-bit errors")
+	}
+	unreadable := m.Remap == nil && m.Retired == nil && m.VolatileUncorrected == nil
+	add(g.MIG && unreadable, conditions.Monitor, "memory errors are not readable in MIG mode")
+	if m.Recovery != nil {
+		repair, text := recovery(*m.Recovery)
+		add(repair != 0, repair, text)
+	}
+	return found
+}
+
+// recovery classifies what the driver asks for, as the same action of Xid 154 is classified.
+func recovery(a gpu.RecoveryAction) (conditions.Repair, string) {
+	switch a {
+	case gpu.RecoveryNone:
+		return 0, ""
+	case gpu.RecoveryReset:
+		return conditions.ResetGPU, "the driver asks for a GPU reset"
+	case gpu.RecoveryReboot:
+		return conditions.Reboot, "the driver asks for a reboot of the node"
+	case gpu.RecoveryDrainP2P:
+		return conditions.RestartApp, "the driver asks to drain P2P"
+	case gpu.RecoveryDrainAndReset:
+		return conditions.ResetGPU, "the driver asks to drain and reset"
+	case gpu.RecoveryIMEX:
+		return conditions.Inspect, "the driver asks to recover the IMEX domain"
+	}
+	return conditions.Inspect, "the driver asks for an unknown recovery action"
+}
+
+func positive(n *uint64) bool { return n != nil && *n > 0 }

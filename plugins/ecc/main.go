@@ -1,0 +1,18 @@
+// Command ecc answers for the NodeCondition GPUMemoryError: what the GPUs say about their memory, and whether the driver
+// asks for a reset or a reboot.
+package main
+
+import (
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func main() {
+	p := npd.New("ecc", "checks the GPUs' memory errors and recovery actions through NVML")
+	r := &reader{plugin: p}
+	r.source.Flags(p)
+	var l limits
+	// A GPU can retire 64 pages in all, and NVIDIA counts one of 60 as worn (Dynamic Page Retirement, deployment guide).
+	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need a look")
+	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need a new GPU")
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module})
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+)
+
+const healthy = "all GPUs are on the PCI bus and known to the driver"
+
+func TestAbsent(t *testing.T) {
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 1\nInspect driver: the NVIDIA driver is not loaded")
+}
+
+func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Want("exit 0\n"+healthy, "-dev", n.Path("dev"))
+
+	n.Say("3.error 15")
+	n.Want("exit 1\nReboot gpu 0000:13:00: lost by the driver")
+	n.Say("3.hidden 1", "5.error.nvmlDeviceGetMinorNumber 999")
+	n.Want("exit 1\nReboot gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:15:00: not read: minor number: Unknown Error")
+	n.Want("exit 2\nunknown: gpu 0000:15:00: minor number: Unknown Error, gpu 0000:13:00: on the PCI bus but not in NVML", "-grace", "1000000h")
+	n.Say("*.error 4")
+	n.Want("exit 2\nunknown: gpu 0000:10:00: handle: Insufficient Permissions, gpu 0000:11:00: handle: Insufficient Permissions, " +
+		"gpu 0000:12:00: handle: Insufficient Permissions, gpu 0000:13:00: handle: Insufficient Permissions, gpu 0000:14:00: handle: Insufficient Permissions, " +
+		"gpu 0000:15:00: handle: Insufficient Permissions, gpu 0000:16:00: handle: Insufficient Permissions, gpu 0000:17:00: handle: Insufficient Permissions")
+
+	n.Say("2.persistence 0")
+	n.Want("exit 0\n" + healthy)
+	n.Want("exit 1\nMonitor gpu 0000:12:00: persistence mode is off", "-min-repair", "Monitor")
+
+	n.Say()
+	for _, file := range []string{"0", "1", "2", "3", "4", "6", "7", "ctl", "-uvm"} {
+		n.Write("dev/nvidia"+file, "")
+	}
+	n.Want("exit 1\nInspect gpu 0000:15:00: has no /dev/nvidia5", "-dev", n.Path("dev"))
+
+	n.Width(6, 8)
+	n.Want("exit 1\nInspect gpu 0000:16:00: PCIe link is x8 of x16")
+	n.Width(6, 63)
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestAGPUGoesWhileTheNodeRuns(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Want("exit 0\n"+healthy, "-expect", "8")
+	n.Unplug(7)
+	n.Say("7.hidden 1")
+	// By its address, because it was seen in this boot; and once only.
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8")
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8", "-grace", "1000000h")
+}
+
+func TestExpectedCount(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Unplug(7)
+	n.Say("7.hidden 1")
+	n.Want("exit 0\n" + healthy)
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8")
+	n.Want("exit 2\nunknown: gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8", "-grace", "1000000h")
+	n.Want("exit 1\nInspect gpu count: 7 GPUs on the PCI bus, expected 4", "-expect", "4")
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-instance-type", "p5.48xlarge")
+	n.Want("exit 0\n"+healthy, "-instance-type", "unknown.type")
+	n.Write("sys/class/dmi/id/product_name", "p6-b200.48xlarge\n")
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus")
+	n.Write("profiles", "# ours\n\nshelf|7|2|true|\n")
+	n.Want("exit 0\n"+healthy, "-profiles", n.Path("profiles"), "-instance-type", "shelf")
+	n.Write("profiles", "shelf|many\n")
+	n.Want("exit 2\nunknown: profile \"shelf|many\" has no number of GPUs", "-profiles", n.Path("profiles"))
+}

@@ -1,0 +1,18 @@
+// Command gpucount answers for the NodeCondition GPUCountMismatch: the GPUs that the node should have, those on the PCI
+// bus, those that the driver knows and those in /dev are the same.
+package main
+
+import (
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func main() {
+	p := npd.New("gpucount", "compares the GPUs expected, on the PCI bus, in NVML and in /dev")
+	r := &reader{plugin: p}
+	r.source.Flags(p)
+	p.StringVar(&r.dev, "dev", "/dev", "`path` of the device files")
+	p.IntVar(&r.expect, "expect", 0, "how many GPUs the node should have (default: by -instance-type)")
+	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI)")
+	p.StringVar(&r.profiles, "profiles", "", "`file` with rows type|gpus|nics|nvlink|fabric instead of the built-in ones")
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml"
+)
+
+// snapshot is all that the judge needs.
+type snapshot struct {
+	gpu.Reading
+	Grace time.Duration `json:"grace"`
+	// Expected is how many GPUs the node should have, 0 if nobody says.
+	Expected int `json:"expected"`
+	// Seen are the GPUs that were on the PCI bus earlier in this boot.
+	Seen []string `json:"seen,omitempty"`
+	// Files are the N of all /dev/nvidiaN; nil if there are none here, as in a container without the devices.
+	Files []int `json:"files,omitempty"`
+}
+
+//go:embed profiles.txt
+var builtin string
+
+type reader struct {
+	plugin             *npd.Plugin
+	source             nvml.Source
+	dev                string
+	expect             int
+	instance, profiles string
+}
+
+func (r *reader) read(context.Context) (snapshot, error) {
+	s := snapshot{Grace: r.plugin.Grace}
+	var err error
+	if s.Expected, err = r.expected(); err != nil {
+		return s, err
+	}
+	if s.Reading, err = r.source.Read(nvml.Identity); err != nil {
+		return s, err
+	}
+	if s.Seen, err = r.remember(s.Bus); err != nil {
+		return s, err
+	}
+	s.Files = deviceFiles(r.dev)
+	return s, nil
+}
+
+// expected asks the flag, then the profile of the instance type.
+func (r *reader) expected() (int, error) {
+	if r.expect > 0 {
+		return r.expect, nil
+	}
+	rows := builtin
+	if r.profiles != "" {
+		data, err := os.ReadFile(r.profiles)
+		if err != nil {
+			return 0, err
+		}
+		rows = string(data)
+	}
+	instance := r.instance
+	if instance == "" {
+		// EC2's Nitro instances name their type here. A machine without DMI has no profile.
+		data, _ := os.ReadFile(filepath.Join(r.source.Sysfs, "class/dmi/id/product_name"))
+		instance = strings.TrimSpace(string(data))
+	}
+	return profile(rows, instance)
+}
+
+// profile returns the number of GPUs in the instance type's row, 0 without a row. Rows are those of
+// instance-profiles.conf of AWS's GPU cluster health checks: type|gpus|efa|nvlink|provider.
+func profile(rows, instance string) (int, error) {
+	for line := range strings.Lines(rows) {
+		fields := strings.Split(strings.TrimSpace(line), "|")
+		if strings.HasPrefix(line, "#") || fields[0] == "" {
+			continue
+		}
+		if len(fields) < 2 {
+			return 0, fmt.Errorf("profile %q is not type|gpus|nics|nvlink|fabric", strings.TrimSpace(line))
+		}
+		gpus, err := strconv.Atoi(fields[1])
+		if err != nil || gpus < 0 {
+			return 0, fmt.Errorf("profile %q has no number of GPUs", strings.TrimSpace(line))
+		}
+		if fields[0] == instance {
+			return gpus, nil
+		}
+	}
+	return 0, nil
+}
+
+// remember returns the addresses that were on the bus in any look of this boot.
+func (r *reader) remember(bus []gpu.BusDevice) ([]string, error) {
+	store, err := npd.BootStore[[]string](r.plugin.StateDir, "gpucount")
+	if err != nil {
+		return nil, err
+	}
+	return store.Update(func(seen *[]string) (changed bool) {
+		for _, d := range bus {
+			if !slices.Contains(*seen, d.Address) {
+				*seen, changed = append(*seen, d.Address), true
+			}
+		}
+		return changed
+	})
+}
+
+func deviceFiles(dev string) (minors []int) {
+	paths, _ := filepath.Glob(filepath.Join(dev, "nvidia[0-9]*"))
+	for _, path := range paths {
+		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "nvidia")); err == nil {
+			minors = append(minors, n)
+		}
+	}
+	return minors
+}
