@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -40,35 +42,17 @@ func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true})
 // patience is how long a test waits for what takes a second or two.
 const patience = 30 * time.Second
 
-const account = `
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: restarter, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: restarter}
-rules: # what the package's doc comment says, and no more
-- {apiGroups: [""], resources: [pods], verbs: [get, list]}
-- {apiGroups: [""], resources: [namespaces], verbs: [get]}
-- {apiGroups: [batch], resources: [jobs], verbs: [get, list, watch, patch]}
-- {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [get, list, watch, patch]}
-- {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: restarter}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: restarter}
-subjects: [{kind: ServiceAccount, name: restarter, namespace: default}]
-`
-
-// restarterConfig authenticates as a service account that may do what the package says it needs.
+// restarterConfig authenticates as the remediator's service account, with the roles that we ship.
 func restarterConfig(t *testing.T, c *cluster.Cluster) *rest.Config {
 	t.Helper()
-	if err := c.Apply(t.Context(), []byte(account)); err != nil {
+	roles, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := c.ServiceAccountConfig(t.Context(), "default", "restarter")
+	if err := c.Apply(t.Context(), roles); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := c.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
 	if err != nil {
 		t.Fatal(err)
 	}

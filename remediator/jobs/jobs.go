@@ -20,7 +20,7 @@
 // A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
 // of the remediator after the CRD was installed.
 //
-// RBAC that this package needs: pods get, list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
+// RBAC that this package needs: pods list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
 // get; events.k8s.io/events create, patch.
 package jobs
 

@@ -85,19 +85,24 @@ func (r *Restarter) lost(v view) {
 
 // hold reports a stop that takes too long: by Event once, by metric as long as it lasts.
 func (r *Restarter) hold(ctx context.Context, v view, rec record, left []metav1.PartialObjectMetadata) error {
-	pod, text := corev1.Pod{}, "its controller has not acted on spec.suspend"
+	name, node, text := "", "", "its controller has not acted on spec.suspend"
 	if len(left) > 0 {
-		pod.Name = left[0].Name
-		if err := r.reader.Get(ctx, client.ObjectKeyFromObject(&left[0]), &pod); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("get pod %s/%s: %w", left[0].Namespace, left[0].Name, err)
+		// Metadata does not say on which node the pod is.
+		var found corev1.PodList
+		name = left[0].Name
+		if err := r.reader.List(ctx, &found, client.InNamespace(left[0].Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+			return fmt.Errorf("list pod %s/%s: %w", left[0].Namespace, name, err)
 		}
-		text = fmt.Sprintf("pod %s on node %s has not ended", pod.Name, pod.Spec.NodeName)
+		for _, pod := range found.Items {
+			node = pod.Spec.NodeName
+		}
+		text = fmt.Sprintf("pod %s on node %s has not ended", name, node)
 		if more := len(left) - 1; more > 0 {
 			text += fmt.Sprintf(", nor have %d more", more)
 		}
 	}
 	notStuck(request{v.gvk.GroupKind(), v.key()})
-	stuck.WithLabelValues(v.gvk.Kind, v.object.GetNamespace(), v.object.GetName(), pod.Name, pod.Spec.NodeName).Set(1)
+	stuck.WithLabelValues(v.gvk.Kind, v.object.GetNamespace(), v.object.GetName(), name, node).Set(1)
 	if rec.Current.Held != "" {
 		return nil
 	}
