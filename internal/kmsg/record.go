@@ -34,14 +34,10 @@ type Record struct {
 // Parse reads the first line of a raw record. Errors wrap [ErrMalformed] and quote the line.
 func Parse(line string) (Record, error) {
 	header, body, found := strings.Cut(line, ";")
-	fields := strings.SplitN(header, ",", 5)
-	if !found || len(fields) < 4 {
-		return Record{}, fmt.Errorf("%w: %.80q", ErrMalformed, line)
-	}
-	prefix, err1 := strconv.ParseUint(fields[0], 10, 31)
-	seq, err2 := strconv.ParseUint(fields[1], 10, 64)
-	usec, err3 := strconv.ParseUint(fields[2], 10, 53)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	prefix, err1 := number(&header, 31)
+	seq, err2 := number(&header, 64)
+	usec, err3 := number(&header, 53)
+	if !found || header == "" || err1 != nil || err2 != nil || err3 != nil {
 		return Record{}, fmt.Errorf("%w: %.80q", ErrMalformed, line)
 	}
 	return Record{
@@ -51,6 +47,13 @@ func Parse(line string) (Record, error) {
 		Time:     time.Duration(usec) * time.Microsecond,
 		Body:     Unescape(strings.TrimRight(body, "\r\n")),
 	}, nil
+}
+
+// number takes the number before the next comma off the header.
+func number(header *string, bits int) (uint64, error) {
+	field, rest, _ := strings.Cut(*header, ",")
+	*header = rest
+	return strconv.ParseUint(field, 10, bits)
 }
 
 // Unescape undoes the escapes of the kernel's msg_print_ext_body: bytes outside printable ASCII and the backslash
