@@ -65,12 +65,20 @@ const GPUMemoryError = "GPUMemoryError"
 // GPUCountMismatch is the NodeCondition of missing and extra GPUs.
 const GPUCountMismatch = "GPUCountMismatch"
 
+// GPUOverheated is the NodeCondition of the GPUs' heat and of what slows them down.
+const GPUOverheated = "GPUOverheated"
+
+// NVLinkDown is the NodeCondition of the links between GPUs.
+const NVLinkDown = "NVLinkDown"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
 	{Type: KernelHardwareError, Plugin: "xid", Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault"},
 	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault"},
 	{Type: GPUCountMismatch, Plugin: "gpucount", Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra"},
+	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault"},
+	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault"},
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 }
 

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// models gives the links of GPUs that are soldered to their board, by NVML's name. Source: NVIDIA's data sheets (total
+// NVLink bandwidth over the bandwidth of one link). PCIe cards are not here: they have links only with a bridge.
+var models = map[string]int{
+	"Tesla V100-SXM2-16GB": 6, "Tesla V100-SXM2-32GB": 6, "Tesla V100-SXM3-32GB": 6,
+	"NVIDIA A100-SXM4-40GB": 12, "NVIDIA A100-SXM4-80GB": 12, "NVIDIA A800-SXM4-80GB": 8,
+	"NVIDIA H100 80GB HBM3": 18, "NVIDIA H800": 8, "NVIDIA H20": 18, "NVIDIA H200": 18,
+	"NVIDIA B200": 18, "NVIDIA B300 SXM6 AC": 18, "NVIDIA GB200": 18, "NVIDIA GB300": 18,
+}
+
+func judge(s snapshot) npd.Result {
+	if nothing, ok := s.Absent(); ok {
+		return nothing
+	}
+	result := npd.Result{Healthy: "all NVLinks are up"}
+	best := mostLinks(s.GPUs)
+	for _, g := range s.GPUs {
+		add := func(repair conditions.Repair, text string) {
+			result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: g.Subject(), Text: text})
+		}
+		switch {
+		case g.Lost:
+			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "lost by the driver"})
+		case g.NeedsReset:
+			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "requires a reset"})
+		case g.Unread != "":
+			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
+		}
+		if g.NVLink == nil || g.Lost || g.NeedsReset {
+			continue
+		}
+		if g.MIG {
+			// The driver turns the links of a GPU in MIG mode off on some models.
+			add(conditions.Monitor, "NVLinks are not judged in MIG mode")
+			continue
+		}
+		expected := s.Expected
+		if expected == 0 {
+			expected = models[g.Name]
+		}
+		if expected == 0 {
+			expected = best[g.Name]
+		}
+		if text := inactive(g.NVLink.Links, expected); text != "" && g.Unread == "" {
+			add(conditions.ResetGPU, text)
+		}
+		fabric(s, g, add, func(why string) {
+			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: why})
+		})
+		if sum, ok := errorSum(g); ok {
+			if before, known := s.Before[g.Address]; known && sum > before {
+				add(conditions.Monitor, "NVLink errors grow")
+			}
+		}
+	}
+	if s.Unshared != "" {
+		result.Findings = append(result.Findings, conditions.Finding{
+			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,
+		})
+	}
+	return result
+}
+
+// mostLinks returns the number of active links of the best GPU of each model.
+func mostLinks(gpus []gpu.GPU) map[string]int {
+	best := map[string]int{}
+	for _, g := range gpus {
+		if g.NVLink != nil {
+			best[g.Name] = max(best[g.Name], active(g.NVLink.Links))
+		}
+	}
+	return best
+}
+
+func active(links []gpu.Link) (n int) {
+	for _, l := range links {
+		if l.Active {
+			n++
+		}
+	}
+	return n
+}
+
+// inactive names the links that are missing, "" if there are as many as expected.
+func inactive(links []gpu.Link, expected int) string {
+	n := active(links)
+	switch {
+	case n >= expected:
+		return ""
+	case n == 0:
+		return "all NVLinks are inactive"
+	}
+	var down []string
+	for i, l := range links {
+		if !l.Active {
+			down = append(down, fmt.Sprint(i))
+		}
+	}
+	if len(down) != expected-n {
+		// More links than the model uses: which ones it should use is not known.
+		return fmt.Sprintf("%d of %d NVLinks are active", n, expected)
+	}
+	return "inactive NVLink " + strings.Join(down, ", ")
+}
+
+// fabric judges the registration with the NVSwitch fabric. It takes a while after the boot.
+func fabric(s snapshot, g gpu.GPU, add func(conditions.Repair, string), unread func(string)) {
+	f := g.NVLink.Fabric
+	switch {
+	case f == nil:
+	case !f.Completed && s.Uptime < s.Grace:
+		unread("not registered with its fabric")
+	case !f.Completed:
+		add(conditions.Inspect, "not registered with its fabric")
+	case f.Status != 0:
+		add(conditions.Inspect, fmt.Sprintf("registration with its fabric failed with NVML error %d", f.Status))
+	case f.Unhealthy:
+		add(conditions.Inspect, "the driver calls its fabric unhealthy")
+	}
+}
+
+// errorSum sums the error counters of a GPU's links; false if it has none.
+func errorSum(g gpu.GPU) (sum uint64, ok bool) {
+	if g.NVLink == nil {
+		return 0, false
+	}
+	for _, l := range g.NVLink.Links {
+		if l.Errors != nil {
+			sum, ok = sum+*l.Errors, true
+		}
+	}
+	return sum, ok
+}

@@ -1,0 +1,15 @@
+// Command nvlink answers for the NodeCondition NVLinkDown: links between GPUs that are down, and GPUs that are not part
+// of their NVSwitch fabric.
+package main
+
+import (
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func main() {
+	p := npd.New("nvlink", "checks the GPUs' NVLinks and fabric registration through NVML")
+	r := &reader{plugin: p}
+	r.source.Flags(p)
+	p.IntVar(&r.links, "links", 0, "how many links each GPU should have (default: by model, else as many as its best peer)")
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+)
+
+const healthy = "no GPU is too hot or slowed down"
+
+func TestAbsent(t *testing.T) {
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded")
+}
+
+func TestTemperatures(t *testing.T) {
+	tests := map[string]struct{ say, first, second string }{
+		"core at its maximum":   {"3.temperature 87", "exit 0\n" + healthy, "exit 0\n" + healthy},
+		"core over its maximum": {"3.temperature 88", "exit 0\n" + healthy, "exit 1\nInspect gpu 0000:13:00: core over its maximum temperature"},
+		"HBM over its maximum":  {"3.hbm 96", "exit 0\n" + healthy, "exit 1\nInspect gpu 0000:13:00: HBM over its maximum temperature"},
+		"margin left":           {"3.margin 1", "exit 0\n" + healthy, "exit 0\n" + healthy},
+		"no margin":             {"3.margin 0", "exit 0\n" + healthy, "exit 1\nInspect gpu 0000:13:00: no margin left to its temperature limit"},
+		"at shutdown": {"3.temperature 92", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown",
+			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature"},
+		"margin of shutdown": {"3.margin -8", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown",
+			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: no margin left to its temperature limit"},
+		"nothing supported": {"*.temperature -999\n*.hbm -999\n*.margin -999\n*.margin.shutdown -999\n*.max.core -999\n*.max.hbm -999\n" +
+			"*.max.shutdown -999\n*.reasons -999\n*.slowed.thermal -999", "exit 0\n" + healthy, "exit 0\n" + healthy},
+		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: lost by the driver",
+			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: lost by the driver"},
+		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: lost by the driver", "exit 2\nunknown: gpu 0000:15:00: lost by the driver"},
+		"needs a reset": {"5.error 16", "exit 2\nunknown: gpu 0000:15:00: requires a reset", "exit 2\nunknown: gpu 0000:15:00: requires a reset"},
+		"cannot say":    {"5.error.nvmlDeviceGetTemperature 999", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error"},
+	}
+	n := nvmltest.New(t)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			state := n.Path(name)
+			n.Say(test.say)
+			for _, want := range []string{test.first, test.second} {
+				if got := n.Run("-state-dir", state); got != want+"\n" {
+					t.Errorf("got\n%swant\n%s", got, want)
+				}
+			}
+		})
+	}
+}
+
+// SW power cap (bit 2) is how a GPU at work looks; the counters are nanoseconds.
+func TestSlowdowns(t *testing.T) {
+	n := nvmltest.New(t)
+	const slowed = "exit 1\nInspect gpu 0000:13:00: slowed down by heat or power brake"
+	n.Say("3.slowed.thermal 5000000000", "*.reasons 4")
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.slowed.thermal 40000000000", "3.slowed.brake 24999999999")
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.slowed.thermal 40000000000", "3.slowed.brake 25000000000")
+	n.Want(slowed)
+	// The driver was loaded again.
+	n.Say("3.slowed.thermal 1", "3.slowed.brake 1")
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestSlowdownsByOlderDrivers(t *testing.T) {
+	yes, no := true, false
+	var history []sample
+	for i := range 21 {
+		s := sample{At: time.Duration(i) * 30 * time.Second, Thermal: gpu.Thermal{Slow: &no}}
+		if i < 11 { // in 6 minutes: 0 to 5
+			s.Thermal.Slow = &yes
+		}
+		history = append(history, s)
+	}
+	l := limits{slowMinutesPercent: 60}
+	if !l.slowed(history, 10*time.Minute) {
+		t.Error("6 of 10 minutes are healthy")
+	}
+	if l.slowed(history[2:], 10*time.Minute) {
+		t.Error("5 of 10 minutes are not healthy")
+	}
+}
+
+func TestHistoryIsAsLongAsTheWindow(t *testing.T) {
+	counter := func(d time.Duration) gpu.Thermal { return gpu.Thermal{Slowed: &d} }
+	old := map[string][]sample{
+		"a": {{0, counter(1)}, {time.Minute, counter(2)}}, "gone": {{0, counter(1)}},
+	}
+	reading := gpu.Reading{Uptime: 10*time.Minute + 1, GPUs: []gpu.GPU{{Address: "a", Thermal: &gpu.Thermal{}}, {Address: "lost"}}}
+	*reading.GPUs[0].Thermal = counter(2)
+	want := map[string][]sample{"a": {{time.Minute, counter(2)}, {10*time.Minute + 1, counter(2)}}}
+	if diff := cmp.Diff(want, remember(old, reading, 10*time.Minute)); diff != "" {
+		t.Error(diff)
+	}
+	for range 2 * maxSamples {
+		old = remember(old, reading, 10*time.Minute)
+	}
+	if len(old["a"]) != maxSamples {
+		t.Errorf("%d samples", len(old["a"]))
+	}
+}
