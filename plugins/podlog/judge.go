@@ -16,7 +16,7 @@ func judge(s snapshot) npd.Result {
 	if len(s.Namespaces) == 0 {
 		result.Healthy = "no namespace is watched"
 	}
-	c := s.classifier()
+	c := newClassifier(s.Patterns, s.Window)
 	for _, e := range s.Episodes {
 		if f, ok := c.judge(e, s.Episodes); ok {
 			result.Findings = append(result.Findings, f)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"time"
 )
 
@@ -30,13 +31,13 @@ type openLine struct {
 	text  []byte
 }
 
-// newFinderOf returns the finder of a scanner for these patterns.
-func newFinderOf(patterns []pattern) *finder {
-	literals := partials
+// newScanner returns a scanner without a report.
+func newScanner(patterns []pattern) scanner {
+	literals := slices.Clone(partials)
 	for _, p := range patterns {
-		literals = append(literals[:len(literals):len(literals)], p.literal)
+		literals = append(literals, p.literal)
 	}
-	return newFinder(literals)
+	return scanner{patterns: patterns, finder: newFinder(literals)}
 }
 
 // scan scans whole lines; offset is where in the file they begin.

@@ -32,6 +32,8 @@ type cursor struct {
 	Head string `json:"head"`
 	// Namespace is the pod's: only a run that watches it knows when the file is gone.
 	Namespace string `json:"namespace"`
+	// Missed says that the last look did not find the file. It may have been on its way from one name to another.
+	Missed bool `json:"missed,omitempty"`
 }
 
 // episode is a row of lines of one workload that say the same, each within the window of another.
@@ -111,6 +113,27 @@ func (s *episodes) forget(of func(episode) bool, c classifier) {
 		}
 	}
 	*s = slices.Delete(*s, weakest, weakest+1)
+}
+
+// forgetFiles forgets the logs that are gone for two looks in a row. A run knows only of the namespaces that it watches.
+func (s *state) forgetFiles(l *look) (changed bool) {
+	for id, c := range l.known.Files {
+		there := l.there[id]
+		if s.Files[id] != c || !l.complete || !l.namespaces.has(c.Namespace) || there && !c.Missed {
+			continue
+		}
+		changed = true
+		if there || !c.Missed {
+			c.Missed = !there
+			s.Files[id] = c
+			continue
+		}
+		if c.Seen < c.Size {
+			s.Lost++
+		}
+		delete(s.Files, id)
+	}
+	return changed
 }
 
 // clear forgets what stands against the subjects that contain the text and returns them.

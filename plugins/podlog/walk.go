@@ -44,6 +44,14 @@ type logFile struct {
 	rotated bool
 }
 
+// unread says why the log could not be read, without the path, in which every pod has a name of its own.
+func (l logFile) unread(err error) unread {
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		err = at.Err
+	}
+	return unread{subject(l.namespace, l.workload), err.Error()}
+}
+
 // episode is what one line of the log says.
 func (l logFile) episode(m match, at time.Time) episode {
 	return episode{
@@ -53,88 +61,93 @@ func (l logFile) episode(m match, at time.Time) episode {
 	}
 }
 
+// maxFiles bounds the state. A kubelet keeps a handful of logs for each of its at most some hundred pods.
+const maxFiles = 8192
+
 // logName is how the kubelet calls a container's logs: the number of the restart, and behind it the time of the rotation
 // (kubernetes pkg/kubelet/logs/container_log_manager.go). It keeps the latest rotated log as it is until the next
 // rotation, and checks for one every 10 s; the older ones, *.gz, were read before they were compressed.
 var logName = regexp.MustCompile(`^[0-9]+\.log(\.[0-9]{8}-[0-9]{6})?$`)
 
+// walker lists logs of pods and what it could not look into. Nothing outside of the root is opened: a link that leads out
+// of it (such as those of cri-dockerd to /var/lib/docker) is refused by [os.Root] and reported.
+type walker struct {
+	root   *os.Root
+	booted time.Time
+	ids    map[string]bool
+	logs   []logFile
+	failed []unread
+}
+
 // walk lists the logs of the namespaces' pods that were written to since the boot, laid out as
-// <namespace>_<pod>_<uid>/<container>/<restart>.log. Nothing outside of dir is opened: a link that leads out of it (such
-// as those of cri-dockerd to /var/lib/docker) is refused by [os.Root] and reported.
-func walk(dir string, wanted namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer root.Close()
+// <namespace>_<pod>_<uid>/<container>/<restart>.log.
+func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
 	pods, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return nil, nil, err
 	}
-	ids := map[string]bool{}
+	w := walker{root: root, booted: booted, ids: map[string]bool{}}
 	for _, p := range pods {
 		namespace, rest, _ := strings.Cut(p.Name(), "_")
 		pod, _, found := strings.Cut(rest, "_")
-		if !found || !wanted.has(namespace) {
-			continue
+		if found && wanted.has(namespace) {
+			w.pod(logFile{path: p.Name(), namespace: namespace, pod: pod, workload: workloadOf(pod)})
 		}
-		fail := func(err error) {
-			// A pod may go at any time.
-			if !errors.Is(err, fs.ErrNotExist) {
-				failed = append(failed, unread{subject(namespace, workloadOf(pod)), reason(err)})
-			}
-		}
-		containers, err := fs.ReadDir(root.FS(), p.Name())
+	}
+	if len(w.logs) > maxFiles {
+		w.logs = w.logs[:maxFiles]
+		w.failed = append(w.failed, unread{allLogs, fmt.Sprintf("more than %d of them", maxFiles)})
+	}
+	return w.logs, w.failed, nil
+}
+
+// pod adds the logs of a pod; l is what they have in common.
+func (w *walker) pod(l logFile) {
+	containers, err := fs.ReadDir(w.root.FS(), l.path)
+	if err != nil {
+		w.fail(l, err)
+		return
+	}
+	for _, c := range containers {
+		l := l
+		l.container, l.path = c.Name(), path.Join(l.path, c.Name())
+		files, err := fs.ReadDir(w.root.FS(), l.path)
 		if err != nil {
-			fail(err)
+			w.fail(l, err)
 			continue
 		}
-		for _, c := range containers {
-			dir := path.Join(p.Name(), c.Name())
-			files, err := fs.ReadDir(root.FS(), dir)
-			if err != nil {
-				fail(err)
-				continue
-			}
-			for _, f := range files {
-				name := logName.FindStringSubmatch(f.Name())
-				if name == nil {
-					continue
-				}
-				l := logFile{
-					path: path.Join(dir, f.Name()), namespace: namespace, pod: pod, workload: workloadOf(pod), container: c.Name(),
-					rotated: name[1] != "",
-				}
-				info, err := root.Stat(l.path)
-				if err != nil {
-					fail(err)
-					continue
-				}
-				l.id, l.size = fileID(info), info.Size()
-				if !info.Mode().IsRegular() || info.ModTime().Before(booted) || ids[l.id] {
-					continue
-				}
-				if len(logs) == maxFiles {
-					return logs, append(failed, unread{allLogs, fmt.Sprintf("more than %d of them", maxFiles)}), nil
-				}
-				ids[l.id] = true
-				logs = append(logs, l)
+		for _, f := range files {
+			if name := logName.FindStringSubmatch(f.Name()); name != nil {
+				l := l
+				l.path, l.rotated = path.Join(l.path, f.Name()), name[1] != ""
+				w.file(l)
 			}
 		}
 	}
-	return logs, failed, nil
+}
+
+func (w *walker) file(l logFile) {
+	info, err := w.root.Stat(l.path)
+	if err != nil {
+		w.fail(l, err)
+		return
+	}
+	l.id, l.size = fileID(info), info.Size()
+	if info.Mode().IsRegular() && !info.ModTime().Before(w.booted) && !w.ids[l.id] {
+		w.ids[l.id] = true
+		w.logs = append(w.logs, l)
+	}
+}
+
+func (w *walker) fail(l logFile, err error) {
+	// A pod may go at any time.
+	if !errors.Is(err, fs.ErrNotExist) {
+		w.failed = append(w.failed, l.unread(err))
+	}
 }
 
 // fileID identifies a file by device and inode.
 func fileID(info fs.FileInfo) string {
 	stat := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%x:%x", stat.Dev, stat.Ino)
-}
-
-// reason is an error without the path, in which every pod has a name of its own.
-func reason(err error) string {
-	if at := (*fs.PathError)(nil); errors.As(err, &at) {
-		return at.Err.Error()
-	}
-	return err.Error()
 }
