@@ -22,6 +22,8 @@ type Store[T any] struct {
 	Carry func(T) T
 
 	memory T
+	// read is the file as it was when memory was read from it or written to it.
+	read os.FileInfo
 }
 
 // BootStore is the state of that name of the boot that runs now.
@@ -60,8 +62,24 @@ func (s *Store[T]) Update(change func(*T) (changed bool)) (T, error) {
 	if change(&state) {
 		err = s.save(state)
 	}
-	s.memory = state
+	s.remember(state)
 	return state, err
+}
+
+// Unchanged returns the state without a lock if no run has written it since this one last read it. Looking again and
+// again costs little then.
+func (s *Store[T]) Unchanged() (T, bool) {
+	now, err := os.Stat(s.Path)
+	// Each write makes a new file.
+	same := err == nil && s.read != nil && os.SameFile(now, s.read) && now.ModTime().Equal(s.read.ModTime())
+	return s.memory, same
+}
+
+// remember keeps the state and the file that it came from. It needs the lock.
+func (s *Store[T]) remember(state T) {
+	s.memory = state
+	// Without it, Unchanged says no.
+	s.read, _ = os.Stat(s.Path)
 }
 
 // lock takes the lock of a file beside the state, because the state file itself is replaced by each write.

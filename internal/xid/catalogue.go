@@ -8,6 +8,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
@@ -28,57 +29,66 @@ type Entry struct {
 //go:embed data/xid.csv
 var catalogueCSV []byte
 
-var catalogue, unlisted = mustCatalogue(catalogueCSV)
+// catalogue is the table by code, and the row for numbers that are in no table.
+type catalogue struct {
+	listed   map[int]Entry
+	unlisted Entry
+}
+
+var xids = table("Xids", catalogueCSV, parseCatalogue)
+
+// table reads an embedded table when it is first needed.
+func table[T any](name string, data []byte, parse func([]byte) (T, error)) func() T {
+	return sync.OnceValue(func() T {
+		t, err := parse(data)
+		if err != nil {
+			panic(fmt.Sprintf("embedded table of %s: %v", name, err))
+		}
+		return t
+	})
+}
 
 // Lookup returns what is known of an Xid. A number that is in no table gets the catalogue's default row, never
 // nothing; known tells which it was.
 func Lookup(code int) (entry Entry, known bool) {
-	if entry, known = catalogue[code]; known {
+	if entry, known = xids().listed[code]; known {
 		return entry, true
 	}
-	entry = unlisted
+	entry = xids().unlisted
 	entry.Code = code
 	return entry, false
 }
 
-func mustCatalogue(data []byte) (map[int]Entry, Entry) {
-	entries, unlisted, err := parseCatalogue(data)
-	if err != nil {
-		panic(fmt.Sprintf("embedded Xid catalogue: %v", err))
-	}
-	return entries, unlisted
-}
-
-func parseCatalogue(data []byte) (entries map[int]Entry, unlisted Entry, err error) {
+func parseCatalogue(data []byte) (c catalogue, err error) {
 	r := csv.NewReader(bytes.NewReader(data))
 	r.Comment = '#'
 	r.FieldsPerRecord = 9
 	rows, err := r.ReadAll()
 	if err != nil {
-		return nil, Entry{}, err
+		return c, err
 	}
-	entries = make(map[int]Entry, len(rows))
+	c.listed = make(map[int]Entry, len(rows))
 	for _, row := range rows[1:] {
 		e := Entry{
 			Rule: row[2], Text: row[3], Mnemonic: row[4], Action: row[5], Investigate: row[6], Note: row[7], Source: row[8],
 		}
 		if e.Repair, err = conditions.ParseRepair(row[1]); err != nil {
-			return nil, Entry{}, fmt.Errorf("code %s: %w", row[0], err)
+			return c, fmt.Errorf("code %s: %w", row[0], err)
 		}
 		if row[0] == "*" {
-			unlisted = e
+			c.unlisted = e
 			continue
 		}
 		if e.Code, err = strconv.Atoi(row[0]); err != nil {
-			return nil, Entry{}, fmt.Errorf("code %q: %w", row[0], err)
+			return c, fmt.Errorf("code %q: %w", row[0], err)
 		}
-		if _, twice := entries[e.Code]; twice {
-			return nil, Entry{}, fmt.Errorf("code %d stands there twice", e.Code)
+		if _, twice := c.listed[e.Code]; twice {
+			return c, fmt.Errorf("code %d stands there twice", e.Code)
 		}
-		entries[e.Code] = e
+		c.listed[e.Code] = e
 	}
-	if unlisted.Repair == 0 {
-		return nil, Entry{}, fmt.Errorf("no row * for numbers that are in no table")
+	if c.unlisted.Repair == 0 {
+		return c, fmt.Errorf("no row * for numbers that are in no table")
 	}
-	return entries, unlisted, nil
+	return c, nil
 }

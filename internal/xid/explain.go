@@ -56,7 +56,7 @@ func Explain(code int) string {
 // ExplainSXid does the same for an NVSwitch error.
 func ExplainSXid(code int) string {
 	var b strings.Builder
-	entry, known := switchCatalogue[code]
+	entry, known := switchCatalogue()[code]
 	if known {
 		fmt.Fprintf(&b, "SXid %d: %s\nNVIDIA says: %s", code, entry.Class, entry.Action)
 		if entry.Note != "" {
@@ -77,8 +77,8 @@ func ExplainSXid(code int) string {
 // List is the Xid catalogue, a line per code.
 func List() string {
 	var b strings.Builder
-	for _, code := range slices.Sorted(maps.Keys(catalogue)) {
-		e := catalogue[code]
+	for _, code := range slices.Sorted(maps.Keys(xids().listed)) {
+		e := xids().listed[code]
 		fmt.Fprintf(&b, "%3d  %-10s  %-55s  %s\n", code, e.Repair, e.Text, orNone(e.Action))
 	}
 	return b.String()

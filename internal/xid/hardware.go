@@ -17,21 +17,13 @@ type hardwareRow struct {
 	subject, text string
 	// literal is in every line that pattern matches: most lines are told apart by it alone.
 	literal string
-	pattern *regexp.Regexp
+	pattern func() *regexp.Regexp
 }
 
 //go:embed data/hardware.csv
 var hardwareCSV []byte
 
-var hardware = mustHardware(hardwareCSV)
-
-func mustHardware(data []byte) []hardwareRow {
-	rows, err := parseHardwareTable(data)
-	if err != nil {
-		panic(fmt.Sprintf("embedded table of hardware lines: %v", err))
-	}
-	return rows
-}
+var hardware = table("hardware lines", hardwareCSV, parseHardwareTable)
 
 func parseHardwareTable(data []byte) ([]hardwareRow, error) {
 	r := csv.NewReader(bytes.NewReader(data))
@@ -43,11 +35,8 @@ func parseHardwareTable(data []byte) ([]hardwareRow, error) {
 	}
 	var table []hardwareRow
 	for _, row := range rows[1:] {
-		h := hardwareRow{subject: row[1], literal: row[2], text: row[4]}
+		h := hardwareRow{subject: row[1], literal: row[2], pattern: lazy(row[3]), text: row[4]}
 		if h.repair, err = conditions.ParseRepair(row[0]); err != nil {
-			return nil, fmt.Errorf("row %q: %w", row, err)
-		}
-		if h.pattern, err = regexp.Compile(row[3]); err != nil {
 			return nil, fmt.Errorf("row %q: %w", row, err)
 		}
 		table = append(table, h)
@@ -56,11 +45,11 @@ func parseHardwareTable(data []byte) ([]hardwareRow, error) {
 }
 
 func parseHardware(line string) (Event, bool) {
-	for _, row := range hardware {
+	for _, row := range hardware() {
 		if !strings.Contains(line, row.literal) {
 			continue
 		}
-		if m := row.pattern.FindStringSubmatch(line); m != nil {
+		if m := row.pattern().FindStringSubmatch(line); m != nil {
 			return Event{Kind: KindHardware, Device: row.subject + " " + m[1], Text: row.text}, true
 		}
 	}
@@ -69,7 +58,7 @@ func parseHardware(line string) (Event, bool) {
 
 // hardwareRepair gives the class of a hardware event. What the table no longer has, after an upgrade, is looked at.
 func hardwareRepair(e Event) conditions.Repair {
-	for _, row := range hardware {
+	for _, row := range hardware() {
 		if row.text == e.Text && strings.HasPrefix(e.Device, row.subject+" ") {
 			return row.repair
 		}

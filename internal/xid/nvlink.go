@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/csv"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,21 +22,21 @@ import (
 //	RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 ...)
 //	NETIR_INT  Fatal   XC0 i0 Link -1
 var (
-	linkNumber = regexp.MustCompile(`(?i)\blink (-?[0-9]+)`)
-	words      = regexp.MustCompile(`\((0x[0-9a-fA-F]+(?:,? 0x[0-9a-fA-F]+)*)\)`)
-	nvlinkUnit = regexp.MustCompile(`^([A-Z][A-Z0-9_]+)\b`)
-	severity   = regexp.MustCompile(`(?i)\b(link fatal|non-?fatal|fatal|correctable)\b`)
+	linkNumber = lazy(`(?i)\blink (-?[0-9]+)`)
+	words      = lazy(`\((0x[0-9a-fA-F]+(?:,? 0x[0-9a-fA-F]+)*)\)`)
+	nvlinkUnit = lazy(`^([A-Z][A-Z0-9_]+)\b`)
+	severity   = lazy(`(?i)\b(link fatal|non-?fatal|fatal|correctable)\b`)
 )
 
 func (e *Event) parseLink() {
-	if m := linkNumber.FindStringSubmatch(e.Text); m != nil {
+	if m := linkNumber().FindStringSubmatch(e.Text); m != nil {
 		e.Link = m[1]
 	}
 }
 
 func (e *Event) parseRegisters() {
 	e.parseLink()
-	m := words.FindStringSubmatch(e.Text)
+	m := words().FindStringSubmatch(e.Text)
 	if m == nil {
 		return
 	}
@@ -56,10 +55,10 @@ func (e *Event) parseNVLink5() {
 	// Only the first two words decide; the others are data of the moment.
 	clear(e.Registers[2:])
 	e.Registered = min(e.Registered, 2)
-	if m := nvlinkUnit.FindStringSubmatch(e.Text); m != nil {
+	if m := nvlinkUnit().FindStringSubmatch(e.Text); m != nil {
 		e.Unit = m[1]
 	}
-	e.Severity = severity.FindString(e.Text)
+	e.Severity = severity().FindString(e.Text)
 }
 
 // onLink names the link for a message.
@@ -133,15 +132,7 @@ func (p pattern) matches(word uint32) bool { return word&p.mask == p.value }
 //go:embed data/nvlink5.csv
 var nvlinkCSV []byte
 
-var nvlinkRules = mustNVLink(nvlinkCSV)
-
-func mustNVLink(data []byte) []nvlinkRule {
-	rules, err := parseNVLinkTable(data)
-	if err != nil {
-		panic(fmt.Sprintf("embedded NVLink5 table: %v", err))
-	}
-	return rules
-}
+var nvlinkRules = table("NVLink5 errors", nvlinkCSV, parseNVLinkTable)
 
 // nvlinkActions give the class of NVIDIA's buckets here. A row that leaves the verdict to a following Xid 154 is no
 // fault by itself: that 154 speaks for itself.
@@ -217,7 +208,7 @@ func classifyNVLink5(e Event, name string) (conditions.Repair, string) {
 	}
 	text += e.onLink()
 	if e.Registered == 2 {
-		for _, rule := range nvlinkRules {
+		for _, rule := range nvlinkRules() {
 			if rule.code == e.Code && slices.Contains(rule.units, e.Unit) && rule.status == e.Registers[1] &&
 				(rule.before.matches(e.Registers[0]) || rule.since.matches(e.Registers[0])) {
 				return rule.repair, text

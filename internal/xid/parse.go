@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -100,18 +101,24 @@ type Action struct {
 //	11 ... 94, Contained: CE User Channel (0x9). RST: No, D-RST: No
 //	12 nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
 var (
-	xidLine = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]{1,9})(?:[, ]\s*(.*))?$`)
-	process = regexp.MustCompile(`^(?:pid=('?<?[^',]*>?'?))?(?:, )?(?:name=(.*?))?(?:, |$)`)
-	caused  = regexp.MustCompile(`caused by previous Xid ([0-9]+)`)
-	action  = regexp.MustCompile(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
-	unit    = regexp.MustCompile(`\(GPC [0-9]+, TPC [0-9]+`)
-	lost    = regexp.MustCompile(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
-	probe   = regexp.MustCompile(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])?\b[^;]*fallen off the bus`)
-	initial = regexp.MustCompile(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
-	driver  = regexp.MustCompile(`^NVRM: loading NVIDIA UNIX (.*)$`)
+	xidLine = lazy(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]{1,9})(?:[, ]\s*(.*))?$`)
+	process = lazy(`^(?:pid=('?<?[^',]*>?'?))?(?:, )?(?:name=(.*?))?(?:, |$)`)
+	caused  = lazy(`caused by previous Xid ([0-9]+)`)
+	action  = lazy(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
+	unit    = lazy(`\(GPC [0-9]+, TPC [0-9]+`)
+	lost    = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
+	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])?\b[^;]*fallen off the bus`)
+	initial = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
+	driver  = lazy(`^NVRM: loading NVIDIA UNIX (.*)$`)
 
-	identity = regexp.MustCompile(`^NVRM: GPU at PCI:(` + bdf + `): (GPU-[0-9a-fA-F-]{36})`)
+	identity = lazy(`^NVRM: GPU at PCI:(` + bdf + `): (GPU-[0-9a-fA-F-]{36})`)
 )
+
+// lazy compiles an expression when it is first needed: most runs of a plugin see no line of the driver, and a plugin
+// starts thousands of times a day.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
 
@@ -139,19 +146,19 @@ func firstLine(body string) string {
 func parseDriver(body string) (Event, bool) {
 	// One record may hold several lines, each with the driver's name before it (format 8).
 	line := firstLine(strings.ReplaceAll(body, "\nNVRM: ", " "))
-	if m := xidLine.FindStringSubmatch(line); m != nil {
+	if m := xidLine().FindStringSubmatch(line); m != nil {
 		return parseXid(m[1], m[2], m[3], m[4])
 	}
-	if m := lost.FindStringSubmatch(line); m != nil {
+	if m := lost().FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindLost, Device: Device(m[1]), Text: "GPU has fallen off the bus"}, true
 	}
-	if m := probe.FindStringSubmatch(line); m != nil {
+	if m := probe().FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindLost, Device: Device(m[1]), Text: "GPU has fallen off the bus"}, true
 	}
-	if m := initial.FindStringSubmatch(line); m != nil {
+	if m := initial().FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindInit, Device: Device(m[1]), Text: "RmInitAdapter failed " + m[2]}, true
 	}
-	if m := driver.FindStringSubmatch(line); m != nil {
+	if m := driver().FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindDriver, Text: m[1]}, true
 	}
 	return Event{}, false
@@ -160,7 +167,7 @@ func parseDriver(body string) (Event, bool) {
 // ParseIdentity reads `NVRM: GPU at PCI:0000:4e:00: GPU-<uuid>`, which the driver prints once per GPU before its first
 // Xid.
 func ParseIdentity(body string) (gpu, uuid string, ok bool) {
-	if m := identity.FindStringSubmatch(body); m != nil {
+	if m := identity().FindStringSubmatch(body); m != nil {
 		return Device(m[1]), m[2], true
 	}
 	return "", "", false
@@ -172,22 +179,22 @@ func parseXid(address, mig, code, text string) (Event, bool) {
 		return Event{}, false
 	}
 	e := Event{Kind: KindXid, Code: n, Device: Device(address), MIG: strings.TrimSpace(mig)}
-	if m := process.FindStringSubmatch(text); m != nil {
+	if m := process().FindStringSubmatch(text); m != nil {
 		text = text[len(m[0]):]
 		if name := strings.Trim(m[2], "'"); name != "" && name != "<unknown>" && name != "unknown" {
 			e.Process = name
 		}
 	}
 	e.Text = strings.TrimSpace(text)
-	if m := caused.FindStringSubmatch(text); m != nil {
+	if m := caused().FindStringSubmatch(text); m != nil {
 		// A number too large for an int stays 0, which is "no cause named".
 		e.Cause, _ = strconv.Atoi(m[1])
 	}
 	switch entry, _ := Lookup(n); entry.Rule {
 	case "episodes":
-		e.Unit = strings.TrimPrefix(unit.FindString(text), "(")
+		e.Unit = strings.TrimPrefix(unit().FindString(text), "(")
 	case "text":
-		if m := action.FindStringSubmatch(text); m != nil {
+		if m := action().FindStringSubmatch(text); m != nil {
 			e.Action = Action{Value: -1, Name: m[2]}
 			if v, err := strconv.ParseInt(m[1], 16, 32); err == nil {
 				e.Action.Value = int(v)

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/csv"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,15 +23,7 @@ type SwitchEntry struct {
 //go:embed data/sxid.csv
 var sxidCSV []byte
 
-var switchCatalogue = mustSwitchCatalogue(sxidCSV)
-
-func mustSwitchCatalogue(data []byte) map[int]SwitchEntry {
-	entries, err := parseSwitchCatalogue(data)
-	if err != nil {
-		panic(fmt.Sprintf("embedded SXid catalogue: %v", err))
-	}
-	return entries
-}
+var switchCatalogue = table("SXids", sxidCSV, parseSwitchCatalogue)
 
 func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
 	r := csv.NewReader(bytes.NewReader(data))
@@ -58,25 +49,25 @@ func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
 
 // Format 12. The function is part of the address here, unlike in an Xid.
 var (
-	sxidLine = regexp.MustCompile(`^nvidia-nvswitch[0-9]+: SXid \(PCI:(` + bdf + `)(?:\.[0-9a-fA-F])?\): ([0-9]{1,9})(?:, ?(.*))?$`)
-	sxidWord = regexp.MustCompile(`(?i)^(fatal|non-?fatal|correctable)\b,?\s*`)
+	sxidLine = lazy(`^nvidia-nvswitch[0-9]+: SXid \(PCI:(` + bdf + `)(?:\.[0-9a-fA-F])?\): ([0-9]{1,9})(?:, ?(.*))?$`)
+	sxidWord = lazy(`(?i)^(fatal|non-?fatal|correctable)\b,?\s*`)
 	// sxidData are the lines that follow an error with the same number.
-	sxidData = regexp.MustCompile(`^(?:Severity|Data)\b`)
-	sxidLink = regexp.MustCompile(`^Link ([0-9]+)\s*`)
+	sxidData = lazy(`^(?:Severity|Data)\b`)
+	sxidLink = lazy(`^Link ([0-9]+)\s*`)
 )
 
 func parseSXid(line string) (Event, bool) {
-	m := sxidLine.FindStringSubmatch(line)
-	if m == nil || sxidData.MatchString(m[3]) {
+	m := sxidLine().FindStringSubmatch(line)
+	if m == nil || sxidData().MatchString(m[3]) {
 		return Event{}, false
 	}
 	e := Event{Kind: KindSXid, Device: Device(m[1]), Text: m[3]}
 	// At most nine digits fit an int.
 	e.Code, _ = strconv.Atoi(m[2])
-	if word := sxidWord.FindStringSubmatch(e.Text); word != nil {
+	if word := sxidWord().FindStringSubmatch(e.Text); word != nil {
 		e.Severity, e.Text = word[1], e.Text[len(word[0]):]
 	}
-	if link := sxidLink.FindStringSubmatch(e.Text); link != nil {
+	if link := sxidLink().FindStringSubmatch(e.Text); link != nil {
 		e.Link, e.Text = link[1], e.Text[len(link[0]):]
 	}
 	e.Text = strings.TrimSpace(strings.TrimSuffix(e.Text, "(First)"))
@@ -98,7 +89,7 @@ func classifySXid(events []Event, e Event) (conditions.Repair, string) {
 	if e.Text != "" {
 		text += " " + clip(e.Text)
 	}
-	entry := switchCatalogue[e.Code]
+	entry := switchCatalogue()[e.Code]
 	switch strings.ToLower(e.Severity) {
 	case "fatal":
 		unloaded := func(o Event) bool { return o.Kind == KindUnload && o.near(e, aroundUnload) }

@@ -13,10 +13,10 @@ import (
 func (p pattern) word(fill uint32) uint32 { return p.value | fill&^p.mask }
 
 func TestEveryNVLinkRow(t *testing.T) {
-	if len(nvlinkRules) != 94 {
-		t.Errorf("%d rows, want 94", len(nvlinkRules))
+	if len(nvlinkRules()) != 94 {
+		t.Errorf("%d rows, want 94", len(nvlinkRules()))
 	}
-	for i, rule := range nvlinkRules {
+	for i, rule := range nvlinkRules() {
 		for _, p := range []pattern{rule.before, rule.since} {
 			for _, fill := range []uint32{0, ^uint32(0)} {
 				for _, unit := range rule.units {
@@ -41,8 +41,8 @@ func TestEveryNVLinkRow(t *testing.T) {
 }
 
 func TestNoWordFitsNVLinkRowsThatDisagree(t *testing.T) {
-	for i, a := range nvlinkRules {
-		for _, b := range nvlinkRules[:i] {
+	for i, a := range nvlinkRules() {
+		for _, b := range nvlinkRules()[:i] {
 			if a.code != b.code || a.units[0] != b.units[0] || a.status != b.status || a.repair == b.repair {
 				continue
 			}
@@ -66,10 +66,10 @@ func TestParsePatternRefuses(t *testing.T) {
 }
 
 func TestEverySXidRow(t *testing.T) {
-	if len(switchCatalogue) != 92 {
-		t.Errorf("%d codes, want 92", len(switchCatalogue))
+	if len(switchCatalogue()) != 92 {
+		t.Errorf("%d codes, want 92", len(switchCatalogue()))
 	}
-	for code, entry := range switchCatalogue {
+	for code, entry := range switchCatalogue() {
 		for word, least := range map[string]conditions.Repair{"Fatal": conditions.ResetGPU, "Non-fatal": conditions.Monitor, "Correctable": conditions.Monitor} {
 			e, ok := Parse(fmt.Sprintf("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): %d, %s, Link 07 made up", code, word))
 			if !ok || e.Link != "07" || e.Text != "made up" {
@@ -134,13 +134,13 @@ func TestHardwareLines(t *testing.T) {
 			t.Errorf("%q\n got %s\nwant %s", line, got, want)
 		}
 	}
-	for _, row := range hardware {
+	for _, row := range hardware() {
 		if !seen[row.text] && !strings.HasPrefix(row.text, "recoverable") {
 			t.Errorf("%q has no line here", row.text)
 		}
 	}
 	for _, line := range []string{
-		"[Hardware Error]: event severity: fatal", // the record of an earlier boot
+		"[Hardware Error]: event severity: fatal",                                       // the record of an earlier boot
 		"EDAC MC0: 1 UE [15097]: segfault at 0 ip 0000000000401136 sp 00007ffd error 4", // a process of that name
 		"mce: [Hardware Error]: Machine check events logged",
 		"audit: msg='EDAC MC0: 1 UE memory read error'",
@@ -187,12 +187,12 @@ func TestExplain(t *testing.T) {
 			}
 		}
 	}
-	for code, e := range catalogue {
+	for code, e := range xids().listed {
 		if e.Rule != "bucket" && e.Rule != "override" && rules[e.Rule] == "" {
 			t.Errorf("rule %q of code %d is not explained", e.Rule, code)
 		}
 	}
-	if lines := strings.Count(List(), "\n"); lines != len(catalogue) {
+	if lines := strings.Count(List(), "\n"); lines != len(xids().listed) {
 		t.Errorf("the list has %d lines", lines)
 	}
 }

@@ -21,18 +21,18 @@ type Line struct {
 // The prefixes that plain text logs put before a kernel line, and no others:
 // `<pri>`, `Mon dd hh:mm:ss host`, ISO time + host, `kernel:`, `[t]`, `[t] [ Tn]`.
 var (
-	textPri    = regexp.MustCompile(`^<([0-9]{1,3})>`)
-	textSyslog = regexp.MustCompile(`^([A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}) \S+ `)
-	textISO    = regexp.MustCompile(`^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2})) \S+ `)
-	textClock  = regexp.MustCompile(`^\[ *([0-9]+\.[0-9]+|[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4})\] `)
-	textThread = regexp.MustCompile(`^\[ *[TC][0-9]+\] `)
+	textPri    = lazy(`^<([0-9]{1,3})>`)
+	textSyslog = lazy(`^([A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}) \S+ `)
+	textISO    = lazy(`^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2})) \S+ `)
+	textClock  = lazy(`^\[ *([0-9]+\.[0-9]+|[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4})\] `)
+	textThread = lazy(`^\[ *[TC][0-9]+\] `)
 )
 
 // ParseText takes the prefixes off a line of a plain text log.
 func ParseText(line string) Line {
 	l := Line{Body: strings.TrimRight(line, "\r\n")}
-	take := func(re *regexp.Regexp) (string, bool) {
-		m := re.FindStringSubmatch(l.Body)
+	take := func(re func() *regexp.Regexp) (string, bool) {
+		m := re().FindStringSubmatch(l.Body)
 		if m == nil {
 			return "", false
 		}

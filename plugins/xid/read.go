@@ -100,7 +100,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	logErr := r.follow(ctx)
-	state, storeErr := r.merge(func(*xid.State) bool { return false })
+	state, storeErr := r.merge(nil)
 	procfs := ""
 	if len(state.Events) > 0 {
 		procfs = r.procfs
@@ -252,9 +252,12 @@ func (p *pending) identify(gpu, uuid string) {
 	p.uuids[gpu] = uuid
 }
 
-// merge brings what was read into the state that all runs share. Another run may have got further: what it has
-// merged is not merged again.
+// merge brings what was read into the state that all runs share, and then the change if it is not nil. Another run may
+// have got further: what it has merged is not merged again.
 func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error) {
+	if state, ok := r.store.Unchanged(); ok && change == nil && !r.news(state) {
+		return state, nil
+	}
 	state, err := r.store.Update(func(s *xid.State) bool {
 		changed := false
 		for gpu, uuid := range r.pending.uuids {
@@ -282,7 +285,10 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 				s.Lost = 0
 			}
 		}
-		return change(s) || changed
+		if change != nil {
+			changed = change(s) || changed
+		}
+		return changed
 	})
 	r.pending = pending{}
 	return state, err
@@ -337,6 +343,14 @@ func (r *reader) readJournal(ctx context.Context) error {
 	}
 	r.pending.before, r.pending.journalled, r.pending.whole = read.before, true, read.whole
 	return nil
+}
+
+// news tells whether anything was read that the state does not have. That the log got longer by lines of no interest
+// can wait for the next write: whoever starts from there reads them again.
+func (r *reader) news(state xid.State) bool {
+	const mark = 256
+	return len(r.pending.events) > 0 || len(r.pending.uuids) > 0 || r.pending.journalled ||
+		r.log != nil && (r.log.Lost() > r.lost || r.log.Seq() > state.Next+mark)
 }
 
 // driverList reads the driver's own list of GPUs. It gives up after a moment: a hung driver must not hide what it has
