@@ -201,41 +201,45 @@ func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
 	}
 }
 
-func TestOfTwoNodesAtOnceMaxNodesOneTakesOne(t *testing.T) {
-	tm := newTeam(t, "two", 2, nil)
-	// Both faults are there before the remediator is, so that they are decided in the same moment.
+func TestOfManyNodesAtOnceMaxNodesTakesNoMore(t *testing.T) {
+	tm := newTeam(t, "many", 8, nil)
+	// The faults are there before the remediator is, so that they are all decided in the same moment.
 	for _, name := range tm.nodes {
 		tm.says(name, "True", ecc)
 	}
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
-	var taken, waiting string
-	tm.until("both are decided", func() error {
-		taken, waiting = "", ""
+	var taken, waiting []string
+	tm.until("all are decided", func() error {
+		taken, waiting = nil, nil
 		for _, name := range tm.nodes {
 			switch tm.get(name).Labels[conditions.LabelStatus] {
 			case "quarantined":
-				taken += name
+				taken = append(taken, name)
 			case "suspect":
-				waiting += name
-			default:
-				return errStill
+				waiting = append(waiting, name)
 			}
+		}
+		if len(taken)+len(waiting) < len(tm.nodes) {
+			return fmt.Errorf("quarantined %q, suspect %q", taken, waiting)
 		}
 		return nil
 	})
-	if taken == "" || waiting == "" {
+	if len(taken) != 1 {
 		t.Fatalf("quarantined %q, suspect %q", taken, waiting)
 	}
-	uid := tm.get(waiting).UID
-	tm.hears(uid, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu")
-	tm.says(taken, "False", "")
-	tm.becomes(taken, node.Released)
-	// Only now, and by itself.
-	if n, _ := tm.becomes(waiting, node.Quarantined); strings.Count(taints(n), ourTaint) != 1 {
-		t.Errorf("taints %q", taints(n))
-	}
-	if n := tm.times(uid, "QuarantineBlocked"); n != 1 {
-		t.Errorf("being blocked was said %d times: %q", n, tm.events(uid))
+	tm.says(taken[0], "False", "")
+	tm.becomes(taken[0], node.Released)
+	// Now another one takes the place, by itself.
+	tm.until("one more is quarantined", func() error {
+		for _, name := range waiting {
+			if tm.get(name).Labels[conditions.LabelStatus] == "quarantined" {
+				return nil
+			}
+		}
+		return errStill
+	})
+	for _, name := range waiting {
+		tm.hears(tm.get(name).UID, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu")
 	}
 }
 

@@ -169,22 +169,31 @@ func TestMemoryShowsAWriteUntilTheCacheDoes(t *testing.T) {
 		m.recall(n)
 		return !equality.Semantic.DeepEqual(n, as)
 	}
-	nothing := func(*corev1.Node) {}
+	same := func(*corev1.Node) {}
 	newer := func(n *corev1.Node) { n.ResourceVersion = "8" }
 	recreated := func(n *corev1.Node) { n.UID = "v" }
-
-	m := newMemory(false)
-	if !shown(m, nothing) || !shown(m, nothing) {
-		t.Error("the version that was written over does not show the write")
+	tests := map[string]struct {
+		dryRun bool
+		looks  []func(*corev1.Node)
+		want   []bool // whether each look shows the write
+	}{
+		"the version that was written over":           {false, []func(*corev1.Node){same, same}, []bool{true, true}},
+		"a newer version, which has the write itself": {false, []func(*corev1.Node){newer, same}, []bool{false, false}},
+		"another node of the same name":               {false, []func(*corev1.Node){recreated}, []bool{false}},
+		"a dry run, whatever happens to the node":     {true, []func(*corev1.Node){newer, newer}, []bool{true, true}},
+		"a dry run and another node of the same name": {true, []func(*corev1.Node){recreated}, []bool{false}},
 	}
-	if shown(m, newer) || shown(m, nothing) || len(m.all()) != 0 {
-		t.Error("a write is remembered after the cache has shown it")
-	}
-	if shown(newMemory(false), recreated) || shown(newMemory(true), recreated) {
-		t.Error("a write to a node shows on another one of the same name")
-	}
-	if m := newMemory(true); !shown(m, newer) || !shown(m, newer) {
-		t.Error("a dry run forgets what it would have written")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory(test.dryRun)
+			var got []bool
+			for _, look := range test.looks {
+				got = append(got, shown(m, look))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

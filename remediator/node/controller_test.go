@@ -1,0 +1,200 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+)
+
+// laggard is a client whose cache never shows what was written. How a real one lags cannot be arranged.
+type laggard struct {
+	client.Client
+	nodes   []corev1.Node
+	patched []string
+	refuse  error
+}
+
+func (l *laggard) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	n, ok := object.(*corev1.Node)
+	i := slices.IndexFunc(l.nodes, func(n corev1.Node) bool { return n.Name == key.Name })
+	if !ok || i < 0 {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	l.nodes[i].DeepCopyInto(n)
+	return nil
+}
+
+func (l *laggard) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	for _, n := range l.nodes {
+		if len(indexNode(&n)) > 0 {
+			list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, n)
+		}
+	}
+	return nil
+}
+
+func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	if l.refuse != nil {
+		return l.refuse
+	}
+	l.patched = append(l.patched, object.GetName())
+	return nil
+}
+
+// swept records the quarantines whose jobs were looked at.
+type swept struct {
+	quarantines []jobs.Quarantine
+	err         error
+}
+
+func (s *swept) Sweep(_ context.Context, q jobs.Quarantine) error {
+	s.quarantines = append(s.quarantines, q)
+	return s.err
+}
+
+type rig struct {
+	*Controller
+	client *laggard
+	swept  *swept
+	said   *events.FakeRecorder
+}
+
+// newRig makes a controller of nodes with a fault, all at the same moment.
+func newRig(t *testing.T, names ...string) rig {
+	t.Helper()
+	w := newWorld(t)
+	gpu(ecc)(w)
+	r := rig{client: &laggard{}, swept: &swept{}, said: events.NewFakeRecorder(100)}
+	for _, name := range names {
+		n := *w.node.DeepCopy()
+		n.Name, n.UID = name, types.UID(name)
+		r.client.nodes = append(r.client.nodes, n)
+	}
+	r.Controller = &Controller{
+		client: r.client, policy: w.policy, events: r.said, jobs: r.swept, metrics: newMetrics(),
+		now:    func() time.Time { return w.now },
+		memory: memory{written: map[string]written{}, said: map[string]Blocked{}},
+	}
+	return r
+}
+
+func (r rig) reconcile(t *testing.T, name string) ctrl.Result {
+	t.Helper()
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// reasons lists the Events so far.
+func (r rig) reasons() []string {
+	var reasons []string
+	for len(r.said.Events) > 0 {
+		reasons = append(reasons, strings.Fields(<-r.said.Events)[1])
+	}
+	return reasons
+}
+
+func TestAPlaceIsTakenBeforeTheCacheShowsIt(t *testing.T) {
+	r := newRig(t, "a", "b", "c")
+	for _, name := range []string{"a", "b", "c", "a", "b", "c"} {
+		r.reconcile(t, name)
+	}
+	if diff := cmp.Diff([]string{NodeQuarantined, QuarantineBlocked, QuarantineBlocked}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, r.client.patched); diff != "" {
+		t.Errorf("each node is written once: %s", diff)
+	}
+}
+
+func TestADeletedNodeFreesItsPlace(t *testing.T) {
+	r := newRig(t, "a", "b")
+	r.reconcile(t, "a")
+	r.client.nodes = r.client.nodes[1:]
+	r.reconcile(t, "a")
+	r.reconcile(t, "b")
+	if diff := cmp.Diff([]string{NodeQuarantined, NodeQuarantined}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestARefusedWriteSaysNothingAndIsDecidedAgain(t *testing.T) {
+	r := newRig(t, "a")
+	r.client.refuse = apierrors.NewConflict(schema.GroupResource{}, "a", nil)
+	if got := r.reconcile(t, "a"); got.RequeueAfter != reread {
+		t.Errorf("decided again after %s", got.RequeueAfter)
+	}
+	if said := r.reasons(); len(said) > 0 || len(r.swept.quarantines) > 0 {
+		t.Errorf("said %q, swept %v though nothing was written", said, r.swept.quarantines)
+	}
+	r.client.refuse = nil
+	r.reconcile(t, "a")
+	if diff := cmp.Diff([]string{NodeQuarantined}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestANodeThatIsDeletedUnderTheWriteIsLeftAlone(t *testing.T) {
+	r := newRig(t, "a")
+	r.client.refuse = apierrors.NewNotFound(schema.GroupResource{}, "a")
+	r.reconcile(t, "a")
+	if said := r.reasons(); len(said) > 0 || len(r.swept.quarantines) > 0 {
+		t.Errorf("said %q, swept %v though nothing was written", said, r.swept.quarantines)
+	}
+}
+
+func TestJobsAreLookedAtOnEveryReconcileWhileTheQuarantineStands(t *testing.T) {
+	r := newRig(t, "a")
+	for range 3 {
+		r.reconcile(t, "a")
+	}
+	if len(r.swept.quarantines) != 3 {
+		t.Fatalf("looked %d times", len(r.swept.quarantines))
+	}
+	first := r.swept.quarantines[0]
+	want := jobs.Quarantine{
+		ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: r.now().UTC(),
+		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
+	}
+	for _, got := range r.swept.quarantines {
+		if diff := cmp.Diff(want, got); diff != "" || got.ID == "" {
+			t.Error(diff)
+		}
+	}
+
+	broken := errors.New("no pods today")
+	r.swept.err = broken
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}}); !errors.Is(err, broken) {
+		t.Errorf("a failed look is not tried again: %v", err)
+	}
+}
+
+func TestADryRunLooksAtNoJobs(t *testing.T) {
+	r := newRig(t, "a")
+	r.dryRun, r.memory.dryRun = true, true
+	for range 2 {
+		r.reconcile(t, "a")
+	}
+	if len(r.swept.quarantines) > 0 || len(r.client.patched) > 0 {
+		t.Errorf("swept %v, patched %v", r.swept.quarantines, r.client.patched)
+	}
+	if diff := cmp.Diff([]string{NodeQuarantined}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
