@@ -488,7 +488,7 @@ func TestValidate(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"-validate", "-policy", good}, 0, "ok, 3 rules"},
+		{[]string{"-validate", "-policy", good}, 0, "policy.yaml: ok, "},
 		{[]string{"-validate", "-policy", bad}, 1, `clearAfter: Invalid value: "soon"`},
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
