@@ -5,9 +5,11 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,25 +24,27 @@ const (
 )
 
 func main() {
-	if err := run(); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
+func run(ctx context.Context) (err error) {
 	root, err := components.Root()
 	if err != nil {
 		return err
 	}
-	if err := components.BuildOurs(context.Background(), root, "./plugins/xid"); err != nil {
+	if err := components.BuildOurs(ctx, root, "./plugins/xid"); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "pitcrew-bench-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	kmsg := filepath.Join(dir, "kmsg")
 	if err := write(kmsg); err != nil {
 		return err
@@ -48,7 +52,7 @@ func run() error {
 	xid := filepath.Join(root, "bin/xid")
 	fmt.Printf("| what | CPU | peak memory |\n|---|---|---|\n")
 	show := func(what string, name string, args ...string) error {
-		cmd := exec.Command(name, args...)
+		cmd := exec.CommandContext(ctx, name, args...)
 		// Not /dev/null: grep would stop at the first match.
 		cmd.Stdout = &strings.Builder{}
 		// Exit 1 is a finding.
@@ -71,11 +75,11 @@ func run() error {
 		return err
 	}
 	args := []string{"-hold", hold.String(), "-state-dir", filepath.Join(dir, "b")}
-	if err := exec.Command(xid, append(args, "-clear")...).Run(); err != nil {
+	if err := exec.CommandContext(ctx, xid, append(args, "-clear")...).Run(); err != nil {
 		return fmt.Errorf("clear: %w", err)
 	}
 	// Its answer does not matter here.
-	_ = exec.Command(xid, args...).Run()
+	_ = exec.CommandContext(ctx, xid, args...).Run()
 	return show(fmt.Sprintf("`xid`: a quiet hold of %s on /dev/kmsg", hold), xid, args...)
 }
 
