@@ -71,6 +71,9 @@ const GPUOverheated = "GPUOverheated"
 // NVLinkDown is the NodeCondition of the links between GPUs.
 const NVLinkDown = "NVLinkDown"
 
+// WorkloadGPUError is the NodeCondition of what the node's pods wrote about its GPUs into their logs.
+const WorkloadGPUError = "WorkloadGPUError"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -80,6 +83,7 @@ var All = []Condition{
 	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault"},
 	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault"},
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
+	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault"},
 }
 
 // Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message
