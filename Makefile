@@ -18,7 +18,7 @@ help: ## list the targets
 demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
 	@go run ./e2e/demo
 
-test: components nft ## every test, including those against a real control plane and a real NPD
+test: components nft bin/debian ## every test, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
 
 build: ## the plugins and the remediator into bin/
@@ -52,3 +52,11 @@ clean: ## remove what was built
 nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
+
+# Programs that the tests run but that must not be installed: chrony would replace the node's own time daemon.
+DEBS := chrony ntpsec
+bin/debian:
+	@rm -rf $@.new && mkdir -p $@.new
+	@cd $@.new && { apt-get download -qq $(DEBS) 2>/dev/null || { apt-get update -qq && apt-get download -qq $(DEBS); }; }
+	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
+	@mv $@.new $@

@@ -74,6 +74,12 @@ const NVLinkDown = "NVLinkDown"
 // WorkloadGPUError is the NodeCondition of what the node's pods wrote about its GPUs into their logs.
 const WorkloadGPUError = "WorkloadGPUError"
 
+// ClockSkewed is the NodeCondition of the node's clock.
+const ClockSkewed = "ClockSkewed"
+
+// DCGMDiagFailed is the NodeCondition of the last run of DCGM's diagnostics.
+const DCGMDiagFailed = "DCGMDiagFailed"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -82,8 +88,10 @@ var All = []Condition{
 	{Type: GPUCountMismatch, Plugin: "gpucount", Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra"},
 	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault"},
 	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault"},
+	{Type: DCGMDiagFailed, Plugin: "dcgm", Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault"},
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault"},
+	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault"},
 }
 
 // Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message

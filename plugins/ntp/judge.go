@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// limits is what is asked of the clock.
+type limits struct {
+	plugin             *npd.Plugin
+	ServiceOnly        bool
+	Offset, Error, Age time.Duration
+}
+
+// judge looks at what makes the rest meaningless first: a clock that was never synchronised shows offset 0, and a
+// daemon whose server died goes on to show the last one.
+func (l *limits) judge(s snapshot) npd.Result {
+	result := npd.Result{Healthy: "clock is synchronised"}
+	if s.Unshared != "" {
+		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared})
+	}
+	found := func(text string) {
+		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Inspect, Subject: "clock", Text: text})
+	}
+	// absent is a finding that a node that is still starting may have.
+	absent := func(text string) {
+		if s.Boot.Uptime < l.plugin.Grace {
+			result.Unread = append(result.Unread, npd.Unread{Subject: "clock", Why: text + ", but the node has only just booted"})
+			return
+		}
+		found(text)
+	}
+	c := s.Clock
+	if c == nil {
+		noDaemon(s, &result, absent)
+		return result
+	}
+	age := s.Now.Sub(c.Reference).Abs()
+	switch {
+	case l.ServiceOnly:
+		result.Healthy = c.Daemon + " answers"
+	case c.Leap == 3 || c.Stratum == 0 || c.Stratum >= 16:
+		absent(c.Daemon + " is not synchronised")
+	case c.Local:
+		absent(c.Daemon + " takes the node's own clock for its reference")
+	case age > max(l.Age, 4*c.Poll):
+		found(c.Daemon + " has had no update from a server for too long")
+	case c.Offset > l.Offset:
+		found(fmt.Sprintf("offset of more than %s by %s", l.Offset, c.Daemon))
+	case c.Offset+c.RootDelay/2+c.RootDispersion > l.Error:
+		found(fmt.Sprintf("may be wrong by more than %s by %s", l.Error, c.Daemon))
+	}
+	if s.Kernel.Err == "" && !s.Kernel.Synchronised {
+		result.Findings = append(result.Findings, conditions.Finding{
+			Repair: conditions.Monitor, Subject: "kernel clock", Text: "marked as not synchronised, although " + c.Daemon + " answers",
+		})
+	}
+	return result
+}
+
+// noDaemon judges a node where no daemon, or not the one asked for, answers. The kernel is a witness only where
+// nobody says who should have answered: it takes hours to notice that its clock is left alone.
+func noDaemon(s snapshot, result *npd.Result, absent func(string)) {
+	switch {
+	case s.Asked != auto:
+		absent(s.Asked + " does not answer")
+	case s.Before != "":
+		absent(s.Before + " does not answer any more")
+	case s.Kernel.Err != "":
+		result.Unread = append(result.Unread, npd.Unread{Subject: "clock", Why: "no time daemon answers, and " + s.Kernel.Err})
+	case !s.Kernel.Synchronised:
+		absent("no time daemon answers, and the kernel's clock is not synchronised")
+	default:
+		result.Healthy = "the kernel's clock is synchronised; no time daemon answers here"
+	}
+}
