@@ -48,6 +48,9 @@ type GPU struct {
 	MIG         bool   `json:"mig,omitempty"`
 	Persistence *bool  `json:"persistence,omitempty"`
 
+	// Busy says that processes compute on it, or that it is not idle for another reason.
+	Busy *bool `json:"busy,omitempty"`
+
 	Memory  *Memory  `json:"memory,omitempty"`
 	Thermal *Thermal `json:"thermal,omitempty"`
 	NVLink  *NVLink  `json:"nvlink,omitempty"`

@@ -70,6 +70,9 @@ type Plugin struct {
 	Grace time.Duration
 	// HungAfter is how long a worker must have survived being killed before the driver is at fault.
 	HungAfter time.Duration
+	// Work names what a plugin does to the accelerators in this run, such as a diagnostic; empty for a check. It has a
+	// worker of its own beside that of the check, it tells its progress on stderr, and maintenance does not stop it.
+	Work string
 	// MinRepair is the weakest class that makes a problem.
 	MinRepair conditions.Repair
 

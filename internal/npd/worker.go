@@ -42,8 +42,18 @@ func (p *Plugin) limit() time.Duration { return p.Timeout * 3 / 4 }
 
 // maintenance tells whether an operator works on the node's accelerators: nothing may be opened then.
 func (p *Plugin) maintenance() bool {
+	if p.Work != "" {
+		return false
+	}
 	_, err := os.Stat(filepath.Join(p.StateDir, "maintenance"))
 	return !errors.Is(err, os.ErrNotExist)
+}
+
+func (p *Plugin) workerName() string {
+	if p.Work != "" {
+		return "worker-" + p.Name() + "-" + p.Work
+	}
+	return "worker-" + p.Name()
 }
 
 // work is the worker's side: it reads once and hands the snapshot to its parent.
@@ -94,7 +104,7 @@ type worker struct {
 }
 
 func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) {
-	calls, err := BootStore[call](p.StateDir, "worker-"+p.Name())
+	calls, err := BootStore[call](p.StateDir, p.workerName())
 	if err != nil {
 		return nil, err
 	}
@@ -146,11 +156,19 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	select {
-	case err := <-done:
-		forward(logs)
-		return result(out, err)
-	case <-ctx.Done():
+	progress := time.NewTicker(30 * time.Second)
+	defer progress.Stop()
+	for start := time.Now(); ctx.Err() == nil; {
+		select {
+		case err := <-done:
+			forward(logs)
+			return result(out, err)
+		case <-progress.C:
+			if w.p.Work != "" {
+				slog.Info("at work", "what", w.p.Work, "for", time.Since(start).Round(time.Second), "at most", w.p.limit())
+			}
+		case <-ctx.Done():
+		}
 	}
 	kill(cmd.Process.Pid)
 	select {
@@ -167,7 +185,7 @@ func (w *worker) lock(ctx context.Context) (*os.File, error) {
 	if err := os.MkdirAll(w.p.StateDir, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(w.p.StateDir, "worker-"+w.p.Name()+".alive"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(w.p.StateDir, w.p.workerName()+".alive"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ var (
 	Memory   Part = (*session).memory
 	Thermal  Part = (*session).thermal
 	NVLink   Part = (*session).nvlink
+	Activity Part = (*session).activity
 	Identity Part = (*session).identity
 )
 
@@ -213,6 +214,18 @@ func (s *session) identity(d nvml.Device, g *gpu.GPU) {
 		on := mode == nvml.FEATURE_ENABLED
 		g.Persistence = &on
 	}
+}
+
+func (s *session) activity(d nvml.Device, g *gpu.GPU) {
+	processes, ret := d.GetComputeRunningProcesses()
+	if !note(g, "processes", ret) {
+		return
+	}
+	busy := len(processes) > 0
+	if use, ret := d.GetUtilizationRates(); note(g, "utilization", ret) {
+		busy = busy || use.Gpu > 0
+	}
+	g.Busy = &busy
 }
 
 func (s *session) memory(d nvml.Device, g *gpu.GPU) {

@@ -15,7 +15,7 @@ import (
 )
 
 //go:embed testdata/libnvidia-ml.c
-var source []byte
+var source string
 
 // Node is a node that the plugin in the current folder runs on.
 type Node struct {
@@ -29,7 +29,7 @@ func New(t *testing.T) *Node {
 	// The built plugin loads the stand-in instead of a library of the machine.
 	n := &Node{t: t, binary: npdtest.Build(t), dir: t.TempDir(), state: t.TempDir()}
 	t.Setenv("NVML_STANDIN", filepath.Join(n.dir, "standin"))
-	n.compile()
+	n.Library("libnvidia-ml.so.1", source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
 	n.Module("550.163.01")
 	for gpu := range 8 {
 		n.Plug(gpu, "nvidia")
@@ -38,20 +38,22 @@ func New(t *testing.T) *Node {
 	return n
 }
 
-func (n *Node) compile() {
+// Library compiles a stand-in for one of the driver's libraries against the headers that a Go module has in a folder.
+func (n *Node) Library(name, source, module, folder string) {
 	n.t.Helper()
-	headers, err := exec.CommandContext(n.t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	headers, err := exec.CommandContext(n.t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	c := n.Path("libnvidia-ml.c")
-	n.Write("libnvidia-ml.c", string(source))
-	lib := filepath.Join(n.DriverRoot(), "usr/lib64/libnvidia-ml.so.1")
+	c := n.Path(name + ".c")
+	n.Write(name+".c", source)
+	lib := filepath.Join(n.DriverRoot(), "usr/lib64", name)
 	if err := os.MkdirAll(filepath.Dir(lib), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
-	include := filepath.Join(strings.TrimSpace(string(headers)), "pkg/nvml")
-	cc := exec.CommandContext(n.t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wno-deprecated-declarations", "-I", include, "-o", lib, c)
+	include := filepath.Join(strings.TrimSpace(string(headers)), folder)
+	cc := exec.CommandContext(n.t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wno-deprecated-declarations",
+		"-Wl,-soname,"+name, "-I", include, "-o", lib, c)
 	if out, err := cc.CombinedOutput(); err != nil {
 		n.t.Fatalf("compile the stand-in: %v\n%s", err, out)
 	}

@@ -139,6 +139,15 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsign
 }
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) { BEGIN; ANSWER(minor, "minor", device.handle->gpu); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) { BEGIN; ANSWER(mode, "persistence", 1); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
+	BEGIN;
+	unsigned int room = *count;
+	ANSWER(count, "processes", 0);
+	if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+	memset(infos, 0, *count * sizeof *infos);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *use) { BEGIN; ANSWER(&use->gpu, "utilization", 0); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, unsigned int *unc, unsigned int *pending, unsigned int *failed) {
 	BEGIN;
 	ANSWER(corr, "remap.correctable", 0);

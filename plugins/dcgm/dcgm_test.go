@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+)
+
+const healthy = "the last diag found no fault"
+
+//go:embed testdata/libdcgm.c
+var standin string
+
+// node is a node with a stand-in for DCGM's library and a kubelet's pod resources socket.
+type node struct {
+	*nvmltest.Node
+	t *testing.T
+	// pods are what the kubelet answers; nil for an error.
+	pods []*podresources.PodResources
+	podresources.UnimplementedPodResourcesListerServer
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{Node: nvmltest.New(t), t: t, pods: []*podresources.PodResources{}}
+	n.Library("libdcgm.so.4", standin, "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+	t.Setenv("DCGM_STANDIN", n.Path("dcgm"))
+	n.dcgm("")
+	// A Unix socket's path is short.
+	dir, err := os.MkdirTemp("", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, n)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		os.RemoveAll(dir)
+	})
+	if err := os.Symlink(listener.Addr().String(), n.Path("kubelet.sock")); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *node) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	if n.pods == nil {
+		return nil, fmt.Errorf("kubelet is not well")
+	}
+	return &podresources.ListPodResourcesResponse{PodResources: n.pods}, nil
+}
+
+// dcgm sets what the library's stand-in answers.
+func (n *node) dcgm(lines ...string) { n.Write("dcgm", strings.Join(lines, "\n")+"\n") }
+
+// maintain marks the node as under maintenance, as a sweep does before it calls -run.
+func (n *node) maintain() {
+	if err := os.WriteFile(filepath.Join(n.State(), "maintenance"), nil, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// diag runs the diagnostic and compares.
+func (n *node) diag(want string, args ...string) {
+	n.t.Helper()
+	n.Want(want, append([]string{"-run", "-timeout", "20s", "-idle-for", "0", "-pod-resources", n.Path("kubelet.sock")}, args...)...)
+}
+
+// dcgmi makes a program that prints a file of testdata and exits with the status.
+func (n *node) dcgmi(sample string, status int) string {
+	n.t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", sample))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Write("out.json", string(data))
+	n.Write("dcgmi", fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s\ncat %s\nexit %d\n", n.Path("args"), n.Path("out.json"), status))
+	if err := os.Chmod(n.Path("dcgmi"), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.Path("dcgmi")
+}
+
+func TestWithoutAReport(t *testing.T) {
+	n := newNode(t)
+	n.Want("exit 0\nno diag yet")
+	n.Write("standin", "init 9\n") // the report needs no driver
+	n.Want("exit 0\nno diag yet")
+	if err := os.WriteFile(filepath.Join(n.State(), "dcgm-report.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Want("exit 2\nunknown: " + n.State() + "/dcgm-report.json: unexpected end of JSON input")
+	for gpu := range 8 {
+		n.Unplug(gpu)
+	}
+	n.Want("exit 0\nno NVIDIA GPU")
+}
+
+func TestRunThroughTheLibrary(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 2 0 0", "result 1 0 1 0")
+	n.diag("exit 0\n" + healthy)
+	n.dcgm("result 0 15 0 0", "result 1 2 3 118 SRAM; 100%", "result 2 9 3 0", "result 3 0 2 999 hm")
+	n.diag("exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed")
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	// What the monitor runs says the same from the report.
+	n.Want("exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed")
+	n.Want("exit 2\nunknown: diag: the last report is too old", "-max-age", "1ns")
+}
+
+func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.dcgm("result 0 15 0 0")
+	n.diag("exit 0\n" + healthy)
+	tests := map[string][]string{
+		"DCGM: error starting nv-hostengine: Generic unspecified error": {"start -1"},
+		"DCGM diag: In use":                                 {"diag -34", "result 0 15 3 80 x"},
+		"DCGM diag gave no result":                          {""},
+		"DCGM diag, test \"software\": unknown status \"\"": {"result 0 15 7 0"},
+	}
+	for want, answers := range tests {
+		n.dcgm(answers...)
+		n.diag("exit 2\nunknown: " + want)
+	}
+	n.dcgm("hang")
+	start := time.Now()
+	n.diag("exit 2\nunknown: no answer within 1.5s", "-timeout", "2s")
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("a diagnostic that hangs took %s", took)
+	}
+	n.diag("exit 2\nunknown: DCGM: libdcgm.so.4 not found", "-driver-root", n.nvmlOnly())
+	n.Write("standin", "init 9\n")
+	n.diag("exit 2\nunknown: no diag: NVML: the driver does not answer")
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	n.Want("exit 0\n" + healthy)
+
+	n.maintain()
+	n.Say()
+	n.dcgm("result 0 15 1 0", "result 1 15 4 0")
+	n.diag("exit 2\nunknown: diag: no test ran")
+}
+
+// nvmlOnly returns a driver root without DCGM.
+func (n *node) nvmlOnly() string {
+	n.t.Helper()
+	lib, err := os.ReadFile(filepath.Join(n.DriverRoot(), "usr/lib64/libnvidia-ml.so.1"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Write("nvml/usr/lib64/libnvidia-ml.so.1", string(lib))
+	return n.Path("nvml")
+}
+
+func TestRunsOnlyOnAnIdleNode(t *testing.T) {
+	n := newNode(t)
+	n.dcgm("result 0 15 0 0")
+	n.diag("exit 2\nunknown: no diag: the node is not under maintenance (stat " + n.State() + "/maintenance: no such file or directory), -force does without")
+	n.maintain()
+
+	gpu := func(resource string) *podresources.ContainerResources {
+		return &podresources.ContainerResources{Name: "c", CpuIds: []int64{1, 300}, Devices: []*podresources.ContainerDevices{
+			{ResourceName: "example.com/nic", DeviceIds: []string{"0"}},
+			{ResourceName: resource, DeviceIds: []string{"GPU-1"}, Topology: &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: 1}}}},
+		}}
+	}
+	claim := &podresources.ContainerResources{DynamicResources: []*podresources.DynamicResource{{ClaimName: "c"}}}
+	idle := &podresources.PodResources{Name: "p", Namespace: "ns", CpuIds: []int64{5}, Containers: []*podresources.ContainerResources{gpu("example.com/gpu")}}
+	for name, pods := range map[string][]*podresources.PodResources{
+		"device": {idle, {Name: "train", Namespace: "ml", Containers: []*podresources.ContainerResources{{Name: "sidecar"}, gpu("nvidia.com/gpu")}}, idle},
+		"claim":  {idle, {Name: "train", Namespace: "ml", Containers: []*podresources.ContainerResources{claim}}},
+	} {
+		n.pods = pods
+		t.Log(name)
+		n.diag("exit 2\nunknown: no diag: pod ml/train holds a GPU")
+	}
+	n.pods = nil
+	n.diag("exit 2\nunknown: no diag: which pods hold GPUs is not known: kubelet answered HTTP 200, gRPC \"2\" kubelet is not well")
+	n.pods = []*podresources.PodResources{idle}
+	n.diag("exit 2\nunknown: no diag: which pods hold GPUs is not known: dial unix "+n.Path("none")+": connect: no such file or directory", "-pod-resources", n.Path("none"))
+
+	n.Say("5.processes 1")
+	n.diag("exit 2\nunknown: no diag: gpu 0000:15:00 is busy")
+	n.diag("exit 0\n"+healthy, "-force")
+	n.Say("5.utilization 3")
+	n.diag("exit 2\nunknown: no diag: gpu 0000:15:00 is busy")
+	n.Say("5.processes -999")
+	n.diag("exit 2\nunknown: no diag: gpu 0000:15:00 does not say whether it is idle")
+	n.Say("5.mig 1")
+	n.diag("exit 2\nunknown: no diag: gpu 0000:15:00 is in MIG mode", "-force")
+	n.Say()
+	n.diag("exit 0\n"+healthy, "-idle-for", "1s")
+}
+
+func TestRunWhenIdle(t *testing.T) {
+	n := newNode(t)
+	args := []string{"-run-when-idle", "-timeout", "20s", "-idle-for", "0", "-pod-resources", n.Path("kubelet.sock")}
+	n.Say("5.processes 1")
+	n.Want("exit 0\nno diag yet", args...)
+	n.Say()
+	n.dcgm("result 0 0 3 80 x")
+	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed"
+	n.Want(replace, args...)
+	n.dcgm("result 0 0 0 0")
+	n.Want(replace, args...)
+	n.Want("exit 0\n"+healthy, append(args, "-interval", "1ns")...)
+}
+
+func TestRunThroughDcgmi(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	const fail4 = "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed; " +
+		"dcgm gpu 2: diag test memory failed, DCGM error 999; dcgm cpu 0: diag test memory failed, DCGM error 998; dcgm gpu 3: diag test memory failed"
+	tests := map[string]struct {
+		sample string
+		exit   int
+		want   string
+	}{
+		"4.x passes, after a banner":    {"dcgmi-4.x-r2-pass.json", 0, "exit 0\n" + healthy},
+		"4.x fails":                     {"dcgmi-4.x-r2-fail.json", 226, fail4},
+		"4.x isolate":                   {"dcgmi-4.x-r2-pass.json", 205, "exit 1\nInspect diag: dcgmi asks to isolate the node"},
+		"persistence mode is no fault":  {"dcgmi-4.2.3-r1-fail-config-gb10.json", 226, "exit 0\n" + healthy},
+		"persistence mode on 8 GPUs":    {"dcgmi-4.x-r1-fail-config-8gpu.json", 226, "exit 0\n" + healthy},
+		"3.x all skipped":               {"dcgmi-3.x-r3-skip-t400.json", 0, "exit 2\nunknown: diag: no test ran"},
+		"2.x passes":                    {"dcgmi-2.x-r1-pass-gcm.json", 0, "exit 0\n" + healthy},
+		"2.x persistence mode, warning": {"dcgmi-2.x-r1-fail-gcm.json", 0, "exit 0\n" + healthy},
+		"2.x warning":                   {"dcgmi-2.x-r1-warn-gcm.json", 0, "exit 0\n" + healthy},
+		"an error, but no test failed":  {"dcgmi-4.x-r2-pass.json", 226, "exit 2\nunknown: dcgmi reported an error, but no test failed"},
+		"killed":                        {"SOURCES.txt", 203, ""},
+		"no JSON":                       {"../judge.go", 0, "exit 2\nunknown: dcgmi's JSON: invalid character 'r' looking for beginning of object key string"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			program := n.dcgmi(test.sample, test.exit)
+			if test.want != "" {
+				n.diag(test.want, "-dcgmi", program)
+			} else if got := n.Run("-run", "-timeout", "20s", "-force", "-dcgmi", program); !strings.HasPrefix(got, "exit 2\nunknown: dcgmi exited 203: ") {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+	n.diag("exit 0\n"+healthy, "-dcgmi", n.dcgmi("dcgmi-4.x-r2-pass.json", 0), "-tests", "pcie,memory", "-hostengine", "10.0.0.1")
+	if args, _ := os.ReadFile(n.Path("args")); string(args) != "diag -r pcie,memory -j --host 10.0.0.1\n" {
+		t.Errorf("dcgmi was called with %s", args)
+	}
+}
+
+func TestHealthWatchesOfAHostEngine(t *testing.T) {
+	n := newNode(t)
+	args := []string{"-health", "-hostengine", "10.0.0.1:5555"}
+	n.Want("exit 2\nunknown: DCGM: error connecting to nv-hostengine: Not connected", args...)
+	n.dcgm("connect 10.0.0.1:5555")
+	n.Want("exit 2\nunknown: DCGM health: the host engine watches nothing", args...)
+	n.dcgm("connect 10.0.0.1:5555", "watch 255")
+	n.Want("exit 0\nno diag yet", args...)
+	n.dcgm("connect 10.0.0.1:5555", "watch 255", "incident 3 10 0 warm", "incident 4 20 999 broken", "incident 5 20 125 reset me")
+	n.Want("exit 1\nResetGPU dcgm gpu 5: health watch, GPU requires a reset; dcgm gpu 4: health watch, DCGM error 999", args...)
+}
+
+func TestOptionsThatDoNotGoTogether(t *testing.T) {
+	n := newNode(t)
+	n.Want("exit 2\nunknown: -level 5 is not 1 to 4", "-level", "5")
+	n.Want("exit 2\nunknown: -tests needs -dcgmi: the library runs levels only", "-tests", "pcie")
+	n.Want("exit 2\nunknown: -health needs -hostengine: a host engine that has just started has watched nothing", "-health")
+}
+
+func TestAnUnknownShapeNeverPasses(t *testing.T) {
+	for _, out := range []string{
+		``, `{}`, `{"DCGM Diagnostic": null}`, `{"DCGM 5": {"test_categories": []}}`, `{"DCGM Diagnostic": {"runtime_error": "no"}}`,
+		`{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "a", "results": [{"status": "Fine"}]}]}]}}`,
+		`{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "a", "results": [{"status": "Fail", "warnings": 7}]}]}]}}`,
+	} {
+		if results, err := parseDiag([]byte(out)); err == nil {
+			t.Errorf("%s: %+v", out, results)
+		}
+	}
+	// No test at all is not a pass either.
+	results, err := parseDiag([]byte(`{"DCGM Diagnostic": {"test_categories": []}}`))
+	if r := judge(snapshot{Report: &report{Results: results}}); err != nil || len(r.Unread) != 1 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+func FuzzParseDiag(f *testing.F) {
+	samples, err := filepath.Glob("testdata/*.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, sample := range samples {
+		data, err := os.ReadFile(sample)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, out []byte) {
+		results, err := parseDiag(out)
+		if err != nil {
+			return
+		}
+		for _, r := range results {
+			if _, err := parseStatus(string(r.Status)); err != nil {
+				t.Error(err)
+			}
+		}
+		judge(snapshot{Report: &report{Results: results}})
+	})
+}
+
+func FuzzHolder(f *testing.F) {
+	f.Add([]byte("\x0a\x05\x0a\x01p\x12\x00"))
+	f.Fuzz(func(t *testing.T, response []byte) {
+		if who, err := holder(response); err == nil && who != "" && !strings.HasSuffix(who, " holds a GPU") {
+			t.Error(who)
+		}
+	})
+}

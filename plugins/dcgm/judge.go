@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func judge(s snapshot) npd.Result {
+	result := npd.Result{Healthy: "the last diag found no fault"}
+	for _, i := range s.Incidents {
+		result.Findings = append(result.Findings, i.finding())
+	}
+	switch {
+	case s.NoGPU:
+		result.Healthy = gpu.NoGPU
+		return result
+	case s.Report == nil:
+		result.Healthy = "no diag yet"
+		return result
+	case s.TooOld:
+		result.Unread = append(result.Unread, npd.Unread{Subject: "diag", Why: "the last report is too old"})
+		return result
+	}
+	ran := false
+	for _, r := range s.Report.Results {
+		ran = ran || r.Status == passed || r.Status == warned || r.Status == failed
+		if f, sick := r.finding(); sick {
+			result.Findings = append(result.Findings, f)
+		}
+	}
+	if s.Report.Isolate {
+		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Inspect, Subject: "diag", Text: "dcgmi asks to isolate the node"})
+	}
+	if !ran {
+		result.Unread = append(result.Unread, npd.Unread{Subject: "diag", Why: "no test ran"})
+	}
+	return result
+}
+
+// finding classifies a test: the worst of its warnings, by what it is and else by how severe DCGM calls it. In dcgmi's
+// JSON a test that passed with warnings says Fail, too (DCGM 4.6, unless the display of warnings is on).
+func (r result) finding() (conditions.Finding, bool) {
+	if r.Status != failed && r.Status != warned {
+		return conditions.Finding{}, false
+	}
+	subject := r.Entity
+	if subject == "" {
+		subject = "node"
+	}
+	f := conditions.Finding{Subject: "dcgm " + subject, Text: "diag test " + r.Test + " failed"}
+	for _, w := range r.Warnings {
+		repair, text := w.classify()
+		if repair > f.Repair {
+			f.Repair, f.Text = repair, "diag test "+r.Test+" failed, "+text
+		}
+	}
+	if f.Repair == 0 {
+		f.Repair = conditions.Inspect
+		// Before DCGM 4 it is a test of its own, without a number.
+		if r.Status == warned || r.Test == "persistence mode" {
+			f.Repair = conditions.Monitor
+		}
+	}
+	return f, true
+}
+
+// errorRows are the errors whose repair is known, by DCGM_FR_* number (dcgm_errors.h of DCGM 4.6).
+var errorRows = map[int]struct {
+	repair conditions.Repair
+	text   string
+}{
+	29:  {conditions.Monitor, "persistence mode is off"},
+	80:  {conditions.Replace, "row remapping failed"},
+	81:  {conditions.ResetGPU, "uncontained error"},
+	118: {conditions.Replace, "SRAM errors over the vendor's threshold"},
+	120: {conditions.Reboot, "GPU has fallen off the bus"},
+	125: {conditions.ResetGPU, "GPU requires a reset"},
+	126: {conditions.Reboot, "node requires a reboot"},
+	128: {conditions.ResetGPU, "drain and reset required"},
+	132: {conditions.Replace, "too many rows remapped"},
+}
+
+// severities are the classes of DCGM_ERROR_* (dcgm_errors.h): NONE, MONITOR, ISOLATE, UNKNOWN, TRIAGE, CONFIG, RESET.
+var severities = []conditions.Repair{
+	0, conditions.Monitor, conditions.Inspect, conditions.Inspect, conditions.Inspect, conditions.Monitor, conditions.ResetGPU,
+}
+
+// classify returns 0 for a warning that says nothing about the repair.
+func (w warning) classify() (conditions.Repair, string) {
+	if row, known := errorRows[w.ID]; known {
+		return row.repair, row.text
+	}
+	text := fmt.Sprintf("DCGM error %d", w.ID)
+	if w.ID == 0 {
+		text = "see the report"
+	}
+	if w.Severity == nil {
+		return 0, text
+	}
+	if *w.Severity < 0 || *w.Severity >= len(severities) {
+		return conditions.Inspect, text
+	}
+	return severities[*w.Severity], text
+}
+
+// incident is what a passive health watch of the host engine has seen.
+type incident struct {
+	Entity  string  `json:"entity"`
+	Failure bool    `json:"failure"`
+	Warning warning `json:"warning"`
+}
+
+func (i incident) finding() conditions.Finding {
+	repair, text := i.Warning.classify()
+	if repair == 0 {
+		repair = conditions.Monitor
+		if i.Failure {
+			repair = conditions.Inspect
+		}
+	}
+	return conditions.Finding{Repair: repair, Subject: "dcgm " + i.Entity, Text: "health watch, " + text}
+}

@@ -1,0 +1,49 @@
+// Command dcgm answers for the NodeCondition DCGMDiagFailed: it judges the last report of NVIDIA's DCGM diagnostics,
+// and runs them.
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+func main() {
+	p := npd.New("dcgm", "judges the last DCGM diagnostic of this node; with -run it runs one (give it -timeout, e.g. 40m)")
+	r := &reader{plugin: p}
+	r.source.Flags(p)
+	work := func(name string, with *bool) func(string) error {
+		return func(string) error {
+			p.Work, *with = name, true
+			return nil
+		}
+	}
+	p.BoolVar(&r.report, "report", true, "judge the last report (the default)")
+	p.BoolFunc("run", "run the diagnostic, write the report and judge it", work("diag", &r.run))
+	p.BoolFunc("run-when-idle", "the same if the node is idle and the last report is older than -interval; else judge that", work("diag", &r.whenIdle))
+	p.DurationVar(&r.interval, "interval", 6*time.Hour, "see -run-when-idle")
+	p.DurationVar(&r.maxAge, "max-age", 7*24*time.Hour, "a report older than this says nothing any more; 0 for no limit")
+	p.BoolVar(&r.health, "health", false, "judge the passive health watches of the host engine at -hostengine as well")
+	p.StringVar(&r.hostengine, "hostengine", "", "`address` of a host engine: HOST, HOST:PORT, or the path of a Unix socket (default: one inside this process)")
+	p.IntVar(&r.level, "level", 2, "diagnostic level, 1 to 4: seconds, minutes, half an hour, hours")
+	p.StringVar(&r.dcgmi, "dcgmi", "", "run this dcgmi `program` instead of the library (named tests, DCGM before 4)")
+	p.StringVar(&r.tests, "tests", "", "comma-separated `names` of tests instead of a level; needs -dcgmi")
+	p.BoolVar(&r.force, "force", false, "run although the node is not idle")
+	p.DurationVar(&r.idleFor, "idle-for", 30*time.Second, "how long the GPUs must be seen idle before a run")
+	p.StringVar(&r.podResources, "pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock", "`path` of kubelet's pod resources socket")
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
+}
+
+// check finds options that do not go together.
+func (r *reader) check() error {
+	switch {
+	case r.level < 1 || r.level > 4:
+		return fmt.Errorf("-level %d is not 1 to 4", r.level)
+	case r.tests != "" && r.dcgmi == "":
+		return fmt.Errorf("-tests needs -dcgmi: the library runs levels only")
+	case r.health && r.hostengine == "":
+		return fmt.Errorf("-health needs -hostengine: a host engine that has just started has watched nothing")
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// report is what one run of the diagnostics came to. It lies in the state directory, so it does not outlive the boot.
+type report struct {
+	At      time.Time `json:"at"`
+	Level   int       `json:"level,omitempty"`
+	Tests   string    `json:"tests,omitempty"`
+	Results []result  `json:"results"`
+	// Isolate is set for exit status 205 of dcgmi: an error of priority ISOLATE.
+	Isolate bool `json:"isolate,omitempty"`
+}
+
+// result is the outcome of one test on one entity.
+type result struct {
+	Test string `json:"test"`
+	// Entity is e.g. "gpu 3", in DCGM's numbers; empty for a test of the node.
+	Entity   string    `json:"entity,omitempty"`
+	Status   status    `json:"status"`
+	Warnings []warning `json:"warnings,omitempty"`
+}
+
+// warning is one error or warning of a test.
+type warning struct {
+	// ID is a DCGM_FR_* number of dcgm_errors.h, 0 if not told.
+	ID int `json:"id,omitempty"`
+	// Severity is a DCGM_ERROR_* number of dcgm_errors.h, nil if not told.
+	Severity *int   `json:"severity,omitempty"`
+	Text     string `json:"text,omitempty"`
+}
+
+// status is the outcome of a test.
+type status string
+
+const (
+	passed  status = "pass"
+	warned  status = "warn"
+	failed  status = "fail"
+	skipped status = "skip"
+	notRun  status = "notrun"
+)
+
+func parseStatus(s string) (status, error) {
+	switch strings.ToLower(strings.ReplaceAll(strings.TrimSpace(s), " ", "")) {
+	case "pass":
+		return passed, nil
+	case "warn", "warning":
+		return warned, nil
+	case "fail":
+		return failed, nil
+	case "skip", "skipped":
+		return skipped, nil
+	case "notrun":
+		return notRun, nil
+	}
+	return "", fmt.Errorf("unknown status %q", s)
+}
+
+// document is what `dcgmi diag -j` prints. Its root is called "DCGM GPU Diagnostic" up to DCGM 3 and "DCGM Diagnostic"
+// from DCGM 4 on, and its shape is not promised: https://github.com/NVIDIA/DCGM testing/python3/dcgm_diag_schema.json.
+type document struct {
+	V3 *diagnostic `json:"DCGM GPU Diagnostic"`
+	V4 *diagnostic `json:"DCGM Diagnostic"`
+}
+
+type diagnostic struct {
+	Categories []struct {
+		Tests []struct {
+			Name    string    `json:"name"`
+			Results []outcome `json:"results"`
+		} `json:"tests"`
+	} `json:"test_categories"`
+	RuntimeError string `json:"runtime_error"`
+}
+
+type outcome struct {
+	Status string `json:"status"`
+	// DCGM 4 names the entity, DCGM 3 the GPU, as a number in a string, DCGM 2 several in one string.
+	EntityGroup string          `json:"entity_group"`
+	EntityID    *int            `json:"entity_id"`
+	GPU         string          `json:"gpu_id"`
+	GPUs        string          `json:"gpu_ids"`
+	Warnings    json.RawMessage `json:"warnings"`
+	Warning     string          `json:"warning"`
+}
+
+// parseDiag reads the JSON of dcgmi, which may have a banner before it. What it does not know is an error: an unknown
+// shape must never pass for "no test failed".
+func parseDiag(out []byte) ([]result, error) {
+	start := bytes.IndexByte(out, '{')
+	if start < 0 {
+		return nil, errors.New("dcgmi printed no JSON")
+	}
+	var doc document
+	if err := json.NewDecoder(bytes.NewReader(out[start:])).Decode(&doc); err != nil {
+		return nil, fmt.Errorf("dcgmi's JSON: %w", err)
+	}
+	root := doc.V4
+	if root == nil {
+		root = doc.V3
+	}
+	if root == nil {
+		return nil, errors.New("dcgmi's JSON has no diagnostic of a known version")
+	}
+	if root.RuntimeError != "" {
+		return nil, fmt.Errorf("the diagnostic did not run: %s", root.RuntimeError)
+	}
+	var results []result
+	for _, category := range root.Categories {
+		for _, test := range category.Tests {
+			for _, o := range test.Results {
+				r, err := o.result(test.Name)
+				if err != nil {
+					return nil, fmt.Errorf("dcgmi's JSON, test %q: %w", test.Name, err)
+				}
+				results = append(results, r)
+			}
+		}
+	}
+	return results, nil
+}
+
+func (o outcome) result(test string) (result, error) {
+	s, err := parseStatus(o.Status)
+	if err != nil {
+		return result{}, err
+	}
+	r := result{Test: strings.ToLower(test), Status: s}
+	switch {
+	case o.EntityID != nil:
+		r.Entity = fmt.Sprintf("%s %d", strings.ToLower(o.EntityGroup), *o.EntityID)
+	case o.GPU != "":
+		r.Entity = "gpu " + o.GPU
+	case o.GPUs != "":
+		r.Entity = "gpu " + o.GPUs
+	}
+	if o.Warning != "" {
+		r.Warnings = append(r.Warnings, warning{Text: o.Warning})
+	}
+	if len(o.Warnings) == 0 {
+		return r, nil
+	}
+	var text string
+	if err := json.Unmarshal(o.Warnings, &text); err == nil {
+		r.Warnings = append(r.Warnings, warning{Text: text})
+		return r, nil
+	}
+	var list []struct {
+		Text     string `json:"warning"`
+		ID       int    `json:"error_id"`
+		Severity *int   `json:"error_severity"`
+	}
+	if err := json.Unmarshal(o.Warnings, &list); err != nil {
+		return result{}, fmt.Errorf("warnings: %w", err)
+	}
+	for _, w := range list {
+		r.Warnings = append(r.Warnings, warning{w.ID, w.Severity, w.Text})
+	}
+	return r, nil
+}
