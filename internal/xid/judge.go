@@ -58,6 +58,9 @@ type Case struct {
 	GPUs map[string]GPU
 	// Overrides are the site's own classes.
 	Overrides Overrides
+	// Recovered is when each GPU was last seen to need no reset any more, by Device: what a reset clears and was last
+	// said before that is over. A reset by `nvidia-smi -r` may log nothing.
+	Recovered map[string]time.Duration
 }
 
 // GPU is what the driver says of a GPU apart from faults.
@@ -96,6 +99,10 @@ func (c Case) Judge() []Fault {
 		default:
 			subject := e.subject()
 			repair, text := c.classify(cleared[subject], i)
+			if e.Kind != KindSXid && e.Last < c.Recovered[e.Device] && repair <= conditions.ResetGPU {
+				cleared[subject] = i + 1
+				continue
+			}
 			if e.Injected {
 				text += " (injected)"
 			}

@@ -384,3 +384,21 @@ func TestIdentify(t *testing.T) {
 		t.Errorf("%d UUIDs", len(s.UUIDs))
 	}
 }
+
+func TestAGPUThatNeedsNoResetAnyMore(t *testing.T) {
+	s := log(t, "10 a 119, x", "10 b 119, x", "20 a 79, x", "30 a 95, x",
+		"40 Xid (PCI:0000:0c:00): 119, x", "70 Xid (PCI:0000:0c:00): 119, y")
+	recovered := map[string]time.Duration{"0000:0a:00": 50 * time.Second, "0000:0c:00": 50 * time.Second}
+	var got []string
+	for _, f := range (Case{Events: s.Events, Now: time.Hour, Recovered: recovered}).Judge() {
+		got = append(got, fmt.Sprint(f.Repair, " ", short(f.Subject)))
+	}
+	// A reset mends no Reboot, no other GPU, and nothing that is said again after it.
+	if want := "Reboot a, ResetGPU b, ResetGPU c"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	s = log(t, "10 a 119, x", "20 a 31, pid=1, name=x, y")
+	if faults := (Case{Events: s.Events, Now: time.Hour, Recovered: recovered}).Judge(); len(faults) != 0 {
+		t.Errorf("%+v", faults)
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
@@ -32,13 +33,16 @@ type snapshot struct {
 	Latched   []xid.Fault        `json:"latched"`
 	GPUs      map[string]xid.GPU `json:"gpus,omitempty"`
 	Overrides xid.Overrides      `json:"overrides,omitempty"`
+	// Recovered is what the ecc check saw of GPUs that needed a reset and then needed none.
+	Recovered map[string]time.Duration `json:"recovered,omitempty"`
 	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }
 
-func newSnapshot(state xid.State, now time.Duration, gpus map[string]xid.GPU, overrides xid.Overrides) snapshot {
-	s := snapshot{Now: now, Gap: state.Lost > 0, Events: state.Events, GPUs: gpus, Overrides: overrides}
+// complete adds what follows from the state and from what else is known.
+func (s snapshot) complete(state xid.State) snapshot {
+	s.Gap, s.Events = state.Lost > 0, state.Events
 	s.Events = append([]xid.Event{}, s.asCase().Classified()...)
 	s.Latched = append([]xid.Fault{}, s.faults()...)
 	state.Remember(s.Latched)
@@ -46,7 +50,7 @@ func newSnapshot(state xid.State, now time.Duration, gpus map[string]xid.GPU, ov
 }
 
 func (s snapshot) asCase() xid.Case {
-	return xid.Case{Events: s.Events, Now: s.Now, GPUs: s.GPUs, Overrides: s.Overrides}
+	return xid.Case{Events: s.Events, Now: s.Now, GPUs: s.GPUs, Overrides: s.Overrides, Recovered: s.Recovered}
 }
 
 func (s snapshot) faults() []xid.Fault { return s.asCase().Judge() }
@@ -61,6 +65,7 @@ type reader struct {
 	journal, journalled     bool
 
 	store   *npd.Store[xid.State]
+	notes   *npd.Store[gpu.Recoveries]
 	log     *kmsg.Reader
 	oldest  time.Duration // of the first record that the ring still had
 	joiner  xid.Joiner
@@ -105,8 +110,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if len(state.Events) > 0 {
 		procfs = r.procfs
 	}
-	s := newSnapshot(state, now, gpus(state.UUIDs, procfs), overrides)
-	s.BootID = r.store.BootID
+	s := snapshot{
+		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, procfs), Overrides: overrides, Recovered: r.recovered(),
+	}.complete(state)
 	if logErr != nil {
 		s.Unread = logErr.Error()
 	}
@@ -114,6 +120,29 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unshared = storeErr.Error()
 	}
 	return s, nil
+}
+
+// recovered is when each GPU was last seen to need no reset any more, as the ecc check noted it. Without that check, or
+// when its notes cannot be read, nothing has recovered.
+func (r *reader) recovered() map[string]time.Duration {
+	known, ok := r.notes.Unchanged()
+	if !ok {
+		if _, err := os.Stat(r.notes.Path); err != nil {
+			return nil
+		}
+		var err error
+		known, err = r.notes.Update(func(*gpu.Recoveries) bool { return false })
+		if err != nil {
+			return nil
+		}
+	}
+	recovered := map[string]time.Duration{}
+	for device, note := range known {
+		if note.Recovered > 0 {
+			recovered[device] = note.Recovered
+		}
+	}
+	return recovered
 }
 
 // clear reads the log to its end first, so that it forgets all that happened before it.
@@ -183,6 +212,10 @@ func (r *reader) open() error {
 		Path:   filepath.Join(r.plugin.StateDir, "xid.json"),
 		BootID: strings.TrimSpace(string(bootID)),
 		Carry:  xid.State.NextBoot,
+	}
+	r.notes = &npd.Store[gpu.Recoveries]{
+		Path:   filepath.Join(r.plugin.StateDir, gpu.RecoveryFile+".json"),
+		BootID: r.store.BootID,
 	}
 	return nil
 }

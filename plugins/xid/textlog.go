@@ -55,7 +55,7 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 		return snapshot{}, fmt.Errorf("read %s: %w", r.text, ctx.Err())
 	}
 	// A file is no live log: nothing in it is still settling.
-	return newSnapshot(state, now+time.Hour, gpus(state.UUIDs, ""), overrides), nil
+	return snapshot{Now: now + time.Hour, GPUs: gpus(state.UUIDs, ""), Overrides: overrides}.complete(state), nil
 }
 
 // gpus is what is known of each GPU: the UUIDs that the driver logged, and its list below procfs if that is given.

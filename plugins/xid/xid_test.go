@@ -244,3 +244,15 @@ func TestADumpHasTheDocumentedKeys(t *testing.T) {
 		}
 	}
 }
+
+func TestAResetThatTheLogDoesNotTell(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	n.want(reset)
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"needed":true}}}`)
+	n.want(reset)
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"another","state":{"0000:4e:00":{"recovered":1000000000}}}`)
+	n.want(reset)
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"recovered":1000000000}}}`)
+	n.want(fine)
+}
