@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
 // isolatedPlugin is a plugin whose Read does what a file says, in a worker: "hang" for ever, "write PATH" (in
@@ -122,8 +123,11 @@ func TestMaintenanceRepeatsTheLastAnswerAndOpensNothing(t *testing.T) {
 
 // TestAWorkerInUninterruptibleSleep makes a worker that SIGKILL does not end: it writes to a frozen filesystem.
 func TestAWorkerInUninterruptibleSleep(t *testing.T) {
-	i, mount := newIsolated(t), frozenMount(t)
-	target := "write " + filepath.Join(mount.dir, "file")
+	i, mount := newIsolated(t), npdtest.Freeze(t)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	target := "write " + filepath.Join(mount.Dir, "file")
 
 	i.want(target, stillStuck, "-hung-after", "1h")
 	first := workers(t)
@@ -150,8 +154,15 @@ func TestAWorkerInUninterruptibleSleep(t *testing.T) {
 	}
 	i.want("fine", stillStuck, "-hung-after", "20s", "-driver", "d 2")
 
-	mount.thaw()
-	eventually(t, "the worker is gone", func() bool { return len(workers(t)) == 0 })
+	mount.Thaw()
+	// We are the reaper, as a pod's pause process is: one wait, and nothing is left of it.
+	eventually(t, "the worker is dead", func() bool {
+		pid, _ := unix.Wait4(first[0], nil, unix.WNOHANG, nil)
+		return pid == first[0]
+	})
+	if left := workers(t); len(left) > 0 {
+		t.Errorf("workers %v are left", left)
+	}
 	i.want("fine", "fine")
 }
 
@@ -217,49 +228,6 @@ func workers(t *testing.T) (groups []int) {
 		}
 	}
 	return groups
-}
-
-// frozen is a mounted filesystem on which every write sleeps until it is thawed.
-type frozen struct {
-	t    *testing.T
-	dir  string
-	root *os.File
-}
-
-func frozenMount(t *testing.T) *frozen {
-	t.Helper()
-	dir := t.TempDir()
-	image := filepath.Join(t.TempDir(), "image")
-	for _, args := range [][]string{
-		{"truncate", "-s", "8M", image}, {"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%q: %v: %s", args, err, out)
-		}
-	}
-	root, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &frozen{t, dir, root}
-	if err := unix.IoctlSetInt(int(root.Fd()), fifreeze, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		f.thaw()
-		root.Close()
-		eventually(t, "the filesystem can be unmounted", func() bool { return unix.Unmount(dir, 0) == nil })
-	})
-	return f
-}
-
-// FIFREEZE and FITHAW of linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int).
-const fifreeze, fithaw = 0xc0045877, 0xc0045878
-
-func (f *frozen) thaw() {
-	if err := unix.IoctlSetInt(int(f.root.Fd()), fithaw, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-		f.t.Error(err)
-	}
 }
 
 func eventually(t *testing.T, what string, is func() bool) {

@@ -44,10 +44,10 @@ func (s *Source) Flags(p *npd.Plugin) {
 }
 
 // Module identifies the loaded driver, for npd.Check.
-func (s Source) Module() string { return npd.Module(s.Sysfs, "nvidia") }
+func (s *Source) Module() string { return npd.Module(s.Sysfs, "nvidia") }
 
 // Read looks at all GPUs of the node. An error means that not even the PCI bus could be read.
-func (s Source) Read(parts ...Part) (gpu.Reading, error) {
+func (s *Source) Read(parts ...Part) (gpu.Reading, error) {
 	uptime, err := npd.Uptime()
 	if err != nil {
 		return gpu.Reading{}, err
@@ -69,7 +69,7 @@ func (s Source) Read(parts ...Part) (gpu.Reading, error) {
 const library = "libnvidia-ml.so.1"
 
 // libraries lists where the driver's library may lie.
-func (s Source) libraries() []string {
+func (s *Source) libraries() []string {
 	root := s.DriverRoot
 	var paths []string
 	if root == "" {
@@ -85,7 +85,7 @@ func (s Source) libraries() []string {
 	return paths
 }
 
-func (s Source) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
+func (s *Source) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
 	err := errors.New(library + " not found")
 	for _, path := range s.libraries() {
 		lib := nvml.New(nvml.WithLibraryPath(path))

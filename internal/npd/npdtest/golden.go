@@ -17,10 +17,13 @@ import (
 var update = flag.Bool("update", false, "rewrite the `want` section of the golden files")
 
 // Build compiles the plugin in the current folder and returns the binary's path.
-func Build(t *testing.T) string {
+func Build(t *testing.T) string { return BuildIn(t, ".") }
+
+// BuildIn compiles the plugin in a folder and returns the binary's path.
+func BuildIn(t *testing.T, folder string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "plugin")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, folder).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return binary

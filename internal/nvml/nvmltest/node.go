@@ -23,11 +23,14 @@ type Node struct {
 	binary, dir, state string
 }
 
-// New returns a healthy node with eight H100s, their driver loaded.
-func New(t *testing.T) *Node {
+// New returns a healthy node with eight H100s, their driver loaded, and the plugin in the current folder.
+func New(t *testing.T) *Node { return NewFor(t, ".") }
+
+// NewFor is [New] for the plugin in a folder.
+func NewFor(t *testing.T, folder string) *Node {
 	t.Helper()
 	// The built plugin loads the stand-in instead of a library of the machine.
-	n := &Node{t: t, binary: npdtest.Build(t), dir: t.TempDir(), state: t.TempDir()}
+	n := &Node{t: t, binary: npdtest.BuildIn(t, folder), dir: t.TempDir(), state: t.TempDir()}
 	t.Setenv("NVML_STANDIN", filepath.Join(n.dir, "standin"))
 	n.Library("libnvidia-ml.so.1", source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
 	n.Module("550.163.01")
@@ -139,9 +142,13 @@ func (n *Node) Write(name, content string) {
 // Run runs the plugin and returns what NPD would get: "exit N" and stdout.
 func (n *Node) Run(args ...string) string {
 	n.t.Helper()
-	return npdtest.Run(n.t, n.binary, append([]string{
-		"-sysfs", n.Path("sys"), "-driver-root", n.DriverRoot(), "-state-dir", n.state, "-grace", "0",
-	}, args...)...)
+	binary, own := n.Command()
+	return npdtest.Run(n.t, binary, append(own, args...)...)
+}
+
+// Command returns the plugin and the arguments that make it run on the node.
+func (n *Node) Command() (binary string, args []string) {
+	return n.binary, []string{"-sysfs", n.Path("sys"), "-driver-root", n.DriverRoot(), "-state-dir", n.state, "-grace", "0"}
 }
 
 // Want runs the plugin and compares.

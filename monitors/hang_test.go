@@ -1,0 +1,62 @@
+package monitors
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/node-problem-detector/pkg/custompluginmonitor"
+	"k8s.io/node-problem-detector/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+)
+
+// TestAHungDriverDoesNotFreezeNPD runs NPD's own monitor on a plugin whose call into the driver's library sleeps
+// uninterruptibly. Run in the process itself, or with NPD's pipes, such a call ends the monitor's work for good.
+func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
+	node, frozen := nvmltest.NewFor(t, "../plugins/ecc"), npdtest.Freeze(t)
+	binary, args := node.Command()
+	config := load(t, conditions.GPUMemoryError+".json")
+	config.Rules[0].Path = binary
+	config.Rules[0].Args = append(append(config.Rules[0].Args, args...), "-timeout", "1s", "-hung-after", "3s")
+	interval := "1s"
+	config.PluginGlobalConfig.InvokeIntervalString = &interval
+	data, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "monitor.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	monitor := custompluginmonitor.NewCustomPluginMonitorOrDie(file)
+	statuses, err := monitor.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Stop()
+	until := func(want types.ConditionStatus, message string) {
+		t.Helper()
+		for deadline := time.After(20 * time.Second); ; {
+			select {
+			case status := <-statuses:
+				if c := status.Conditions[0]; c.Status == want && (message == "" || c.Message == message) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("no status %s %q within 20 s", want, message)
+			}
+		}
+	}
+	until(types.False, "no memory fault on any GPU")
+	node.Say("write " + filepath.Join(frozen.Dir, "file"))
+	until(types.Unknown, "")
+	until(types.True, "Reboot driver: a call into it has not returned for 3s and cannot be killed")
+	node.Say()
+	frozen.Thaw()
+	until(types.False, "no memory fault on any GPU")
+}
