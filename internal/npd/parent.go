@@ -47,7 +47,8 @@ func parseStat(text string) (stat, error) {
 		return stat{}, fmt.Errorf("malformed stat %.80q", text)
 	}
 	fields := strings.Fields(text[end+1:])
-	const state, group, startTime = 3 - 3, 5 - 3, 22 - 3
+	// Field 3 is the first after the name.
+	const state, group, startTime = 0, 2, 19
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("malformed stat %.80q", text)
 	}

@@ -34,7 +34,7 @@ func isolatedPlugin() {
 			target, frozen := strings.CutPrefix(text, "write ")
 			switch {
 			case text == "hang":
-				time.Sleep(time.Hour)
+				select {}
 			case text == "crash":
 				if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 					return "", err
@@ -232,8 +232,11 @@ func workers(t *testing.T) (groups []int) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.After(20 * time.Second)
+	for !is() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
 			t.Fatalf("not within 20 s: %s", what)
 		}
 	}

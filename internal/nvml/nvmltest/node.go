@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,26 +43,12 @@ func NewFor(t *testing.T, folder string) *Node {
 // Library compiles a stand-in for one of the driver's libraries against the headers that a Go module has in a folder.
 func (n *Node) Library(name, source, module, folder string) {
 	n.t.Helper()
-	headers, err := exec.CommandContext(n.t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	c := n.Path(name + ".c")
-	n.Write(name+".c", source)
-	lib := filepath.Join(n.DriverRoot(), "usr/lib64", name)
-	if err := os.MkdirAll(filepath.Dir(lib), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	include := filepath.Join(strings.TrimSpace(string(headers)), folder)
-	cc := exec.CommandContext(n.t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wno-deprecated-declarations",
-		"-Wl,-soname,"+name, "-I", include, "-o", lib, c)
-	if out, err := cc.CombinedOutput(); err != nil {
-		n.t.Fatalf("compile the stand-in: %v\n%s", err, out)
-	}
+	n.Write("driver/usr/lib64/"+name+".c", source)
+	npdtest.Library(n.t, n.Path("driver/usr/lib64/"+name), module, folder)
 }
 
 // DriverRoot is where the stand-in lies.
-func (n *Node) DriverRoot() string { return filepath.Join(n.dir, "driver") }
+func (n *Node) DriverRoot() string { return n.Path("driver") }
 
 // State is the state directory.
 func (n *Node) State() string { return n.state }
