@@ -64,7 +64,13 @@ func run(ctx context.Context, faults int, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	b := &bench{Cluster: c, log: log, stateDir: filepath.Join(c.Dir, "state"), progress: progress}
+	// A tmpfs, as /run/pitcrew is on a node.
+	stateDir, err := os.MkdirTemp("/dev/shm", "pitcrew-latency-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(stateDir)) }()
+	b := &bench{Cluster: c, log: log, stateDir: stateDir, progress: progress}
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
