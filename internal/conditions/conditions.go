@@ -37,6 +37,9 @@ const (
 // PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
 const PauseConfigMap = "pitcrew-pause"
 
+// BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
+const BreakerConfigMap = "pitcrew-breaker"
+
 // Condition ties a NodeCondition type to the plugin that answers for it.
 type Condition struct {
 	// Type is the NodeCondition type; status True means a problem.
@@ -80,6 +83,9 @@ const ClockSkewed = "ClockSkewed"
 // DCGMDiagFailed is the NodeCondition of the last run of DCGM's diagnostics.
 const DCGMDiagFailed = "DCGMDiagFailed"
 
+// NodeServiceDown is the NodeCondition of the systemd units that a GPU node lives on.
+const NodeServiceDown = "NodeServiceDown"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -92,6 +98,7 @@ var All = []Condition{
 	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault"},
 	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault"},
+	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault"},
 }
 
 // Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message

@@ -321,7 +321,7 @@ func TestTheHistoryIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(h.Ports) != maxPorts || len(data) > maxPorts*(maxGrowth*64+1024) {
+	if len(h.Ports) != maxPorts || len(data) > maxPorts*4096 {
 		t.Errorf("%d ports in %d bytes", len(h.Ports), len(data))
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/growth"
 )
 
 // Windows of the rules in judge.go; what is older is forgotten.
@@ -17,7 +19,6 @@ const (
 const (
 	maxPorts  = 256
 	maxCycles = 8
-	maxGrowth = 64
 )
 
 // history is what is remembered of the ports in this boot. All times are uptimes.
@@ -45,28 +46,8 @@ type record struct {
 	Cycles  []time.Duration `json:"cycles,omitempty"`
 	Flapped bool            `json:"flapped,omitempty"`
 	// Rate is the best of this boot, Gb/s.
-	Rate     float64            `json:"rate"`
-	Counters map[string]counter `json:"counters,omitempty"`
-}
-
-type counter struct {
-	Last   uint64   `json:"last"`
-	Growth []growth `json:"growth,omitempty"`
-}
-
-type growth struct {
-	At time.Duration `json:"at"`
-	By uint64        `json:"by"`
-}
-
-// within sums what a counter grew since a time.
-func (c counter) within(since time.Duration) (sum uint64) {
-	for _, g := range c.Growth {
-		if g.At >= since {
-			sum += g.By
-		}
-	}
-	return sum
+	Rate     float64                   `json:"rate"`
+	Counters map[string]growth.Counter `json:"counters,omitempty"`
 }
 
 func key(device string, port int) string { return fmt.Sprintf("%s:%d", device, port) }
@@ -108,7 +89,7 @@ func (h *history) port(now time.Duration, d device, p port, flaps int) (changed 
 		if len(h.Ports) >= maxPorts {
 			return false
 		}
-		rec = record{Device: d.Name, Port: p.Number, Address: d.Address, Up: p.up(), Since: now, Counters: map[string]counter{}}
+		rec = record{Device: d.Name, Port: p.Number, Address: d.Address, Up: p.up(), Since: now, Counters: map[string]growth.Counter{}}
 		changed = true
 	}
 	if p.up() != rec.Up {
@@ -128,12 +109,10 @@ func (h *history) port(now time.Duration, d device, p port, flaps int) (changed 
 	}
 	for name, value := range p.Counters {
 		c, known := rec.Counters[name]
-		c.Growth = slices.DeleteFunc(c.Growth, func(g growth) bool { return g.At < now-growthWindow })
-		// A smaller value is a counter that was reset.
-		if known && value > c.Last {
-			c.Growth = tail(append(c.Growth, growth{now, value - c.Last}), maxGrowth)
+		if !known {
+			c = growth.Start(value)
 		}
-		c.Last = value
+		c.Add(now, value, growthWindow)
 		rec.Counters[name], changed = c, true
 	}
 	if len(p.Counters) > 0 {

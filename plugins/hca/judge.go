@@ -137,7 +137,7 @@ func (v *verdict) port(d device, p port) {
 			limit = v.SymbolErrors
 		}
 		switch {
-		case c.within(v.s.Boot.Uptime-growthWindow) > limit:
+		case c.Since(v.s.Boot.Uptime-growthWindow) > limit:
 			v.add(rule.repair, subject, rule.text)
 		case rule.full > 0 && c.Last >= rule.full:
 			v.unread(subject, rule.name()+" is at its largest value, so that growth cannot be seen: reset it")
