@@ -86,6 +86,9 @@ const DCGMDiagFailed = "DCGMDiagFailed"
 // NodeServiceDown is the NodeCondition of the systemd units that a GPU node lives on.
 const NodeServiceDown = "NodeServiceDown"
 
+// MountReadOnly is the NodeCondition of the filesystems that the node must be able to write to.
+const MountReadOnly = "MountReadOnly"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -99,6 +102,7 @@ var All = []Condition{
 	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault"},
 	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault"},
 	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault"},
+	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault"},
 }
 
 // Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// limits is the room that is asked for, in percent; 0 asks for none.
+type limits struct {
+	plugin       *npd.Plugin
+	Free, Inodes float64
+}
+
+// diskTypes are filesystems that the kernel makes read-only when their disk fails. Others are read-only by nature.
+var diskTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
+
+func (l *limits) judge(s snapshot) npd.Result {
+	result := npd.Result{Healthy: "mounts are as expected"}
+	found := func(repair conditions.Repair, subject, text string) {
+		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: "mount " + subject, Text: text})
+	}
+	for _, p := range s.Paths {
+		m := cover(s.Mounts, p.Path)
+		switch {
+		case m == nil:
+			result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: "no mount covers it"})
+		case p.Point && m.Point != p.Path && s.Boot.Uptime < l.plugin.Grace:
+			result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: "not mounted, but the node has only just booted"})
+		case p.Point && m.Point != p.Path:
+			found(conditions.Inspect, p.Path, "not mounted")
+		case m.ReadOnly:
+			found(conditions.Inspect, p.Path, "read-only")
+		case m.SuperReadOnly:
+			found(conditions.Inspect, p.Path, "made read-only by the kernel")
+		}
+		l.room(p, &result, found)
+	}
+	for _, m := range gaveUp(s.Mounts, s.Paths) {
+		repair := conditions.Inspect
+		if strings.HasPrefix(m.Point, s.Kubelet+"/pods/") || strings.HasPrefix(m.Point, s.Kubelet+"/plugins/") {
+			// A volume's disk is not the node's.
+			repair = conditions.Monitor
+		}
+		found(repair, m.Point, "made read-only by the kernel")
+	}
+	if n := len(s.Malformed); n > 0 {
+		found(conditions.Monitor, "table", "not all lines were understood: "+s.Malformed[0])
+	}
+	return result
+}
+
+func (l *limits) room(p path, result *npd.Result, found func(conditions.Repair, string, string)) {
+	asked := l.Free > 0 || l.Inodes > 0
+	switch {
+	case p.Broken:
+		found(conditions.Inspect, p.Path, p.Err)
+	case asked && p.Room == nil:
+		why := p.Err
+		if why == "" {
+			why = "its room is not known without -root"
+		}
+		result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: why})
+	case asked && p.Room.Free < l.Free:
+		found(conditions.Inspect, p.Path, fmt.Sprintf("less than %g percent of space free", l.Free))
+	case asked && p.Room.Inodes < l.Inodes:
+		found(conditions.Inspect, p.Path, fmt.Sprintf("less than %g percent of inodes free", l.Inodes))
+	}
+}
+
+// cover returns the mount that a path lies on: the deepest, of those the last, which hides the others.
+func cover(mounts []mount, path string) *mount {
+	var best *mount
+	for i, m := range mounts {
+		if path != m.Point && m.Point != "/" && !strings.HasPrefix(path, m.Point+"/") {
+			continue
+		}
+		if best == nil || len(m.Point) >= len(best.Point) {
+			best = &mounts[i]
+		}
+	}
+	return best
+}
+
+// gaveUp returns the disks that the kernel made read-only, each once, without those of the paths judged above.
+func gaveUp(mounts []mount, paths []path) (disks []mount) {
+	seen := map[string]bool{}
+	for _, p := range paths {
+		if m := cover(mounts, filepath.Clean(p.Path)); m != nil {
+			seen[m.Device] = true
+		}
+	}
+	for _, m := range mounts {
+		if m.SuperReadOnly && !m.ReadOnly && slices.Contains(diskTypes, m.Type) && !seen[m.Device] {
+			seen[m.Device] = true
+			disks = append(disks, m)
+		}
+	}
+	return disks
+}

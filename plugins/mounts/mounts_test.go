@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+)
+
+func TestGolden(t *testing.T) { npdtest.Golden(t) }
+
+// TestRealMounts lets the kernel of this machine mount what the plugin then reads.
+func TestRealMounts(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	for _, name := range []string{"kubelet", "raid"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kubelet, raid := filepath.Join(dir, "kubelet"), filepath.Join(dir, "raid")
+	plugin := binary + " -procfs /proc -grace 0s -kubelet-dir " + kubelet + " -mounted " + raid
+	tests := map[string]struct{ script, want string }{
+		"mounted and writable": {
+			"mount -t tmpfs k " + kubelet + " && mount -t tmpfs r " + raid + " && " + plugin,
+			"exit 0\nmounts are as expected\n",
+		},
+		"the kubelet's directory is read-only": {
+			"mount -t tmpfs -o ro k " + kubelet + " && mount -t tmpfs r " + raid + " && " + plugin,
+			"exit 1\nInspect mount " + kubelet + ": read-only\n",
+		},
+		"hidden by a later mount": {
+			"mount -t tmpfs -o ro k " + kubelet + " && mount -t tmpfs k " + kubelet + " && mount -t tmpfs r " + raid + " && " + plugin,
+			"exit 0\nmounts are as expected\n",
+		},
+		"not mounted": {
+			"mount -t tmpfs k " + kubelet + " && " + plugin,
+			"exit 1\nInspect mount " + raid + ": not mounted\n",
+		},
+		"no room": {
+			"mount -t tmpfs -o size=64k,nr_inodes=10 k " + kubelet + " && mount -t tmpfs r " + raid +
+				" && head -c 60000 /dev/zero >" + kubelet + "/f && touch " + kubelet + "/1 && " + plugin + " -root / -min-free 20",
+			"exit 1\nInspect mount " + kubelet + ": less than 20 percent of space free\n",
+		},
+		"no inodes": {
+			"mount -t tmpfs -o size=64k,nr_inodes=10 k " + kubelet + " && mount -t tmpfs r " + raid +
+				" && cd " + kubelet + " && touch 1 2 3 4 5 6 7 8 && " + plugin + " -root / -min-inodes 20",
+			"exit 1\nInspect mount " + kubelet + ": less than 20 percent of inodes free\n",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			// Process 1 of a PID namespace with mounts of its own.
+			cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && "+test.script)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+			out, _ := cmd.Output()
+			if got := fmt.Sprintf("exit %d\n%s", cmd.ProcessState.ExitCode(), out); got != test.want {
+				t.Errorf("got %swant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAMountPointMayHoldAnything(t *testing.T) {
+	got, err := parseMount(`60 29 8:1 / /my\040data\134x ro,relatime master:1 shared:2 - ext4 /dev/disk\011a rw`)
+	want := mount{Point: `/my data\x`, Device: "8:1", Type: "ext4", Source: "/dev/disk\ta", ReadOnly: true}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func FuzzParseMount(f *testing.F) {
+	f.Add("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue")
+	f.Add(`1 2 3:4 / /a\040b ro - tmpfs t ro`)
+	f.Add("1 2 3:4 / - - - - - -")
+	f.Fuzz(func(t *testing.T, line string) {
+		m, err := parseMount(line)
+		if err == nil && (m.Point == "" || m.Type == "" || strings.Count(line, "ro") < 1 && (m.ReadOnly || m.SuperReadOnly)) {
+			t.Errorf("%+v from %q", m, line)
+		}
+	})
+}

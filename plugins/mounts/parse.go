@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// mount is one line of /proc/PID/mountinfo, proc_pid_mountinfo(5).
+type mount struct {
+	Point string `json:"point"`
+	// Device is major:minor, Type the filesystem's, Source what was mounted.
+	Device string `json:"device"`
+	Type   string `json:"type"`
+	Source string `json:"source"`
+	// ReadOnly is the option of this mount, SuperReadOnly that of the filesystem. Somebody who mounts read-only sets
+	// both; the kernel, which gives up writing to a broken disk (errors=remount-ro), only the latter.
+	ReadOnly      bool `json:"readOnly"`
+	SuperReadOnly bool `json:"superReadOnly"`
+}
+
+// parseMount reads one line.
+func parseMount(line string) (mount, error) {
+	fields := strings.Fields(line)
+	dash := slices.Index(fields, "-")
+	if dash < 6 || len(fields) < dash+4 {
+		return mount{}, fmt.Errorf("malformed mountinfo line %.200q", line)
+	}
+	return mount{
+		Point: unescape(fields[4]), Device: fields[2], Type: fields[dash+1], Source: unescape(fields[dash+2]),
+		ReadOnly:      slices.Contains(strings.Split(fields[5], ","), "ro"),
+		SuperReadOnly: slices.Contains(strings.Split(fields[dash+3], ","), "ro"),
+	}, nil
+}
+
+// unescape undoes the kernel's octal escapes of space, tab, newline and backslash.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace

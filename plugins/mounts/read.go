@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
+)
+
+// snapshot is all that the judge needs.
+type snapshot struct {
+	Boot boot.Boot `json:"boot"`
+	// Kubelet is the kubelet's root directory: what is below its pods and plugins is the workload's.
+	Kubelet string  `json:"kubelet"`
+	Paths   []path  `json:"paths"`
+	Mounts  []mount `json:"mounts"`
+	// Malformed are lines that were not understood.
+	Malformed []string `json:"malformed"`
+}
+
+// path is one that must be writable.
+type path struct {
+	Path string `json:"path"`
+	// Point: it must be a mount point.
+	Point bool   `json:"point"`
+	Room  *room  `json:"room,omitempty"`
+	Err   string `json:"err,omitempty"`
+	// Broken: the filesystem itself answers with an I/O error.
+	Broken bool `json:"broken,omitempty"`
+}
+
+// room is what is free for those who are not root, in percent.
+type room struct {
+	Free   float64 `json:"free"`
+	Inodes float64 `json:"inodes"`
+}
+
+type reader struct {
+	procfs, root               string
+	kubelet, writable, mounted string
+}
+
+func (r *reader) read(context.Context) (snapshot, error) {
+	b, err := boot.Read(r.procfs)
+	if err != nil {
+		return snapshot{}, err
+	}
+	// Not /proc/self: a pod has mounts of its own.
+	file := filepath.Join(r.procfs, "1/mountinfo")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return snapshot{}, err
+	}
+	s := snapshot{Boot: b, Kubelet: r.kubelet, Mounts: []mount{}, Malformed: []string{}}
+	for line := range strings.Lines(string(data)) {
+		m, err := parseMount(line)
+		if err != nil {
+			s.Malformed = append(s.Malformed, err.Error())
+			continue
+		}
+		s.Mounts = append(s.Mounts, m)
+	}
+	if len(s.Mounts) == 0 {
+		return snapshot{}, fmt.Errorf("no mount in %s", file)
+	}
+	s.Paths = r.paths()
+	for i := range s.Paths {
+		if r.root != "" {
+			s.Paths[i].ask(r.root)
+		}
+	}
+	return s, nil
+}
+
+func (r *reader) paths() (all []path) {
+	for _, list := range []struct {
+		paths string
+		point bool
+	}{{r.kubelet, false}, {r.writable, false}, {r.mounted, true}} {
+		for p := range strings.SplitSeq(list.paths, ",") {
+			if p != "" {
+				all = append(all, path{Path: filepath.Clean(p), Point: list.point})
+			}
+		}
+	}
+	return all
+}
+
+// ask asks the filesystem itself. One that has shut down after an error (XFS does) looks fine in mountinfo.
+func (p *path) ask(root string) {
+	var st unix.Statfs_t
+	err := unix.Statfs(filepath.Join(root, p.Path), &st)
+	switch {
+	case errors.Is(err, unix.EIO), errors.Is(err, unix.ESTALE), errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.EUCLEAN):
+		p.Broken, p.Err = true, err.Error()
+	case err != nil:
+		p.Err = err.Error()
+	default:
+		p.Room = &room{Free: percent(st.Bavail, st.Blocks), Inodes: percent(st.Ffree, st.Files)}
+	}
+}
+
+// percent of nothing is all: some filesystems have no fixed number of inodes.
+func percent(part, of uint64) float64 {
+	if of == 0 {
+		return 100
+	}
+	return 100 * float64(part) / float64(of)
+}
