@@ -1,0 +1,273 @@
+package verdict
+
+import (
+	"math"
+	"slices"
+)
+
+// The model: a node slows every test it takes part in by its drop d >= 0, in natural logarithms of the bandwidth, and the
+// slower end decides:
+//
+//	x = mu - max(d_i, d_j) + noise, noise ~ N(0, sigma²)
+//
+// In a share of the tests (outlier) a faulty link or congestion slows them further, and a slow node acts healthy in a
+// share nu. The drops are not points but bins, integrated over the noise: points that lie further apart than the noise
+// take every reading between them for an outlier, and do worse than the plain intersection.
+var bins = [...]float64{0, 0.05, 0.10, 0.15, 0.22, 0.32, 0.46, 0.65, 0.95, 1.6}
+
+const (
+	states = len(bins) - 1
+	// healthy is the state of a drop of less than 5 %.
+	healthy = 0
+	// nu is the share of tests in which a slow node acts healthy.
+	nu = 0.08
+	// floor keeps a reading that nothing explains from deciding alone.
+	floor = 1e-6
+	// rounds of messages; the beliefs have settled after about ten. In the first ones the shares of slow nodes and
+	// outliers stay what is assumed of an unknown cluster.
+	rounds, settle = 14, 4
+	assumedSlow    = 0.02
+	assumedOutlier = 0.05
+	// outlierDepth is how much a faulty link or congestion slows a test on average, 40 %: two flows on one link halve
+	// each other, far deeper drops are rare. Exponential.
+	outlierDepth = 0.5
+	// weight is how many nodes, or tests, the assumptions are worth.
+	weight = 50
+	// slowest is what slower readings are taken for, so that the last state explains them.
+	slowest = -1.5
+	// slowReading is how far below the typical one a test speaks against its ends. Natural logarithm, about 4 %.
+	slowReading = 0.04
+)
+
+// Estimates are what the tests say about the nodes, by the graph's index.
+type Estimates struct {
+	// P is the probability that the node is slow: that it loses 5 % or more.
+	P []float64
+	// Drop is the share of the typical bandwidth that is lost, from 0 to 1.
+	Drop []float64
+	// Typical is the bandwidth of healthy pairs in GiB/s.
+	Typical float64
+	// Outlier is the share of tests that are slow for no fault of their ends.
+	Outlier float64
+	// x are the tests' log bandwidths minus the typical one.
+	x []float64
+}
+
+// message is what a test tells one of its ends: the log likelihood of its states, up to a constant.
+type message [states]float64
+
+// Estimate runs loopy belief propagation on the graph of pairs: O(rounds × tests). The typical bandwidth and the noise
+// are taken from the run itself; if the reports set a threshold, only tests that reach it are taken for healthy there.
+func Estimate(g Graph) Estimates {
+	b := newBeliefs(g)
+	for round := range rounds {
+		b.sum()
+		if round >= settle {
+			b.relearn()
+		}
+		for k := range b.tests {
+			b.pass(k)
+		}
+	}
+	b.sum()
+	e := Estimates{P: make([]float64, len(g.Nodes)), Drop: make([]float64, len(g.Nodes)), Typical: math.Exp(b.mu), Outlier: b.outlier, x: make([]float64, len(g.Tests))}
+	for i := range g.Nodes {
+		q := b.state[i]
+		e.P[i] = 1 - q[healthy]
+		lost := 0.0
+		for s := 1; s < states; s++ {
+			lost += q[s] * (bins[s] + bins[s+1]) / 2
+		}
+		if e.P[i] > 0 {
+			e.Drop[i] = 1 - math.Exp(-lost/e.P[i])
+		}
+	}
+	for i, x := range g.logs() {
+		e.x[i] = x - b.mu
+	}
+	return e
+}
+
+type beliefs struct {
+	tests     []Test
+	mu, sigma float64
+	// noise[k] is the density of reading k given each state, and below[k] that of an outlier.
+	noise, below []message
+	// told are the messages to A and to B.
+	told [2][]message
+	// total is the log belief of each node, state the same as probabilities.
+	total, state  []message
+	slow, outlier float64
+	// linked counts the tests of each node: one without says nothing about how many are slow.
+	linked []int
+}
+
+func newBeliefs(g Graph) *beliefs {
+	b := &beliefs{slow: assumedSlow, outlier: assumedOutlier, total: make([]message, len(g.Nodes)), state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
+	var x []float64
+	for i, v := range g.logs() {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			continue
+		}
+		x = append(x, v)
+		b.tests = append(b.tests, g.Tests[i])
+	}
+	b.mu, b.sigma = calibrate(x, math.Log(g.Threshold))
+	n := len(b.tests)
+	b.noise, b.below = make([]message, n), make([]message, n)
+	b.told = [2][]message{make([]message, n), make([]message, n)}
+	for k, v := range x {
+		v = max(v-b.mu, slowest)
+		var cdf [states + 1]float64
+		for s, edge := range bins {
+			cdf[s] = 0.5 * math.Erfc(-(v+edge)/b.sigma/math.Sqrt2)
+		}
+		for s := range states {
+			b.noise[k][s] = (cdf[s+1] - cdf[s]) / (bins[s+1] - bins[s])
+			if further := -(v + bins[s]); further > 0 {
+				b.below[k][s] = math.Exp(-further/outlierDepth) / outlierDepth
+			}
+		}
+		b.linked[b.tests[k].A]++
+		b.linked[b.tests[k].B]++
+	}
+	return b
+}
+
+// likelihood of reading k if the slower end is in state s.
+func (b *beliefs) likelihood(k, s int) float64 {
+	return (1-b.outlier)*b.noise[k][s] + b.outlier*b.below[k][s] + floor
+}
+
+// sum adds up what the tests tell each node.
+func (b *beliefs) sum() {
+	for i := range b.total {
+		b.total[i][healthy] = math.Log(1 - b.slow)
+		for s := 1; s < states; s++ {
+			b.total[i][s] = math.Log(b.slow / float64(states-1))
+		}
+	}
+	for k, t := range b.tests {
+		for s := range states {
+			b.total[t.A][s] += b.told[0][k][s]
+			b.total[t.B][s] += b.told[1][k][s]
+		}
+	}
+	for i := range b.total {
+		b.state[i] = probabilities(b.total[i])
+	}
+}
+
+// relearn takes the shares of slow nodes and of outliers from the run, cautiously: what is assumed weighs as much as
+// fifty nodes or tests.
+func (b *beliefs) relearn() {
+	slow, nodes := assumedSlow*weight, float64(weight)
+	for i, q := range b.state {
+		if b.linked[i] > 0 {
+			slow += 1 - q[healthy]
+			nodes++
+		}
+	}
+	outliers, tests := assumedOutlier*weight, float64(weight)
+	for k, t := range b.tests {
+		both := b.state[t.A][healthy] * b.state[t.B][healthy]
+		outliers += both * b.outlier * b.below[k][healthy] / b.likelihood(k, healthy)
+		tests += both
+	}
+	b.slow, b.outlier = min(slow/nodes, 0.4), min(outliers/tests, 0.3)
+}
+
+// pass sends test k's messages to both ends. Half of the old message stays, which keeps loops from swinging.
+func (b *beliefs) pass(k int) {
+	t := b.tests[k]
+	var likely message
+	for s := range states {
+		likely[s] = b.likelihood(k, s)
+	}
+	var fresh [2]message
+	for side, other := range [2]int{t.B, t.A} {
+		// What the other end is like, by all its other tests.
+		var cavity message
+		for s := range states {
+			cavity[s] = b.total[other][s] - b.told[1-side][k][s]
+		}
+		q := probabilities(cavity)
+		for s := 1; s < states; s++ {
+			q[healthy] += nu * q[s]
+			q[s] *= 1 - nu
+		}
+		// The slower end decides: the other end if it is in a state above s, this one otherwise.
+		above, upTo := 0.0, 1.0
+		var f message
+		for s := states - 1; s >= 0; s-- {
+			f[s] = max(upTo, 0)*likely[s] + above
+			above += q[s] * likely[s]
+			upTo -= q[s]
+		}
+		for s := range states {
+			fresh[side][s] = math.Log((1-nu)*f[s] + nu*f[healthy])
+		}
+	}
+	for side := range fresh {
+		for s := range states {
+			b.told[side][k][s] = (b.told[side][k][s] + fresh[side][s]) / 2
+		}
+	}
+}
+
+func probabilities(logs message) message {
+	largest := slices.Max(logs[:])
+	total := 0.0
+	for s, l := range logs {
+		logs[s] = math.Exp(l - largest)
+		total += logs[s]
+	}
+	for s := range logs {
+		logs[s] /= total
+	}
+	return logs
+}
+
+// calibrate finds the reading of healthy pairs and its noise. Nothing is faster than healthy, so it is the highest dense
+// place among the readings that are at least the least good one: it starts in the highest stretch with a quarter of them
+// that is not much longer than the shortest, and moves to the middle of its surroundings until it stays. The noise is
+// the spread above, since slowness is only below; 1 and 8 % bound it, and few readings keep it near 3 %.
+func calibrate(x []float64, least float64) (mu, sigma float64) {
+	const share, around, assumed = 4, 0.08, 0.03
+	x = slices.DeleteFunc(slices.Clone(x), func(v float64) bool { return v < least })
+	if len(x) == 0 {
+		return 0, assumed
+	}
+	slices.Sort(x)
+	h := len(x) / share
+	shortest := math.Inf(1)
+	for i := range len(x) - h {
+		shortest = min(shortest, x[i+h]-x[i])
+	}
+	for i := range len(x) - h {
+		if x[i+h]-x[i] <= max(2*shortest, around/2) {
+			mu = (x[i+h] + x[i]) / 2
+		}
+	}
+	for range 50 {
+		from, _ := slices.BinarySearch(x, mu-around)
+		to, _ := slices.BinarySearch(x, mu+around)
+		if from == to {
+			break
+		}
+		sum := 0.0
+		for _, v := range x[from:to] {
+			sum += v
+		}
+		mu = sum / float64(to-from)
+	}
+	var above []float64
+	for _, v := range x {
+		if v > mu {
+			above = append(above, v-mu)
+		}
+	}
+	trust := min(1, float64(len(above))/20)
+	sigma = trust*1.4826*median(above) + (1-trust)*assumed
+	return mu, min(max(sigma, 0.01), 0.08)
+}

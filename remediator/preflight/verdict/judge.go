@@ -1,0 +1,253 @@
+package verdict
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+const (
+	// convict is the probability from which on a node is slow of which every test was slow, and surely that of a node
+	// that was also seen healthy: with one value of 0.9 for both, 3 of 100 runs with many bad links (10 %) and no slow
+	// node convict somebody (bench/slownode).
+	convict, surely = 0.9, 0.98
+	// doubt is the probability from which on a node is worth a retest.
+	doubt = 0.5
+	// wellBelow is the probability up to which a node is healthy.
+	wellBelow = 0.1
+	// minPartners is how many partners of its own a conviction needs.
+	minPartners = 2
+	// retests is how many pairs decide about a doubtful node.
+	retests = 2
+)
+
+// Options are what Judge is told besides the reports.
+type Options struct {
+	// Leaf names each node's rack or leaf switch; nodes without one have no topology.
+	Leaf map[string]string
+	// Missing names nodes of the run that have not reported, as far as others than their peers know them.
+	Missing []string
+	// Size is how many ranks the run has; 0 takes the reports' word.
+	Size int
+}
+
+// Verdict is what a run says about its nodes. Its JSON is for machines.
+type Verdict struct {
+	Run string `json:"run"`
+	// Complete tells whether every rank has reported.
+	Complete bool   `json:"complete"`
+	Slow     []Slow `json:"slow"`
+	// Failed are the nodes whose local check failed.
+	Failed []string `json:"failed"`
+	// Missing are the nodes that did not report: by name, or by address where only their peers named them. They are
+	// suspects: a node that hangs reports nothing.
+	Missing []string `json:"missing"`
+	// Retest are the pairs whose tests would decide what is open.
+	Retest [][2]string `json:"retest"`
+	// Fabric says what is wrong with more than single nodes. It convicts none of them.
+	Fabric []string `json:"fabric"`
+	// Healthy are the nodes that were measured with enough partners and found well.
+	Healthy []string `json:"-"`
+}
+
+// Slow is a convicted node.
+type Slow struct {
+	Node string  `json:"node"`
+	P    float64 `json:"p"`
+	// Drop is the share of bandwidth lost; 0 when only failures are known.
+	Drop float64 `json:"drop"`
+	// Partners is how many healthy partners saw it slow.
+	Partners int `json:"partners"`
+}
+
+// Judge decides about a run from one report per rank: by [Estimate] when there are bandwidths, else by [Intersect].
+// It is deterministic, and the order of the reports does not matter.
+func Judge(run string, reports []Report, o Options) Verdict {
+	size := o.Size
+	for _, r := range reports {
+		size = max(size, r.Size)
+	}
+	g := NewGraph(reports)
+	v := Verdict{Run: run, Complete: size > 0 && len(reports) >= size, Slow: []Slow{}, Failed: []string{}, Missing: []string{}, Retest: [][2]string{}, Fabric: []string{}}
+	for i, failed := range g.FailFast {
+		if failed {
+			v.Failed = append(v.Failed, g.Nodes[i])
+		}
+	}
+	if !v.Complete {
+		v.Missing = append(v.Missing, o.Missing...)
+		if len(v.Missing) == 0 {
+			v.Missing = append(v.Missing, g.Nodes[g.Known:]...)
+		}
+		slices.Sort(v.Missing)
+	}
+	if why := g.fabric(); why != "" {
+		v.Fabric = append(v.Fabric, why)
+		return v
+	}
+	d := decide(g, size)
+	leaves(g, d, o.Leaf, &v)
+	v.fill(g, d)
+	return v
+}
+
+// fabric says why the whole run is no evidence against single nodes; empty when it is.
+func (g Graph) fabric() string {
+	failed := 0
+	for _, t := range g.Tests {
+		if t.Failed {
+			failed++
+		}
+	}
+	typical := g.typical()
+	switch {
+	case len(g.Tests) == 0 && g.Skips > 0:
+		return "every pair was skipped: fabric or configuration"
+	case len(g.Tests) > 0 && failed == len(g.Tests):
+		return "every pair failed: fabric or configuration"
+	case typical > 0 && typical < g.Threshold:
+		return fmt.Sprintf("typical bandwidth %.4g GiB/s is below the threshold of %.4g GiB/s: fabric or configuration", typical, g.Threshold)
+	}
+	return ""
+}
+
+// decision is about the nodes of a graph, by index.
+type decision struct {
+	slow    []bool
+	p, drop []float64
+	// against are the healthy partners with which the node itself was slow, by its own report: nobody is convicted on
+	// the word of others. partners are all it was measured with.
+	against, partners []map[int]bool
+}
+
+func decide(g Graph, size int) decision {
+	n := len(g.Nodes)
+	d := decision{slow: make([]bool, n), p: make([]float64, n), drop: make([]float64, n), against: make([]map[int]bool, n), partners: make([]map[int]bool, n)}
+	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
+	if g.measured() {
+		e := Estimate(g)
+		d.p, d.drop = e.P, e.Drop
+		slowTest = func(k int) bool { return e.x[k] < -slowReading }
+	} else {
+		for i, slow := range Intersect(g, size) {
+			if slow {
+				d.p[i] = 1
+			}
+		}
+	}
+	for i := range n {
+		d.against[i], d.partners[i] = map[int]bool{}, map[int]bool{}
+	}
+	clean := make([]bool, n)
+	for k, t := range g.Tests {
+		d.partners[t.A][t.B], d.partners[t.B][t.A] = true, true
+		if !slowTest(k) {
+			clean[t.A], clean[t.B] = true, true
+			continue
+		}
+		if t.ByA && d.p[t.B] < doubt {
+			d.against[t.A][t.B] = true
+		}
+		if t.ByB && d.p[t.A] < doubt {
+			d.against[t.B][t.A] = true
+		}
+	}
+	for i := range g.Known {
+		enough := convict
+		if clean[i] {
+			enough = surely
+		}
+		d.slow[i] = d.p[i] > enough && len(d.against[i]) >= minPartners
+	}
+	return d
+}
+
+// leaves blames the switch when more than half of its nodes are slow, and not them.
+func leaves(g Graph, d decision, leaf map[string]string, v *Verdict) {
+	nodes := map[string][]int{}
+	for i := range g.Known {
+		if name := leaf[g.Nodes[i]]; name != "" && len(d.partners[i]) > 0 {
+			nodes[name] = append(nodes[name], i)
+		}
+	}
+	for name, members := range nodes {
+		slow := 0
+		for _, i := range members {
+			if d.slow[i] {
+				slow++
+			}
+		}
+		if slow < 2 || 2*slow <= len(members) {
+			continue
+		}
+		v.Fabric = append(v.Fabric, fmt.Sprintf("switch %s: %d of its %d nodes are slow", name, slow, len(members)))
+		for _, i := range members {
+			d.slow[i], d.p[i] = false, 0
+		}
+	}
+	slices.Sort(v.Fabric)
+}
+
+func (v *Verdict) fill(g Graph, d decision) {
+	for i := range g.Known {
+		switch {
+		case d.slow[i]:
+			v.Slow = append(v.Slow, Slow{g.Nodes[i], round(d.p[i]), round(d.drop[i]), len(d.against[i])})
+		case d.p[i] > doubt:
+			for _, partner := range d.trusted(g, i) {
+				v.Retest = append(v.Retest, [2]string{g.Nodes[i], g.Nodes[partner]})
+			}
+		case d.p[i] < wellBelow && len(d.partners[i]) >= minPartners && len(v.Fabric) == 0:
+			v.Healthy = append(v.Healthy, g.Nodes[i])
+		}
+	}
+	slices.SortStableFunc(v.Slow, func(a, b Slow) int { return cmp.Or(cmp.Compare(b.P, a.P), cmp.Compare(a.Node, b.Node)) })
+}
+
+// trusted finds the partners that a doubtful node should be tested with: healthy ones that it has not met.
+func (d decision) trusted(g Graph, i int) []int {
+	var list []int
+	for j := range g.Known {
+		if j != i && !d.partners[i][j] && !g.FailFast[j] && len(d.partners[j]) > 0 && d.p[j] < doubt {
+			list = append(list, j)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(d.p[a], d.p[b]) })
+	return list[:min(len(list), retests)]
+}
+
+// Next pairs every node that may be slow with the most trusted node that it has not met: the tests of an adaptive
+// round, by node name. It is empty when there is nothing to find out.
+func Next(reports []Report) [][2]string {
+	const suspicion = 0.01
+	g := NewGraph(reports)
+	if !g.measured() || g.fabric() != "" {
+		return nil
+	}
+	d := decide(g, 0)
+	order := make([]int, g.Known)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.p[b], d.p[a]) })
+	var pairs [][2]string
+	taken := map[int]bool{}
+	for _, i := range order {
+		if d.p[i] <= suspicion || taken[i] || g.FailFast[i] {
+			continue
+		}
+		for k := len(order) - 1; k >= 0; k-- {
+			j := order[k]
+			if j != i && !taken[j] && !d.partners[i][j] && !g.FailFast[j] && len(d.partners[j]) > 0 && d.p[j] < d.p[i] {
+				taken[i], taken[j] = true, true
+				pairs = append(pairs, [2]string{g.Nodes[i], g.Nodes[j]})
+				break
+			}
+		}
+	}
+	return pairs
+}
+
+// round keeps three digits: more would say more than is known.
+func round(f float64) float64 { return math.Round(f*1000) / 1000 }

@@ -1,0 +1,153 @@
+// Package simulate makes the reports of runs whose slow nodes are known: for the tests of the verdict, and for
+// bench/slownode, which publishes how good it is.
+package simulate
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+// Nominal is the bandwidth of a healthy pair, GiB/s.
+const Nominal = 100
+
+// nodesPerLeaf is how many nodes a rack, and its leaf switch, has.
+const nodesPerLeaf = 8
+
+// Scenario describes the faults of a run. Shares and probabilities are from 0 to 1.
+type Scenario struct {
+	// Nodes of the run, of which Slow are slow. Rack puts the slow ones side by side, in one rack after the other.
+	Nodes, Slow int
+	Rack        bool
+	// Drop is the share of bandwidth that a slow node loses; Spread adds up to that share of it, at random.
+	Drop, Spread float64
+	// Noise is the standard deviation of a test. Natural logarithm.
+	Noise float64
+	// Missing is the share of tests that nobody reports, BadLinks that of tests slowed by 10 to 50 % for no fault of a
+	// node, and Intermittent the probability that a slow node is slow in a test; 0 means always.
+	Missing, BadLinks, Intermittent float64
+	// HeavyTail draws the noise from Student's t with 3 degrees of freedom, scaled to the same standard deviation.
+	HeavyTail bool
+	// Congestion is the probability that a leaf's uplink is congested in a round, which costs its tests with other
+	// leaves 20 %.
+	Congestion float64
+	// Topology lets the schedule know the leaves.
+	Topology bool
+	// Threshold of the reports in GiB/s; 0: none.
+	Threshold float64
+}
+
+// World is one run of a scenario: its nodes are as they are, and tests can be asked of it.
+type World struct {
+	Scenario
+	// IsSlow tells which nodes are slow, by index.
+	IsSlow []bool
+	random *rand.Rand
+	drop   []float64
+	leafed map[[2]int]bool
+}
+
+// New draws a run. The same scenario and seed always make the same run.
+func New(s Scenario, seed uint64) *World {
+	random := rand.New(rand.NewPCG(seed, 0))
+	w := &World{Scenario: s, IsSlow: make([]bool, s.Nodes), drop: make([]float64, s.Nodes), random: random, leafed: map[[2]int]bool{}}
+	slow := random.Perm(s.Nodes)[:s.Slow]
+	if s.Rack {
+		start := random.IntN(s.Nodes)
+		for i := range slow {
+			slow[i] = (start + i) % s.Nodes
+		}
+	}
+	for _, i := range slow {
+		w.IsSlow[i] = true
+		w.drop[i] = -math.Log(1 - s.Drop*(1+s.Spread*random.Float64()))
+	}
+	return w
+}
+
+// Name of a node.
+func Name(i int) string { return fmt.Sprintf("node-%05d", i) }
+
+// Leaf of a node.
+func Leaf(i int) string { return fmt.Sprintf("leaf-%04d", i/nodesPerLeaf) }
+
+func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+
+// Test measures a pair in a round, GiB/s; not ok when it is lost.
+func (w *World) Test(a, b, round int) (gibps float64, ok bool) {
+	x := -max(w.now(a), w.now(b)) + w.noise()
+	if w.random.Float64() < w.BadLinks {
+		x += math.Log(1 - 0.1 - 0.4*w.random.Float64())
+	}
+	if a/nodesPerLeaf != b/nodesPerLeaf && (w.congested(a/nodesPerLeaf, round) || w.congested(b/nodesPerLeaf, round)) {
+		x += math.Log(0.8)
+	}
+	return Nominal * math.Exp(x), w.random.Float64() >= w.Missing
+}
+
+func (w *World) now(i int) float64 {
+	if w.Intermittent > 0 && w.drop[i] > 0 && w.random.Float64() > w.Intermittent {
+		return 0
+	}
+	return w.drop[i]
+}
+
+func (w *World) noise() float64 {
+	z := w.random.NormFloat64()
+	if w.HeavyTail {
+		chi := 0.0
+		for range 3 {
+			n := w.random.NormFloat64()
+			chi += n * n
+		}
+		z /= math.Sqrt(chi) // t3 over its standard deviation √3
+	}
+	return w.Noise * z
+}
+
+func (w *World) congested(leaf, round int) bool {
+	if w.Congestion == 0 {
+		return false
+	}
+	key := [2]int{leaf, round}
+	if _, ok := w.leafed[key]; !ok {
+		w.leafed[key] = w.random.Float64() < w.Congestion
+	}
+	return w.leafed[key]
+}
+
+// Reports runs the rounds of the shuffled schedule and reports them as the nodes would.
+func (w *World) Reports(rounds int) []verdict.Report {
+	reports := make([]verdict.Report, w.Nodes)
+	for i := range reports {
+		reports[i] = verdict.Report{RunID: "simulated", Size: w.Nodes, Rank: i, Node: Name(i), IP: address(i), GPU: verdict.Passed, Storage: verdict.Passed, Threshold: w.Threshold}
+	}
+	var leaf []string
+	if w.Topology {
+		for i := range w.Nodes {
+			leaf = append(leaf, Leaf(i))
+		}
+	}
+	for round, pairs := range schedule.Rounds(w.Nodes, rounds, w.random.Uint64(), leaf) {
+		for _, p := range pairs {
+			w.Add(reports, p[0], p[1], round)
+		}
+	}
+	return reports
+}
+
+// Add tests one more pair and puts it into the reports of both ends.
+func (w *World) Add(reports []verdict.Report, a, b, round int) {
+	gibps, ok := w.Test(a, b, round)
+	if !ok {
+		return
+	}
+	pair := [2]netip.Addr{address(min(a, b)), address(max(a, b))}
+	for _, i := range [2]int{a, b} {
+		reports[i].Batches = append(reports[i].Batches, verdict.Batch{Index: round, Pair: pair, Self: address(i), Bandwidth: gibps})
+	}
+}
