@@ -44,10 +44,11 @@ func TestTheRemediatorIsDeployed(t *testing.T) {
 }
 
 func TestDefaultPolicy(t *testing.T) {
-	p, err := policy.Load("policy.yaml")
+	file, err := policy.Open("policy.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := file.Policy()
 	tests := map[string]struct{ message, want string }{
 		"reset":       {"ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error", "taint, restart"},
 		"reboot":      {"Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus; gpu 0000:1b:00: Xid 13 graphics exception", "taint, restart"},

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
 
-// patience is how long a test waits for what takes a second or two, 20 s for what waits for room under maxNodes.
+// patience is how long a test waits for what takes a second or two, 20 s for what waits for room under a budget.
 const patience = time.Minute
 
 const (
@@ -64,7 +64,8 @@ func (tm team) policy(maxNodes int, rule ...string) string {
 apiVersion: pitcrew.dev/v1alpha1
 kind: RemediationPolicy
 spec:
-  maxNodes: %d
+  mode: enforce
+  budget: {maxNodes: %d}
   rules:
     gpu:
       match: {condition: GPUXidError, repair: [ResetGPU, Reboot], nodeSelector: {%s: %s}}

@@ -39,7 +39,7 @@ func main() {
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
-	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job")
+	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; a restart that an earlier leader began is held until one without -dry-run leads")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	version := flag.Bool("version", false, "print the version and exit")
@@ -60,12 +60,12 @@ func run(ctx context.Context, o options, validate bool) error {
 	if o.policy == "" || flag.NArg() > 0 {
 		return errors.New("usage: remediator -policy FILE [flags], see -h")
 	}
-	p, err := policy.Load(o.policy)
+	p, err := policy.Open(o.policy)
 	if err != nil {
 		return err
 	}
 	if validate {
-		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Rules))
+		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
 		return nil
 	}
 	mgr, err := newManager(o)

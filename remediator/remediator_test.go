@@ -201,7 +201,7 @@ func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
 	}
 }
 
-func TestOfManyNodesAtOnceMaxNodesTakesNoMore(t *testing.T) {
+func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
 	tm := newTeam(t, "many", 8, nil)
 	// The faults are there before the remediator is, so that they are all decided in the same moment.
 	for _, name := range tm.nodes {
@@ -428,12 +428,14 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	tm.says(tm.nodes[1], "True", lost)
 	tm.becomes(tm.nodes[1], node.Suspect)
 	tm.says(tm.nodes[2], "False", "fine")
-	want := `pitcrew_decision_latency_seconds_count 1
+	want := `pitcrew_breaker_open 0
+pitcrew_decision_latency_seconds_count 1
 pitcrew_node_condition{condition="GPUXidError",repair="",status="False"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="ResetGPU",status="True"} 1
 pitcrew_paused 0
-pitcrew_quarantine_blocked_total{reason="max-nodes",rule="gpu"} 1
+pitcrew_policy_valid 1
+pitcrew_quarantine_blocked_total{reason="budget",rule="gpu"} 1
 pitcrew_quarantine_seconds_count 0
 pitcrew_quarantined_nodes{rule="gpu"} 1
 `

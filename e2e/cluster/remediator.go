@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +51,8 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 	return p, nil
 }
 
-// ShippedPolicy writes the policy as it is shipped, but for the time after which a healthy node is released, and
-// returns the file.
+// ShippedPolicy writes the policy as it is shipped, but switched on and with another time after which a healthy node is
+// released, and returns the file.
 func (c *Cluster) ShippedPolicy(clearAfter time.Duration) (string, error) {
 	shipped, err := os.ReadFile(filepath.Join(c.Root, "manifests", "policy.yaml"))
 	if err != nil {
@@ -61,7 +62,12 @@ func (c *Cluster) ShippedPolicy(clearAfter time.Duration) (string, error) {
 	if !pattern.Match(shipped) {
 		return "", errors.New("the shipped policy has no clearAfter to change")
 	}
+	const observe, enforce = "\n  mode: observe\n", "\n  mode: enforce\n"
+	if !bytes.Contains(shipped, []byte(observe)) {
+		return "", errors.New("the shipped policy has no mode to switch on")
+	}
 	changed := pattern.ReplaceAll(shipped, fmt.Appendf(nil, "${1}: %s", clearAfter))
+	changed = bytes.Replace(changed, []byte(observe), []byte(enforce), 1)
 	path := filepath.Join(c.Dir, "policy.yaml")
 	if err := os.WriteFile(path, changed, 0o644); err != nil {
 		return "", fmt.Errorf("write the policy: %w", err)

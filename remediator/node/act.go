@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,6 +19,9 @@ import (
 // acting once.
 func (c *Controller) act(ctx context.Context, n *corev1.Node, d Decision, started time.Time) error {
 	c.say(ctx, n, d.Blocked)
+	if err := c.setBreaker(ctx, d); err != nil {
+		return err
+	}
 	if d.State == nil {
 		return nil
 	}
@@ -110,12 +114,29 @@ func (c *Controller) event(ctx context.Context, n *corev1.Node, e Event) {
 	c.events.Eventf(n, nil, e.Type, e.Reason, "Quarantine", "%s", message)
 }
 
+// announce writes an Event that is about no node in particular: on our namespace.
+func (c *Controller) announce(ctx context.Context, e Event) {
+	if c.dryRun {
+		e.Message = "dry run: " + e.Message
+	}
+	ctrl.LoggerFrom(ctx).Info(e.Message, "reason", e.Reason)
+	about := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
+	c.events.Eventf(about, nil, e.Type, e.Reason, "Policy", "%s", e.Message)
+}
+
 // say reports a decision that was held back, once for each rule and reason and not at every look.
 func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
 	if !c.memory.news(n.Name, b) {
 		return
 	}
 	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
+	if b.Reason == BlockedBySuspicion {
+		// A fault of the detector is one fault, however many nodes it shows on.
+		if c.memory.news("/"+b.Rule, b) {
+			c.announce(ctx, Event{corev1.EventTypeWarning, DetectorSuspect, "rule " + b.Rule + " is frozen there: node " + n.Name + ": " + b.Message})
+		}
+		return
+	}
 	c.event(ctx, n, Event{corev1.EventTypeWarning, QuarantineBlocked, b.Message})
 }
 

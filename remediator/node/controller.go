@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -40,8 +42,8 @@ type JobRestarter interface {
 
 // Options configure a [Controller].
 type Options struct {
-	Policy *policy.Policy
-	// Namespace holds the ConfigMap that pauses everything.
+	Policy *policy.File
+	// Namespace holds the ConfigMaps of the pause and of the breaker.
 	Namespace string
 	// DryRun decides and says, but writes no Node and restarts no job.
 	DryRun bool
@@ -54,7 +56,9 @@ type Options struct {
 type Controller struct {
 	client    client.Client
 	elected   <-chan struct{}
-	policy    *policy.Policy
+	policy    *policy.File
+	breaker   breaker
+	summaries map[string]summary // of Reconcile alone
 	namespace string
 	dryRun    bool
 	events    events.EventRecorder
@@ -76,9 +80,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		jobs:      o.Jobs,
 		now:       o.Now,
 		metrics:   newMetrics(),
+		breaker:   breaker{client: mgr.GetClient(), reader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, now: o.Now},
+		summaries: map[string]summary{},
 		memory:    memory{written: map[string]written{}, said: map[string]Blocked{}, dryRun: o.DryRun},
 	}
-	for _, m := range []prometheus.Collector{c.metrics.blocked, c.metrics.decision, c.metrics.quarantine, collector{c}} {
+	for _, m := range []prometheus.Collector{c.metrics.blocked, c.metrics.decision, c.metrics.quarantine, c.metrics.policyValid, c.metrics.breakerOpen, collector{c}} {
 		if err := registry.Register(m); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -86,23 +92,28 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
 	}
+	changes := make(chan event.GenericEvent, 1)
+	if err := mgr.Add(&reloader{c, changes}); err != nil {
+		return fmt.Errorf("watch the policy: %w", err)
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("node").
 		For(&corev1.Node{}, builder.WithPredicates(changed)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.everyNode)).
+		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.everyNode))).
 		WithOptions(controller.Options{
-			// One at a time: two nodes decided side by side would both take the last place under maxNodes.
+			// One at a time: two nodes decided side by side would both take the last place under a budget.
 			MaxConcurrentReconciles: 1,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
 		}).
 		Complete(c)
 }
 
-// everyNode has each node decided anew when the pause begins, changes or ends.
+// everyNode has each node decided anew when the pause begins, changes or ends, and when the policy changes.
 func (c *Controller) everyNode(ctx context.Context, _ client.Object) []reconcile.Request {
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List nodes after a change of the pause")
+		ctrl.LoggerFrom(ctx).Error(err, "List nodes after a change of the pause or of the policy")
 		return nil
 	}
 	var requests []reconcile.Request
@@ -118,17 +129,19 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.client.Get(ctx, req.NamespacedName, &n); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.memory.forget(req.Name)
+			delete(c.summaries, req.Name)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
 	c.memory.recall(&n)
-	observation, err := c.observe(ctx, &n)
+	p := c.policy.Policy()
+	observation, err := c.observe(ctx, p, &n)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	started := c.now().UTC()
-	decision := Decide(c.policy, observation, started)
+	decision := Decide(p, observation, started)
 	switch err := c.act(ctx, &n, decision, started); {
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: reread}, nil

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // laggard is a client whose cache never shows what was written. How a real one lags cannot be arranged.
@@ -40,9 +41,7 @@ func (l *laggard) Get(_ context.Context, key client.ObjectKey, object client.Obj
 
 func (l *laggard) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	for _, n := range l.nodes {
-		if len(indexNode(&n)) > 0 {
-			list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, n)
-		}
+		list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, n)
 	}
 	return nil
 }
@@ -85,7 +84,7 @@ func newRig(t *testing.T, names ...string) rig {
 		r.client.nodes = append(r.client.nodes, n)
 	}
 	r.Controller = &Controller{
-		client: r.client, policy: w.policy, events: r.said, jobs: r.swept, metrics: newMetrics(),
+		client: r.client, policy: policy.Fixed(w.policy), summaries: map[string]summary{}, events: r.said, jobs: r.swept, metrics: newMetrics(),
 		now:    func() time.Time { return w.now },
 		memory: memory{written: map[string]written{}, said: map[string]Blocked{}},
 	}

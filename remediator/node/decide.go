@@ -15,7 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// Reasons of Events on Nodes.
+// Reasons of Events on Nodes and, from DetectorSuspect on, on our namespace.
 const (
 	NodeQuarantined    = "NodeQuarantined"
 	QuarantineUpgraded = "QuarantineUpgraded"
@@ -23,22 +23,30 @@ const (
 	TaintRestored      = "TaintRestored"
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
+	DetectorSuspect    = "DetectorSuspect"
+	BreakerOpen        = "BreakerOpen"
+	BreakerClosed      = "BreakerClosed"
+	PolicyInvalid      = "PolicyInvalid"
 )
 
 // What blocks a decision; the values of the metric's label.
 const (
-	BlockedByMaxNodes = "max-nodes"
-	BlockedByPause    = "paused"
-	BlockedByPerson   = "released-by-hand"
-	BlockedByRecord   = "record-unreadable"
-	BlockedByPolicy   = "rule-gone"
+	BlockedByObserve   = "observe-only"
+	BlockedByBudget    = "budget"
+	BlockedByBreaker   = "breaker"
+	BlockedBySuspicion = "detector-suspect"
+	BlockedByStale     = "stale"
+	BlockedByPause     = "paused"
+	BlockedByPerson    = "released-by-hand"
+	BlockedByRecord    = "record-unreadable"
+	BlockedByPolicy    = "rule-gone"
 )
 
 const (
 	// recheck is how often a condition that says nothing now (stale, older than the boot) is looked at again: that it
 	// speaks again may show in its heartbeat alone, which causes no reconcile.
 	recheck = time.Minute
-	// retryBlocked is how often a quarantine that maxNodes blocks is tried again.
+	// retryBlocked is how often a quarantine that a budget blocks is tried again.
 	retryBlocked = 5 * time.Second
 )
 
@@ -55,8 +63,10 @@ type Observation struct {
 	RecordErr error
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
-	// Quarantined counts the other nodes that are quarantined now.
-	Quarantined int
+	// Peers are all other nodes.
+	Peers []Peer
+	// Breaker is nil while it is closed.
+	Breaker *BreakerState
 }
 
 // Decision is what must be done about a node.
@@ -67,6 +77,8 @@ type Decision struct {
 	Events []Event
 	// Blocked says what was not done; nil when nothing was held back.
 	Blocked *Blocked
+	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
+	SetBreaker *BreakerState
 	// RestartJobs asks for the restart of the jobs with pods on the node, now that State stands.
 	RestartJobs bool
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
@@ -100,6 +112,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	}
 	d := newDecider(p, o, now)
 	d.decide()
+	d.closeBreaker()
 	d.State = &State{Record: d.record, Taints: d.taints}
 	d.RestartJobs = d.restartJobs()
 	if o.Paused != "" {
@@ -117,6 +130,20 @@ func handsOff(n *corev1.Node) bool {
 		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
 }
 
+// maintained tells whether somebody else is at work on the node.
+func maintained(n *corev1.Node) bool {
+	if hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
+		return true
+	}
+	// The GPU operator's upgrade controller names the step it is at (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go).
+	// Waiting for an upgrade and having failed at one are not at work.
+	switch n.Labels["nvidia.com/gpu-driver-upgrade-state"] {
+	case "", "unknown", "upgrade-required", "upgrade-failed", "upgrade-done":
+		return false
+	}
+	return true
+}
+
 // decider is one run of Decide: the record and the taints as they are to become.
 type decider struct {
 	policy *policy.Policy
@@ -125,6 +152,8 @@ type decider struct {
 
 	record *Record
 	taints []corev1.Taint
+	// silent names the conditions that a rule knows, while none of them is confirmed by anybody.
+	silent []string
 	// standing are the conditions that are a problem now, by a rule, and can be believed.
 	standing map[corev1.NodeConditionType]problem
 	Decision
@@ -148,18 +177,45 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 	}
 	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
 		d.record.Boot = Boot{ID: boot, Seen: now}
+		for i := range d.record.Causes {
+			d.mended(&d.record.Causes[i])
+		}
 	}
+	d.listen()
 	for _, c := range o.Node.Status.Conditions {
 		rule, class, ok := p.Match(o.Node.Labels, c)
 		switch {
 		case !ok:
 		case d.believable(c, rule):
+			if d.beyondRepair(string(c.Type), c.Message) {
+				class = conditions.Replace
+			}
 			d.standing[c.Type] = problem{c, rule, class}
 		default:
 			d.wake(now.Add(recheck))
 		}
 	}
 	return d
+}
+
+// listen finds out whether anybody still confirms the node's conditions.
+func (d *decider) listen() {
+	var silent []string
+	confirmed := false
+	for _, c := range d.Node.Status.Conditions {
+		limit, named := d.policy.UnknownAfter(c.Type)
+		if !named {
+			continue
+		}
+		silent = append(silent, string(c.Type))
+		if until := c.LastHeartbeatTime.Add(limit); !d.now.After(until) {
+			confirmed = true
+			d.wake(until.Add(time.Second))
+		}
+	}
+	if !confirmed && !maintained(d.Node) {
+		d.silent = silent
+	}
 }
 
 // believable tells whether a condition says something about the node as it is now. One whose heartbeat is old has lost
@@ -173,7 +229,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 // Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets
 // one from before the boot pass if it is ahead by more than the boot took.
 func (d *decider) believable(c corev1.NodeCondition, rule policy.Rule) bool {
-	if hasTaintKey(d.Node.Spec.Taints, conditions.TaintMaintenance) {
+	if maintained(d.Node) {
 		return false
 	}
 	heartbeat := c.LastHeartbeatTime.Time
@@ -210,6 +266,11 @@ func (d *decider) decide() {
 		d.updateCauses()
 		d.quarantined()
 	}
+	if len(d.silent) > 0 && d.Blocked == nil {
+		d.wake(d.now.Add(recheck))
+		d.Blocked = &Blocked{Reason: BlockedByStale, Message: fmt.Sprintf(
+			"nobody confirms %s any more, so nothing is decided about the node: does node-problem-detector run there?", clip(strings.Join(d.silent, ", ")))}
+	}
 }
 
 // open begins a record when a problem stands that is not only worth an alert.
@@ -219,7 +280,7 @@ func (d *decider) open() {
 	}
 	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID, Seen: d.up()}}
 	if d.record != nil {
-		r.Boot = d.record.Boot
+		r.Boot, r.Repairs = d.record.Boot, d.record.Repairs
 		r.Last = append([]Quarantine{d.record.Quarantine}, d.record.Last...)
 		r.Last = r.Last[:min(len(r.Last), lastKept)]
 	}
@@ -247,17 +308,27 @@ func (d *decider) problems() []problem {
 
 func actionable(p problem) bool { return !p.rule.AlertOnly }
 
+func enforced(p problem) bool { return actionable(p) && !p.rule.Observe }
+
+func observed(p problem) bool { return actionable(p) && p.rule.Observe }
+
 // updateCauses brings the causes up to date with the conditions. No clock starts again because a message changed.
 func (d *decider) updateCauses() {
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		switch p, stands := d.standing[c.Condition]; {
 		case stands:
+			// What only observes must not keep a quarantine that another rule has made.
+			if d.record.Phase != Quarantined || !p.rule.Observe {
+				c.see(p, d.Node.Status.NodeInfo.BootID)
+			}
 			c.HealthySince = time.Time{}
-			c.see(p, d.Node.Status.NodeInfo.BootID)
 		case d.healthy(c):
 			if c.HealthySince.IsZero() {
 				c.HealthySince = d.now
+				if c.Repair == conditions.ResetGPU {
+					d.mended(c)
+				}
 			}
 		default:
 			c.HealthySince = time.Time{}
@@ -268,24 +339,36 @@ func (d *decider) updateCauses() {
 		return
 	}
 	for _, p := range d.problems() {
-		if actionable(p) && !d.record.blames(p.condition.Type) {
-			c := Cause{Condition: p.condition.Type, FirstSeen: d.now}
+		wanted := enforced(p) || observed(p) && d.record.Phase == Suspect
+		if wanted && !d.record.blames(p.condition.Type) {
+			c := Cause{Condition: p.condition.Type, FirstSeen: d.now, Due: d.returned(p)}
 			c.see(p, d.Node.Status.NodeInfo.BootID)
 			d.record.Causes = append(d.record.Causes, c)
 		}
 	}
 }
 
+// returned tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
+// release. It has been waited for once.
+func (d *decider) returned(p problem) bool {
+	if d.record.Phase != Suspect || len(d.record.Last) == 0 {
+		return false
+	}
+	last := d.record.Last[0]
+	return last.blames(p.condition.Type) && d.now.Sub(last.ReleasedAt) < p.rule.ClearAfter
+}
+
 // see takes over what the condition says, unless it is milder than what it said before in the same boot. What a boot
 // cannot mend stays across boots.
 func (c *Cause) see(p problem, bootID string) {
 	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
-	c.BootID = bootID
+	again := c.BootID != bootID || !c.HealthySince.IsZero()
+	c.BootID, c.Mended = bootID, false
 	if p.class < c.Repair && sameBoot {
 		return
 	}
 	c.Rule = p.rule.Name
-	if p.class != c.Repair {
+	if p.class != c.Repair || again {
 		c.Repair = p.class
 		c.Message = clip(p.condition.Message)
 	}
@@ -335,19 +418,49 @@ func (d *decider) suspect() {
 		d.forget()
 		return
 	}
-	worst, ok := d.worstDue()
+	worst, ok := d.worstDue(enforced)
 	if !ok {
+		if watched, ok := d.worstDue(observed); ok {
+			d.Blocked = &Blocked{watched.rule.Name, BlockedByObserve, fmt.Sprintf(
+				"%s; observed only, else tainted %s%s", describe(watched), watched.rule.Taint.ToString(), andJobs(watched.rule))}
+		}
 		return
 	}
-	if d.Quarantined >= d.policy.MaxNodes {
-		d.Blocked = &Blocked{worst.rule.Name, BlockedByMaxNodes, fmt.Sprintf(
-			"%s, but %d nodes are quarantined and the policy's maxNodes is %d", describe(worst), d.Quarantined, d.policy.MaxNodes)}
-		d.wake(d.now.Add(retryBlocked))
+	if d.Blocked = d.heldBack(worst); d.Blocked != nil {
 		return
 	}
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !enforced(d.standing[c.Condition]) })
 	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
 	d.taint(worst)
-	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s", describe(worst), d.record.Taint)
+	only := ""
+	if d.record.Sticky = d.flapped(worst); d.record.Sticky {
+		only = fmt.Sprintf("; quarantined %d times within %s, so only a person releases it", worst.rule.Flaps.Max, worst.rule.Flaps.Window)
+	}
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s", describe(worst), d.record.Taint, only)
+}
+
+func andJobs(r policy.Rule) string {
+	if r.RestartJobs {
+		return " and its jobs restarted"
+	}
+	return ""
+}
+
+// flapped tells whether this quarantine is one too many. A person's release starts the count again.
+func (d *decider) flapped(p problem) bool {
+	if p.rule.Flaps.Max == 0 {
+		return false
+	}
+	count := 1
+	for _, q := range d.record.Last {
+		if q.ReleasedBy == ByPerson {
+			break
+		}
+		if q.blames(p.condition.Type) && d.now.Sub(q.QuarantinedAt) < p.rule.Flaps.Window {
+			count++
+		}
+	}
+	return count >= p.rule.Flaps.Max
 }
 
 // forget drops the suspicion. What was closed before it is the current quarantine again.
@@ -359,16 +472,16 @@ func (d *decider) forget() {
 	d.record.Quarantine, d.record.Last = d.record.Last[0], d.record.Last[1:]
 }
 
-// worstDue is the problem that decides: the worst class whose time has come.
-func (d *decider) worstDue() (problem, bool) {
+// worstDue is the problem that decides: the worst class, of those wanted, whose time has come.
+func (d *decider) worstDue(wanted func(problem) bool) (problem, bool) {
 	var worst problem
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		p, stands := d.standing[c.Condition]
-		if !stands || !actionable(p) {
+		if !stands || !wanted(p) {
 			continue
 		}
-		if due := c.FirstSeen.Add(p.rule.For); d.now.Before(due) {
+		if due := c.FirstSeen.Add(p.rule.For); !c.Due && d.now.Before(due) {
 			d.wake(due)
 			continue
 		}
@@ -393,7 +506,7 @@ func strength(class conditions.Repair, rule policy.Rule) int {
 func (d *decider) quarantined() {
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
 	for _, c := range d.record.Causes {
-		if _, ok := d.policy.Rule(c.Rule); !ok {
+		if _, ok := d.policy.Rule(c.Rule); !ok && c.Rule != policy.ByHand {
 			d.Blocked = &Blocked{c.Rule, BlockedByPolicy, fmt.Sprintf(
 				"the policy has no rule %s any more, so nothing says when %s has cleared; remove taint %s twice to release the node",
 				c.Rule, c.Condition, d.record.Taint)}
@@ -406,7 +519,7 @@ func (d *decider) quarantined() {
 			d.causes(), d.now.Sub(d.record.QuarantinedAt).Round(time.Second))
 		return
 	}
-	if hasTaintKey(d.taints, conditions.TaintMaintenance) {
+	if maintained(d.Node) {
 		return
 	}
 	if !hasTaint(d.taints, d.record.Taint) && !d.restore() {
@@ -417,7 +530,7 @@ func (d *decider) quarantined() {
 
 // releasable tells whether every cause has cleared by the rules of its class.
 func (d *decider) releasable() bool {
-	all := true
+	all := !d.record.Sticky
 	for _, c := range d.record.Causes {
 		boot := d.Node.Status.NodeInfo.BootID
 		switch {
@@ -437,7 +550,7 @@ func (d *decider) releasable() bool {
 func (d *decider) restore() bool {
 	if d.record.Taint.Restored {
 		d.release(ByPerson)
-		d.record.Holds = true
+		d.heldByPerson()
 		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed again: the node stays released until %s has cleared",
 			d.record.Taint, d.causes())
 		return false
@@ -450,7 +563,7 @@ func (d *decider) restore() bool {
 
 // upgrade follows a problem that asks for more than the one that decided so far.
 func (d *decider) upgrade() {
-	worst, ok := d.worstDue()
+	worst, ok := d.worstDue(enforced)
 	if !ok {
 		return
 	}
@@ -474,7 +587,7 @@ func (d *decider) heldByPerson() {
 		return
 	}
 	for _, p := range d.problems() {
-		if actionable(p) && !d.record.blames(p.condition.Type) {
+		if enforced(p) && !d.record.blames(p.condition.Type) {
 			d.Blocked = &Blocked{p.rule.Name, BlockedByPerson, fmt.Sprintf(
 				"%s, but a person released the node and %s has not cleared", describe(p), d.causes())}
 		}
@@ -483,6 +596,9 @@ func (d *decider) heldByPerson() {
 
 func (d *decider) release(by string) {
 	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
+	if by == ByPerson {
+		d.record.Repairs = nil
+	}
 }
 
 // taint puts the problem's taint on the node, in place of an earlier one of ours. A taint outside our domain that
@@ -509,7 +625,7 @@ func (d *decider) untaint() {
 
 // restartJobs tells whether the node's jobs are to be restarted, and sets the alarm for the next look at them.
 func (d *decider) restartJobs() bool {
-	if d.record == nil || d.record.Phase != Quarantined || hasTaintKey(d.taints, conditions.TaintMaintenance) {
+	if d.record == nil || d.record.Phase != Quarantined || maintained(d.Node) {
 		return false
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
@@ -527,7 +643,7 @@ func (d *decider) hold() {
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), else %s: %s", d.Paused, e.Reason, e.Message)}
 	}
-	d.State, d.Events, d.RestartJobs = nil, nil, false
+	d.State, d.Events, d.RestartJobs, d.SetBreaker = nil, nil, false, nil
 }
 
 // wake asks to decide again at a time to come, at the latest.

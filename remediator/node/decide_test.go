@@ -23,7 +23,8 @@ const testPolicy = `
 apiVersion: pitcrew.dev/v1alpha1
 kind: RemediationPolicy
 spec:
-  maxNodes: 1
+  mode: enforce
+  budget: {maxNodes: 1}
   rules:
     gpu:
       match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}
@@ -67,8 +68,10 @@ type world struct {
 	node   *corev1.Node
 	now    time.Time
 	paused string
-	others int
+	peers  []Peer
+	broken *BreakerState
 	last   Decision
+	memory memory
 	// reasons of all Events so far, and of the decisions that were held back.
 	reasons []string
 }
@@ -79,7 +82,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, policy: p, now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
+	w := &world{t: t, policy: p, memory: memory{said: map[string]Blocked{}}, now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
 	w.node = &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1"},
 		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}},
@@ -94,7 +97,7 @@ func (w *world) decide() {
 	for _, e := range w.last.Events {
 		w.reasons = append(w.reasons, e.Reason)
 	}
-	if w.last.Blocked != nil {
+	if w.memory.news(w.node.Name, w.last.Blocked) {
 		w.reasons = append(w.reasons, "blocked:"+w.last.Blocked.Reason)
 	}
 	if w.last.State == nil {
@@ -111,7 +114,7 @@ func (w *world) decide() {
 
 func (w *world) look() Decision {
 	record, err := recordOf(w.node)
-	return Decide(w.policy, Observation{Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Quarantined: w.others}, w.now)
+	return Decide(w.policy, Observation{Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken}, w.now)
 }
 
 func (w *world) record() *Record {
@@ -206,7 +209,10 @@ func labels(key, value string) step {
 
 func pauses(why string) step { return func(w *world) { w.paused = why } }
 
-func others(n int) step { return func(w *world) { w.others = n } }
+// others are so many nodes out of service.
+func others(n int) step {
+	return func(w *world) { w.peers = slices.Repeat([]Peer{{Out: true, Rule: "gpu"}}, n) }
+}
 
 var theirs = corev1.Taint{Key: "example.com/fan", Value: "theirs", Effect: corev1.TaintEffectNoSchedule}
 
@@ -274,12 +280,23 @@ func TestDecide(t *testing.T) {
 		"a class of no rule leaves the node as it is":                    {[]step{gpu("RestartApp gpu a: Xid 94 contained"), decide}, untouched},
 		"a message of ours that does not parse leaves the node as it is": {[]step{gpu("Reboot"), decide}, untouched},
 		"Unknown never taints":                                           {[]step{says("GPUXidError", "Unknown", lost), decide}, untouched},
-		"a stale condition never taints, and is looked at again": {[]step{gpu(lost), passes(11*time.Minute + time.Second), decide},
-			untouched.but(func(o *outcome) { o.Requeue = time.Minute })},
-		"a stale condition that speaks again taints": {[]step{gpu(lost), passes(12 * time.Minute), decide, passes(time.Minute), beats, decide}, quarantined},
+		"a stale condition never taints, is said and looked at again": {[]step{gpu(lost), passes(11*time.Minute + time.Second), decide},
+			untouched.but(func(o *outcome) { o.Said, o.Requeue = "blocked:stale", time.Minute })},
+		"a healthy node is looked at when its heartbeat would be too old": {[]step{gpuFine, passes(time.Minute), decide},
+			untouched.but(func(o *outcome) { o.Requeue = 10*time.Minute + time.Second })},
+		"one condition that is confirmed speaks for its writer": {[]step{gpu(inspect), passes(11*time.Minute + time.Second),
+			says("FanFailing", "False", ""), decide}, untouched},
+		"a condition of no rule speaks for nobody": {[]step{gpuFine, passes(11*time.Minute + time.Second), says("Ready", "True", ""), decide},
+			untouched.but(func(o *outcome) { o.Said = "blocked:stale" })},
+		"in maintenance nobody needs to confirm anything": {[]step{gpuFine, taints(maintenance), passes(time.Hour), decide},
+			untouched.but(func(o *outcome) { o.Taints = "pitcrew.dev/maintenance=sweep:NoSchedule" })},
+		"in a driver upgrade nothing is believed":           {[]step{labels("nvidia.com/gpu-driver-upgrade-state", "pod-restart-required"), gpu(lost), decide}, untouched},
+		"a driver upgrade that is only due changes nothing": {[]step{labels("nvidia.com/gpu-driver-upgrade-state", "upgrade-required"), gpu(lost), decide}, quarantined},
+		"a stale condition that speaks again taints": {[]step{gpu(lost), passes(12 * time.Minute), decide, passes(time.Minute), beats, decide},
+			quarantined.but(func(o *outcome) { o.Said = "blocked:stale NodeQuarantined" })},
 		"a condition without any heartbeat never taints": {[]step{gpu(lost), func(w *world) {
 			w.node.Status.Conditions[0].LastHeartbeatTime = metav1.Time{}
-		}, decide}, untouched.but(func(o *outcome) { o.Requeue = time.Minute })},
+		}, decide}, untouched.but(func(o *outcome) { o.Said, o.Requeue = "blocked:stale", time.Minute })},
 		"positive polarity: False is the fault": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute)},
 			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 
@@ -294,12 +311,12 @@ func TestDecide(t *testing.T) {
 		"for: a suspicion that comes to nothing leaves no trace": {[]step{says("DiskFailing", "True", "x"), decide,
 			says("DiskFailing", "False", ""), decide}, untouched},
 		"for: a suspicion that is only worth an alert in the end leaves no trace": {[]step{others(1), gpu(lost), decide, gpu(inspect), decide},
-			untouched.but(func(o *outcome) { o.Said = "blocked:max-nodes" })},
+			untouched.but(func(o *outcome) { o.Said = "blocked:budget" })},
 		"for: Unknown neither taints nor forgets": {[]step{says("DiskFailing", "True", "x"), decide, passes(2 * time.Minute),
 			says("DiskFailing", "Unknown", ""), decide},
 			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
 		"for: a condition that went stale is not due": {[]step{says("DiskFailing", "True", "x"), decide, passes(12 * time.Minute), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Said: "blocked:stale", Requeue: time.Minute}},
 
 		// Release.
 		"ResetGPU: released when healthy for clearAfter": {[]step{gpu(ecc), decide, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
@@ -316,10 +333,11 @@ func TestDecide(t *testing.T) {
 		"a healthy condition that goes stale never releases": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute),
 			passes(time.Minute), says("AcceleratorReady", "True", ""), passes(12 * time.Minute), decide, passes(3 * time.Minute), decide},
 			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect",
-				Said: "NodeQuarantined", Requeue: time.Minute}},
+				Said: "NodeQuarantined blocked:stale", Requeue: time.Minute}},
 		"a healthy condition that was stale for a while starts the clock again": {[]step{says("FanFailing", "True", "x"), decide, says("FanFailing", "False", ""), decide,
 			starves(25 * time.Minute), beats, starves(5 * time.Minute)},
-			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect",
+				Said: "NodeQuarantined blocked:stale"}},
 		"a missing condition never releases": {[]step{gpu(ecc), decide, func(w *world) { w.node.Status.Conditions = nil }, decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"positive polarity: True releases": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute),
@@ -340,7 +358,7 @@ func TestDecide(t *testing.T) {
 		"Reboot: a fault left over from before the boot is no fault of the new boot": {[]step{gpu(lost), decide, passes(time.Minute), reboots, decide,
 			lasts(4 * time.Minute), gpuFine, decide, lasts(10 * time.Minute)}, released},
 		"Reboot: health reported before the boot never releases": {[]step{gpu(lost), decide, gpuFine, decide, passes(time.Minute), reboots, decide,
-			passes(10*time.Minute - time.Second), decide}, quarantined.but(func(o *outcome) { o.Requeue = time.Minute })},
+			passes(10*time.Minute - time.Second), decide}, quarantined.but(func(o *outcome) { o.Requeue = 2 * time.Second })},
 		"Replace: never released by itself": {[]step{gpu(replace), decide, reboots, decide, lasts(time.Minute), gpuFine, decide, lasts(24 * time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "Replace" })},
 		"Replace: a boot does not make it milder": {[]step{gpu(replace), decide, passes(time.Minute), reboots, decide, passes(time.Minute), gpu(ecc), decide,
@@ -426,11 +444,11 @@ func TestDecide(t *testing.T) {
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 
 		// Limits.
-		"maxNodes blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:max-nodes", Requeue: 5 * time.Second}},
+		"the budget blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: 5 * time.Second}},
 		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(5 * time.Second), decide},
-			quarantined.but(func(o *outcome) { o.Said = "blocked:max-nodes NodeQuarantined" })},
-		"maxNodes blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},
+			quarantined.but(func(o *outcome) { o.Said = "blocked:budget NodeQuarantined" })},
+		"the budget blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},
 			released.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},
 		"a pause says and does nothing": {[]step{pauses("upgrade"), gpu(lost), decide}, untouched.but(func(o *outcome) { o.Said = "blocked:paused" })},
 		"a pause releases nothing": {[]step{gpu(ecc), decide, gpuFine, decide, pauses("upgrade"), passes(10 * time.Minute), decide},
@@ -499,8 +517,8 @@ func TestRecordOfAQuarantine(t *testing.T) {
 func TestRecordKeepsTheLastFive(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
-	for range 8 {
-		for _, s := range []step{gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute), passes(time.Minute), beats} {
+	for i := range 8 {
+		for _, s := range []step{gpu(fmt.Sprintf("ResetGPU gpu %d: Xid 95 uncontained ECC error", i)), decide, gpuFine, decide, lasts(10 * time.Minute), passes(time.Minute), beats} {
 			s(w)
 		}
 		ids = append([]string{w.record().ID}, ids...)
@@ -539,7 +557,7 @@ func TestEventsFitTheirLimit(t *testing.T) {
 	for _, o := range []Observation{
 		{RecordErr: errors.New("invalid character")},
 		{},
-		{Quarantined: 1},
+		{Peers: []Peer{{Out: true}}},
 		{Paused: strings.Repeat("p", 200)},
 	} {
 		w := newWorld(t)
@@ -605,7 +623,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 					continue
 				}
 				quarantines++
-				if w.others >= w.policy.MaxNodes || hasTaintKey(before.Spec.Taints, conditions.TaintMaintenance) {
+				if len(w.peers) >= w.policy.Budget.MaxNodes || maintained(before) {
 					t.Fatalf("seed %d: quarantined without leave", seed)
 				}
 				problem := slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool {

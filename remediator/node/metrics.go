@@ -15,10 +15,16 @@ type controllerMetrics struct {
 	blocked    *prometheus.CounterVec
 	decision   prometheus.Histogram
 	quarantine prometheus.Histogram
+
+	policyValid, breakerOpen prometheus.Gauge
 }
 
 func newMetrics() controllerMetrics {
+	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is broken and the last good policy is in force."})
+	valid.Set(1)
 	return controllerMetrics{
+		policyValid: valid,
+		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_breaker_open", Help: "1 while the breaker is open or half-open."}),
 		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_quarantine_blocked_total",
 			Help: "Decisions about a node that were held back, by the rule and by what held them back.",
@@ -67,7 +73,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for key, count := range c.countConditions(nodes.Items) {
 		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
 	}
-	for _, r := range c.policy.Rules {
+	for _, r := range c.policy.Policy().Rules {
 		quarantined, err := c.quarantined(ctx, r.Name)
 		if err != nil {
 			out <- prometheus.NewInvalidMetric(quarantinedDesc, err)
@@ -89,19 +95,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 // countConditions counts nodes by condition, class and status.
 func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
-	unknownAfter := map[corev1.NodeConditionType]time.Duration{}
-	for _, r := range c.policy.Rules {
-		unknownAfter[r.Condition] = max(unknownAfter[r.Condition], r.UnknownAfter)
-	}
+	p := c.policy.Policy()
 	counts := map[[3]string]float64{}
 	for i := range nodes {
 		for _, condition := range nodes[i].Status.Conditions {
-			limit, named := unknownAfter[condition.Type]
+			limit, named := p.UnknownAfter(condition.Type)
 			if !named {
 				continue
 			}
 			key := [3]string{string(condition.Type), "", string(condition.Status)}
-			if _, class, ok := c.policy.Match(nodes[i].Labels, condition); ok {
+			if _, class, ok := p.Match(nodes[i].Labels, condition); ok {
 				key[1] = class.String()
 			}
 			if c.now().Sub(condition.LastHeartbeatTime.Time) > limit {

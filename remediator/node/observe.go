@@ -9,11 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
@@ -32,7 +34,7 @@ func Slim(object any) (any, error) {
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            n.Labels,
 		},
-		Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
+		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
 			Conditions: n.Status.Conditions,
 			NodeInfo:   corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
@@ -94,17 +96,63 @@ func quarantinedBy(r *Record) []string {
 }
 
 // observe gathers all that [Decide] needs.
-func (c *Controller) observe(ctx context.Context, n *corev1.Node) (Observation, error) {
+func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (Observation, error) {
 	o := Observation{Node: n}
 	o.Record, o.RecordErr = recordOf(n)
-	quarantined, err := c.quarantined(ctx, anyRule)
-	if err != nil {
+	var err error
+	if o.Breaker, err = c.breaker.state(ctx, p); err != nil {
 		return o, err
 	}
-	delete(quarantined, n.Name)
-	o.Quarantined = len(quarantined)
+	// The peers matter to nobody else, and most nodes are fine.
+	if o.Record != nil || o.Breaker != nil || len(peerOf(p, n).Turned) > 0 {
+		if o.Peers, err = c.peers(ctx, p, n.Name); err != nil {
+			return o, err
+		}
+	}
 	o.Paused, err = c.paused(ctx)
 	return o, err
+}
+
+// peers sums up all nodes but one, from the cache and from what this process has written and the cache does not show yet.
+// A node that has not changed is summed up once.
+func (c *Controller) peers(ctx context.Context, p *policy.Policy, but string) ([]Peer, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	writes := c.memory.all()
+	peers := make([]Peer, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Name == but || handsOff(n) {
+			continue
+		}
+		of := summed{p, n.UID, n.ResourceVersion, writes[n.Name].record}
+		known, ok := c.summaries[n.Name]
+		if !ok || known.of != of {
+			if of.written != nil {
+				n = n.DeepCopy()
+				c.memory.recall(n)
+			}
+			known = summary{of, peerOf(p, n)}
+			c.summaries[n.Name] = known
+		}
+		peers = append(peers, known.peer)
+	}
+	return peers, nil
+}
+
+// summary is a peer and what it was made from.
+type summary struct {
+	of   summed
+	peer Peer
+}
+
+type summed struct {
+	policy  *policy.Policy
+	uid     types.UID
+	version string
+	written *Record
 }
 
 // quarantined names the nodes that a rule has quarantined, from the cache and from what this process has written and the

@@ -22,7 +22,7 @@ func fat() *corev1.Node {
 	n.Annotations["node.alpha.kubernetes.io/ttl"] = "0"
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	n.OwnerReferences = []metav1.OwnerReference{{Name: "machine"}}
-	n.Spec.PodCIDR, n.Spec.ProviderID, n.Spec.Unschedulable = "10.0.0.0/24", "cloud://1", true
+	n.Spec.PodCIDR, n.Spec.ProviderID = "10.0.0.0/24", "cloud://1"
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
@@ -38,7 +38,7 @@ func slimNode() *corev1.Node {
 			Labels:      map[string]string{"pool": "gpu"},
 			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}"},
 		},
-		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
+		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: "GPUXidError", Status: "True", LastHeartbeatTime: now}},
 			NodeInfo:   corev1.NodeSystemInfo{BootID: "b"},
@@ -134,7 +134,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 	}
 }
 
-func TestNodesThatUseUpMaxNodes(t *testing.T) {
+func TestNodesAreFoundByTheRuleThatQuarantinedThem(t *testing.T) {
 	quarantined, released := full(), full()
 	quarantined.Phase = Quarantined
 	for name, test := range map[string]struct {
@@ -203,8 +203,8 @@ func TestBlockedIsSaidOnce(t *testing.T) {
 		blocked *Blocked
 		want    bool
 	}{
-		{&Blocked{"gpu", BlockedByMaxNodes, "3 nodes"}, true},
-		{&Blocked{"gpu", BlockedByMaxNodes, "4 nodes"}, false},
+		{&Blocked{"gpu", BlockedByBudget, "3 nodes"}, true},
+		{&Blocked{"gpu", BlockedByBudget, "4 nodes"}, false},
 		{&Blocked{"gpu", BlockedByPause, "upgrade"}, true},
 		{&Blocked{"disk", BlockedByPause, "upgrade"}, true},
 		{nil, false},

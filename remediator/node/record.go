@@ -45,6 +45,8 @@ type Record struct {
 	NodeUID types.UID `json:"nodeUID"`
 	Boot    Boot      `json:"boot"`
 	Quarantine
+	// Repairs of the node's GPUs, the oldest first.
+	Repairs []RepairDone `json:"repairs,omitempty"`
 	// Last holds closed quarantines, newest first.
 	Last []Quarantine `json:"last,omitempty"`
 }
@@ -69,6 +71,8 @@ type Quarantine struct {
 	Taint      *Taint    `json:"taint,omitempty"`
 	ReleasedAt time.Time `json:"releasedAt,omitzero"`
 	ReleasedBy string    `json:"releasedBy,omitempty"`
+	// Sticky is set when the node came and went too often: only a person releases it.
+	Sticky bool `json:"sticky,omitempty"`
 	// Holds is set while a person's release stands against causes that have not cleared.
 	Holds bool `json:"holds,omitempty"`
 }
@@ -87,6 +91,8 @@ type Cause struct {
 	Due bool `json:"due,omitempty"`
 	// BootID is the boot in which the fault was last seen.
 	BootID string `json:"bootID"`
+	// Mended is set once the repair that the class wants was done and counted.
+	Mended bool `json:"mended,omitempty"`
 	// HealthySince is since when the condition has been healthy and fresh; zero: it is not.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
@@ -197,6 +203,7 @@ func (r *Record) clone() *Record {
 	c := *r
 	c.Causes = slices.Clone(r.Causes)
 	c.Last = slices.Clone(r.Last)
+	c.Repairs = slices.Clone(r.Repairs)
 	if r.Taint != nil {
 		t := *r.Taint
 		c.Taint = &t

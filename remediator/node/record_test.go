@@ -17,16 +17,16 @@ func full() *Record {
 		ID: "0123456789ab", Phase: Released,
 		Causes: []Cause{{
 			Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost,
-			FirstSeen: at(1), Due: true, BootID: "b1", HealthySince: at(3),
+			FirstSeen: at(1), Due: true, BootID: "b1", Mended: true, HealthySince: at(3),
 		}},
 		QuarantinedAt: at(2),
 		Taint: &Taint{
 			Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid",
 			Repair: conditions.Reboot, Since: at(2), Restored: true, Foreign: true,
 		},
-		ReleasedAt: at(4), ReleasedBy: ByPerson, Holds: true,
+		ReleasedAt: at(4), ReleasedBy: ByPerson, Sticky: true, Holds: true,
 	}
-	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Last: []Quarantine{q}}
+	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairDone{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}}
 }
 
 func TestRecordRoundTrip(t *testing.T) {
@@ -43,7 +43,7 @@ func TestRecordIsTheOneOfTheContract(t *testing.T) {
 	const want = `{"v":1,"nodeUID":"u","boot":{"id":"b2"},"id":"0123456789ab","phase":"suspect",` +
 		`"causes":[{"condition":"GPUXidError","rule":"gpu-xid","repair":"Reboot","message":"m","firstSeen":"2026-11-20T12:01:00.345Z","bootID":"b1"}]}`
 	r := full()
-	r.Boot.Seen, r.Last = time.Time{}, nil
+	r.Boot.Seen, r.Repairs, r.Last = time.Time{}, nil, nil
 	r.Quarantine = Quarantine{ID: r.ID, Phase: Suspect, Causes: []Cause{{
 		Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: "m", FirstSeen: r.Causes[0].FirstSeen, BootID: "b1",
 	}}}

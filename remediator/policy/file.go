@@ -1,26 +1,23 @@
 package policy
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
@@ -38,149 +35,189 @@ const (
 )
 
 // document is the file as it is written. Durations, classes and patterns are text, so that an error about one can
-// name its rule, field and value; encoding/json names neither.
+// name its rule, field and value. manifests/policy.schema.json describes the same fields.
 type document struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              spec `json:"spec"`
+	APIVersion string         `yaml:"apiVersion"`
+	Kind       string         `yaml:"kind"`
+	Metadata   map[string]any `yaml:"metadata"`
+	Spec       spec           `yaml:"spec"`
 }
 
 type spec struct {
-	MaxNodes *int            `json:"maxNodes"`
-	Rules    map[string]rule `json:"rules"`
+	Mode       string          `yaml:"mode"`
+	Budget     budget          `yaml:"budget"`
+	Breaker    *breaker        `yaml:"breaker"`
+	Correlated *correlated     `yaml:"correlated"`
+	Rules      map[string]rule `yaml:"rules"`
+}
+
+type budget struct {
+	MaxNodes   *int   `yaml:"maxNodes"`
+	MaxPercent *int   `yaml:"maxPercent"`
+	Scope      string `yaml:"scope"`
+	Window     string `yaml:"window"`
+}
+
+type breaker struct {
+	MaxNodes int    `yaml:"maxNodes"`
+	Window   string `yaml:"window"`
+	CoolDown string `yaml:"coolDown"`
+	Pace     string `yaml:"pace"`
+}
+
+type correlated struct {
+	MaxPercent int      `yaml:"maxPercent"`
+	MinNodes   int      `yaml:"minNodes"`
+	Window     string   `yaml:"window"`
+	Scopes     []string `yaml:"scopes"`
 }
 
 type rule struct {
-	Match        match  `json:"match"`
-	For          string `json:"for"`
-	ClearAfter   string `json:"clearAfter"`
-	UnknownAfter string `json:"unknownAfter"`
-	Taint        taint  `json:"taint"`
-	AlertOnly    bool   `json:"alertOnly"`
-	RestartJobs  bool   `json:"restartJobs"`
-	Priority     int    `json:"priority"`
+	Match        match  `yaml:"match"`
+	Mode         string `yaml:"mode"`
+	For          string `yaml:"for"`
+	ClearAfter   string `yaml:"clearAfter"`
+	UnknownAfter string `yaml:"unknownAfter"`
+	Taint        taint  `yaml:"taint"`
+	AlertOnly    bool   `yaml:"alertOnly"`
+	RestartJobs  bool   `yaml:"restartJobs"`
+	Budget       budget `yaml:"budget"`
+	Flaps        flaps  `yaml:"flaps"`
+	Priority     int    `yaml:"priority"`
 }
 
 type match struct {
-	Condition    string            `json:"condition"`
-	Status       string            `json:"status"`
-	Repair       []string          `json:"repair"`
-	Message      string            `json:"message"`
-	NodeSelector map[string]string `json:"nodeSelector"`
+	Condition    string            `yaml:"condition"`
+	Status       string            `yaml:"status"`
+	Repair       []string          `yaml:"repair"`
+	Reason       string            `yaml:"reason"`
+	Message      string            `yaml:"message"`
+	NodeSelector map[string]string `yaml:"nodeSelector"`
 }
 
 type taint struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`
-	Effect string `json:"effect"`
+	Key    string `yaml:"key"`
+	Value  string `yaml:"value"`
+	Effect string `yaml:"effect"`
 }
 
-// Load reads and checks a policy file.
-func Load(path string) (*Policy, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
-	p, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("policy %s: %w", path, err)
-	}
-	return p, nil
+type flaps struct {
+	Max    int    `yaml:"max"`
+	Window string `yaml:"window"`
 }
 
 // Parse checks a policy file. An unknown field, a field that is set twice and a second YAML document are errors; an
-// error names the rule, the field and the value.
+// error gives the line and names the rule, the field and the value.
 func Parse(data []byte) (*Policy, error) {
-	content, err := toJSON(data)
-	if err != nil {
+	var doc document
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&doc); err != nil && !errors.Is(err, io.EOF) { // EOF: empty, which check finds wanting
 		return nil, err
 	}
-	// Not encoding/json: it says which field is unknown, but not where.
-	var doc document
-	strict, err := json.UnmarshalStrict(content, &doc)
-	if err := errors.Join(append(strict, err)...); err != nil {
-		return nil, err
+	if err := decoder.Decode(&document{}); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one YAML document")
 	}
 	p, errs := doc.check()
-	if len(errs) > 0 {
-		return nil, errs.ToAggregate()
+	if len(errs) == 0 {
+		return p, nil
 	}
-	return p, nil
+	var root yaml.Node
+	if err := yaml.Unmarshal(data, &root); err != nil {
+		return nil, err
+	}
+	var located []error
+	for _, err := range errs {
+		located = append(located, fmt.Errorf("line %d: %w", line(&root, err.Field), err))
+	}
+	return nil, errors.Join(located...)
 }
 
-// toJSON converts the only document of a YAML file. The YAML library itself would ignore a second one.
-func toJSON(data []byte) ([]byte, error) {
-	content := []byte("{}")
-	found := false
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for {
-		text, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return content, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read YAML: %w", err)
-		}
-		converted, err := yaml.YAMLToJSONStrict(text)
-		if err != nil {
-			return nil, err
-		}
-		if string(converted) == "null" { // only comments
-			continue
-		}
-		if found {
-			return nil, errors.New("more than one YAML document")
-		}
-		content, found = converted, true
+// segment is one step of a field path: a name, or a key or index in brackets.
+var segment = regexp.MustCompile(`\[([^\]]*)\]|[^.\[\]]+`)
+
+// line is where a field stands, or, if it is not set, what it is missing in.
+func line(root *yaml.Node, path string) int {
+	at, found := root, 1
+	if at.Kind == yaml.DocumentNode {
+		at = at.Content[0]
 	}
+	for _, step := range segment.FindAllString(path, -1) {
+		name := strings.Trim(step, "[]")
+		next := -1
+		switch at.Kind {
+		case yaml.MappingNode:
+			for i := 0; i < len(at.Content); i += 2 {
+				if at.Content[i].Value == name {
+					next, found = i+1, at.Content[i].Line
+				}
+			}
+		case yaml.SequenceNode:
+			if i, err := strconv.Atoi(name); err == nil && i < len(at.Content) {
+				next, found = i, at.Content[i].Line
+			}
+		}
+		if next < 0 {
+			return found
+		}
+		at = at.Content[next]
+	}
+	return found
 }
 
 // check fills in the defaults and lists everything that is wrong.
 func (d document) check() (*Policy, field.ErrorList) {
-	var errs field.ErrorList
+	c := checker{}
 	if d.APIVersion != APIVersion {
-		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), d.APIVersion, []string{APIVersion}))
+		c.errs = append(c.errs, field.NotSupported(field.NewPath("apiVersion"), d.APIVersion, []string{APIVersion}))
 	}
 	if d.Kind != Kind {
-		errs = append(errs, field.NotSupported(field.NewPath("kind"), d.Kind, []string{Kind}))
+		c.errs = append(c.errs, field.NotSupported(field.NewPath("kind"), d.Kind, []string{Kind}))
 	}
 	at := field.NewPath("spec")
-	p := &Policy{}
-	switch {
-	case d.Spec.MaxNodes == nil:
+	if d.Spec.Budget.MaxNodes == nil && d.Spec.Budget.MaxPercent == nil {
 		// No default: how many nodes a cluster can spare is for its owner to say.
-		errs = append(errs, field.Required(at.Child("maxNodes"), "how many nodes may be quarantined at the same time"))
-	case *d.Spec.MaxNodes < 0:
-		errs = append(errs, field.Invalid(at.Child("maxNodes"), *d.Spec.MaxNodes, "must not be negative"))
-	default:
-		p.MaxNodes = *d.Spec.MaxNodes
+		c.errs = append(c.errs, field.Required(at.Child("budget"), "maxNodes, maxPercent or both: how many nodes may be out of service"))
 	}
+	p := &Policy{
+		Budget:     c.budget(at.Child("budget"), d.Spec.Budget),
+		Breaker:    c.breaker(at.Child("breaker"), d.Spec.Breaker),
+		Correlated: c.correlated(at.Child("correlated"), d.Spec.Correlated),
+	}
+	observe := c.observe(at.Child("mode"), d.Spec.Mode, true)
 	for _, name := range slices.Sorted(maps.Keys(d.Spec.Rules)) {
-		r, ruleErrs := d.Spec.Rules[name].check(name, at.Child("rules").Key(name))
+		r, errs := d.Spec.Rules[name].check(name, at.Child("rules").Key(name), observe)
 		p.Rules = append(p.Rules, r)
-		errs = append(errs, ruleErrs...)
+		c.errs = append(c.errs, errs...)
 	}
 	slices.SortStableFunc(p.Rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
-	return p, errs
+	return p, c.errs
 }
 
-func (r rule) check(name string, at *field.Path) (Rule, field.ErrorList) {
+func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.ErrorList) {
 	c := checker{}
 	out := Rule{
 		Name:         name,
 		Condition:    corev1.NodeConditionType(r.Match.Condition),
 		Status:       corev1.ConditionStatus(cmp.Or(r.Match.Status, string(corev1.ConditionTrue))),
 		Repair:       c.classes(at.Child("match", "repair"), r.Match.Repair),
+		Reason:       c.pattern(at.Child("match", "reason"), r.Match.Reason),
 		Message:      c.pattern(at.Child("match", "message"), r.Match.Message),
 		Nodes:        c.selector(at.Child("match", "nodeSelector"), r.Match.NodeSelector),
 		Priority:     r.Priority,
+		Observe:      c.observe(at.Child("mode"), r.Mode, observe),
 		For:          c.duration(at.Child("for"), r.For, 0),
 		ClearAfter:   c.duration(at.Child("clearAfter"), r.ClearAfter, defaultClearAfter),
 		UnknownAfter: c.duration(at.Child("unknownAfter"), r.UnknownAfter, defaultUnknownAfter),
 		AlertOnly:    r.AlertOnly,
 		RestartJobs:  r.RestartJobs,
+		Budget:       c.budget(at.Child("budget"), r.Budget),
+		Flaps:        c.flaps(at.Child("flaps"), r.Flaps),
 	}
 	c.all(at, name, validation.IsDNS1123Label(name))
+	if name == ByHand {
+		c.invalid(at, name, "is what a person's quarantine is called")
+	}
 	c.all(at.Child("match", "condition"), r.Match.Condition, validation.IsQualifiedName(r.Match.Condition))
 	if out.Status != corev1.ConditionTrue && out.Status != corev1.ConditionFalse {
 		c.invalid(at.Child("match", "status"), r.Match.Status, "must be True or False: Unknown never acts")
@@ -199,11 +236,16 @@ func (r rule) check(name string, at *field.Path) (Rule, field.ErrorList) {
 		out.Taint = c.taint(at.Child("taint"), r.Taint, r.Match.Condition)
 		return out, c.errs
 	}
-	if r.Taint != (taint{}) {
-		c.invalid(at.Child("taint"), r.Taint.Key, "must not be set with alertOnly")
-	}
-	if r.RestartJobs {
-		c.invalid(at.Child("restartJobs"), r.RestartJobs, "must not be set with alertOnly")
+	for _, acts := range []struct {
+		field string
+		set   bool
+	}{
+		{"taint", r.Taint != (taint{})}, {"restartJobs", r.RestartJobs}, {"mode", r.Mode != ""},
+		{"budget", r.Budget != (budget{})}, {"flaps", r.Flaps != (flaps{})},
+	} {
+		if acts.set {
+			c.errs = append(c.errs, field.Forbidden(at.Child(acts.field), "means nothing with alertOnly"))
+		}
 	}
 	return out, c.errs
 }
@@ -245,6 +287,103 @@ func (c *checker) classes(at *field.Path, names []string) []conditions.Repair {
 		classes = append(classes, class)
 	}
 	return classes
+}
+
+// observe tells whether a mode only watches.
+func (c *checker) observe(at *field.Path, mode string, unset bool) bool {
+	const observe, enforce = "observe", "enforce"
+	switch mode {
+	case "":
+		return unset
+	case observe, enforce:
+	default:
+		c.errs = append(c.errs, field.NotSupported(at, mode, []string{observe, enforce}))
+	}
+	return mode != enforce
+}
+
+// atLeast checks a number.
+func (c *checker) atLeast(at *field.Path, least, value int) int {
+	if value < least {
+		c.invalid(at, value, fmt.Sprintf("must be at least %d", least))
+	}
+	return value
+}
+
+func (c *checker) percent(at *field.Path, value int) int {
+	if value < 1 || value > 100 {
+		c.invalid(at, value, "must be between 1 and 100")
+	}
+	return value
+}
+
+// longer checks a duration that must be set and not zero.
+func (c *checker) longer(at *field.Path, text string) time.Duration {
+	d := c.duration(at, text, 0)
+	if d == 0 {
+		c.errs = append(c.errs, field.Required(at, "a duration longer than 0s"))
+	}
+	return d
+}
+
+func (c *checker) label(at *field.Path, key string) string {
+	if key != "" {
+		c.all(at, key, validation.IsQualifiedName(key))
+	}
+	return key
+}
+
+func (c *checker) budget(at *field.Path, b budget) Budget {
+	out := Unlimited
+	if b.MaxNodes != nil {
+		out.MaxNodes = c.atLeast(at.Child("maxNodes"), 0, *b.MaxNodes)
+	}
+	if b.MaxPercent != nil {
+		out.MaxPercent = c.percent(at.Child("maxPercent"), *b.MaxPercent)
+	}
+	out.Scope = c.label(at.Child("scope"), b.Scope)
+	out.Window = c.duration(at.Child("window"), b.Window, 0)
+	return out
+}
+
+func (c *checker) breaker(at *field.Path, b *breaker) *Breaker {
+	if b == nil {
+		return nil
+	}
+	return &Breaker{
+		MaxNodes: c.atLeast(at.Child("maxNodes"), 1, b.MaxNodes),
+		Window:   c.longer(at.Child("window"), b.Window),
+		CoolDown: c.longer(at.Child("coolDown"), b.CoolDown),
+		Pace:     c.longer(at.Child("pace"), b.Pace),
+	}
+}
+
+func (c *checker) correlated(at *field.Path, g *correlated) *Correlated {
+	if g == nil {
+		return nil
+	}
+	out := &Correlated{
+		MaxPercent: c.percent(at.Child("maxPercent"), g.MaxPercent),
+		// Two nodes of a rack of three are no proof of anything.
+		MinNodes: c.atLeast(at.Child("minNodes"), 2, g.MinNodes),
+		Window:   c.longer(at.Child("window"), g.Window),
+		Scopes:   []string{""},
+	}
+	for i, key := range g.Scopes {
+		out.Scopes = append(out.Scopes, c.label(at.Child("scopes").Index(i), key))
+	}
+	return out
+}
+
+func (c *checker) flaps(at *field.Path, f flaps) Flaps {
+	if f == (flaps{}) {
+		return Flaps{}
+	}
+	out := Flaps{Max: c.atLeast(at.Child("max"), 2, f.Max), Window: c.longer(at.Child("window"), f.Window)}
+	if out.Max > MaxFlaps {
+		c.invalid(at.Child("max"), f.Max, fmt.Sprintf("must be at most %d: a node remembers no more quarantines", MaxFlaps))
+	}
+	return out
 }
 
 func (c *checker) pattern(at *field.Path, text string) *regexp.Regexp {
