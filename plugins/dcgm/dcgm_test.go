@@ -143,8 +143,8 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	}
 	n.dcgm("hang")
 	start := time.Now()
-	n.diag("exit 2\nunknown: no answer within 1.5s", "-timeout", "2s")
-	if took := time.Since(start); took > 3*time.Second {
+	n.diag("exit 2\nunknown: no answer within 3s", "-timeout", "4s")
+	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("a diagnostic that hangs took %s", took)
 	}
 	n.diag("exit 2\nunknown: DCGM: libdcgm.so.4 not found", "-driver-root", n.nvmlOnly())

@@ -44,6 +44,7 @@ func TestFindings(t *testing.T) {
 		"pages: volatile":         {"2.ecc.volatile 7\n" + gpuOfPages, "exit 1\nResetGPU gpu 0000:12:00: uncorrected memory errors since the driver was loaded"},
 		"pages: one double bit":   {"2.retired.dbe 1\n" + gpuOfPages, "exit 1\nInspect gpu 0000:12:00: pages retired after double-bit errors"},
 		"pages: all double bit":   {"2.retired.dbe 64\n" + gpuOfPages, "exit 1\nReplace gpu 0000:12:00: too many pages retired after double-bit errors"},
+		"pages: 63 double bit":    {"2.retired.dbe 63\n" + gpuOfPages, "exit 1\nInspect gpu 0000:12:00: pages retired after double-bit errors"},
 		"pages: 60 single bit":    {"2.retired.sbe 60\n" + gpuOfPages, "exit 0\n" + healthy},
 		"pages: 61 single bit":    {"2.retired.sbe 61\n" + gpuOfPages, "exit 1\nInspect gpu 0000:12:00: many pages retired after single-bit errors"},
 		"nothing readable in MIG": {"*.mig 1\n*.remap.correctable -999\n*.ecc.volatile -999", "exit 0\n" + healthy},

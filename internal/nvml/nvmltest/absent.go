@@ -14,7 +14,7 @@ func Absent(n *Node, healthy, noDriver string) {
 	}
 	n.Want("exit 2\nunknown: NVML: libnvidia-ml.so.1 not found", "-driver-root", n.Path("empty"))
 	n.Say("hang nvmlInit_v2")
-	n.Want("exit 2\nunknown: no answer within 375ms", "-timeout", "500ms")
+	n.Want("exit 2\nunknown: no answer within 2.25s", "-timeout", "3s")
 
 	n.Say("init 9")
 	n.Module("")
