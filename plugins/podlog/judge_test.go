@@ -71,6 +71,17 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestTooFewLinesOfAPeersFaultMakeNoVictim(t *testing.T) {
+	patterns := []pattern{
+		{Name: "ecc", Repair: conditions.Inspect, Count: 1, Role: hardware, Text: "ECC"},
+		{Name: "remote", Repair: conditions.Monitor, Count: 2, Role: peer, Text: "remote"},
+	}
+	s := snapshot{Window: time.Minute, Patterns: patterns, Episodes: episodes{said(5, "ml", "a", "ecc"), said(4, "ml", "b", "remote")}}
+	if got := conditions.Summarize(judge(s).Findings).String(); got != "Inspect pod ml/a: ECC" {
+		t.Error(got)
+	}
+}
+
 func TestLinesWithinTheWindowAreOneEpisode(t *testing.T) {
 	c := newClassifier(mustPatterns(t), 10*time.Minute)
 	var s episodes

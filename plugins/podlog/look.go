@@ -105,7 +105,7 @@ func (l *look) file(ctx context.Context, n *news) error {
 	if head != n.from.Head || info.Size() < n.from.Seen {
 		n.to = cursor{Head: head, Namespace: n.log.namespace}
 	}
-	n.to.Size, n.to.Missed = info.Size(), false
+	n.to.Size = info.Size()
 	s, seen := l.scanner, n.to.Seen
 	s.report = func(m match, at time.Time, end int64) {
 		if end > seen && !at.Before(l.booted) {

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,25 +59,105 @@ func TestWhereverALookEndsEachLineCountsOnce(t *testing.T) {
 	}
 }
 
-func TestTwoRunsAtTheSameTimeCountOnce(t *testing.T) {
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "pods/default_a_1/main/0.log"), 0, lines("GPU is lost"))
-	slow, quick := newReader(t, dir), newReader(t, dir)
-	once(t, slow)
-	write(t, filepath.Join(dir, "pods/default_a_1/main/0.log"), os.O_APPEND, lines("GPU is lost"))
-	// The slow one has read, the quick one reads and merges, and then the slow one merges.
-	known, err := slow.store.Update(func(*state) bool { return false })
+// begin takes a look without bringing what it found into the state.
+func begin(t *testing.T, r *reader, budget int64) *look {
+	t.Helper()
+	known, err := r.store.Update(func(*state) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := look{reader: slow, known: known, budget: minBytes}
+	l := &look{reader: r, known: known, budget: budget}
 	if err := l.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// end brings it into the state and fails the test unless the state has one episode of so many lines then.
+func end(t *testing.T, l *look, want int) {
+	t.Helper()
+	s, err := l.merge(l)
+	if err != nil || len(s.Episodes) != 1 || s.Episodes[0].Count != want {
+		t.Errorf("%+v, %v; want %d lines", s.Episodes, err, want)
+	}
+}
+
+func TestTwoRunsAtTheSameTimeCountOnce(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "pods/default_a_1/main/0.log")
+	write(t, file, 0, lines("GPU is lost"))
+	slow, quick := newReader(t, dir), newReader(t, dir)
+	once(t, slow)
+	write(t, file, os.O_APPEND, lines("GPU is lost"))
+	l := begin(t, slow, minBytes)
 	once(t, quick)
-	s, err := slow.merge(&l)
-	if err != nil || len(s.Episodes) != 1 || s.Episodes[0].Count != 2 {
-		t.Errorf("%+v, %v", s.Episodes, err)
+	end(t, l, 2)
+}
+
+func TestARunThatMissesALogForgetsNothingOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "pods/default_a_1/main/0.log")
+	write(t, file, 0, lines("GPU is lost"))
+	slow, quick := newReader(t, dir), newReader(t, dir)
+	once(t, slow)
+	if err := os.Rename(file, file+".aside"); err != nil {
+		t.Fatal(err)
+	}
+	l := begin(t, slow, minBytes)
+	if err := os.Rename(file+".aside", file); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, os.O_APPEND, lines("GPU is lost"))
+	once(t, quick)
+	end(t, l, 2)
+	end(t, begin(t, slow, minBytes), 2)
+}
+
+func TestALookThatStopsWithinWhatWasSeenCountsNothingAgain(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "pods/default_a_1/main/0.log")
+	write(t, file, 0, lines("out P x")+strings.Repeat(lines("step"), 2*bufferSize/len(lines("step")))+lines("GPU is lost"))
+	r := newReader(t, dir)
+	once(t, r)
+	write(t, file, os.O_APPEND, lines("step"))
+	end(t, begin(t, r, 1), 1) // it begins at the open line and has bytes for one buffer
+	end(t, begin(t, r, minBytes), 1)
+}
+
+func TestALogWithAnotherInodeIsLeftToTheNextLook(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "pods/default_a_1/main/0.log"), 0, lines("GPU is lost"))
+	r := newReader(t, dir)
+	once(t, r)
+	root, err := os.OpenRoot(r.podLogs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l := look{reader: r, root: root, budget: minBytes}
+	n := news{log: logFile{path: "default_a_1/main/0.log", id: "of the log before the rotation"}}
+	if err := l.file(t.Context(), &n); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestTooManyLogsAreSaid(t *testing.T) {
+	dir := t.TempDir()
+	first := filepath.Join(dir, "default_a_1/main/0.log")
+	write(t, first, 0, lines("step 1"))
+	for i := range maxFiles {
+		if err := os.Link(first, filepath.Join(dir, fmt.Sprintf("default_a_1/main/%d.log", i+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	logs, failed, err := walk(root, namespaces{"default"}, time.Time{})
+	if want := []unread{{"pod logs", "more than 8192 of them"}}; err != nil || len(logs) != maxFiles || !slices.Equal(failed, want) {
+		t.Errorf("%d logs, %v, %v", len(logs), failed, err)
 	}
 }
 

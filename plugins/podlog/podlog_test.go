@@ -234,6 +234,23 @@ func TestATruncatedLogIsReadFromItsBeginning(t *testing.T) {
 	n.want(sick)
 }
 
+func TestALogThatLostItsEndIsReadFromItsBeginning(t *testing.T) {
+	n := newNode(t)
+	n.log(log0, "step 1", strings.Repeat("x", 1000))
+	n.want(fine)
+	if err := os.Truncate(n.path(log0), int64(len(cri(time.Now(), "F", "step 1")))); err != nil {
+		t.Fatal(err)
+	}
+	n.log(log0, eccError)
+	n.want(sick)
+}
+
+func TestALineThatIsFarTooLongIsPassedOver(t *testing.T) {
+	n := newNode(t)
+	n.log(log0, strings.Repeat("x", 3*bufferSize), eccError)
+	n.want(sick)
+}
+
 func TestAnInodeUsedAgainIsAnotherLog(t *testing.T) {
 	n := newNode(t)
 	n.log(log0, "step 1")
@@ -299,6 +316,59 @@ func TestAFIFOHangsNothing(t *testing.T) {
 	n.want(sick)
 }
 
+func TestWhatIsNoLogOfThisBootIsNotOpened(t *testing.T) {
+	n := newNode(t)
+	n.log(log0, "step 1")
+	if err := os.Mkdir(n.path("pods/default_train-0-x7k2p_0f2c/main/1.log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.write("pods/default_train-0-x7k2p_0f2c/main/0.log.tmp", eccError)
+	const old = "pods/default_train-0-x7k2p_0f2c/main/2.log"
+	n.write(old, "not of the CRI's form")
+	before := time.Now().Add(-48 * time.Hour)
+	if err := os.Chtimes(n.path(old), before, before); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("gone", n.path("pods/default_train-0-x7k2p_0f2c/main/3.log")); err != nil {
+		t.Fatal(err)
+	}
+	n.want(fine)
+}
+
+func TestWhatCannotBeReadIsSaidOncePerWorkload(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{log0, other, "pods/default_a_1/main/0.log"} {
+		if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/outside", n.path(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.want("exit 2\nunknown: pod default/a: path escapes from parent, pod default/train-0: path escapes from parent\n")
+}
+
+func TestAFolderThatCannotBeReadForAWhileIsNotReadTwice(t *testing.T) {
+	n := newNode(t)
+	n.log(log0, eccError)
+	n.want(sick)
+	const folder = "pods/default_train-0-x7k2p_0f2c/main"
+	n.rename(folder, "aside")
+	if err := os.Symlink("/outside", n.path(folder)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		n.want("exit 1\nInspect pod default/train-0: uncorrectable ECC error; pod default/train-0: not read: path escapes from parent\n")
+	}
+	if err := os.Remove(n.path(folder)); err != nil {
+		t.Fatal(err)
+	}
+	n.rename("aside", folder)
+	if got := n.count(); got != 1 {
+		t.Errorf("%d lines counted", got)
+	}
+}
+
 func TestALookIsBoundedAndTheNextGoesOn(t *testing.T) {
 	n := newNode(t)
 	limit := []string{"-max-bytes", fmt.Sprint(minBytes)}
@@ -320,6 +390,9 @@ func TestALookIsBoundedAndTheNextGoesOn(t *testing.T) {
 		s = next
 	}
 	n.want("exit 1\n"+quiet+"; pod default/train-0: uncorrectable ECC error\n", limit...)
+	if s := n.dump(limit...); s.Lost > 0 {
+		t.Errorf("%d logs lost", s.Lost)
+	}
 	n.want("exit 2\nunknown: -max-bytes 1 is less than 4194304\n", "-max-bytes", "1")
 }
 
@@ -337,6 +410,16 @@ func TestALogThatWasGoneTooSoonIsSaid(t *testing.T) {
 	n.want(fine)
 	n.want("exit 0\ncleared pod logs\n", "-clear")
 	n.want(fine, "-min-repair", "Monitor")
+}
+
+func TestALogThatWasTruncatedTooSoonIsSaid(t *testing.T) {
+	n := newNode(t)
+	line := cri(time.Now(), "F", strings.Repeat("step ", 200))
+	write(t, n.path(log0), 0, strings.Repeat(line, 2*minBytes/len(line)))
+	n.want(fine, "-max-bytes", fmt.Sprint(minBytes))
+	n.write(log0, "")
+	n.log(log0, "step 1")
+	n.want("exit 1\nMonitor pod logs: some were gone before they were read to their end\n", "-min-repair", "Monitor")
 }
 
 func TestALineWithALiteralButNotOfTheFormIsSaid(t *testing.T) {
@@ -359,6 +442,14 @@ func TestClearForgetsWhatWasWrittenBeforeIt(t *testing.T) {
 	n.want(fine)
 	n.log(log0, eccError)
 	n.want(sick)
+}
+
+func TestClearReadsMoreThanOneLookDoes(t *testing.T) {
+	n := newNode(t)
+	line := cri(time.Now(), "F", strings.Repeat("step ", 200))
+	write(t, n.path(log0), 0, strings.Repeat(line, 3*minBytes/len(line))+cri(time.Now(), "F", eccError))
+	n.want("exit 0\ncleared pod default/train-0\n", "-max-bytes", fmt.Sprint(minBytes), "-clear")
+	n.want(fine)
 }
 
 func TestARunThatWatchesLessTakesNothingAway(t *testing.T) {

@@ -23,6 +23,7 @@ func TestParse(t *testing.T) {
 		"local time":      {"2026-11-20T22:00:00.000000001+08:00 stdout F a", record{at, stdout, false, []byte("a")}},
 		"empty text":      {"2026-11-20T14:00:00.000000001Z stdout F ", record{at, stdout, false, []byte{}}},
 		"nothing behind":  {"2026-11-20T14:00:00.000000001Z stdout F", record{at, stdout, false, nil}},
+		"an unknown tag":  {"2026-11-20T14:00:00.000000001Z stdout X a", record{at, stdout, false, []byte("a")}},
 		"spaces are text": {"2026-11-20T14:00:00.000000001Z stdout F  a", record{at, stdout, false, []byte(" a")}},
 	}
 	for name, test := range tests {
@@ -38,8 +39,8 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for _, line := range []string{
-		"", " ", "a", "2026-11-20T14:00:00Z", "2026-11-20T14:00:00Z stdout", "2026-11-20T14:00:00Z stdout X a",
-		"2026-11-20T14:00:00Z stdin F a", "2026-11-20 14:00:00 stdout F a", "2026-11-20T14:00:00Z stdout FF a",
+		"", " ", "a", "2026-11-20T14:00:00Z", "2026-11-20T14:00:00Z stdout", "2026-11-20T14:00:00Z stdout  a",
+		"2026-11-20T14:00:00Z stdin F a", "2026-11-20 14:00:00 stdout F a", "2026-11-20T14:00:00Z stdout :F a",
 		`{"log":"a\n","stream":"stdout","time":"2026-11-20T14:00:00Z"}`, "2026-11-20T14:00:00Z  stdout F a",
 	} {
 		if r, ok := parse([]byte(line)); ok {
@@ -88,6 +89,9 @@ func TestFinderFindsTheFirstOfAnyLiteral(t *testing.T) {
 		if got := f.next([]byte(text)); got != want {
 			t.Errorf("%q: at %d, want %d", text, got, want)
 		}
+	}
+	if got := newFinder([][]byte{[]byte("abbb")}).next([]byte("aabbb")); got != 1 {
+		t.Errorf("behind one that is not whole: at %d, want 1", got)
 	}
 }
 

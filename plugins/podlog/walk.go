@@ -74,7 +74,6 @@ var logName = regexp.MustCompile(`^[0-9]+\.log(\.[0-9]{8}-[0-9]{6})?$`)
 type walker struct {
 	root   *os.Root
 	booted time.Time
-	ids    map[string]bool
 	logs   []logFile
 	failed []unread
 }
@@ -86,7 +85,7 @@ func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, f
 	if err != nil {
 		return nil, nil, err
 	}
-	w := walker{root: root, booted: booted, ids: map[string]bool{}}
+	w := walker{root: root, booted: booted}
 	for _, p := range pods {
 		namespace, rest, _ := strings.Cut(p.Name(), "_")
 		pod, _, found := strings.Cut(rest, "_")
@@ -133,8 +132,7 @@ func (w *walker) file(l logFile) {
 		return
 	}
 	l.id, l.size = fileID(info), info.Size()
-	if info.Mode().IsRegular() && !info.ModTime().Before(w.booted) && !w.ids[l.id] {
-		w.ids[l.id] = true
+	if info.Mode().IsRegular() && !info.ModTime().Before(w.booted) {
 		w.logs = append(w.logs, l)
 	}
 }
