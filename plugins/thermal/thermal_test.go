@@ -49,6 +49,18 @@ func TestTemperatures(t *testing.T) {
 	}
 }
 
+func TestOneLookOverALimitIsAPeak(t *testing.T) {
+	n := nvmltest.New(t)
+	for _, say := range []string{"3.temperature 88", "3.hbm 96", "3.margin 0"} {
+		for range 2 {
+			n.Say()
+			n.Want("exit 0\n" + healthy)
+			n.Say(say)
+			n.Want("exit 0\n" + healthy)
+		}
+	}
+}
+
 // SW power cap (bit 2) is how a GPU at work looks; the counters are nanoseconds.
 func TestSlowdowns(t *testing.T) {
 	n := nvmltest.New(t)
