@@ -93,7 +93,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		return fmt.Errorf("index nodes: %w", err)
 	}
 	changes := make(chan event.GenericEvent, 1)
-	if err := mgr.Add(&reloader{c, changes}); err != nil {
+	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
 		return fmt.Errorf("watch the policy: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).

@@ -254,17 +254,16 @@ func (d *decider) decide() {
 		d.updateCauses()
 		d.heldByPerson()
 	}
+	if d.record != nil && d.record.Phase == Quarantined {
+		d.updateCauses()
+		d.quarantined()
+	}
 	if d.record == nil || d.record.closed() {
 		d.open()
 	}
-	switch {
-	case d.record == nil:
-	case d.record.Phase == Suspect:
+	if d.record != nil && d.record.Phase == Suspect {
 		d.updateCauses()
 		d.suspect()
-	case d.record.Phase == Quarantined:
-		d.updateCauses()
-		d.quarantined()
 	}
 	if len(d.silent) > 0 && d.Blocked == nil {
 		d.wake(d.now.Add(recheck))

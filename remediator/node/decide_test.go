@@ -39,6 +39,15 @@ spec:
       match: {condition: DiskFailing, repair: [Replace]}
       for: 1m
       taint: {key: example.com/disk, value: "true", effect: NoExecute}
+    watched:
+      match: {condition: WatchedFailing, repair: [Reboot]}
+      mode: observe
+      for: 1m
+      restartJobs: true
+    flap:
+      match: {condition: PortFlapping, repair: [Inspect]}
+      for: 1m
+      flaps: {max: 3, window: 24h}
     fan:
       match: {condition: FanFailing, repair: [Inspect]}
       clearAfter: 30m
@@ -156,6 +165,24 @@ var (
 	gpuFine = says("GPUXidError", "False", "no fault")
 	decide  = step(func(w *world) { w.decide() })
 )
+
+var (
+	watched  = says("WatchedFailing", "True", "x")
+	flapping = says("PortFlapping", "True", "x")
+)
+
+const flapTaint = "pitcrew.dev/unhealthy=PortFlapping:NoSchedule"
+
+// flaps has a port fail for two minutes and be fine until the node is released, n times.
+func flaps(n int) step {
+	return func(w *world) {
+		for range n {
+			for _, s := range []step{flapping, decide, lasts(2 * time.Minute), says("PortFlapping", "False", ""), decide, lasts(10 * time.Minute)} {
+				s(w)
+			}
+		}
+	}
+}
 
 // beats is a heartbeat of every condition.
 func beats(w *world) {
@@ -454,6 +481,48 @@ func TestDecide(t *testing.T) {
 		"a pause releases nothing": {[]step{gpu(ecc), decide, gpuFine, decide, pauses("upgrade"), passes(10 * time.Minute), decide},
 			quarantined.but(func(o *outcome) { o.Repair, o.Restart, o.Said = "ResetGPU", false, "NodeQuarantined blocked:paused" })},
 
+		// What only observes.
+		"observe: nothing is done before it would be due": {[]step{watched, decide, passes(59 * time.Second), decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Requeue: time.Second}},
+		"observe: then it is said, and nothing else done": {[]step{watched, decide, lasts(time.Hour)},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:observe-only"}},
+		"observe: switched on, it acts on what stands, at once": {[]step{watched, decide, lasts(time.Hour), func(w *world) {
+			for i := range w.policy.Rules {
+				w.policy.Rules[i].Observe = false
+			}
+		}, decide}, quarantined.but(func(o *outcome) {
+			o.Taints, o.Said = "pitcrew.dev/unhealthy=WatchedFailing:NoSchedule", "blocked:observe-only NodeQuarantined"
+		})},
+		"observe: health leaves no trace": {[]step{watched, decide, lasts(time.Hour), says("WatchedFailing", "False", ""), decide},
+			untouched.but(func(o *outcome) { o.Said = "blocked:observe-only" })},
+		"observe: the worse of two does not hide the one that acts": {[]step{watched, decide, lasts(2 * time.Minute), gpu(drain), decide},
+			quarantined.but(func(o *outcome) {
+				o.Repair, o.Restart, o.Said = "ResetGPU", false, "blocked:observe-only NodeQuarantined"
+			})},
+		"observe: it upgrades nothing and keeps nothing": {[]step{gpu(drain), decide, watched, decide, lasts(2 * time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined NodeReleased"}},
+		"observe: a rule that is switched off releases by itself": {[]step{gpu(ecc), decide, func(w *world) {
+			for i := range w.policy.Rules {
+				w.policy.Rules[i].Observe = true
+			}
+		}, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
+
+		// Coming and going.
+		"a fault back within clearAfter of the release does not wait again": {[]step{flaps(1), lasts(9 * time.Minute), flapping, decide},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
+		"a fault back later waits": {[]step{flaps(1), lasts(11 * time.Minute), flapping, decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect", Said: "NodeQuarantined NodeReleased"}},
+		"the third time within a day it stays": {[]step{flaps(2), flapping, decide, lasts(2 * time.Minute), says("PortFlapping", "False", ""), decide, lasts(24 * time.Hour)},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect",
+				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined"}},
+		"a day later it counts anew": {[]step{flaps(2), lasts(24 * time.Hour), flaps(1)},
+			outcome{Phase: Released, By: ByPitcrew, Status: "healthy",
+				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined NodeReleased"}},
+		"after a person's release it counts anew": {[]step{flaps(2), flapping, decide, lasts(2 * time.Minute), untaints, decide, untaints, decide,
+			says("PortFlapping", "False", ""), decide, lasts(11 * time.Minute), flaps(1)},
+			outcome{Phase: Released, By: ByPitcrew, Status: "healthy",
+				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined TaintRestored ReleaseByHand NodeQuarantined NodeReleased"}},
+
 		// The record.
 		"a record that does not parse is left alone, and it is said": {[]step{func(w *world) {
 			w.node.Annotations = map[string]string{conditions.AnnotationQuarantine: `{"v":2}`}
@@ -592,7 +661,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}
 	events := []step{
 		gpu(lost), gpu(ecc), gpu(drain), gpu(inspect), gpu(replace), gpu("Reboot"), gpuFine, says("GPUXidError", "Unknown", ""),
-		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), says("AcceleratorReady", "False", "x"), says("AcceleratorReady", "True", ""),
+		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), says("AcceleratorReady", "False", "x"), says("AcceleratorReady", "True", ""), watched, says("WatchedFailing", "False", ""), flaps(1),
 		says("Ready", "True", ""), says("Ready", "Unknown", ""), beats, reboots, others(0), others(1), pauses("x"), pauses(""),
 		lasts(time.Second), lasts(time.Minute), lasts(10 * time.Minute), passes(12 * time.Minute),
 		func(w *world) { w.node.Spec.Taints = []corev1.Taint{foreign} },
@@ -628,7 +697,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 				}
 				problem := slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool {
 					rule, _, ok := w.policy.Match(nil, c)
-					return ok && !rule.AlertOnly && w.now.Sub(c.LastHeartbeatTime.Time) <= rule.UnknownAfter
+					return ok && !rule.AlertOnly && !rule.Observe && w.now.Sub(c.LastHeartbeatTime.Time) <= rule.UnknownAfter
 				})
 				if !problem {
 					t.Fatalf("seed %d: quarantined without a fresh problem", seed)

@@ -16,6 +16,7 @@ const reloadEvery = 5 * time.Second
 type reloader struct {
 	*Controller
 	changes chan<- event.GenericEvent
+	said    string // the error that was said last
 }
 
 // NeedLeaderElection is false: a replica that takes over must have the policy of the day.
@@ -25,32 +26,35 @@ func (*reloader) NeedLeaderElection() bool { return false }
 func (r *reloader) Start(ctx context.Context) error {
 	ticker := time.NewTicker(reloadEvery)
 	defer ticker.Stop()
-	said := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+			r.reload(ctx)
 		}
-		changed, err := r.policy.Reload()
-		if err != nil {
-			r.metrics.policyValid.Set(0)
-			if r.leads() && err.Error() != said {
-				said = err.Error()
-				r.announce(ctx, Event{corev1.EventTypeWarning, PolicyInvalid, "the last good policy stays in force: " + clip(said)})
-			}
-			continue
+	}
+}
+
+func (r *reloader) reload(ctx context.Context) {
+	changed, err := r.policy.Reload()
+	if err != nil {
+		r.metrics.policyValid.Set(0)
+		if r.leads() && err.Error() != r.said {
+			r.said = err.Error()
+			r.announce(ctx, Event{corev1.EventTypeWarning, PolicyInvalid, "the last good policy stays in force: " + clip(r.said)})
 		}
-		said = ""
-		r.metrics.policyValid.Set(1)
-		if !changed {
-			continue
-		}
-		ctrl.LoggerFrom(ctx).Info("The policy has changed", "file", r.policy.Path(), "rules", len(r.policy.Policy().Rules))
-		select {
-		case r.changes <- event.GenericEvent{Object: &corev1.Node{}}:
-		default: // one is waiting already, and will find this policy
-		}
+		return
+	}
+	r.said = ""
+	r.metrics.policyValid.Set(1)
+	if !changed {
+		return
+	}
+	ctrl.LoggerFrom(ctx).Info("The policy has changed", "file", r.policy.Path(), "rules", len(r.policy.Policy().Rules))
+	select {
+	case r.changes <- event.GenericEvent{Object: &corev1.Node{}}:
+	default: // one is waiting already, and will find this policy
 	}
 }
 
