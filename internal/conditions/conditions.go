@@ -3,6 +3,8 @@
 // It has no dependencies, so that a plugin stays small.
 package conditions
 
+import "slices"
+
 // Domain prefixes every label, annotation and taint key of Pitcrew.
 const Domain = "pitcrew.dev"
 
@@ -32,6 +34,19 @@ const (
 	LabelRestarting = Domain + "/restarting"
 	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
 	AnnotationRestart = Domain + "/restart"
+)
+
+// Keys on preflight report ConfigMaps.
+const (
+	// LabelPreflight is "report".
+	LabelPreflight = Domain + "/preflight"
+	// LabelPreflightRun names the attempt of the run, minted when its ranks met.
+	LabelPreflightRun = Domain + "/preflight-run"
+	// AnnotationPreflightNode is the node that reports, as in the report: admission policies cannot read that.
+	AnnotationPreflightNode = Domain + "/preflight-node"
+	// AnnotationPreflightPod and AnnotationPreflightPodUID are the pod that reports.
+	AnnotationPreflightPod    = Domain + "/preflight-pod"
+	AnnotationPreflightPodUID = Domain + "/preflight-pod-uid"
 )
 
 // PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
@@ -89,6 +104,9 @@ const NodeServiceDown = "NodeServiceDown"
 // MountReadOnly is the NodeCondition of the filesystems that the node must be able to write to.
 const MountReadOnly = "MountReadOnly"
 
+// MetaXGPUUnhealthy is the NodeCondition of MetaX GPUs.
+const MetaXGPUUnhealthy = "MetaXGPUUnhealthy"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -103,15 +121,24 @@ var All = []Condition{
 	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault"},
 	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault"},
+	{Type: MetaXGPUUnhealthy, Plugin: "metax", Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault"},
 }
 
-// Ours tells whether a plugin of this repository answers for the NodeCondition type. Only then does its message
-// follow the grammar of [ParseMessage].
+// PreflightFailed is the NodeCondition of a local check that failed before a job began.
+const PreflightFailed = "PreflightFailed"
+
+// SlowNode is the NodeCondition of a node that slows down whom it works with.
+const SlowNode = "SlowNode"
+
+// Verdicts lists the conditions that the remediator writes itself. Their heartbeat is the time of the verdict.
+var Verdicts = []Condition{
+	{Type: PreflightFailed, Healthy: "PreflightPassed", Problem: "PreflightCheckFailed"},
+	{Type: SlowNode, Healthy: "NodeKeepsUp", Problem: "NodeIsSlow"},
+}
+
+// Ours tells whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then
+// does its message follow the grammar of [ParseMessage].
 func Ours(conditionType string) bool {
-	for _, c := range All {
-		if c.Type == conditionType {
-			return true
-		}
-	}
-	return false
+	is := func(c Condition) bool { return c.Type == conditionType }
+	return slices.ContainsFunc(All, is) || slices.ContainsFunc(Verdicts, is)
 }

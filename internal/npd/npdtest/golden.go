@@ -2,6 +2,7 @@
 package npdtest
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -72,7 +73,12 @@ func golden(t *testing.T, binary, file string) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, section.Data, 0o644); err != nil {
+		mode := os.FileMode(0o644)
+		if bytes.HasPrefix(section.Data, []byte("#!")) {
+			// A stand-in for a vendor's tool.
+			mode = 0o755
+		}
+		if err := os.WriteFile(path, section.Data, mode); err != nil {
 			t.Fatal(err)
 		}
 	}

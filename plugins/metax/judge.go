@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// limits is what is asked of the GPUs.
+type limits struct {
+	plugin *npd.Plugin
+	// Count is how many there must be, 0 for those on the PCI bus.
+	Count   int
+	Hotspot float64
+	Pages   pageLimit
+}
+
+// pageLimit says how many retired pages are too many. Vendors differ in whether the limit itself is.
+type pageLimit struct {
+	op    string
+	pages uint64
+}
+
+// MarshalText returns what UnmarshalText reads.
+func (l pageLimit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+func (l pageLimit) String() string { return l.op + strconv.FormatUint(l.pages, 10) }
+
+// UnmarshalText reads >n or >=n.
+func (l *pageLimit) UnmarshalText(text []byte) error {
+	number, found := strings.CutPrefix(string(text), ">")
+	op := ">"
+	if inclusive, ok := strings.CutPrefix(number, "="); ok {
+		number, op = inclusive, ">="
+	}
+	pages, err := strconv.ParseUint(number, 10, 64)
+	if !found || err != nil {
+		return fmt.Errorf("%q is not >n or >=n", text)
+	}
+	*l = pageLimit{op, pages}
+	return nil
+}
+
+func (l pageLimit) exceeded(pages uint64) bool {
+	return pages > l.pages || l.op == ">=" && pages == l.pages
+}
+
+func (f fault) subject() string { return "gpu " + f.Address }
+
+func (l *limits) judge(s snapshot) npd.Result {
+	result := npd.Result{Healthy: "MetaX GPUs are as expected"}
+	found := func(repair conditions.Repair, subject, text string) {
+		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: text})
+	}
+	unread := func(subject, why string) {
+		result.Unread = append(result.Unread, npd.Unread{Subject: subject, Why: why})
+	}
+	if len(s.PCI) == 0 && l.Count == 0 {
+		result.Healthy = "no MetaX GPU here"
+	}
+	switch {
+	case len(s.PCI) >= l.Count:
+	case s.Boot.Uptime < l.plugin.Grace:
+		unread("gpu", "fewer than expected on the PCI bus, but the node has only just booted")
+	default:
+		found(conditions.Reboot, "gpu", fmt.Sprintf("%d of %d expected on the PCI bus", len(s.PCI), l.Count))
+	}
+	if s.PCIErr != "" {
+		unread("PCI bus", s.PCIErr)
+	}
+	if len(s.PCI) > 0 {
+		l.tool(s, found, unread)
+	}
+	for _, f := range s.Faults {
+		text := f.Text
+		if f.Injected {
+			text += " (injected)"
+		}
+		found(conditions.Inspect, f.subject(), text)
+	}
+	if s.Unread != "" && len(s.PCI) > 0 {
+		unread("kernel log", s.Unread)
+	}
+	if s.Unshared != "" {
+		found(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
+	}
+	return result
+}
+
+func (l *limits) tool(s snapshot, found func(conditions.Repair, string, string), unread func(string, string)) {
+	for _, err := range s.Tool.Errs {
+		unread("mx-smi", err)
+	}
+	for _, g := range s.Tool.GPUs {
+		subject := "gpu " + g.Address
+		if !strings.Contains(g.Address, ":") {
+			subject = "gpu #" + g.Index
+		}
+		if g.State != available {
+			found(conditions.Reboot, subject, g.State)
+			continue
+		}
+		if g.Hotspot != nil && *g.Hotspot >= l.Hotspot {
+			found(conditions.Inspect, subject, fmt.Sprintf("hotspot at %g C or more", l.Hotspot))
+		}
+		if g.RetiredPages != nil && l.Pages.exceeded(*g.RetiredPages) {
+			found(conditions.Replace, subject, fmt.Sprintf("double-bit retired pages %s", l.Pages))
+		}
+		for _, err := range g.Errs {
+			unread(subject, err)
+		}
+	}
+	// Only a list that was understood may lack a GPU.
+	if n := len(s.Tool.GPUs); n < len(s.PCI) && (n > 0 || len(s.Tool.Errs) == 0) {
+		found(conditions.Reboot, "gpu", fmt.Sprintf("mx-smi lists %d of %d on the PCI bus", n, len(s.PCI)))
+	}
+}
