@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
 )
 
@@ -282,6 +283,46 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	n.Want("exit 2\nunknown: -level 5 is not 1 to 4", "-level", "5")
 	n.Want("exit 2\nunknown: -tests needs -dcgmi: the library runs levels only", "-tests", "pcie")
 	n.Want("exit 2\nunknown: -health needs -hostengine: a host engine that has just started has watched nothing", "-health")
+}
+
+func TestClassOfAResult(t *testing.T) {
+	severity := func(s int) *int { return &s }
+	tests := map[string]struct {
+		status status
+		w      []warning
+		want   conditions.Repair
+	}{
+		"pass":                              {passed, []warning{{ID: 80}}, 0},
+		"skip":                              {skipped, nil, 0},
+		"fail without a word":               {failed, nil, conditions.Inspect},
+		"warning without a word":            {warned, nil, conditions.Monitor},
+		"warning of a kind that is known":   {warned, []warning{{ID: 80}}, conditions.Replace},
+		"fail, severity NONE":               {failed, []warning{{1, severity(0), ""}}, conditions.Inspect},
+		"fail, severity MONITOR":            {failed, []warning{{1, severity(1), ""}}, conditions.Monitor},
+		"fail, severity ISOLATE":            {failed, []warning{{1, severity(2), ""}}, conditions.Inspect},
+		"fail, severity UNKNOWN":            {failed, []warning{{1, severity(3), ""}}, conditions.Inspect},
+		"fail, severity TRIAGE":             {failed, []warning{{1, severity(4), ""}}, conditions.Inspect},
+		"fail, severity CONFIG":             {failed, []warning{{1, severity(5), ""}}, conditions.Monitor},
+		"fail, severity RESET":              {failed, []warning{{1, severity(6), ""}}, conditions.ResetGPU},
+		"fail, severity to come":            {failed, []warning{{1, severity(7), ""}}, conditions.Inspect},
+		"what it is counts, not how severe": {failed, []warning{{29, severity(6), ""}}, conditions.Monitor},
+		"the worst counts":                  {failed, []warning{{80, nil, ""}, {81, nil, ""}, {29, nil, ""}}, conditions.Replace},
+		"fallen off the bus":                {failed, []warning{{ID: 120}}, conditions.Reboot},
+		"uncontained":                       {failed, []warning{{ID: 81}}, conditions.ResetGPU},
+		"SRAM":                              {failed, []warning{{ID: 118}}, conditions.Replace},
+		"reset":                             {failed, []warning{{ID: 125}}, conditions.ResetGPU},
+		"reboot":                            {failed, []warning{{ID: 126}}, conditions.Reboot},
+		"drain and reset":                   {failed, []warning{{ID: 128}}, conditions.ResetGPU},
+		"row remap limit":                   {failed, []warning{{ID: 132}}, conditions.Replace},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			f, _ := result{Test: "memory", Entity: "gpu 1", Status: test.status, Warnings: test.w}.finding()
+			if f.Repair != test.want {
+				t.Errorf("%v, want %v", f.Repair, test.want)
+			}
+		})
+	}
 }
 
 func TestAnUnknownShapeNeverPasses(t *testing.T) {
