@@ -129,10 +129,10 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 	}
 	for _, pid := range children {
 		err := within(t, 5*time.Second, func(context.Context) error {
-			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("process %d is still there: %v", pid, err)
+			if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				return nil
 			}
-			return nil
+			return fmt.Errorf("process %d is still there", pid)
 		})
 		if err != nil {
 			t.Error(err)
@@ -279,7 +279,7 @@ func TestAPodEndsLikeUnderAKubelet(t *testing.T) {
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
-				return fmt.Errorf("still there: %v", err)
+				return errors.Join(err, errors.New("the pod is still there"))
 			}); err != nil {
 				t.Error(err)
 			}
