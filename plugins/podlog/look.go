@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 )
 
@@ -84,8 +83,7 @@ func (l *look) run(ctx context.Context) (err error) {
 
 // file reads on in one log.
 func (l *look) file(ctx context.Context, n *news) error {
-	// Not to hang on a FIFO.
-	f, err := l.root.OpenFile(n.log.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := l.root.Open(n.log.path)
 	if err != nil {
 		return err
 	}

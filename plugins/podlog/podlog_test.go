@@ -323,6 +323,7 @@ func TestWhatIsNoLogOfThisBootIsNotOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.write("pods/default_train-0-x7k2p_0f2c/main/0.log.tmp", eccError)
+	n.log("pods/default_train-0/main/0.log", eccError) // no uid: not the kubelet's
 	const old = "pods/default_train-0-x7k2p_0f2c/main/2.log"
 	n.write(old, "not of the CRI's form")
 	before := time.Now().Add(-48 * time.Hour)
