@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,11 +27,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
 )
 
 type options struct {
 	policy, namespace, healthAddress, metricsAddress string
 	dryRun, leaderElect                              bool
+	preflight                                        preflight.Options
 }
 
 func main() {
@@ -41,6 +44,11 @@ func main() {
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; a restart that an earlier leader began is held until one without -dry-run leads")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
+	flag.Func("preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", list(&o.preflight.Namespaces))
+	flag.Func("preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", list(&o.preflight.Trusted))
+	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long after the first report of a preflight run the others may come")
+	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a verdict stands that no run repeats; unknownAfter of its rules should be as long")
+	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is blamed")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	version := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
@@ -82,6 +90,10 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
 		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
 	}); err != nil {
+		return err
+	}
+	o.preflight.DryRun, o.preflight.Events, o.preflight.Now = o.dryRun, recorder, time.Now
+	if err := preflight.SetupWithManager(ctx, mgr, metrics.Registry, o.preflight); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
@@ -127,6 +139,14 @@ func newManager(o options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// list reads a comma-separated flag.
+func list(into *[]string) func(string) error {
+	return func(text string) error {
+		*into = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	}
 }
 
 func buildVersion() string {
