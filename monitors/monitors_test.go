@@ -99,44 +99,51 @@ func TestEveryMonitor(t *testing.T) {
 			if rule.Path != installed+want.Plugin {
 				t.Errorf("path %s, want %s", rule.Path, installed+want.Plugin)
 			}
-			config.Rules[0].Path = build(t, want.Plugin)
-			if err := config.ApplyConfiguration(); err != nil {
+			runs(t, config, want.Plugin)
+		})
+	}
+}
+
+// runs tests that NPD accepts a monitor, that the plugin accepts its arguments and that their times fit.
+func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) {
+	t.Helper()
+	rule := config.Rules[0]
+	rule.Path = build(t, plugin)
+	if err := config.ApplyConfiguration(); err != nil {
+		t.Fatal(err)
+	}
+	if err := config.Validate(); err != nil {
+		t.Error(err)
+	}
+	global := config.PluginGlobalConfig
+	if *global.Concurrency != 1 || *global.MaxOutputLength != conditions.MaxMessage {
+		t.Errorf("concurrency %d, output %d; want 1, %d", *global.Concurrency, *global.MaxOutputLength, conditions.MaxMessage)
+	}
+	if !*global.SkipInitialStatus {
+		t.Error("without skip_initial_status a restarted NPD says False for a moment")
+	}
+	if !*global.EnableMessageChangeBasedConditionUpdate {
+		t.Error("without the message-change flag the first fault's message stays for ever")
+	}
+	// -version comes after parsing: it fails if the plugin does not know an argument.
+	if out, err := exec.Command(rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput(); err != nil {
+		t.Errorf("%s %q: %v: %s", plugin, rule.Args, err, out)
+	}
+	common := npd.New(plugin, "")
+	for _, name := range []string{"hold", "timeout"} {
+		if i := slices.Index(rule.Args, "-"+name); i >= 0 {
+			if err := common.Set(name, rule.Args[i+1]); err != nil {
 				t.Fatal(err)
 			}
-			if err := config.Validate(); err != nil {
-				t.Error(err)
-			}
-			global := config.PluginGlobalConfig
-			if *global.Concurrency != 1 || *global.MaxOutputLength != conditions.MaxMessage {
-				t.Errorf("concurrency %d, output %d; want 1, %d", *global.Concurrency, *global.MaxOutputLength, conditions.MaxMessage)
-			}
-			if !*global.SkipInitialStatus {
-				t.Error("without skip_initial_status a restarted NPD says False for a moment")
-			}
-			if !*global.EnableMessageChangeBasedConditionUpdate {
-				t.Error("without the message-change flag the first fault's message stays for ever")
-			}
-			// -version comes after parsing: it fails if the plugin does not know an argument.
-			if out, err := exec.Command(rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput(); err != nil {
-				t.Errorf("%s %q: %v: %s", want.Plugin, rule.Args, err, out)
-			}
-			common := npd.New(want.Plugin, "")
-			for _, name := range []string{"hold", "timeout"} {
-				if i := slices.Index(rule.Args, "-"+name); i >= 0 {
-					if err := common.Set(name, rule.Args[i+1]); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			// One that holds starts again at once; one that does not costs a process each time.
-			interval := *global.InvokeInterval
-			if common.Hold > 0 && interval != time.Second || common.Hold == 0 && interval < 15*time.Second {
-				t.Errorf("interval %s with a hold of %s; want 1s with a hold, at least 15s without", interval, common.Hold)
-			}
-			if longest := common.Hold + common.Timeout + time.Second; longest >= *global.Timeout {
-				t.Errorf("hold + timeout + 1s = %s reaches NPD's timeout %s", longest, *global.Timeout)
-			}
-		})
+		}
+	}
+	// One that holds starts again at once; one that does not costs a process each time.
+	interval := *global.InvokeInterval
+	if common.Hold > 0 && interval != time.Second || common.Hold == 0 && interval < 15*time.Second {
+		t.Errorf("interval %s with a hold of %s; want 1s with a hold, at least 15s without", interval, common.Hold)
+	}
+	if longest := common.Hold + common.Timeout + time.Second; longest >= *global.Timeout {
+		t.Errorf("hold + timeout + 1s = %s reaches NPD's timeout %s", longest, *global.Timeout)
 	}
 }
 

@@ -107,6 +107,9 @@ const MountReadOnly = "MountReadOnly"
 // MetaXGPUUnhealthy is the NodeCondition of MetaX GPUs.
 const MetaXGPUUnhealthy = "MetaXGPUUnhealthy"
 
+// AscendNPUUnhealthy is the NodeCondition of Huawei Ascend NPUs.
+const AscendNPUUnhealthy = "AscendNPUUnhealthy"
+
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
 	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
@@ -122,6 +125,7 @@ var All = []Condition{
 	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault"},
 	{Type: MetaXGPUUnhealthy, Plugin: "metax", Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault"},
+	{Type: AscendNPUUnhealthy, Plugin: "ascend", Healthy: "AscendNPUChecked", Problem: "AscendNPUFault"},
 }
 
 // PreflightFailed is the NodeCondition of a local check that failed before a job began.

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+)
+
+func TestGolden(t *testing.T) { npdtest.Golden(t) }
+
+func TestACardThatIsLostAfterTheBoot(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(want string, args ...string) {
+		t.Helper()
+		got := npdtest.Run(t, binary, append([]string{"-only", "card", "-npu-smi", filepath.Join(dir, "npu-smi"),
+			"-sysfs", filepath.Join(dir, "sys"), "-procfs", filepath.Join(dir, "proc"), "-state-dir", filepath.Join(dir, "state")}, args...)...)
+		if got != want {
+			t.Errorf("got  %swant %s", got, want)
+		}
+	}
+	write("proc/sys/kernel/random/boot_id", "first")
+	write("proc/uptime", "86400.00 1.00")
+	chip := "sys/bus/pci/devices/0000:c1:00.0/"
+	write(chip+"vendor", "0x19e5")
+	write(chip+"device", "0xd802")
+	write(chip+"class", "0x120000")
+	const fine, lost = "exit 0\nAscend NPUs are as expected\n", "exit 1\nReboot npu: 1 of 2 expected\n"
+	write("npu-smi", "#!/bin/sh\necho 'Total Count : 2\nNPU ID : 0\nNPU ID : 1'")
+	want(fine)
+	write("npu-smi", "#!/bin/sh\necho 'Total Count : 1\nNPU ID : 0'")
+	want(fine, "-at", "10:00") // today's look has been taken
+	want(lost)
+	want("exit 0\ncleared number of NPUs\n", "-clear")
+	want(fine)
+	write("npu-smi", "#!/bin/sh\nexit 1")
+	want("exit 2\nunknown: npu-smi: " + filepath.Join(dir, "npu-smi") + " info -l: exit status 1\n")
+}
+
+func FuzzParsers(f *testing.F) {
+	f.Add("\tTotal Count : 1\n\tNPU ID : 0\n\tChip Count : 1\n")
+	f.Add("\tHealth : Alarm\n\tError Code : 80E18005\n")
+	f.Add("HBM Double Bit Isolated Pages Count : 64\n")
+	f.Add("link status: UP\n")
+	f.Add("0 0 0 Ascend 910B4\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		if ids, err := parseList(out); err == nil && len(ids) != strings.Count(out, "NPU ID") && len(ids) > strings.Count(out, "\n")+1 {
+			t.Errorf("%d NPUs from %q", len(ids), out)
+		}
+		if health, _, err := parseHealth(out); err == nil && !strings.Contains(out, health) {
+			t.Errorf("health %q from %q", health, out)
+		}
+		if pages, err := parsePages(out); err == nil && !strings.Contains(out, "Isolated Pages Count") {
+			t.Errorf("%d pages from %q", pages, out)
+		}
+		if link, err := parseLink(out); err == nil && !strings.Contains(out, link) {
+			t.Errorf("link %q from %q", link, out)
+		}
+		if chips, err := parseChips(out); err == nil && !strings.Contains(out, "Ascend") {
+			t.Errorf("%v from %q", chips, out)
+		}
+	})
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/daily"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
+)
+
+// snapshot is all that the judge needs.
+type snapshot struct {
+	Boot boot.Boot `json:"boot"`
+	// Only are the subjects that are checked.
+	Only subjects `json:"only"`
+	// PCI are the addresses of Ascend chips on the bus.
+	PCI    []string `json:"pci"`
+	PCIErr string   `json:"pciErr,omitempty"`
+	// Tools is what the tools said; they are not run where there is no NPU.
+	Tools tools `json:"tools"`
+	// Most is the largest number of NPUs in this boot.
+	Most int `json:"most"`
+	// Unshared says why the state could not be kept.
+	Unshared string `json:"unshared,omitempty"`
+}
+
+// tools is one run of the tools.
+type tools struct {
+	At time.Time `json:"at"`
+	// Listed: the list of NPUs was understood.
+	Listed bool     `json:"listed"`
+	NPUs   []npu    `json:"npus"`
+	Errs   []string `json:"errs"`
+}
+
+// npu is one NPU, a card with one or more chips. What was not asked or not said is empty.
+type npu struct {
+	ID int `json:"id"`
+	// Health is OK, Warning, Alarm, Critical or UNKNOWN.
+	Health string `json:"health,omitempty"`
+	Code   string `json:"code,omitempty"`
+	// Pages are the isolated pages of the worst chip.
+	Pages *uint64 `json:"pages,omitempty"`
+	// Links are UP or DOWN by the chips' logic ids.
+	Links map[int]string `json:"links,omitempty"`
+	Errs  []string       `json:"errs,omitempty"`
+}
+
+// subjects are what can be checked.
+type subjects []string
+
+var all = subjects{"card", "health", "ecc", "net"}
+
+func (s *subjects) String() string { return strings.Join(*s, ",") }
+
+// Set reads a list.
+func (s *subjects) Set(list string) error {
+	*s = strings.Split(list, ",")
+	for _, name := range *s {
+		if !slices.Contains(all, name) {
+			return fmt.Errorf("%q is none of %s", name, all.String())
+		}
+	}
+	return nil
+}
+
+// PCI ids of Huawei's NPUs: accelerators; 310 and 310P have no network of their own.
+const (
+	huawei      = 0x19e5
+	accelerator = 0x1200
+	device310   = 0xd100
+	device310P  = 0xd500
+)
+
+type reader struct {
+	plugin                    *npd.Plugin
+	tool, hccn, sysfs, procfs string
+	only                      subjects
+	at                        daily.Schedule
+	spread                    time.Duration
+
+	store *npd.Store[state]
+}
+
+// state is kept from run to run.
+type state struct {
+	Most int `json:"most"`
+	// Tools is the last run, by what was asked.
+	Tools map[string]tools `json:"tools"`
+}
+
+func (r *reader) driver() string { return npd.Module(r.sysfs, "drv_davinci_intf_host") }
+
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	b, err := r.open()
+	if err != nil {
+		return snapshot{}, err
+	}
+	s := snapshot{Boot: b, Only: r.only, PCI: []string{}, Tools: tools{NPUs: []npu{}, Errs: []string{}}}
+	functions, err := sysfs.PCI(r.sysfs, huawei)
+	if err != nil {
+		s.PCIErr = err.Error()
+	}
+	network := false
+	for _, f := range functions {
+		if f.Class>>8 == accelerator && !f.Virtual {
+			s.PCI = append(s.PCI, f.Address)
+			network = network || f.Device != device310 && f.Device != device310P
+		}
+	}
+	before, _ := r.store.Update(func(*state) bool { return false })
+	if len(s.PCI) > 0 {
+		s.Tools = r.look(ctx, before.Tools[r.only.String()], network)
+	}
+	after, err := r.store.Update(func(st *state) bool {
+		if st.Tools == nil {
+			st.Tools = map[string]tools{}
+		}
+		st.Tools[r.only.String()] = s.Tools
+		st.Most = max(st.Most, len(s.Tools.NPUs))
+		return true
+	})
+	if err != nil {
+		s.Unshared = err.Error()
+	}
+	s.Most = after.Most
+	return s, nil
+}
+
+// clear forgets how many NPUs there were, for a node from which some were taken on purpose.
+func (r *reader) clear(_ context.Context, _ string) (cleared []string, err error) {
+	if _, err := r.open(); err != nil {
+		return nil, err
+	}
+	_, err = r.store.Update(func(st *state) bool {
+		if st.Most > 0 {
+			cleared = []string{"number of NPUs"}
+		}
+		*st = state{}
+		return true
+	})
+	return cleared, err
+}
+
+// open binds the state to this boot.
+func (r *reader) open() (boot.Boot, error) {
+	b, err := boot.Read(r.procfs)
+	if err == nil && r.store == nil {
+		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "ascend.json"), BootID: b.ID}
+	}
+	return b, err
+}
+
+// look runs the tools, or repeats what they said if they are not due.
+func (r *reader) look(ctx context.Context, last tools, network bool) tools {
+	now := time.Now()
+	// The node's name spreads the nodes; without one they look together.
+	node, _ := os.Hostname()
+	if !last.At.IsZero() && !r.at.Due(last.At, now, node, r.spread) {
+		return last
+	}
+	// Less than the worker has, so that a tool that hangs but can be killed hides nothing else.
+	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
+	defer cancel()
+	t := tools{At: now, NPUs: []npu{}, Errs: []string{}}
+	ids, err := parsed(parseList)(run(ctx, r.tool, "info", "-l"))
+	if err != nil {
+		t.Errs = append(t.Errs, err.Error())
+		return t
+	}
+	t.Listed = true
+	var chips map[int][]int
+	if network && slices.Contains(r.only, "net") {
+		if chips, err = parsed(parseChips)(run(ctx, r.tool, "info", "-m")); err != nil {
+			t.Errs = append(t.Errs, err.Error())
+		}
+	}
+	for _, id := range ids {
+		n := npu{ID: id, Links: map[int]string{}}
+		if err := r.ask(ctx, &n, chips[id]); err != nil {
+			n.Errs = strings.Split(err.Error(), "\n")
+		}
+		t.NPUs = append(t.NPUs, n)
+	}
+	return t
+}
+
+// ask asks for everything about one NPU; what fails does not keep it from the rest.
+func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
+	var errs []error
+	id := strconv.Itoa(n.ID)
+	if slices.Contains(r.only, "health") {
+		out, err := run(ctx, r.tool, "info", "-t", "health", "-i", id)
+		if err == nil {
+			n.Health, n.Code, err = parseHealth(out)
+		}
+		errs = append(errs, err)
+	}
+	if slices.Contains(r.only, "ecc") {
+		pages, err := parsed(parsePages)(run(ctx, r.tool, "info", "-t", "ecc", "-i", id))
+		if err == nil {
+			n.Pages = &pages
+		}
+		errs = append(errs, err)
+	}
+	for _, chip := range chips {
+		link, err := parsed(parseLink)(run(ctx, r.hccn, "-i", strconv.Itoa(chip), "-link", "-g"))
+		if err == nil {
+			n.Links[chip] = link
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// parsed passes a tool's output to its parser unless the tool failed.
+func parsed[T any](parse func(string) (T, error)) func(string, error) (T, error) {
+	return func(out string, err error) (value T, _ error) {
+		if err != nil {
+			return value, err
+		}
+		return parse(out)
+	}
+}
+
+func run(ctx context.Context, tool string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, tool, args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", tool, strings.Join(args, " "), err)
+	}
+	return string(out), nil
+}
