@@ -85,3 +85,47 @@ func TestDefaultPolicy(t *testing.T) {
 		})
 	}
 }
+
+// Every rule that is shipped can stand in one policy, and none acts before somebody switches it on.
+func TestShippedRulesFitTogetherAndObserve(t *testing.T) {
+	seen := map[string]bool{}
+	for _, path := range []string{"policy.yaml", "policy-third-party.yaml"} {
+		file, err := policy.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range file.Policy().Rules {
+			if seen[r.Name] {
+				t.Errorf("%s: rule %s is there twice", path, r.Name)
+			}
+			seen[r.Name] = true
+			if !r.AlertOnly && !r.Observe {
+				t.Errorf("%s: rule %s acts on a fresh install", path, r.Name)
+			}
+		}
+	}
+}
+
+func TestThirdPartyRules(t *testing.T) {
+	file, err := policy.Open("policy-third-party.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		condition corev1.NodeCondition
+		rule      string
+	}{
+		"EKS, lost":            {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID79Error"}, "eks-accelerated-hardware-ready-lost"},
+		"EKS, reset":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID95Error"}, "eks-accelerated-hardware-ready-reset"},
+		"EKS, anything else":   {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMError"}, "eks-accelerated-hardware-ready"},
+		"EKS, healthy":         {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "True"}, ""},
+		"ACK":                  {corev1.NodeCondition{Type: "NvidiaXID79Error", Status: "True"}, "ack-nvidia-xid79-error"},
+		"ModelArts":            {corev1.NodeCondition{Type: "NT_NPU_CARD_LOSE", Status: "True"}, "modelarts-npu-card-lose"},
+		"ModelArts, healthy":   {corev1.NodeCondition{Type: "NT_NPU_CARD_LOSE", Status: "False", Message: "ok"}, ""},
+		"NVSentinel, fell off": {corev1.NodeCondition{Type: "SysLogsGPUFallenOff", Status: "True"}, "nvsentinel-sys-logs-gpufallen-off"},
+	} {
+		if r, _, _ := file.Policy().Match(nil, test.condition); r.Name != test.rule {
+			t.Errorf("%s: rule %q, want %q", name, r.Name, test.rule)
+		}
+	}
+}

@@ -204,7 +204,7 @@ func (d *decider) listen() {
 	confirmed := false
 	for _, c := range d.Node.Status.Conditions {
 		limit, named := d.policy.UnknownAfter(c.Type)
-		if !named {
+		if !named || limit == policy.Never {
 			continue
 		}
 		silent = append(silent, string(c.Type))
@@ -233,6 +233,9 @@ func (d *decider) believable(c corev1.NodeCondition, rule policy.Rule) bool {
 		return false
 	}
 	heartbeat := c.LastHeartbeatTime.Time
+	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
+		heartbeat = c.LastTransitionTime.Time
+	}
 	return d.now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(d.up().Truncate(time.Second))
 }
 

@@ -48,6 +48,9 @@ spec:
       match: {condition: PortFlapping, repair: [Inspect]}
       for: 1m
       flaps: {max: 3, window: 24h}
+    mute:
+      match: {condition: NT_NPU_CARD_LOSE, repair: [Reboot]}
+      unknownAfter: never
     fan:
       match: {condition: FanFailing, repair: [Inspect]}
       clearAfter: 30m
@@ -165,6 +168,13 @@ var (
 	gpuFine = says("GPUXidError", "False", "no fault")
 	decide  = step(func(w *world) { w.decide() })
 )
+
+// mute is a writer that sends no heartbeats.
+func mute(w *world) {
+	for i := range w.node.Status.Conditions {
+		w.node.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+	}
+}
 
 var (
 	watched  = says("WatchedFailing", "True", "x")
@@ -326,6 +336,12 @@ func TestDecide(t *testing.T) {
 		}, decide}, untouched.but(func(o *outcome) { o.Said, o.Requeue = "blocked:stale", time.Minute })},
 		"positive polarity: False is the fault": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute)},
 			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+
+		"a writer without heartbeats is believed where the policy says so": {[]step{says("NT_NPU_CARD_LOSE", "True", "x"), mute, passes(24 * time.Hour), decide},
+			quarantined.but(func(o *outcome) { o.Taints, o.Restart = "pitcrew.dev/unhealthy=NT_NPU_CARD_LOSE:NoSchedule", false })},
+		"but not for what it said before the boot": {[]step{says("NT_NPU_CARD_LOSE", "True", "x"), mute, passes(time.Hour), says("Ready", "True", ""), decide}, untouched},
+		"its health releases": {[]step{says("NT_NPU_CARD_LOSE", "True", "x"), mute, decide, passes(time.Minute), reboots, decide, passes(time.Minute),
+			says("NT_NPU_CARD_LOSE", "False", "ok"), mute, decide, starves(10 * time.Minute)}, released},
 
 		// Timers.
 		"for: a fault is suspect until it is due": {[]step{says("DiskFailing", "True", "x"), decide, passes(59 * time.Second), decide},

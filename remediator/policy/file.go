@@ -208,7 +208,7 @@ func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.Erro
 		Observe:      c.observe(at.Child("mode"), r.Mode, observe),
 		For:          c.duration(at.Child("for"), r.For, 0),
 		ClearAfter:   c.duration(at.Child("clearAfter"), r.ClearAfter, defaultClearAfter),
-		UnknownAfter: c.duration(at.Child("unknownAfter"), r.UnknownAfter, defaultUnknownAfter),
+		UnknownAfter: c.unknownAfter(at.Child("unknownAfter"), r.UnknownAfter),
 		AlertOnly:    r.AlertOnly,
 		RestartJobs:  r.RestartJobs,
 		Budget:       c.budget(at.Child("budget"), r.Budget),
@@ -272,6 +272,13 @@ func (c *checker) duration(at *field.Path, text string, unset time.Duration) tim
 		c.invalid(at, text, "must be a duration like 30s, 10m or 1h")
 	}
 	return d
+}
+
+func (c *checker) unknownAfter(at *field.Path, text string) time.Duration {
+	if text == "never" {
+		return Never
+	}
+	return c.duration(at, text, defaultUnknownAfter)
 }
 
 func (c *checker) classes(at *field.Path, names []string) []conditions.Repair {

@@ -93,7 +93,7 @@ type Rule struct {
 	For time.Duration
 	// ClearAfter is how long the condition must be healthy and fresh before the node is released.
 	ClearAfter time.Duration
-	// UnknownAfter is the age of the condition's heartbeat from which on it says nothing at all.
+	// UnknownAfter is the age of the condition's heartbeat from which on it says nothing at all; or [Never].
 	UnknownAfter time.Duration
 
 	// Observe rules say and record what they would do, and leave everything else as it is.
@@ -110,6 +110,9 @@ type Rule struct {
 	// RestartJobs restarts the opted-in jobs that have pods on the node while the quarantine stands.
 	RestartJobs bool
 }
+
+// Never is the UnknownAfter of a condition whose writer sends no heartbeats: what it said last is believed for ever.
+const Never time.Duration = math.MaxInt64
 
 // Rule finds a rule by its name.
 func (p *Policy) Rule(name string) (Rule, bool) {
