@@ -151,11 +151,9 @@ func Address(s string) string {
 	if i := strings.IndexByte(s, '.'); i >= 0 {
 		s = s[:i]
 	}
-	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 {
-		if trimmed := strings.TrimLeft(domain, "0"); len(trimmed) <= 4 {
-			domain = strings.Repeat("0", 4-len(trimmed)) + trimmed
-		}
-		s = domain + ":" + rest
+	// NVML prints a domain in eight digits, the kernel in at least four.
+	for len(s) > 4 && s[0] == '0' && strings.IndexByte(s, ':') > 4 {
+		s = s[1:]
 	}
 	return s
 }
