@@ -13,11 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
-
-// ReportKey is the only key of a report ConfigMap.
-const ReportKey = "report.json"
 
 // maxCandidates bounds the ConfigMaps that are looked at for one run id in one namespace.
 const maxCandidates = 2 * verdict.MaxSize
@@ -52,8 +50,8 @@ func readFiling(cm *corev1.ConfigMap) (filing, error) {
 		return s, fmt.Errorf("no label %s", conditions.LabelPreflightRun)
 	case cm.Immutable == nil || !*cm.Immutable:
 		return s, errors.New("the ConfigMap is not immutable")
-	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || cm.Data[ReportKey] == "":
-		return s, fmt.Errorf("%s is not its only key", ReportKey)
+	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || cm.Data[carrier.Key] == "":
+		return s, fmt.Errorf("%s is not its only key", carrier.Key)
 	case s.pod == "" || s.podUID == "":
 		return s, fmt.Errorf("annotations %s and %s do not say whose it is", conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
 	case len(cm.OwnerReferences) != 1:
@@ -62,7 +60,7 @@ func readFiling(cm *corev1.ConfigMap) (filing, error) {
 	s.owner = cm.OwnerReferences[0]
 	s.root = s.owner.UID
 	var err error
-	if s.report, err = verdict.ParseReport([]byte(cm.Data[ReportKey])); err != nil {
+	if s.report, err = verdict.ParseReport([]byte(cm.Data[carrier.Key])); err != nil {
 		return s, err
 	}
 	if s.report.RunID != "" && s.report.RunID != s.run {

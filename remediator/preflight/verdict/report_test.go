@@ -157,6 +157,15 @@ func FuzzParseReport(f *testing.F) {
 				t.Errorf("accepted batch %+v", b)
 			}
 		}
+		written, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Writing spells fields out, so a report close to the limit may grow beyond it.
+		again, err := ParseReport(written)
+		if len(written) <= MaxReport && (err != nil || !cmp.Equal(r, again, equateAddresses, cmpopts.EquateEmpty())) {
+			t.Errorf("%s comes back as %+v, %v", written, again, err)
+		}
 		// What is accepted can be judged, together with itself as another rank's.
 		other := r
 		other.Rank = (r.Rank + 1) % r.Size

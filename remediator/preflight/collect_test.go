@@ -1,0 +1,169 @@
+package preflight
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// filed is a report of a rank of a run of four, some seconds after noon.
+func filed(rank, seconds int, change ...func(*filing)) filing {
+	name := string(rune('a' + rank))
+	f := filing{
+		uid: types.UID("cm-" + name), name: "cm-" + name, created: noon.Add(time.Duration(seconds) * time.Second), run: "r",
+		owner: metav1.OwnerReference{Kind: "Job", Name: "train", UID: "job"}, root: "job",
+		pod: "train-" + name, podUID: types.UID("pod-" + name),
+		report: verdict.Report{Size: 4, Rank: rank, Node: "node-" + name, GPU: verdict.Passed, Storage: verdict.Passed},
+	}
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+func TestAssemble(t *testing.T) {
+	const timeout = 10 * time.Minute
+	size := func(n int) func(*filing) { return func(f *filing) { f.report.Size = n } }
+	again := func(f *filing) { f.uid += "-2"; f.name += "-2" }
+	otherPod := func(f *filing) { again(f); f.podUID += "-2" }
+	tests := map[string]struct {
+		filings []filing
+		// want is one word for each run: size, the ranks in it and whether it is complete
+		want    []string
+		refused []string
+	}{
+		"complete":            {[]filing{filed(0, 0), filed(1, 1), filed(2, 2), filed(3, 3)}, []string{"4:0123 complete"}, nil},
+		"incomplete":          {[]filing{filed(0, 0), filed(2, 2)}, []string{"4:02"}, nil},
+		"a wrong size":        {[]filing{filed(0, 0, size(6)), filed(1, 1), filed(2, 2), filed(3, 3)}, []string{"4:123"}, []string{"cm-a: workload_size 6, but the run has 4"}},
+		"one against one":     {[]filing{filed(0, 0, size(6)), filed(1, 1)}, []string{"6:0"}, []string{"cm-b: workload_size 4, but the run has 6"}},
+		"replayed by its pod": {[]filing{filed(0, 0), filed(0, 1, again)}, []string{"4:0"}, []string{"cm-a-2: pod train-a has already reported"}},
+		"a rank twice":        {[]filing{filed(0, 0), filed(0, 1, otherPod)}, []string{"4:0"}, []string{"cm-a-2: rank 0 has already reported, in cm-a"}},
+		"just in time":        {[]filing{filed(0, 0), filed(1, 600)}, []string{"4:01"}, nil},
+		"late":                {[]filing{filed(0, 0), filed(1, 601)}, []string{"4:0"}, []string{"cm-b: it is late: the run was over at 2026-11-20T12:10:00Z"}},
+		"two ranks on one node": {[]filing{filed(0, 0), filed(1, 0, func(f *filing) { f.report.Node = "node-a" }), filed(2, 0), filed(3, 0)},
+			[]string{"4:0123 complete"}, nil},
+		"two jobs with one run id": {[]filing{filed(0, 0), filed(1, 0, func(f *filing) { f.root = "other" })}, []string{"4:0", "4:1"}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 1))
+			for range 5 { // whatever the order
+				runs, refused := assemble(tt.filings, timeout)
+				var got, not []string
+				for _, r := range runs {
+					word := string(rune('0'+r.size)) + ":"
+					ranks := make([]bool, 10)
+					for _, f := range r.filings {
+						ranks[f.report.Rank] = true
+					}
+					for rank, is := range ranks {
+						if is {
+							word += string(rune('0' + rank))
+						}
+					}
+					if r.complete() {
+						word += " complete"
+					}
+					got = append(got, word)
+				}
+				for _, r := range refused {
+					not = append(not, r.filing.name+": "+r.why)
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Error(diff)
+				}
+				if diff := cmp.Diff(tt.refused, not); diff != "" {
+					t.Error(diff)
+				}
+				random.Shuffle(len(tt.filings), func(i, j int) { tt.filings[i], tt.filings[j] = tt.filings[j], tt.filings[i] })
+			}
+		})
+	}
+}
+
+func TestARunIsDueWhenAllHaveReportedOrTimeIsUp(t *testing.T) {
+	runs, _ := assemble([]filing{filed(0, 0), filed(1, 5)}, time.Minute)
+	if r := runs[0]; r.due(noon.Add(59*time.Second)) || !r.due(noon.Add(time.Minute)) || !r.decided().Equal(noon.Add(time.Minute)) {
+		t.Errorf("%+v", r)
+	}
+	runs, _ = assemble([]filing{filed(0, 0), filed(1, 1), filed(3, 7), filed(2, 3)}, time.Minute)
+	if r := runs[0]; !r.due(noon) || !r.decided().Equal(noon.Add(7*time.Second)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// testPod is a pod of a job on node-a.
+func testPod() *corev1.Pod {
+	yes := true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: "train-a", UID: "pod-a", CreationTimestamp: metav1.NewTime(noon),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "job", Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{NodeName: "node-a"},
+	}
+}
+
+func TestAReportIsBoundToItsPod(t *testing.T) {
+	no, yes := false, true
+	tests := map[string]struct {
+		cm    func(*corev1.ConfigMap)
+		pod   func(*corev1.Pod)
+		wrong string
+	}{
+		"as it is":             {},
+		"no run":               {cm: func(cm *corev1.ConfigMap) { delete(cm.Labels, conditions.LabelPreflightRun) }, wrong: "no label"},
+		"another run":          {cm: func(cm *corev1.ConfigMap) { cm.Labels[conditions.LabelPreflightRun] = "x" }, wrong: "run_id r, but label"},
+		"mutable":              {cm: func(cm *corev1.ConfigMap) { cm.Immutable = &no }, wrong: "not immutable"},
+		"a second key":         {cm: func(cm *corev1.ConfigMap) { cm.Data["x"] = "y" }, wrong: "only key"},
+		"another node in head": {cm: func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightNode] = "node-b" }, wrong: "annotation"},
+		"no pod":               {cm: func(cm *corev1.ConfigMap) { delete(cm.Annotations, conditions.AnnotationPreflightPod) }, wrong: "whose it is"},
+		"no owner":             {cm: func(cm *corev1.ConfigMap) { cm.OwnerReferences = nil }, wrong: "0 owners"},
+		"another owner":        {cm: func(cm *corev1.ConfigMap) { cm.OwnerReferences[0].UID = "x" }, wrong: "not owned by the controller"},
+		"not a report":         {cm: func(cm *corev1.ConfigMap) { cm.Data[carrier.Key] = "{}" }, wrong: "workload_size"},
+		"the pod's successor":  {pod: func(p *corev1.Pod) { p.UID = "pod-2" }, wrong: "another one"},
+		"a pod elsewhere":      {pod: func(p *corev1.Pod) { p.Spec.NodeName = "node-b" }, wrong: `on node "node-b"`},
+		"a pod of another job": {pod: func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", UID: "x", Controller: &yes}}
+		}, wrong: "not owned by the controller"},
+		"older than its pod": {cm: func(cm *corev1.ConfigMap) { cm.CreationTimestamp = metav1.NewTime(noon.Add(-time.Second)) }, wrong: "older than pod"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := testPod()
+			cm, err := carrier.ConfigMap(pod, verdict.Report{RunID: "r", Size: 4, Node: "node-a", GPU: verdict.Passed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cm.UID, cm.CreationTimestamp = "cm", metav1.NewTime(noon.Add(time.Minute))
+			if tt.cm != nil {
+				tt.cm(cm)
+			}
+			if tt.pod != nil {
+				tt.pod(pod)
+			}
+			f, err := readFiling(cm)
+			if err == nil {
+				err = f.boundTo(pod)
+			}
+			switch {
+			case tt.wrong == "" && err != nil:
+				t.Error(err)
+			case tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)):
+				t.Errorf("error %v, want one with %q", err, tt.wrong)
+			}
+		})
+	}
+}

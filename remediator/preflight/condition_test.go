@@ -1,0 +1,94 @@
+package preflight
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+// by is a run of a namespace, some minutes after noon.
+func by(namespace string, minutes int) origin {
+	return origin{namespace: namespace, run: "r", trusted: namespace == "admin", decided: noon.Add(time.Duration(minutes) * time.Minute)}
+}
+
+// step changes a node's condition.
+type step func(*corev1.Node) (corev1.NodeCondition, bool)
+
+func slow(from origin) step {
+	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
+		return slowCondition(n, verdict.Slow{Node: "n", P: 0.99, Drop: 0.4, Partners: 5}, from)
+	}
+}
+
+func clean(from origin) step {
+	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
+		return clearedCondition(n, conditions.SlowNode, from)
+	}
+}
+
+func TestSlowNode(t *testing.T) {
+	expire := func(minutes int) step {
+		return func(n *corev1.Node) (corev1.NodeCondition, bool) {
+			return expiredCondition(n, conditions.SlowNode, time.Hour, noon.Add(time.Duration(minutes)*time.Minute))
+		}
+	}
+	const a, b, admin = "team-a", "team-b", "admin"
+	tests := map[string]struct {
+		steps []step
+		want  string
+	}{
+		"one run":                                {[]step{slow(by(a, 0))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an admin's run":                         {[]step{slow(by(admin, 0))}, "True Inspect node: confirmed slow by run admin/r, drop 0.40, seen by 5 partners"},
+		"a second run of the same tenant":        {[]step{slow(by(a, 0)), slow(by(a, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a second run of another tenant":         {[]step{slow(by(a, 0)), slow(by(b, 1))}, "True Inspect node: confirmed slow by run team-b/r, drop 0.40, seen by 5 partners"},
+		"confirmed stays so":                     {[]step{slow(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an older verdict comes late":            {[]step{slow(by(a, 2)), slow(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"the same verdict again":                 {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(a, 0))}, "False clean in run team-a/r"},
+		"a later clean run":                      {[]step{slow(by(a, 0)), clean(by(a, 1))}, "False clean in run team-a/r"},
+		"another tenant does not clear it":       {[]step{slow(by(a, 0)), clean(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a tenant does not clear what is sure":   {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(a, 2))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an admin's clean run":                   {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(admin, 2))}, "False clean in run admin/r"},
+		"clean, when nothing was said":           {[]step{clean(by(a, 1))}, "none"},
+		"after a clean run it is suspected anew": {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(b, 2))}, "True Inspect node: suspected slow by run team-b/r, drop 0.40, seen by 5 partners"},
+		"not yet expired":                        {[]step{slow(by(a, 0)), expire(59)}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"expired":                                {[]step{slow(by(a, 0)), expire(60)}, "False the last verdict has expired"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := &corev1.Node{}
+			for _, step := range tt.steps {
+				if c, ok := step(n); ok {
+					n.Status.Conditions = []corev1.NodeCondition{c}
+				}
+			}
+			got := "none"
+			if c, stands := condition(n, conditions.SlowNode); stands {
+				got = string(c.Status) + " " + c.Message
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestTheHeartbeatIsTheTimeOfTheVerdict(t *testing.T) {
+	n := &corev1.Node{}
+	first, _ := slow(by("a", 0))(n)
+	n.Status.Conditions = []corev1.NodeCondition{first}
+	second, _ := slow(by("b", 7))(n)
+	want := corev1.NodeCondition{
+		Type: conditions.SlowNode, Status: corev1.ConditionTrue, Reason: "NodeIsSlow",
+		Message:           "Inspect node: confirmed slow by run b/r, drop 0.40, seen by 5 partners",
+		LastHeartbeatTime: metav1.NewTime(noon.Add(7 * time.Minute)), LastTransitionTime: metav1.NewTime(noon),
+	}
+	if diff := cmp.Diff(want, second); diff != "" {
+		t.Error(diff)
+	}
+}
