@@ -51,8 +51,11 @@ func run(ctx context.Context, bin string, runs int) (err error) {
 		return err
 	}
 	plugins, err := filepath.Glob("plugins/*/main.go")
-	if err != nil || len(plugins) == 0 {
-		return fmt.Errorf("run it in the root of the repository: plugins %q, %v", plugins, err)
+	if err != nil {
+		return err
+	}
+	if len(plugins) == 0 {
+		return errors.New("there is no plugin here: run it in the root of the repository")
 	}
 	fmt.Println("| run | CPU time | wall time | peak memory | exit |\n|---|---|---|---|---|")
 	if err := b.row(ctx, "Go hello world", filepath.Join(dir, "hello")); err != nil {
