@@ -39,6 +39,9 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	if p.NArg() > 0 && !p.clear {
 		return say(stdout, unknown("unexpected argument %q", p.Arg(0)))
 	}
+	if c.UsesDriver != nil && !c.UsesDriver() {
+		c.Driver = nil
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 

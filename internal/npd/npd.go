@@ -48,6 +48,8 @@ type Check[S any] struct {
 	// killed. Read runs in a worker process then, and S goes through JSON. Driver identifies the loaded driver and
 	// returns "" while there is none or it is being changed; only a driver that is there can be at fault. See [Module].
 	Driver func() string
+	// UsesDriver, if set, tells once the flags are parsed whether Read does call into the driver this time.
+	UsesDriver func() bool
 	// Wait, if set, returns before the pause between two looks is over when there is something to look at.
 	Wait func(ctx context.Context) error
 	// Clear, if set, forgets the latched faults whose subject contains the text ("" for all) and returns the

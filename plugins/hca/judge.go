@@ -43,6 +43,10 @@ func subject(device string, port int) string { return fmt.Sprintf("hca %s port %
 
 func (e *expectation) judge(s snapshot) npd.Result {
 	v := verdict{expectation: e.withProfile(), s: s, booting: s.Boot.Uptime < e.plugin.Grace}
+	if s.Tool != nil {
+		v.tool(*s.Tool)
+		return v.result
+	}
 	v.count()
 	for _, d := range s.Devices {
 		if d.Err != "" {

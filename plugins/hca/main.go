@@ -12,6 +12,7 @@ func main() {
 	r := &reader{plugin: p}
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
+	p.StringVar(&r.tool, "ibv-devinfo", "", "`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
 	p.Var(&r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9")
 	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two looks at the error counters; each read is an access to the firmware")
 
@@ -25,5 +26,5 @@ func main() {
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
 	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
 	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
 }

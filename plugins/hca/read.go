@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,6 +28,8 @@ type snapshot struct {
 	// Gone are ports that were there in this boot and are not now.
 	Gone []gone `json:"gone"`
 	EFA  efa    `json:"efa"`
+	// Tool is what ibv_devinfo said, where it is asked instead of sysfs.
+	Tool *devinfo `json:"tool,omitempty"`
 	// Unshared says why the state could not be kept.
 	Unshared string `json:"unshared,omitempty"`
 }
@@ -82,6 +85,7 @@ type gone struct {
 type reader struct {
 	plugin        *npd.Plugin
 	sysfs, procfs string
+	tool          string
 	ignore        names
 	countersEvery time.Duration
 	flaps         int
@@ -91,10 +95,19 @@ type reader struct {
 	memlock *uint64
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
+// usesDriver: ibv_devinfo opens the devices; a read of sysfs is answered by the kernel.
+func (r *reader) usesDriver() bool { return r.tool != "" }
+
+func (r *reader) driver() string { return npd.Module(r.sysfs, "mlx5_core") }
+
+func (r *reader) read(ctx context.Context) (snapshot, error) {
 	b, err := r.open()
 	if err != nil {
 		return snapshot{}, err
+	}
+	if r.tool != "" {
+		tool, err := r.askTool(ctx)
+		return snapshot{Boot: b, Devices: []device{}, Gone: []gone{}, Tool: &tool}, err
 	}
 	s := snapshot{Boot: b, Devices: []device{}, Gone: []gone{}}
 	before, _ := r.store.Update(func(*history) bool { return false })
@@ -109,6 +122,19 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	s.Gone = r.gone(s.Devices, s.History)
 	s.EFA = r.efa()
 	return s, nil
+}
+
+// askTool runs ibv_devinfo. It fails when one device does, but says what it knows of the others.
+func (r *reader) askTool(ctx context.Context) (devinfo, error) {
+	out, err := exec.CommandContext(ctx, r.tool).Output()
+	d := parseDevinfo(string(out))
+	if err != nil {
+		d.Err = fmt.Sprintf("%s: %v", r.tool, err)
+	}
+	if len(d.Ports) == 0 && err != nil {
+		return devinfo{}, errors.New(d.Err)
+	}
+	return d, nil
 }
 
 func (r *reader) clear(_ context.Context, subject string) (cleared []string, err error) {
