@@ -3,6 +3,7 @@ package npd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,6 +195,28 @@ func TestJudgeOfAStuckWorker(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestADeadProcessThatNobodyHasWaitedForIsNotStuck(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group := cmd.Process.Pid
+	if !lives(group) {
+		t.Error("a process that sleeps is not seen")
+	}
+	kill(group)
+	eventually(t, "the process is a zombie", func() bool {
+		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", group))
+		s, err := parseStat(string(data))
+		return err == nil && s.state == "Z"
+	})
+	if lives(group) {
+		t.Error("a zombie is taken for a process that hangs")
+	}
+	_ = cmd.Wait()
 }
 
 func TestModuleIsTheDriverOnlyWhileItIsLive(t *testing.T) {
