@@ -32,6 +32,7 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, binary: npdtest.Build(t), dir: t.TempDir()}
 	n.write("proc/sys/kernel/random/boot_id", "first")
 	n.write("sys/class/net/lo/operstate", "unknown")
+	n.write("kmsg", "")
 	n.at(time.Hour)
 	for i := range 2 {
 		n.adapter(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("0000:%d8:00.0", i))
@@ -104,7 +105,7 @@ func (n *node) remove(path string) {
 func (n *node) run(args ...string) string {
 	n.t.Helper()
 	return npdtest.Run(n.t, n.binary, append([]string{
-		"-sysfs", filepath.Join(n.dir, "sys"), "-procfs", filepath.Join(n.dir, "proc"), "-state-dir", filepath.Join(n.dir, "state"),
+		"-sysfs", filepath.Join(n.dir, "sys"), "-procfs", filepath.Join(n.dir, "proc"), "-state-dir", filepath.Join(n.dir, "state"), "-kmsg", filepath.Join(n.dir, "kmsg"),
 	}, args...)...)
 }
 
@@ -229,6 +230,29 @@ func TestAnAdapterThatIsGone(t *testing.T) {
 	n.want(fine)
 }
 
+func TestTheDriverNamesTheCable(t *testing.T) {
+	n := newNode(t)
+	n.want(fine)
+	n.write("kmsg", "6,10,1000,-;mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged\n"+
+		"6,11,1001,-;mlx5_core 0000:08:00.0: Port module event: module 0, Cable unplugged\n"+
+		"6,12,1002,-;mlx5_core 0000:08:00.0: Port module event: module 0, Cable plugged\n"+
+		"14,13,1003,-;mlx5_core 0000:08:00.0: Port module event: module 0, Cable forged")
+	n.down("mlx5_0")
+	n.down("mlx5_1")
+	const unplugged = "exit 1\nInspect hca mlx5_0 port 1: state DOWN, expected ACTIVE; hca mlx5_1 port 1: state DOWN, expected ACTIVE, Cable unplugged\n"
+	n.want(unplugged)
+	n.write("kmsg", "")
+	n.want(unplugged)
+	n.up("mlx5_0")
+	n.write("kmsg", "3,14,2000,-;mlx5_core 0000:18:00.0: mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature")
+	n.want("exit 1\nInspect hca mlx5_1 port 1: state DOWN, expected ACTIVE, Cable error, High Temperature\n")
+	n.up("mlx5_1")
+	n.want(fine)
+	n.want("exit 1\nMonitor hca mlx5_1 port 1: Cable error, High Temperature\n", "-min-repair", "Monitor")
+	n.remove("kmsg")
+	n.want(fine) // the log only explains
+}
+
 func TestARenamedAdapterIsNotGone(t *testing.T) {
 	n := newNode(t)
 	n.want(fine)
@@ -332,6 +356,26 @@ func FuzzParseWord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if word, err := parseWord(s); err == nil && !strings.HasSuffix(s, ": "+word) {
 			t.Errorf("%q from %q", word, s)
+		}
+	})
+}
+
+func FuzzParseModuleEvent(f *testing.F) {
+	f.Add("mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature")
+	f.Fuzz(func(t *testing.T, body string) {
+		if address, event, ok := parseModuleEvent(body); ok && (len(address) != len("0000:5c:00.0") || event == "" || len(event) > 80) {
+			t.Errorf("%q %q from %q", address, event, body)
+		}
+	})
+}
+
+func FuzzParseDevinfo(f *testing.F) {
+	f.Add("hca_id: mlx5_0\n\tport: 1\n\t\tstate: PORT_ACTIVE (4)\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		for _, p := range parseDevinfo(out).Ports {
+			if p.State != "" && !strings.Contains(out, p.State) {
+				t.Errorf("%+v from %q", p, out)
+			}
 		}
 	})
 }

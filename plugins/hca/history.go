@@ -30,6 +30,30 @@ type history struct {
 	// Management tells of a PCI address whether the adapter there only manages NVLink switches. Asking the adapter
 	// is slow.
 	Management map[string]bool `json:"management"`
+	// Modules is the driver's last word about the cable or optics of a PCI function, by its address; Next the kernel
+	// log's record after it.
+	Modules map[string]string `json:"modules,omitempty"`
+	Next    uint64            `json:"next,omitempty"`
+}
+
+// heard takes in what the driver said in the kernel log up to the record next. Another run may have got further.
+func (h *history) heard(modules map[string]string, next uint64) (changed bool) {
+	if next <= h.Next {
+		return false
+	}
+	if h.Modules == nil {
+		h.Modules = map[string]string{}
+	}
+	for address, event := range modules {
+		if _, known := h.Modules[address]; known || len(h.Modules) < maxPorts {
+			h.Modules[address], changed = event, true
+		}
+	}
+	// Writing down how far the log was read can wait until something was in it: reading it twice does no harm.
+	if changed {
+		h.Next = next
+	}
+	return changed
 }
 
 // record is what is remembered of one port.

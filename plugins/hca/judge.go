@@ -65,6 +65,9 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	}
 	v.missing()
 	v.efa()
+	if s.Unread != "" {
+		v.add(conditions.Monitor, "kernel log", "not read: "+s.Unread)
+	}
 	if s.Unshared != "" {
 		v.add(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
 	}
@@ -160,6 +163,10 @@ func (v *verdict) downPort(subject string, d device, p port, rec record) {
 	if v.s.Boot.Uptime-rec.Since >= v.DropAfter {
 		text += ", dropped"
 	}
+	event := v.s.History.Modules[d.Address]
+	if event != "" && event != plugged {
+		text += ", " + event
+	}
 	switch {
 	case rec.EverUp:
 		v.add(conditions.Inspect, subject, text)
@@ -193,6 +200,9 @@ func (v *verdict) peers(of device, p port) (up, all int) {
 }
 
 func (v *verdict) upPort(subject string, d device, p port, rec record) {
+	if event := v.s.History.Modules[d.Address]; strings.HasPrefix(event, "Cable error") {
+		v.add(conditions.Monitor, subject, event)
+	}
 	switch p.Phys {
 	case "LinkUp":
 	case "LinkErrorRecovery":

@@ -12,6 +12,7 @@ func main() {
 	r := &reader{plugin: p}
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
+	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for what the driver says about cables and optics")
 	p.StringVar(&r.tool, "ibv-devinfo", "", "`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
 	p.Var(&r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9")
 	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two looks at the error counters; each read is an access to the firmware")

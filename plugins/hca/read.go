@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
 )
@@ -30,7 +32,8 @@ type snapshot struct {
 	EFA  efa    `json:"efa"`
 	// Tool is what ibv_devinfo said, where it is asked instead of sysfs.
 	Tool *devinfo `json:"tool,omitempty"`
-	// Unshared says why the state could not be kept.
+	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
+	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }
 
@@ -85,7 +88,7 @@ type gone struct {
 type reader struct {
 	plugin        *npd.Plugin
 	sysfs, procfs string
-	tool          string
+	tool, kmsg    string
 	ignore        names
 	countersEvery time.Duration
 	flaps         int
@@ -93,6 +96,7 @@ type reader struct {
 	store *npd.Store[history]
 	// memlock is read once per run: it takes a walk over all processes.
 	memlock *uint64
+	log     *kmsg.Reader
 }
 
 // usesDriver: ibv_devinfo opens the devices; a read of sysfs is answered by the kernel.
@@ -115,13 +119,45 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if s.Devices, err = r.devices(before.Management, counters); err != nil {
 		return snapshot{}, err
 	}
-	s.History, err = r.store.Update(func(h *history) bool { return h.advance(b.Uptime, s.Devices, r.flaps) })
+	modules, next, err := r.follow(before.Next)
+	if err != nil {
+		s.Unread = err.Error()
+	}
+	s.History, err = r.store.Update(func(h *history) bool {
+		heard := h.heard(modules, next)
+		return h.advance(b.Uptime, s.Devices, r.flaps) || heard
+	})
 	if err != nil {
 		s.Unshared = err.Error()
 	}
 	s.Gone = r.gone(s.Devices, s.History)
 	s.EFA = r.efa()
 	return s, nil
+}
+
+// follow reads the kernel log to its end, from where the look before got to.
+func (r *reader) follow(from uint64) (modules map[string]string, next uint64, err error) {
+	if r.log == nil {
+		if r.log, err = kmsg.Open(r.kmsg, from); err != nil {
+			return nil, from, err
+		}
+	}
+	modules = map[string]string{}
+	for {
+		rec, err := r.log.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return modules, r.log.Seq(), nil
+		case errors.Is(err, kmsg.ErrMalformed):
+			continue
+		case err != nil:
+			return modules, r.log.Seq(), err
+		}
+		// Only the kernel speaks for the kernel.
+		if address, event, ok := parseModuleEvent(rec.Body); ok && rec.Facility == 0 {
+			modules[address] = event
+		}
+	}
 }
 
 // askTool runs ibv_devinfo. It fails when one device does, but says what it knows of the others.
