@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv("TEST_PLUGIN_PARENT") != "":
 		actAsNPD()
-	case os.Getenv("TEST_PLUGIN") == "isolated":
+	case strings.HasPrefix(os.Getenv("TEST_PLUGIN"), "iso-"):
 		isolatedPlugin()
 	case os.Getenv("TEST_PLUGIN") != "":
 		testPlugin()

@@ -21,7 +21,7 @@ import (
 // isolatedPlugin is a plugin whose Read does what a file says, in a worker: "hang" for ever, "write PATH" (in
 // uninterruptible sleep while PATH's filesystem is frozen), "crash", "panic", else it reports the text.
 func isolatedPlugin() {
-	p := New("isolated", "checks a file in a worker")
+	p := New(os.Getenv("TEST_PLUGIN"), "checks a file in a worker")
 	path := p.String("file", "", "what to do")
 	driver := p.String("driver", "d 1", "the loaded driver")
 	Main(p, Check[string]{
@@ -57,6 +57,9 @@ func isolatedPlugin() {
 	})
 }
 
+// isolatedName is the plugin's name and that of its workers, in this run of the tests only.
+func isolatedName() string { return fmt.Sprint("iso-", os.Getpid()) }
+
 // isolated runs isolatedPlugin on one file and one state directory.
 type isolated struct {
 	t           *testing.T
@@ -73,7 +76,7 @@ func (i *isolated) want(what, want string, args ...string) {
 	start := time.Now()
 	args = append([]string{"-file", i.file, "-state-dir", i.state, "-timeout", "2s"}, args...)
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "TEST_PLUGIN=isolated")
+	cmd.Env = append(os.Environ(), "TEST_PLUGIN="+isolatedName())
 	cmd.Stderr = os.Stderr
 	// Output waits for the end of stdout: it does not return while a worker holds the pipe.
 	out, err := cmd.Output()
@@ -246,7 +249,7 @@ func workers(t *testing.T) (groups []int) {
 	}
 	for _, path := range all {
 		data, _ := os.ReadFile(path)
-		if s, err := parseStat(string(data)); err == nil && s.name == "isolated" && lives(s.group) {
+		if s, err := parseStat(string(data)); err == nil && s.name == isolatedName() && lives(s.group) {
 			groups = append(groups, s.group)
 		}
 	}
