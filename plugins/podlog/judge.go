@@ -86,9 +86,10 @@ func (c classifier) judge(e episode, all episodes) (f conditions.Finding, ok boo
 
 func (c classifier) victim(e episode, all episodes) bool {
 	for _, o := range all {
-		p := c.patterns[o.Pattern]
-		if p.Role == peer && o.Namespace == e.Namespace && o.Count >= p.Count &&
-			o.First.Before(e.First) && !o.Last.Before(e.First.Add(-c.window)) {
+		if o.Namespace != e.Namespace || !o.First.Before(e.First) || o.Last.Before(e.First.Add(-c.window)) {
+			continue
+		}
+		if p := c.patterns[o.Pattern]; p.Role == peer && o.Count >= p.Count {
 			return true
 		}
 	}

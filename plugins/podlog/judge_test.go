@@ -111,8 +111,35 @@ func TestWhatIsKeptIsBoundedAndTheWorstStays(t *testing.T) {
 	for day := range 100 {
 		s.add(said(day*86400, "ml", "crashing", "nccl-error"), c)
 	}
-	if len(s) != 1+maxPerWorkload || s[0].Workload != "quiet" || s[len(s)-1].First != said(99*86400, "", "", "").First {
+	if len(s) != 1+maxPerText || s[0].Workload != "quiet" || s[len(s)-1].First != said(99*86400, "", "", "").First {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestAFloodDoesNotChangeTheMessage(t *testing.T) {
+	c := newClassifier(mustPatterns(t), 10*time.Minute)
+	var s episodes
+	message := func() string {
+		return conditions.Summarize(judge(snapshot{Window: c.window, Patterns: mustPatterns(t), Episodes: s}).Findings).String()
+	}
+	full := ""
+	for i := range 2 * maxEpisodes {
+		e := said(i, "ml", "a", "xid")
+		e.Xid = 1000 + i
+		s.add(e, c)
+		if i == maxPerText-1 {
+			full = message()
+		}
+		if got := message(); i >= maxPerText && got != full {
+			t.Fatalf("%q, and then %q", full, got)
+		}
+	}
+	s = nil
+	for i := range 2 * maxEpisodes {
+		s.add(said(i, "ml", fmt.Sprintf("w-%03d", i), "cuda-ecc"), c)
+	}
+	if len(s) != maxEpisodes || s[0].Workload != "w-000" || s[len(s)-1].Workload != fmt.Sprintf("w-%03d", maxEpisodes-1) {
+		t.Errorf("%d episodes, from %+v to %+v", len(s), s[0], s[len(s)-1])
 	}
 }
 

@@ -59,58 +59,71 @@ type episodes []episode
 
 // The bounds of what is kept, whatever the workloads write.
 const (
-	maxEpisodes    = 256
-	maxPerWorkload = 4 // of the same text
-	maxMatch       = 120
+	maxEpisodes = 256
+	maxPerText  = 8 // of one workload and pattern
+	maxMatch    = 120
 )
 
 func (e episode) subject() string { return subject(e.Namespace, e.Workload) }
 
-// same tells whether both say the same of the same workload.
-func (e episode) same(f episode) bool {
-	return e.Namespace == f.Namespace && e.Workload == f.Workload && e.Pattern == f.Pattern && e.Xid == f.Xid && e.Relayed == f.Relayed
+// sameText tells whether both are of the same workload and pattern.
+func (e episode) sameText(f episode) bool {
+	return e.Namespace == f.Namespace && e.Workload == f.Workload && e.Pattern == f.Pattern
 }
 
-// add merges an episode with the one of which it is a part, if there is one. When there are too many, the oldest of the
-// weakest class is forgotten.
+// add merges an episode with the one of which it is a part, if there is one, and keeps the bounds.
 func (s *episodes) add(e episode, c classifier) {
 	same := 0
 	for i := range *s {
 		f := &(*s)[i]
-		if !f.same(e) {
+		if !f.sameText(e) {
 			continue
 		}
-		if !e.Last.Before(f.First.Add(-c.window)) && !e.First.After(f.Last.Add(c.window)) {
-			if e.First.Before(f.First) {
-				f.First = e.First
-			}
-			if e.Last.After(f.Last) {
-				f.Last = e.Last
-			}
-			f.Count += e.Count
-			return
-		}
 		same++
+		if f.Xid != e.Xid || f.Relayed != e.Relayed || e.Last.Before(f.First.Add(-c.window)) || e.First.After(f.Last.Add(c.window)) {
+			continue
+		}
+		if e.First.Before(f.First) {
+			f.First = e.First
+		}
+		if e.Last.After(f.Last) {
+			f.Last = e.Last
+		}
+		f.Count += e.Count
+		return
 	}
 	*s = append(*s, e)
-	if same >= maxPerWorkload {
-		s.forget(e.same, c)
-	} else if len(*s) > maxEpisodes {
-		s.forget(func(episode) bool { return true }, c)
+	if same == maxPerText {
+		s.forget(e.sameText, func(e episode) conditions.Repair {
+			f, _ := c.judge(e, *s)
+			return f.Repair
+		})
+	}
+	if len(*s) > maxEpisodes {
+		// The pattern's own class: to judge each among all would cost a look's time when many workloads fail.
+		s.forget(func(episode) bool { return true }, func(e episode) conditions.Repair { return c.patterns[e.Pattern].Repair })
 	}
 }
 
-func (s *episodes) forget(of func(episode) bool, c classifier) {
+// forget forgets one of the weakest class: the oldest, because the latest explain what comes next, but from Inspect up
+// the newest, because the message must not change with each line of a flood.
+func (s *episodes) forget(of func(episode) bool, repair func(episode) conditions.Repair) {
 	weakest, class := -1, conditions.Repair(0)
 	for i, e := range *s {
 		if !of(e) {
 			continue
 		}
-		// An episode of too few lines is none yet and has the class 0.
-		f, _ := c.judge(e, *s)
-		if weakest < 0 || cmp.Or(cmp.Compare(f.Repair, class), e.First.Compare((*s)[weakest].First)) < 0 {
-			weakest, class = i, f.Repair
+		r := repair(e)
+		if weakest >= 0 {
+			first := e.First.Compare((*s)[weakest].First)
+			if r >= conditions.Inspect {
+				first = -first
+			}
+			if cmp.Or(cmp.Compare(r, class), first) >= 0 {
+				continue
+			}
 		}
+		weakest, class = i, r
 	}
 	*s = slices.Delete(*s, weakest, weakest+1)
 }
