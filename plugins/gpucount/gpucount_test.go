@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
@@ -64,6 +68,30 @@ func TestExpectedCount(t *testing.T) {
 	n.Want("exit 0\n"+healthy, "-instance-type", "unknown.type")
 	n.Write("sys/class/dmi/id/product_name", "p6-b200.48xlarge\n")
 	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus")
+
+	imds := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" && r.Header.Get("X-aws-ec2-metadata-token-ttl-seconds") != "":
+			fmt.Fprint(w, "secret")
+		case r.URL.Path == "/latest/meta-data/instance-type" && r.Header.Get("X-aws-ec2-metadata-token") == "secret":
+			fmt.Fprint(w, "p4d.24xlarge")
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer imds.Close()
+	n.Write("sys/class/dmi/id/sys_vendor", "Xen\n")
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-imds", "127.0.0.1:1") // a name is asked for by nobody
+	n.Write("sys/class/dmi/id/product_name", "HVM domU\n")
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-imds", imds.Listener.Addr().String())
+	n.Want("exit 0\n"+healthy, "-imds", "127.0.0.1:1")
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	n.Want("exit 0\n"+healthy, "-imds", silent.Addr().String())
+
 	n.Write("profiles", "# ours\n\nshelf|7|2|true|\n")
 	n.Want("exit 0\n"+healthy, "-profiles", n.Path("profiles"), "-instance-type", "shelf")
 	n.Write("profiles", "shelf|many\n")

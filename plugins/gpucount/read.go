@@ -37,12 +37,13 @@ type reader struct {
 	dev                string
 	expect             int
 	instance, profiles string
+	imds               string
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
+func (r *reader) read(ctx context.Context) (snapshot, error) {
 	s := snapshot{Grace: r.plugin.Grace}
 	var err error
-	if s.Expected, err = r.expected(); err != nil {
+	if s.Expected, err = r.expected(ctx); err != nil {
 		return s, err
 	}
 	if s.Reading, err = r.source.Read(nvml.Identity); err != nil {
@@ -56,7 +57,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 }
 
 // expected asks the flag, then the profile of the instance type.
-func (r *reader) expected() (int, error) {
+func (r *reader) expected(ctx context.Context) (int, error) {
 	if r.expect > 0 {
 		return r.expect, nil
 	}
@@ -68,13 +69,7 @@ func (r *reader) expected() (int, error) {
 		}
 		rows = string(data)
 	}
-	instance := r.instance
-	if instance == "" {
-		// EC2's Nitro instances name their type here. A machine without DMI has no profile.
-		data, _ := os.ReadFile(filepath.Join(r.source.Sysfs, "class/dmi/id/product_name"))
-		instance = strings.TrimSpace(string(data))
-	}
-	return profile(rows, instance)
+	return profile(rows, r.instanceType(ctx))
 }
 
 // profile returns the number of GPUs in the instance type's row, 0 without a row. Rows are those of
