@@ -277,9 +277,13 @@ func (d *decider) decide() {
 
 // open begins a record when a problem stands that is not only worth an alert.
 func (d *decider) open() {
-	if !slices.ContainsFunc(d.problems(), actionable) {
-		return
+	if slices.ContainsFunc(d.problems(), actionable) {
+		d.begin()
 	}
+}
+
+// begin makes a new suspicion the current quarantine, and the one before it history.
+func (d *decider) begin() {
 	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID, Seen: d.up()}}
 	if d.record != nil {
 		r.Boot, r.Repairs = d.record.Boot, d.record.Repairs
@@ -318,6 +322,9 @@ func observed(p problem) bool { return actionable(p) && p.rule.Observe }
 func (d *decider) updateCauses() {
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
+		if c.Rule == policy.ByHand {
+			continue // no condition speaks for it or against it
+		}
 		switch p, stands := d.standing[c.Condition]; {
 		case stands:
 			// What only observes must not keep a quarantine that another rule has made.
@@ -582,7 +589,7 @@ func (d *decider) upgrade() {
 func (d *decider) heldByPerson() {
 	holds := false
 	for _, c := range d.record.Causes {
-		holds = !d.cleared(c) || holds
+		holds = c.Rule != policy.ByHand && !d.cleared(c) || holds
 	}
 	d.record.Holds = holds
 	if !holds {

@@ -125,13 +125,13 @@ func (w *world) decide() {
 }
 
 func (w *world) look() Decision {
-	record, err := recordOf(w.node)
+	record, err := RecordOf(w.node)
 	return Decide(w.policy, Observation{Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken}, w.now)
 }
 
 func (w *world) record() *Record {
 	w.t.Helper()
-	r, err := recordOf(w.node)
+	r, err := RecordOf(w.node)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func (w *world) outcome() outcome {
 		taints = append(taints, t.ToString())
 	}
 	o.Taints = strings.Join(taints, " ")
-	r, err := recordOf(w.node)
+	r, err := RecordOf(w.node)
 	o.Unmarked = r == nil && err == nil
 	if r != nil {
 		o.Phase, o.By = r.Phase, r.ReleasedBy

@@ -47,7 +47,7 @@ func peerOf(p *policy.Policy, n *corev1.Node) Peer {
 			peer.Turned[c.Type] = c.LastTransitionTime.Time
 		}
 	}
-	record, err := recordOf(n)
+	record, err := RecordOf(n)
 	switch {
 	case err != nil:
 		peer.Out = true // it may well be quarantined, so it counts

@@ -65,8 +65,8 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// recordOf reads the annotation; nil when there is none.
-func recordOf(n *corev1.Node) (*Record, error) {
+// RecordOf reads the node's record; nil when there is none.
+func RecordOf(n *corev1.Node) (*Record, error) {
 	text, ok := n.Annotations[conditions.AnnotationQuarantine]
 	if !ok {
 		return nil, nil
@@ -81,7 +81,7 @@ const (
 )
 
 func indexNode(object client.Object) []string {
-	record, err := recordOf(object.(*corev1.Node))
+	record, err := RecordOf(object.(*corev1.Node))
 	if err != nil {
 		return []string{anyRule} // it may well be quarantined, so it counts
 	}
@@ -98,7 +98,7 @@ func quarantinedBy(r *Record) []string {
 // observe gathers all that [Decide] needs.
 func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (Observation, error) {
 	o := Observation{Node: n}
-	o.Record, o.RecordErr = recordOf(n)
+	o.Record, o.RecordErr = RecordOf(n)
 	var err error
 	if o.Breaker, err = c.breaker.state(ctx, p); err != nil {
 		return o, err

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// change is one thing that a command is about to do.
+type change struct {
+	// says what, in the words of somebody who is about to do it.
+	says string
+	do   func(context.Context) error
+}
+
+// consent are the flags of a command that changes the cluster.
+type consent struct{ dryRun, yes bool }
+
+func (c *consent) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+}
+
+// apply says what will be done, asks, and does it. Without a terminal there is nobody to ask.
+func (c *consent) apply(cmd *cobra.Command, changes []change) error {
+	out := cmd.OutOrStdout()
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "There is nothing to do.")
+		return nil
+	}
+	for _, change := range changes {
+		fmt.Fprintln(out, change.says)
+	}
+	if c.dryRun {
+		return nil
+	}
+	if !c.yes {
+		if err := ask(cmd); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, change := range changes {
+		if err := change.do(cmd.Context()); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", change.says, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ask(cmd *cobra.Command) error {
+	file, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return errors.New("there is no terminal to ask at: say -y to do it, or --dry-run")
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
+	answer, err := bufio.NewReader(file).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+func quarantineCommand(c *target) *cobra.Command {
+	var agreed consent
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "quarantine NODE...",
+		Short: "Taint nodes until `kubectl pitcrew release`; their pods and jobs stay as they are",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return c.changeNodes(cmd, &agreed, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
+				return node.OrderQuarantine(n, reason, c.now().UTC())
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "no reason given", "`why`, for those who find the node tainted")
+	agreed.flags(cmd)
+	return cmd
+}
+
+func releaseCommand(c *target) *cobra.Command {
+	var agreed consent
+	cmd := &cobra.Command{
+		Use:   "release NODE...",
+		Short: "Remove our taint from nodes; it comes back only for a fault after the present ones have cleared",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return c.changeNodes(cmd, &agreed, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
+				return node.OrderRelease(n, c.now().UTC())
+			})
+		},
+	}
+	agreed.flags(cmd)
+	return cmd
+}
+
+// changeNodes changes each node if it is still as it was when the change was announced.
+func (c *target) changeNodes(cmd *cobra.Command, agreed *consent, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) error {
+	api, err := c.client()
+	if err != nil {
+		return err
+	}
+	var changes []change
+	for _, name := range names {
+		var before corev1.Node
+		if err := api.Get(cmd.Context(), client.ObjectKey{Name: name}, &before); err != nil {
+			return fmt.Errorf("get node %s: %w", name, err)
+		}
+		after, err := to(&before)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, change{
+			says: fmt.Sprintf("%s node %s: taints [%s] become [%s]", verb, name, taints(&before), taints(after)),
+			do:   func(ctx context.Context) error { return patch(ctx, api, &before, after) },
+		})
+	}
+	return agreed.apply(cmd, changes)
+}
+
+func patch(ctx context.Context, api client.Client, before, after *corev1.Node) error {
+	return api.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
+}
+
+func taints(n *corev1.Node) string {
+	var all []string
+	for _, t := range n.Spec.Taints {
+		all = append(all, t.ToString())
+	}
+	return strings.Join(all, " ")
+}

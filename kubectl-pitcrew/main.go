@@ -1,0 +1,68 @@
+// kubectl-pitcrew is the kubectl plugin for people: it shows what the remediator did and gives it a person's word.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// fieldOwner is who the API server says a change is by.
+const fieldOwner = "kubectl-pitcrew"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		stop()
+		os.Exit(1)
+	}
+}
+
+// target is where the commands work; the flags say which.
+type target struct {
+	rules     *clientcmd.ClientConfigLoadingRules
+	overrides clientcmd.ConfigOverrides
+	namespace string
+	now       func() time.Time
+}
+
+func newCommand() *cobra.Command {
+	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), now: time.Now}
+	root := &cobra.Command{
+		Use:           "kubectl-pitcrew",
+		Short:         "Show and steer what Pitcrew does about faulty nodes",
+		SilenceUsage:  true,
+		SilenceErrors: false,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pitcrew"},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.rules.ExplicitPath, "kubeconfig", "", "kubeconfig `file`")
+	flags.StringVar(&c.overrides.CurrentContext, "context", "", "`name` of the kubeconfig's context")
+	flags.StringVarP(&c.namespace, "namespace", "n", "pitcrew", "`namespace` that Pitcrew runs in")
+	root.AddCommand(
+		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c),
+		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(), uninstallCommand(c),
+	)
+	return root
+}
+
+func (c *target) client() (client.Client, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find a cluster: %w", err)
+	}
+	made, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return made, nil
+}

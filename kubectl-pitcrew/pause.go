@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func pauseCommand(c *target) *cobra.Command {
+	var agreed consent
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "pause",
+		Short: "Have the remediator say what it would do and do nothing, releases included",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return agreed.apply(cmd, []change{{
+				says: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
+				do: func(ctx context.Context) error {
+					pause := c.configMap(conditions.PauseConfigMap)
+					pause.Data = map[string]string{"reason": reason}
+					return api.Create(ctx, pause, client.FieldOwner(fieldOwner))
+				},
+			}})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "no reason given", "`why`, for those who wonder")
+	agreed.flags(cmd)
+	return cmd
+}
+
+func resumeCommand(c *target) *cobra.Command {
+	return c.deleting("resume", "End the pause", "Resume", conditions.PauseConfigMap)
+}
+
+func resetCommand(c *target) *cobra.Command {
+	return c.deleting("reset", "Close the breaker: new quarantines may begin again, within the budgets", "Reset the breaker", conditions.BreakerConfigMap)
+}
+
+// deleting is a command that deletes a ConfigMap of ours.
+func (c *target) deleting(use, short, verb, name string) *cobra.Command {
+	var agreed consent
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		api, err := c.client()
+		if err != nil {
+			return err
+		}
+		object := c.configMap(name)
+		err = api.Get(cmd.Context(), client.ObjectKeyFromObject(object), object)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get ConfigMap %s: %w", name, err)
+		}
+		if err != nil {
+			return agreed.apply(cmd, nil)
+		}
+		return agreed.apply(cmd, []change{{
+			says: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
+			do:   func(ctx context.Context) error { return client.IgnoreNotFound(api.Delete(ctx, object)) },
+		}})
+	}}
+	agreed.flags(cmd)
+	return cmd
+}
+
+func (c *target) configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name}}
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+
+const lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+
+// A person works through a quarantine with the built plugin, beside a running remediator.
+func TestAPersonSteersTheRemediator(t *testing.T) {
+	c := clustertest.Get(t)
+	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.Config("person", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.WriteKubeconfig("person", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := c.AddNodes(t.Context(), "hand", 2, func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	faulty, other := nodes[0], nodes[1]
+	p := person{t, c, kubeconfig}
+
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(policy, []byte(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 2}
+  rules: {gpu: {match: {condition: GPUXidError, repair: [Reboot]}}}
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	remediator, err := c.StartRemediator(t.Context(), "-policy", policy, "-leader-elect=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p.says("status", "none suspect or quarantined")
+	p.refused("pause")
+	p.does("pause", "--reason", "network work")
+	p.says("status", "PAUSED: nothing is done at all (network work)")
+	p.report(faulty)
+	p.refused("resume")
+	p.does("resume")
+	p.until("the node is quarantined", func() error {
+		if out := p.run("status"); !strings.Contains(out, faulty) || !strings.Contains(out, "quarantined") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	p.says("describe "+faulty, "it waits for a reboot")
+	p.says("describe "+other, "Record:   none")
+
+	p.refused("release " + faulty)
+	p.says("release --dry-run "+faulty, "Release node "+faulty)
+	p.taints(faulty, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=GPUXidError:NoSchedule")
+	p.does("release", faulty)
+	p.taints(faulty, "example.com/theirs:NoSchedule")
+	p.says("status", "released by a person")
+
+	p.does("quarantine", other, "--reason", "smells of smoke")
+	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")
+	p.says("status", "smells of smoke")
+	p.fails("quarantine -y "+other, "quarantined by hand already")
+	p.fails("release -y nowhere", "not found")
+
+	p.says("reset -y", "There is nothing to do")
+	// The remediator has looked at both nodes since and left them alone.
+	p.report(other)
+	p.until("the fault on top is dealt with", func() error { return p.tainted(other, "GPUXidError") })
+	p.taints(faulty, "example.com/theirs:NoSchedule")
+
+	// Outside the cluster it has no Deployment that could be deleted first.
+	remediator.Stop(10 * time.Second)
+	p.says("uninstall --dry-run", "Clean node "+other)
+	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=GPUXidError:NoSchedule")
+	p.does("uninstall")
+	for _, name := range nodes {
+		n := p.get(name)
+		for _, condition := range n.Status.Conditions {
+			if conditions.Ours(string(condition.Type)) {
+				t.Errorf("node %s still has condition %s", name, condition.Type)
+			}
+		}
+		if n.Annotations[conditions.AnnotationQuarantine] != "" || n.Labels[conditions.LabelStatus] != "" {
+			t.Errorf("node %s still has %v %v", name, n.Annotations, n.Labels)
+		}
+		p.taints(name, "example.com/theirs:NoSchedule")
+	}
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: "pitcrew"}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the namespace is still there: %v", err)
+	}
+	p.says("uninstall", "There is nothing to do")
+}
+
+func TestExplainAndValidate(t *testing.T) {
+	for _, test := range []struct{ args, want, fails string }{
+		{"explain 79", "Xid 79", ""},
+		{"explain xid 79", "Xid 79", ""},
+		{"explain sxid 20034", "SXid 20034", ""},
+		{"explain GPU", "", "is no Xid"},
+		{"policy validate ../manifests/policy.yaml", "ok: 0 rules act", ""},
+		{"policy validate pitcrew_test.go", "", "yaml: line "},
+	} {
+		cmd := newCommand()
+		var out strings.Builder
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs(strings.Fields(test.args))
+		err := cmd.ExecuteContext(t.Context())
+		if (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) || !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s: %v\n%s", test.args, err, out.String())
+		}
+	}
+}
+
+type person struct {
+	*testing.T
+	*cluster.Cluster
+	kubeconfig string
+}
+
+func (p person) Context() context.Context { return p.T.Context() }
+
+func (p person) exec(args ...string) (string, error) {
+	cmd := exec.CommandContext(p.Context(), filepath.Join(p.Root, "bin", "kubectl-pitcrew"), append([]string{"--kubeconfig", p.kubeconfig}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (p person) run(args ...string) string {
+	p.Helper()
+	out, err := p.exec(args...)
+	if err != nil {
+		p.Fatalf("%q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func (p person) says(args, want string) {
+	p.Helper()
+	if out := p.run(strings.Fields(args)...); !strings.Contains(out, want) {
+		p.Errorf("%s: no %q in\n%s", args, want, out)
+	}
+}
+
+// does runs a command for good.
+func (p person) does(args ...string) {
+	p.Helper()
+	p.run(append(args, "-y")...)
+}
+
+func (p person) fails(args, want string) {
+	p.Helper()
+	if out, err := p.exec(strings.Fields(args)...); err == nil || !strings.Contains(out, want) {
+		p.Errorf("%s: %v, no %q in\n%s", args, err, want, out)
+	}
+}
+
+// refused is a command that changes something, without a terminal and without a yes.
+func (p person) refused(args string) { p.Helper(); p.fails(args, "there is no terminal to ask at") }
+
+func (p person) get(name string) *corev1.Node {
+	p.Helper()
+	n := &corev1.Node{}
+	if err := p.Client.Get(p.Context(), client.ObjectKey{Name: name}, n); err != nil {
+		p.Fatal(err)
+	}
+	return n
+}
+
+func (p person) taints(name, want string) {
+	p.Helper()
+	if got := taints(p.get(name)); got != want {
+		p.Errorf("node %s has taints %q, want %q", name, got, want)
+	}
+}
+
+func (p person) tainted(name, value string) error {
+	p.Helper()
+	if got := taints(p.get(name)); !strings.Contains(got, "="+value+":") {
+		return fmt.Errorf("taints %q", got)
+	}
+	return nil
+}
+
+// report is what the Node Problem Detector reports of a lost GPU.
+func (p person) report(name string) {
+	p.Helper()
+	now := metav1.Now().Format(time.RFC3339)
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, lost, now, now)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := p.Client.Status().Patch(p.Context(), n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p person) until(what string, check func() error) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			p.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+// fromPreflight are the conditions that the remediator itself writes.
+var fromPreflight = []string{"PreflightFailed", "SlowNode"}
+
+func uninstallCommand(c *target) *cobra.Command {
+	var agreed consent
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove everything of Pitcrew from the cluster",
+		Long: `Remove everything of Pitcrew from the cluster: the remediator, its namespace and roles, and on every node our taints, record,
+labels and conditions. Labels that people set (skip, restart-on-node-fault) stay.
+
+Take our monitors out of the Node Problem Detector first, or it writes the conditions again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			changes, err := c.uninstall(cmd.Context(), api)
+			if err != nil {
+				return err
+			}
+			return agreed.apply(cmd, changes)
+		},
+	}
+	agreed.flags(cmd)
+	return cmd
+}
+
+// uninstall lists what there is to remove: first the remediator, for it would put back what is removed from under it.
+func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, error) {
+	var jobs batchv1.JobList
+	if err := api.List(ctx, &jobs, client.HasLabels{conditions.LabelRestarting}); err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+	if len(jobs.Items) > 0 {
+		return nil, fmt.Errorf("job %s/%s is being restarted and would stay suspended: wait for it", jobs.Items[0].Namespace, jobs.Items[0].Name)
+	}
+	changes, err := c.deletions(ctx, api,
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: node.Name}})
+	if err != nil {
+		return nil, err
+	}
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		changes = append(changes, strip(api, &nodes.Items[i])...)
+	}
+	rest, err := c.deletions(ctx, api,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: node.Name}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: node.Name}})
+	return append(changes, rest...), err
+}
+
+func (c *target) deletions(ctx context.Context, api client.Client, objects ...client.Object) ([]change, error) {
+	var changes []change
+	for _, object := range objects {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
+		err := api.Get(ctx, client.ObjectKeyFromObject(object), object)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get %s %s: %w", kind, object.GetName(), err)
+		}
+		if err != nil {
+			continue
+		}
+		changes = append(changes, change{
+			says: fmt.Sprintf("Delete %s %s", kind, object.GetName()),
+			do:   func(ctx context.Context) error { return deleted(ctx, api, object) },
+		})
+	}
+	return changes, nil
+}
+
+// deleted deletes an object with all that belongs to it, and returns when it is gone.
+func deleted(ctx context.Context, api client.Client, object client.Object) error {
+	if err := api.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		err := api.Get(ctx, client.ObjectKeyFromObject(object), object)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+}
+
+// strip removes what is ours from a node.
+func strip(api client.Client, n *corev1.Node) []change {
+	var changes []change
+	if after := node.Strip(n); !equality.Semantic.DeepEqual(n, after) {
+		changes = append(changes, change{
+			says: fmt.Sprintf("Clean node %s: taints [%s] become [%s]; record and labels go", n.Name, taints(n), taints(after)),
+			do:   func(ctx context.Context) error { return stripAgain(ctx, api, n.Name) },
+		})
+	}
+	var stale, deletes []string
+	for _, condition := range n.Status.Conditions {
+		if t := string(condition.Type); conditions.Ours(t) || slices.Contains(fromPreflight, t) {
+			stale = append(stale, t)
+			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
+		}
+	}
+	if len(stale) > 0 {
+		changes = append(changes, change{
+			says: fmt.Sprintf("Clean node %s: conditions %s go", n.Name, strings.Join(stale, ", ")),
+			do: func(ctx context.Context) error {
+				patch := `{"status":{"conditions":[` + strings.Join(deletes, ",") + `]}}`
+				return api.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}},
+					client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.FieldOwner(fieldOwner))
+			},
+		})
+	}
+	return changes
+}
+
+// stripAgain strips the node as it is by now: kubelets write to Nodes all the time, and the remediator may have until its end.
+func stripAgain(ctx context.Context, api client.Client, name string) error {
+	const attempts = 5
+	var errs []error
+	for range attempts {
+		var n corev1.Node
+		if err := api.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		err := patch(ctx, api, &n, node.Strip(&n))
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
