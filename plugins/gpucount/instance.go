@@ -50,7 +50,7 @@ func request(ctx context.Context, address, what, header string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return "", err
