@@ -95,6 +95,19 @@ func TestLinesWithinTheWindowAreOneEpisode(t *testing.T) {
 	}
 }
 
+func TestEachXidAndWhatIsRelayedAreEpisodesOfTheirOwn(t *testing.T) {
+	c := newClassifier(mustPatterns(t), 10*time.Minute)
+	a, b, relayed := said(0, "ml", "a", "xid"), said(1, "ml", "a", "xid"), said(2, "ml", "a", "xid")
+	a.Xid, b.Xid, relayed.Xid, relayed.Relayed = 31, 79, 31, true
+	var s episodes
+	for _, e := range []episode{a, b, relayed} {
+		s.add(e, c)
+	}
+	if diff := cmp.Diff(episodes{a, b, relayed}, s); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestWhatIsKeptIsBoundedAndTheWorstStays(t *testing.T) {
 	c := newClassifier(mustPatterns(t), 10*time.Minute)
 	var s episodes
