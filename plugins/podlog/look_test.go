@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -191,6 +192,21 @@ func TestTheStateForgetsLogsThatAreGone(t *testing.T) {
 	s, err := r.store.Update(func(*state) bool { return false })
 	if err != nil || len(s.Files) > 0 || s.Lost > 0 {
 		t.Errorf("%d logs, %d lost, %v", len(s.Files), s.Lost, err)
+	}
+}
+
+func TestTheStateIsBoundedThoughAFolderCannotBeRead(t *testing.T) {
+	l := look{reader: &reader{namespaces: namespaces{"*"}}, known: state{Files: map[string]cursor{}}, there: map[string]bool{"0": true}}
+	for i := range maxFiles {
+		l.known.Files[fmt.Sprint(i)] = cursor{Missed: true}
+	}
+	s := state{Files: maps.Clone(l.known.Files)}
+	if s.forgetFiles(&l); len(s.Files) != maxFiles {
+		t.Errorf("%d logs of %d", len(s.Files), maxFiles)
+	}
+	s.Files["new"] = cursor{}
+	if s.forgetFiles(&l); len(s.Files) != 2 {
+		t.Errorf("%d logs, want the one that is there and the new one", len(s.Files))
 	}
 }
 

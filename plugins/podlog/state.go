@@ -128,11 +128,13 @@ func (s *episodes) forget(of func(episode) bool, repair func(episode) conditions
 	*s = slices.Delete(*s, weakest, weakest+1)
 }
 
-// forgetFiles forgets the logs that are gone for two looks in a row. A run knows only of the namespaces that it watches.
+// forgetFiles forgets the logs that are gone for two looks in a row. A run knows only of the namespaces that it watches. A
+// look that could not read every folder forgets nothing unless the state grows too large.
 func (s *state) forgetFiles(l *look) (changed bool) {
+	sure := l.complete || len(s.Files) > maxFiles
 	for id, c := range l.known.Files {
 		there := l.there[id]
-		if s.Files[id] != c || !l.complete || !l.namespaces.has(c.Namespace) || there && !c.Missed {
+		if s.Files[id] != c || !sure || !l.namespaces.has(c.Namespace) || there && !c.Missed {
 			continue
 		}
 		changed = true
