@@ -38,7 +38,11 @@ func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer monitor.Stop()
+	defer func() {
+		// A monitor that has frozen after all could not be stopped otherwise.
+		frozen.Thaw()
+		monitor.Stop()
+	}()
 	until := func(want types.ConditionStatus, message string) {
 		t.Helper()
 		for deadline := time.After(20 * time.Second); ; {
