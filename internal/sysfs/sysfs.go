@@ -19,7 +19,8 @@ func Read(path string) (string, error) {
 	if err != nil {
 		return "", &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer unix.Close(fd)
+	// Nothing was written that closing could lose.
+	defer func() { _ = unix.Close(fd) }()
 	// An attribute is at most one page.
 	buf := make([]byte, 4096)
 	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -74,7 +75,7 @@ func parseChips(out string) (map[int][]int, error) {
 // Health, with -c Health Status.
 func parseHealth(out string) (health, code string, err error) {
 	v := values(out)
-	found := append(v["Health"], v["Health Status"]...)
+	found := slices.Concat(v["Health"], v["Health Status"])
 	if len(found) != 1 {
 		return "", "", fmt.Errorf("no health in %.80q", out)
 	}

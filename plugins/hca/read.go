@@ -305,13 +305,12 @@ func (p *port) readRoCE(root, dir string) error {
 			continue
 		}
 		p.GID = true
-		// EINVAL where the GID has no interface.
-		if p.Netdev, err = sysfs.Read(filepath.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i))); err != nil {
-			p.Netdev = ""
-			return nil
+		// EINVAL where the GID has no interface. And the interface may be in another network namespace: then nothing is
+		// known of it here.
+		p.Netdev, _ = sysfs.Read(filepath.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i)))
+		if p.Netdev != "" {
+			p.OperState, _ = sysfs.Read(filepath.Join(root, "class/net", filepath.Base(p.Netdev), "operstate"))
 		}
-		// The interface may be in another network namespace: then nothing is known of it here.
-		p.OperState, _ = sysfs.Read(filepath.Join(root, "class/net", filepath.Base(p.Netdev), "operstate"))
 		return nil
 	}
 	return nil

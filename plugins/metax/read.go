@@ -167,7 +167,7 @@ func (r *reader) follow(from uint64) (faults []fault, next uint64, err error) {
 	if err != nil {
 		return nil, from, err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	for {
 		rec, err := log.Next()
 		switch {

@@ -31,7 +31,7 @@ func tracking(ctx context.Context, address string) (clock, error) {
 	if err != nil {
 		return clock{}, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return clock{}, err

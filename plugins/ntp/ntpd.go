@@ -19,7 +19,7 @@ func (r *reader) askNTPd(ctx context.Context) (clock, error) {
 	if err != nil {
 		return clock{}, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return clock{}, err

@@ -27,7 +27,7 @@ func (r *reader) askTimesyncd(ctx context.Context) (clock, error) {
 	if err != nil {
 		return clock{}, fmt.Errorf("system bus %s: %w", r.bus, err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	var properties map[string]dbus.Variant
 	manager := conn.Object("org.freedesktop.timesync1", "/org/freedesktop/timesync1")
 	err = manager.CallWithContext(ctx, "org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, "org.freedesktop.timesync1.Manager").Store(&properties)

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -223,32 +223,40 @@ func TestTheUnitsOfAGPUNode(t *testing.T) {
 func TestAServiceThatDies(t *testing.T) {
 	n := newNode(t, map[string]string{"containerd.service": runs, "kubelet.service": runs}, "containerd.service", "kubelet.service")
 	n.until(fine)
-	var s snapshot
-	dump := strings.TrimPrefix(n.run("-dump"), "exit 0\n")
-	if err := json.Unmarshal([]byte(dump), &s); err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Units) == 0 {
-		t.Fatal("no unit in the dump")
-	}
-	children, err := os.ReadFile("/proc/" + n.pid + "/task/" + n.pid + "/children")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pid := range strings.FieldsSeq(string(children)) {
-		comm, err := os.ReadFile("/proc/" + pid + "/comm")
-		if err != nil || strings.TrimSpace(string(comm)) != "sleep" {
-			continue
-		}
-		var p int
-		if _, err := fmt.Sscan(pid, &p); err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(p, syscall.SIGKILL); err != nil {
+	// systemd calls a service active before it runs its program.
+	var pids []int
+	n.wait("both programs", func() bool {
+		pids = n.sleeping()
+		return len(pids) == 2
+	})
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n.until("exit 1\nInspect unit containerd.service: failed; unit kubelet.service: failed\n")
+}
+
+// sleeping returns systemd's children that run sleep.
+func (n *node) sleeping() (pids []int) {
+	n.t.Helper()
+	children, err := os.ReadFile("/proc/" + n.pid + "/task/" + n.pid + "/children")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for child := range strings.FieldsSeq(string(children)) {
+		// A child may be gone by now.
+		comm, err := os.ReadFile("/proc/" + child + "/comm")
+		if err != nil || strings.TrimSpace(string(comm)) != "sleep" {
+			continue
+		}
+		pid, err := strconv.Atoi(child)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
 }
 
 func TestNoSystemd(t *testing.T) {

@@ -27,7 +27,24 @@ func BuildIn(t *testing.T, folder string) string {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, folder).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
+	noticeSources(t)
 	return binary
+}
+
+// noticeSources looks at every source file of the plugin. `go test` sees only what the test itself links and opens: it
+// would answer from its cache after a change of the plugin's main package.
+func noticeSources(t *testing.T) {
+	t.Helper()
+	const files = `{{$d := .Dir}}{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", files, ".").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for file := range strings.FieldsSeq(string(out)) {
+		if _, err := os.Stat(file); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Run runs a plugin by hand and returns what NPD would get: "exit N" and stdout.
