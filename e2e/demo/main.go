@@ -62,7 +62,7 @@ func run(ctx context.Context, out io.Writer) (result string, err error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(out, "== Building what is missing: about 10 minutes on two cores the first time, seconds after that")
+	fmt.Fprintln(out, "== Building what is missing: about 12 minutes on two cores the first time, seconds after that")
 	if err := components.Build(ctx, out, root,
 		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
 		return "", err
