@@ -43,8 +43,6 @@ const (
 type Estimates struct {
 	// P is the probability that the node is slow: that it loses 5 % or more.
 	P []float64
-	// Drop is the share of the typical bandwidth that is lost, from 0 to 1.
-	Drop []float64
 	// Typical is the bandwidth of healthy pairs in GiB/s.
 	Typical float64
 	// Outlier is the share of tests that are slow for no fault of their ends.
@@ -70,17 +68,9 @@ func Estimate(g Graph) Estimates {
 		}
 	}
 	b.sum()
-	e := Estimates{P: make([]float64, len(g.Nodes)), Drop: make([]float64, len(g.Nodes)), Typical: math.Exp(b.mu), Outlier: b.outlier, x: make([]float64, len(g.Tests))}
-	for i := range g.Nodes {
-		q := b.state[i]
+	e := Estimates{P: make([]float64, len(g.Nodes)), Typical: math.Exp(b.mu), Outlier: b.outlier, x: make([]float64, len(g.Tests))}
+	for i, q := range b.state {
 		e.P[i] = 1 - q[healthy]
-		lost := 0.0
-		for s := 1; s < states; s++ {
-			lost += q[s] * (bins[s] + bins[s+1]) / 2
-		}
-		if e.P[i] > 0 {
-			e.Drop[i] = 1 - math.Exp(-lost/e.P[i])
-		}
 	}
 	for i, x := range g.logs() {
 		e.x[i] = x - b.mu

@@ -55,7 +55,7 @@ type Verdict struct {
 type Slow struct {
 	Node string  `json:"node"`
 	P    float64 `json:"p"`
-	// Drop is the share of bandwidth lost; 0 when only failures are known.
+	// Drop is the share of bandwidth lost, in the median of the tests against it; 0 when only failures are known.
 	Drop float64 `json:"drop"`
 	// Partners is how many healthy partners saw it slow.
 	Partners int `json:"partners"`
@@ -114,8 +114,10 @@ func (g Graph) fabric() string {
 
 // decision is about the nodes of a graph, by index.
 type decision struct {
-	slow    []bool
-	p, drop []float64
+	slow []bool
+	p    []float64
+	// lost is how much bandwidth each of the tests in against has lost, from 0 to 1.
+	lost [][]float64
 	// against are the healthy partners with which the node itself was slow, by its own report: nobody is convicted on
 	// the word of others. partners are all it was measured with.
 	against, partners []map[int]bool
@@ -123,12 +125,14 @@ type decision struct {
 
 func decide(g Graph, size int) decision {
 	n := len(g.Nodes)
-	d := decision{slow: make([]bool, n), p: make([]float64, n), drop: make([]float64, n), against: make([]map[int]bool, n), partners: make([]map[int]bool, n)}
+	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([]map[int]bool, n), partners: make([]map[int]bool, n)}
 	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
+	lost := func(int) float64 { return 0 }
 	if g.measured() {
 		e := Estimate(g)
-		d.p, d.drop = e.P, e.Drop
+		d.p = e.P
 		slowTest = func(k int) bool { return e.x[k] < -slowReading }
+		lost = func(k int) float64 { return 1 - math.Exp(e.x[k]) }
 	} else {
 		for i, slow := range Intersect(g, size) {
 			if slow {
@@ -148,9 +152,11 @@ func decide(g Graph, size int) decision {
 		}
 		if t.ByA && d.p[t.B] < doubt {
 			d.against[t.A][t.B] = true
+			d.lost[t.A] = append(d.lost[t.A], lost(k))
 		}
 		if t.ByB && d.p[t.A] < doubt {
 			d.against[t.B][t.A] = true
+			d.lost[t.B] = append(d.lost[t.B], lost(k))
 		}
 	}
 	for i := range g.Known {
@@ -193,7 +199,7 @@ func (v *Verdict) fill(g Graph, d decision) {
 	for i := range g.Known {
 		switch {
 		case d.slow[i]:
-			v.Slow = append(v.Slow, Slow{g.Nodes[i], round(d.p[i]), round(d.drop[i]), len(d.against[i])})
+			v.Slow = append(v.Slow, Slow{g.Nodes[i], round(d.p[i]), round(median(d.lost[i])), len(d.against[i])})
 		case d.p[i] > doubt:
 			for _, partner := range d.trusted(g, i) {
 				v.Retest = append(v.Retest, [2]string{g.Nodes[i], g.Nodes[partner]})

@@ -254,8 +254,12 @@ func TestKcoversSampleHasKcoversVerdict(t *testing.T) {
 		}
 		reports = append(reports, r)
 	}
-	if got := summary(Judge("r", reports, Options{})); got != " slow gpu-c failed gpu-d" {
-		t.Error(got)
+	v := Judge("r", reports, Options{})
+	if got := summary(v); got != " slow gpu-c failed gpu-d" {
+		t.Fatal(got)
+	}
+	if c := v.Slow[0]; c.Drop != 0.8 || c.Partners != 2 || c.P <= convict { // 600 ms instead of 120 ms, by a and b
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -1,0 +1,184 @@
+// Preflight is the init container that looks for bad nodes before a job begins: local checks first, then tests of pairs
+// of nodes, round by round. It writes one report; the remediator judges.
+//
+// It exits with 0 when the job may go on, 1 when this node is bad, 2 when it cannot tell: the job decides then, by its
+// podFailurePolicy for instance.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+// The exit codes.
+const (
+	goOn       = 0
+	nodeIsBad  = 1
+	cannotTell = 2
+)
+
+type options struct {
+	group    group
+	node     string
+	leaf     string
+	port     int
+	meet     time.Duration
+	rounds   int
+	adaptive int
+	least    float64
+
+	checks  []string
+	storage string
+
+	pair tester
+	out  string
+}
+
+// group is where this rank stands in its run.
+type group struct {
+	rank, size int
+	// leader is host:port of rank 0.
+	leader string
+}
+
+func main() { os.Exit(start()) }
+
+func start() int {
+	o, err := parse(os.Args[1:], os.Getenv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "preflight:", err)
+		return cannotTell
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	code, err := run(ctx, o)
+	if err != nil {
+		slog.Error("Preflight ends early", "err", err)
+	}
+	return code
+}
+
+// parse reads flags, and what they leave open from the environment that LeaderWorkerSet, Kubeflow and indexed Jobs set.
+func parse(args []string, env func(string) string) (options, error) {
+	first := func(names ...string) string {
+		for _, name := range names {
+			if v := env(name); v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	var o options
+	var rank, size, leader, peers, pattern, unit string
+	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
+	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "this `rank`, from 0")
+	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
+	f.StringVar(&leader, "leader", first("LWS_LEADER_ADDRESS", "PET_MASTER_ADDR", "MASTER_ADDR"), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
+	f.StringVar(&peers, "peers", "", "comma-separated `hosts` in the order of ranks, instead of -size and -leader")
+	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 meets the others")
+	f.DurationVar(&o.meet, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the others")
+	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
+	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
+	f.Float64Var(&o.least, "threshold", 0, "least good bandwidth in `GiB/s`; 0 compares the nodes with each other only")
+	f.StringVar(&o.node, "node", env("NODE_NAME"), "`name` of this node")
+	f.StringVar(&o.leaf, "leaf", env("TOPOLOGY"), "`name` of this node's rack or leaf switch")
+	f.Func("check", "a local check, a plugin for instance: exit 1 means that this node is bad; may be repeated", func(s string) error {
+		o.checks = append(o.checks, s)
+		return nil
+	})
+	f.StringVar(&o.storage, "storage", "", "`folder` of the job's storage that must hold what is written to it")
+	f.StringVar(&o.pair.command, "command", "", "`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and PREFLIGHT_ROUND; empty: TCP")
+	f.StringVar(&pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`, "`regexp` whose first group is the command's figure; the default is that of nccl-tests")
+	f.StringVar(&unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
+	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "limit of one pair test")
+	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
+	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if peers != "" {
+		hosts := strings.Split(peers, ",")
+		leader, size = hosts[0], strconv.Itoa(len(hosts))
+	}
+	var err error
+	if o.pair.figure, err = regexp.Compile(pattern); err != nil || o.pair.figure.NumSubexp() < 1 {
+		return o, fmt.Errorf("-bandwidth %q is no regexp with a group", pattern)
+	}
+	scale, ok := map[string]float64{"GiB/s": 1, "GB/s": 1e9 / (1 << 30), "Gb/s": 1e9 / 8 / (1 << 30)}[unit]
+	if !ok {
+		return o, fmt.Errorf("-unit %q is not GiB/s, GB/s or Gb/s", unit)
+	}
+	o.pair.scale = scale
+	return o, o.complete(rank, size, leader)
+}
+
+func (o *options) complete(rank, size, leader string) error {
+	var err error
+	if o.group.rank, err = strconv.Atoi(rank); err != nil {
+		return fmt.Errorf("-rank %q is no number", rank)
+	}
+	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > verdict.MaxSize {
+		return fmt.Errorf("-size %q is not from 1 to %d", size, verdict.MaxSize)
+	}
+	switch {
+	case o.group.rank < 0 || o.group.rank >= o.group.size:
+		return fmt.Errorf("-rank %d of -size %d", o.group.rank, o.group.size)
+	case leader == "":
+		return errors.New("-leader or -peers must say where rank 0 is")
+	case o.node == "":
+		return errors.New("-node, or NODE_NAME, must name this node")
+	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
+		return errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
+	}
+	o.group.leader = net.JoinHostPort(leader, strconv.Itoa(o.port))
+	return nil
+}
+
+func run(ctx context.Context, o options) (int, error) {
+	r := verdict.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.least}
+	r.GPU = check(ctx, o.checks)
+	r.Storage = store(o.storage)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	led := make(chan error, 1)
+	if o.group.rank == 0 {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(o.port))
+		if err != nil {
+			return cannotTell, fmt.Errorf("wait for the other ranks: %w", err)
+		}
+		go func() { led <- lead(ctx, l, o) }()
+	} else {
+		led <- nil
+	}
+	slow, err := follow(ctx, o, &r)
+	if err == nil {
+		// The leader stays until the last rank has heard how the run ended.
+		err = <-led
+	}
+	if r.RunID != "" {
+		if err := write(ctx, o, r); err != nil {
+			return cannotTell, err
+		}
+	}
+	switch {
+	case r.FailFast() || slow:
+		return nodeIsBad, err
+	case err != nil:
+		return cannotTell, err
+	}
+	return goOn, nil
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+// Rank 0 is where the ranks meet (ADR 10): every rank, 0 included, keeps one connection to it. Rank 0 mints the run id,
+// says who tests with whom, and hears the results; messages are JSON, one after the other.
+
+// hello is the first message of a rank.
+type hello struct {
+	Rank int
+	Node string
+	Leaf string
+	// Bad: a local check has failed, so the rank takes part in no test.
+	Bad bool
+	// Port is where it serves pair tests.
+	Port int
+}
+
+// order is a message of rank 0.
+type order struct {
+	// Run is the run id, in the first order.
+	Run string
+	// Test asks for a pair test in a round.
+	Test  bool
+	Round int
+	Peer  netip.AddrPort
+	// Serve: the peer connects to us.
+	Serve bool
+	// Done ends the run; Slow is what rank 0 thinks of this node.
+	Done, Slow bool
+}
+
+// result answers an order to test.
+type result struct {
+	Status    verdict.Status
+	Bandwidth float64
+}
+
+// member is a rank as rank 0 sees it.
+type member struct {
+	hello
+	conn net.Conn
+	in   *json.Decoder
+	addr netip.Addr
+	lost bool
+}
+
+func (m *member) send(o order) {
+	if m.lost {
+		return
+	}
+	if err := json.NewEncoder(m.conn).Encode(o); err != nil {
+		m.lose(err)
+	}
+}
+
+func (m *member) lose(err error) {
+	m.lost = true
+	slog.Warn("A rank is lost", "rank", m.Rank, "node", m.Node, "err", err)
+}
+
+// lead is rank 0's other half: it gathers the ranks and runs the rounds. Ranks that do not come are left out; the
+// remediator misses their reports.
+func lead(ctx context.Context, l net.Listener, o options) error {
+	members, err := gather(ctx, l, o)
+	if err != nil {
+		return err
+	}
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return fmt.Errorf("mint a run id: %w", err)
+	}
+	run := hex.EncodeToString(id[:])
+	var reports []verdict.Report
+	var leaf []string
+	for _, m := range members {
+		defer m.conn.Close()
+		m.send(order{Run: run})
+		r := verdict.Report{Size: o.group.size, Rank: m.Rank, Node: m.Node, IP: m.addr, Threshold: o.least}
+		if m.Bad {
+			r.GPU = verdict.Failed
+		}
+		reports, leaf = append(reports, r), append(leaf, m.Leaf)
+	}
+	if slices.Contains(leaf, "") {
+		leaf = nil
+	}
+	slog.Info("The ranks have met", "run", run, "ranks", len(members), "of", o.group.size)
+	rounds := schedule.Rounds(len(members), o.rounds, binary.BigEndian.Uint64(id[:]), leaf)
+	for round, pairs := range rounds {
+		test(members, reports, round, pairs, o)
+	}
+	for extra := range o.adaptive {
+		var pairs [][2]int
+		for _, p := range verdict.Next(reports) {
+			pairs = append(pairs, [2]int{byNode(members, p[0]), byNode(members, p[1])})
+		}
+		if len(pairs) == 0 {
+			break
+		}
+		test(members, reports, len(rounds)+extra, pairs, o)
+	}
+	v := verdict.Judge(run, reports, verdict.Options{})
+	for _, m := range members {
+		slow := slices.ContainsFunc(v.Slow, func(s verdict.Slow) bool { return s.Node == m.Node })
+		m.send(order{Done: true, Slow: slow})
+	}
+	slog.Info("The run is over", "run", run, "slow", v.Slow, "fabric", v.Fabric)
+	return nil
+}
+
+func byNode(members []*member, node string) int {
+	return slices.IndexFunc(members, func(m *member) bool { return m.Node == node })
+}
+
+// gather accepts each rank once, until all are there or time is up.
+func gather(ctx context.Context, l net.Listener, o options) ([]*member, error) {
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(ctx, o.meet)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	arrived := make(chan *member)
+	go func() {
+		defer close(arrived)
+		var reading sync.WaitGroup
+		for {
+			conn, err := l.Accept()
+			if err != nil { // closed
+				reading.Wait()
+				return
+			}
+			reading.Go(func() {
+				if m := greet(conn, o); m != nil {
+					select {
+					case arrived <- m:
+					case <-ctx.Done():
+						conn.Close()
+					}
+				}
+			})
+		}
+	}()
+	byRank := map[int]*member{}
+	for len(byRank) < o.group.size {
+		m, ok := <-arrived
+		if !ok {
+			break
+		}
+		if before := byRank[m.Rank]; before != nil { // its container has started again
+			before.conn.Close()
+		}
+		byRank[m.Rank] = m
+	}
+	if len(byRank) == 0 {
+		return nil, fmt.Errorf("no rank came within %s: %w", o.meet, context.Cause(ctx))
+	}
+	var members []*member
+	for _, m := range byRank {
+		members = append(members, m)
+	}
+	slices.SortFunc(members, func(a, b *member) int { return a.Rank - b.Rank })
+	return members, nil
+}
+
+// greet reads a rank's hello; nil when it is no rank of ours.
+func greet(conn net.Conn, o options) *member {
+	m := &member{conn: conn, in: json.NewDecoder(conn)}
+	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err == nil {
+		err = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	}
+	if err == nil {
+		err = m.in.Decode(&m.hello)
+	}
+	if err == nil && (m.Rank < 0 || m.Rank >= o.group.size || m.Port < 1 || m.Port > 65535) {
+		err = fmt.Errorf("rank %d, port %d", m.Rank, m.Port)
+	}
+	if err != nil {
+		slog.Warn("Somebody who is no rank has called", "from", conn.RemoteAddr(), "err", err)
+		conn.Close()
+		return nil
+	}
+	m.addr = remote.Addr().Unmap()
+	return m
+}
+
+// grace is what a result may take beyond the limit of its test.
+const grace = 15 * time.Second
+
+// test runs one round and adds its results to the reports. Pairs are indices of members.
+func test(members []*member, reports []verdict.Report, round int, pairs [][2]int, o options) {
+	var done sync.WaitGroup
+	for _, p := range pairs {
+		a, b := members[p[0]], members[p[1]]
+		if a.Bad || b.Bad || a.lost || b.lost {
+			continue
+		}
+		a.send(order{Test: true, Round: round, Peer: netip.AddrPortFrom(b.addr, uint16(b.Port)), Serve: true})
+		b.send(order{Test: true, Round: round, Peer: netip.AddrPortFrom(a.addr, uint16(a.Port))})
+		for _, i := range p {
+			done.Go(func() {
+				m := members[i]
+				var r result
+				err := m.conn.SetReadDeadline(time.Now().Add(o.pair.timeout + grace))
+				if err == nil {
+					err = m.in.Decode(&r)
+				}
+				if err != nil {
+					m.lose(err)
+					return
+				}
+				reports[i].Batches = append(reports[i].Batches, batch(round, m.addr, a.addr, b.addr, r))
+			})
+		}
+	}
+	done.Wait()
+}
+
+func batch(round int, self, a, b netip.Addr, r result) verdict.Batch {
+	if b.Less(a) {
+		a, b = b, a
+	}
+	return verdict.Batch{Index: round, Pair: [2]netip.Addr{a, b}, Self: self, Status: r.Status, Bandwidth: r.Bandwidth}
+}
+
+// follow is what every rank does: it meets rank 0, tests when told to, and fills its report.
+func follow(ctx context.Context, o options, r *verdict.Report) (slow bool, err error) {
+	served, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":0")
+	if err != nil {
+		return false, fmt.Errorf("serve pair tests: %w", err)
+	}
+	defer served.Close()
+	conn, err := dial(ctx, o.group.leader, o.meet)
+	if err != nil {
+		return false, fmt.Errorf("meet rank 0: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	if err != nil {
+		return false, fmt.Errorf("meet rank 0: %w", err)
+	}
+	r.IP = local.Addr().Unmap()
+	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
+	if err := out.Encode(hello{o.group.rank, o.node, o.leaf, r.FailFast(), served.Addr().(*net.TCPAddr).Port}); err != nil {
+		return false, fmt.Errorf("meet rank 0: %w", err)
+	}
+	for {
+		// Between orders the others may test, so there is no limit but the leader's own: its end closes the connection.
+		var next order
+		if err := in.Decode(&next); err != nil {
+			return false, fmt.Errorf("wait for rank 0: %w", err)
+		}
+		switch {
+		case next.Run != "":
+			r.RunID = next.Run
+		case next.Done:
+			return next.Slow, nil
+		case next.Test:
+			got := o.pair.test(ctx, served, r.IP, next)
+			r.Batches = append(r.Batches, batch(next.Round, r.IP, r.IP, next.Peer.Addr(), got))
+			if err := out.Encode(got); err != nil {
+				return false, fmt.Errorf("tell rank 0 a result: %w", err)
+			}
+		}
+	}
+}
+
+// dial tries until somebody answers: pods of a job do not start together, and names resolve late.
+func dial(ctx context.Context, address string, limit time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-again.C:
+		}
+	}
+}

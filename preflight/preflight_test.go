@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+func TestFlags(t *testing.T) {
+	tests := map[string]struct {
+		args  string
+		env   map[string]string
+		want  group
+		wrong string
+	}{
+		"flags":             {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
+		"peers":             {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
+		"an indexed Job":    {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
+		"LeaderWorkerSet":   {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
+		"Kubeflow":          {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"Kubeflow, elastic": {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"no rank":           {args: "-size 4 -leader a -node n", wrong: "-rank"},
+		"a rank too many":   {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
+		"no leader":         {args: "-rank 1 -size 4 -node n", wrong: "-leader"},
+		"no node":           {args: "-rank 1 -size 4 -leader a", wrong: "-node"},
+		"six rounds":        {args: "-rank 1 -size 4 -leader a -node n -rounds 6", wrong: "-rounds"},
+		"a regexp without":  {args: "-rank 1 -size 4 -leader a -node n -bandwidth x", wrong: "-bandwidth"},
+		"a unit of bytes":   {args: "-rank 1 -size 4 -leader a -node n -unit MB", wrong: "-unit"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(strings.Fields(tt.args), func(key string) string { return tt.env[key] })
+			if tt.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
+					t.Errorf("error %v, want one with %q", err, tt.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.group != tt.want {
+				t.Errorf("%+v, want %+v", o.group, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
+	// The last lines of nccl-tests' all_reduce_perf.
+	const out = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 42.9497 \n#\n"
+	for unit, want := range map[string]float64{"GiB/s": 42.9497, "GB/s": 40.0, "Gb/s": 5.0} {
+		o, err := parse([]string{"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-unit", unit}, func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := o.pair.read([]byte(out))
+		if err != nil || math.Abs(got-want) > 0.001 {
+			t.Errorf("%s: %g GiB/s, %v, want %g", unit, got, err, want)
+		}
+	}
+	tester := tester{figure: regexp.MustCompile(`bw=(\S+)`), scale: 1}
+	for out, want := range map[string]string{"nothing": "no figure", "bw=0": "figure is", "bw=NaN": "figure is", "bw=-1": "figure is", "bw=1e99": "figure is"} {
+		if got, err := tester.read([]byte(out)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %g, %v", out, got, err)
+		}
+	}
+}
+
+func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
+	for command, want := range map[string]result{
+		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {verdict.OK, 3},
+		`true`:       {verdict.Skip, 0},
+		`exit 3`:     {verdict.Fail, 0},
+		`sleep 1000`: {verdict.Fail, 0},
+	} {
+		tester := tester{command: command, figure: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
+		got := tester.test(t.Context(), nil, netip.MustParseAddr("10.0.0.1"), order{Round: 3, Serve: true, Peer: netip.MustParseAddrPort("10.0.0.2:1")})
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", command, got, want)
+		}
+	}
+}
+
+func TestLocalChecks(t *testing.T) {
+	tests := map[string]struct {
+		commands []string
+		want     verdict.Check
+	}{
+		"none":                    {nil, verdict.Skipped},
+		"all well":                {[]string{"true", "exit 0"}, verdict.Passed},
+		"one is bad":              {[]string{"true", "echo lost; exit 1"}, verdict.Failed},
+		"one cannot tell":         {[]string{"exit 2", "true"}, verdict.Skipped},
+		"bad beats cannot tell":   {[]string{"exit 2", "exit 1"}, verdict.Failed},
+		"one that does not exist": {[]string{"/no/such/plugin"}, verdict.Skipped},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := check(t.Context(), tt.commands); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestStorage(t *testing.T) {
+	folder := t.TempDir()
+	if got := store(folder); got != verdict.Passed {
+		t.Errorf("a good folder: %d", got)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if got := store(filepath.Join(folder, "gone")); got != verdict.Failed {
+		t.Errorf("no folder: %d", got)
+	}
+}
+
+func TestAStrangerDoesNotHoldUpTheMeeting(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	o := options{group: group{size: 2, leader: address}, meet: 20 * time.Second}
+	for _, talk := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, talk)
+	}
+	silent, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for rank := range 2 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, `{"Rank":%d,"Node":"n%d","Port":1}`, rank, rank)
+	}
+	members, err := gather(t.Context(), l, o)
+	if err != nil || len(members) != 2 || members[1].Node != "n1" {
+		t.Errorf("%+v, %v", members, err)
+	}
+}
+
+// namespaces makes n network namespaces on one bridge, 10.77.0.1 and on, in which every node sends at most rate, and
+// the slow one less. It needs root, as do the tests of the kernel log.
+func namespaces(t *testing.T, n, slow int, rate, slowRate string) []string {
+	t.Helper()
+	prefix := fmt.Sprintf("pf%d", os.Getpid()%100000)
+	command := func(ctx context.Context, line string) error {
+		words := strings.Fields(line)
+		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+		return nil
+	}
+	do := func(format string, args ...any) {
+		t.Helper()
+		if err := command(t.Context(), fmt.Sprintf(format, args...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The switch is a namespace of its own, so that the machine's network stays as it is.
+	hub := prefix + "hub"
+	names := []string{hub}
+	t.Cleanup(func() {
+		for _, name := range names {
+			//nolint:usetesting // the test's own context has ended by now
+			if err := command(context.Background(), "ip netns del "+name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	do("ip netns add %s", hub)
+	do("ip -n %s link add br0 type bridge", hub)
+	do("ip -n %s link set br0 up", hub)
+	for i := range n {
+		name := fmt.Sprintf("%sn%d", prefix, i)
+		do("ip netns add %s", name)
+		names = append(names, name)
+		do("ip -n %s link add eth0 type veth peer name port%d netns %s", name, i, hub)
+		do("ip -n %s link set port%d master br0 up", hub, i)
+		do("ip -n %s addr add 10.77.0.%d/24 dev eth0", name, i+1)
+		do("ip -n %s link set lo up", name)
+		do("ip -n %s link set eth0 up", name)
+		limit := rate
+		if i == slow {
+			limit = slowRate
+		}
+		do("ip netns exec %s tc qdisc add dev eth0 root tbf rate %s burst 256kb latency 50ms", name, limit)
+	}
+	return names[1:]
+}
+
+// Six processes on six network stacks, of which one sends at half of the rate: the whole program over the TCP test.
+func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
+	const n, slow = 6, 3
+	names := namespaces(t, n, slow, "400mbit", "200mbit")
+	folder := t.TempDir()
+	binary := filepath.Join(folder, "preflight")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	codes := make([]int, n)
+	logs := make([]bytes.Buffer, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", names[i], binary, "-rank", fmt.Sprint(i), "-size", fmt.Sprint(n),
+				"-leader", "10.77.0.1", "-node", fmt.Sprintf("node-%d", i), "-tcp-duration", "1s", "-check", "true", "-storage", folder, "-out", folder)
+			cmd.Env = append(os.Environ(), "POD_NAMESPACE=team", "WORKLOAD=train")
+			cmd.Stderr = &logs[i]
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if err != nil && !errors.As(err, &exit) {
+				t.Error(err)
+			}
+			codes[i] = cmd.ProcessState.ExitCode()
+		})
+	}
+	running.Wait()
+	var reports []verdict.Report
+	for i := range n {
+		data, err := os.ReadFile(filepath.Join(folder, "team", fmt.Sprintf("train-%d.json", i)))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, &logs[i])
+		}
+		r, err := verdict.ParseReport(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.RunID == "" || r.GPU != verdict.Passed || r.Storage != verdict.Passed || len(r.Batches) < 5 {
+			t.Errorf("report %+v", r)
+		}
+		reports = append(reports, r)
+	}
+	v := verdict.Judge(reports[0].RunID, reports, verdict.Options{})
+	if len(v.Slow) != 1 || v.Slow[0].Node != fmt.Sprintf("node-%d", slow) || math.Abs(v.Slow[0].Drop-0.5) > 0.1 || !v.Complete {
+		t.Errorf("%+v\n%s", v, &logs[0])
+	}
+	want := make([]int, n)
+	want[slow] = nodeIsBad
+	if diff := cmp.Diff(want, codes); diff != "" {
+		t.Errorf("exit codes: %s\n%s", diff, &logs[slow])
+	}
+}
+
+// A failed local check keeps a node out of the pair tests, and the others go on.
+func TestANodeThatFailsItsLocalCheckSaysSo(t *testing.T) {
+	const n, bad = 4, 2
+	names := namespaces(t, n, -1, "400mbit", "")
+	folder := t.TempDir()
+	binary := filepath.Join(folder, "preflight")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	codes := make([]int, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			check := "true"
+			if i == bad {
+				check = "echo 7 of 8 GPUs; exit 1"
+			}
+			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", names[i], binary, "-rank", fmt.Sprint(i), "-size", fmt.Sprint(n),
+				"-leader", "10.77.0.1", "-node", fmt.Sprintf("node-%d", i), "-tcp-duration", "100ms", "-check", check, "-out", folder)
+			cmd.Env = append(os.Environ(), "POD_NAMESPACE=team", "WORKLOAD=train")
+			_ = cmd.Run() // the code says it
+			codes[i] = cmd.ProcessState.ExitCode()
+		})
+	}
+	running.Wait()
+	if diff := cmp.Diff([]int{0, 0, nodeIsBad, 0}, codes); diff != "" {
+		t.Error(diff)
+	}
+	data, err := os.ReadFile(filepath.Join(folder, "team", fmt.Sprintf("train-%d.json", bad)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := verdict.ParseReport(data); err != nil || r.GPU != verdict.Failed || len(r.Batches) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestWithoutRank0NobodyCanTell(t *testing.T) {
+	o, err := parse([]string{"-rank", "1", "-size", "2", "-leader", "127.0.0.1", "-port", "1", "-node", "n", "-meet-timeout", "300ms"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, err := run(t.Context(), o); code != cannotTell || err == nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}

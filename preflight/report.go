@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+// write hands the report over: to a file of the host, or to the cluster as a ConfigMap. POD_NAMESPACE, POD_NAME and
+// WORKLOAD come from the pod's template.
+func write(ctx context.Context, o options, r verdict.Report) error {
+	namespace := os.Getenv("POD_NAMESPACE")
+	r.Workload = os.Getenv("WORKLOAD")
+	if o.out != "" {
+		return writeFile(o.out, namespace, r)
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	cluster, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return writeConfigMap(ctx, cluster, namespace, os.Getenv("POD_NAME"), r)
+}
+
+func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r verdict.Report) error {
+	pod, err := cluster.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get our own pod: %w", err)
+	}
+	cm, err := carrier.ConfigMap(pod, r)
+	if err != nil {
+		return err
+	}
+	// The name is ours alone: it follows from the run and the pod.
+	if _, err := cluster.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ConfigMap %s/%s: %w", namespace, cm.Name, err)
+	}
+	slog.Info("Wrote the report", "configMap", cm.Name, "run", r.RunID)
+	return nil
+}
+
+func writeFile(folder, namespace string, r verdict.Report) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	path := filepath.Join(folder, namespace, fmt.Sprintf("%s-%d.json", r.Workload, r.Rank))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	// A reader never sees half of it.
+	if err := os.WriteFile(path+".new", data, 0o644); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	slog.Info("Wrote the report", "path", path, "run", r.RunID)
+	return nil
+}

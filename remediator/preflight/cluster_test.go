@@ -1,0 +1,401 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+
+// patience is how long a test waits for what takes seconds.
+const patience = 2 * time.Minute
+
+// site is a namespace with a job of one pod on each of its nodes, and the admission policies in force.
+type site struct {
+	*testing.T
+	*cluster.Cluster
+	namespace string
+	pods      []corev1.Pod
+}
+
+func (s site) Context() context.Context { return s.T.Context() }
+
+func newSite(t *testing.T, namespace string, n int) site {
+	t.Helper()
+	s := site{t, clustertest.Get(t), namespace, nil}
+	s.must(s.AddNamespace(t.Context(), namespace, nil))
+	for _, args := range [][]string{
+		{"apply", "-k", s.Root + "/manifests/preflight"},
+		{"apply", "-k", s.Root + "/manifests/preflight/namespace", "-n", namespace},
+	} {
+		if out, err := s.Kubectl(t.Context(), args...); err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	if _, err := s.AddNodes(t.Context(), namespace, n, nil); err != nil {
+		t.Fatal(err)
+	}
+	// Every pod takes all GPUs of a node.
+	s.must(s.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: %s}
+spec:
+  completions: %[2]d
+  parallelism: %[2]d
+  completionMode: Indexed
+  template:
+    spec:
+      serviceAccountName: pitcrew-preflight
+      restartPolicy: Never
+      nodeSelector: {%s: %[1]s}
+      containers:
+      - name: train
+        image: train
+        resources: {limits: {nvidia.com/gpu: 8}}
+`, namespace, n, cluster.LabelPool)))
+	s.until("the job's pods are scheduled", func() error {
+		var pods corev1.PodList
+		if err := s.Client.List(s.Context(), &pods, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		s.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
+		if len(s.pods) != n {
+			return fmt.Errorf("%d of %d are", len(s.pods), n)
+		}
+		return nil
+	})
+	slices.SortFunc(s.pods, func(a, b corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
+	return s
+}
+
+func (s site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// until polls until check returns nil, or fails the test with what was wrong last.
+func (s site) until(what string, check func() error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// as is a client with a token that is bound to a pod, as the kubelet mounts it.
+func (s site) as(account string, pod *corev1.Pod) client.Client {
+	s.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+	}}
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: account}}
+	s.must(s.Client.SubResource("token").Create(s.Context(), sa, request))
+	cfg := rest.AnonymousClientConfig(s.Admin)
+	cfg.BearerToken = request.Status.Token
+	c, err := client.New(cfg, client.Options{Scheme: s.Client.Scheme(), Mapper: s.Client.RESTMapper()})
+	s.must(err)
+	return c
+}
+
+func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}) }
+
+// reports are those of a run in which each slow rank has half of the bandwidth.
+func (s site) reports(run string, slow ...int) []verdict.Report {
+	n := len(s.pods)
+	reports := make([]verdict.Report, n)
+	for i := range reports {
+		reports[i] = verdict.Report{RunID: run, Size: n, Rank: i, Node: s.pods[i].Spec.NodeName, IP: address(i), GPU: verdict.Passed, Storage: verdict.Passed}
+	}
+	for index, pairs := range schedule.Rounds(n, schedule.MaxRounds, 1, nil) {
+		for _, p := range pairs {
+			gibps := 100.0
+			if slices.Contains(slow, p[0]) || slices.Contains(slow, p[1]) {
+				gibps = 50
+			}
+			pair := [2]netip.Addr{address(min(p[0], p[1])), address(max(p[0], p[1]))}
+			for _, i := range p {
+				reports[i].Batches = append(reports[i].Batches, verdict.Batch{Index: index, Pair: pair, Self: address(i), Bandwidth: gibps})
+			}
+		}
+	}
+	return reports
+}
+
+func (s site) file(reports []verdict.Report) {
+	s.Helper()
+	for _, r := range reports {
+		pod := &s.pods[r.Rank]
+		cm, err := carrier.ConfigMap(pod, r)
+		s.must(err)
+		s.must(s.as("pitcrew-preflight", pod).Create(s.Context(), cm))
+	}
+}
+
+// start runs the built remediator under its own account, with the shipped roles and a policy for SlowNode.
+func (s site) start(args ...string) *cluster.Process {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), "policy.yaml")
+	s.must(os.WriteFile(path, fmt.Appendf(nil, `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 3}
+  rules:
+    slow-node:
+      match: {condition: SlowNode, repair: [Inspect], nodeSelector: {%s: %s}}
+      taint: {effect: PreferNoSchedule}
+      unknownAfter: 168h
+`, cluster.LabelPool, s.namespace), 0o644))
+	p, err := s.StartRemediator(s.Context(), append([]string{"-policy", path, "-leader-elect=false", "-preflight-namespaces", s.namespace}, args...)...)
+	s.must(err)
+	s.Cleanup(func() {
+		p.Stop(10 * time.Second)
+		if log := p.Log(); s.Failed() || strings.Contains(log, "is forbidden") || strings.Contains(log, "panic") {
+			s.Errorf("log of the remediator:\n%s", log)
+		}
+	})
+	return p
+}
+
+// says waits for a condition of a node and returns it.
+func (s site) says(node, conditionType string, status corev1.ConditionStatus) corev1.NodeCondition {
+	s.Helper()
+	var found corev1.NodeCondition
+	s.until(fmt.Sprintf("%s of %s is %s", conditionType, node, status), func() error {
+		n := s.node(node)
+		c, stands := condition(n, conditionType)
+		if !stands || c.Status != status {
+			return fmt.Errorf("conditions %+v", n.Status.Conditions)
+		}
+		found = c
+		return nil
+	})
+	return found
+}
+
+func (s site) node(name string) *corev1.Node {
+	s.Helper()
+	n := &corev1.Node{}
+	s.must(s.Client.Get(s.Context(), client.ObjectKey{Name: name}, n))
+	return n
+}
+
+// hears waits for an Event in the site's namespace.
+func (s site) hears(reason string, words ...string) {
+	s.Helper()
+	s.until("Event "+reason, func() error {
+		var list eventsv1.EventList
+		if err := s.Client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
+			return err
+		}
+		var heard []string
+		for _, e := range list.Items {
+			if e.Reason == reason && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Note, w) }) {
+				return nil
+			}
+			heard = append(heard, e.Reason+": "+e.Note)
+		}
+		return fmt.Errorf("heard %q", heard)
+	})
+}
+
+func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
+	s := newSite(t, "sixty-four", 64)
+	reports := s.reports("first", 17)
+	reports[40].GPU, reports[40].Batches = verdict.Failed, nil
+	p := s.start()
+	s.file(reports)
+
+	slow := s.pods[17].Spec.NodeName
+	found := s.says(slow, conditions.SlowNode, corev1.ConditionTrue)
+	if want := "Inspect node: suspected slow by run sixty-four/first, drop 0.50, seen by 5 partners"; found.Message != want {
+		t.Errorf("message %q, want %q", found.Message, want)
+	}
+	if c := s.says(s.pods[40].Spec.NodeName, conditions.PreflightFailed, corev1.ConditionTrue); c.Message != "Inspect node: gpu check failed by run sixty-four/first" {
+		t.Errorf("message %q", c.Message)
+	}
+	s.hears(Verdict, "64 of 64 reported", "slow: "+slow, "failed: "+s.pods[40].Spec.NodeName)
+	s.until("the slow node is avoided", func() error {
+		for _, taint := range s.node(slow).Spec.Taints {
+			if taint.ToString() == "pitcrew.dev/unhealthy=SlowNode:PreferNoSchedule" {
+				return nil
+			}
+		}
+		return fmt.Errorf("taints %v", s.node(slow).Spec.Taints)
+	})
+	for i, pod := range s.pods {
+		for _, v := range conditions.Verdicts {
+			if c, stands := condition(s.node(pod.Spec.NodeName), v.Type); stands && i != 17 && i != 40 {
+				t.Errorf("node %s: %+v", pod.Spec.NodeName, c)
+			}
+		}
+	}
+
+	// Another process reads the same reports and changes nothing. That it has read them shows in what it does with a
+	// node that has lost its condition.
+	p.Stop(10 * time.Second)
+	before := s.node(slow)
+	failed := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.pods[40].Spec.NodeName}}
+	s.must(s.Client.Status().Patch(t.Context(), failed, client.RawPatch(types.StrategicMergePatchType,
+		[]byte(`{"status":{"conditions":[{"$patch":"delete","type":"PreflightFailed"}]}}`))))
+	s.start()
+	s.says(failed.Name, conditions.PreflightFailed, corev1.ConditionTrue)
+	after, _ := condition(s.node(slow), conditions.SlowNode)
+	if was, _ := condition(before, conditions.SlowNode); was != after {
+		t.Errorf("after a restart %+v, before %+v", after, was)
+	}
+
+	// The second preflight of the same pods is another run, and clean.
+	s.file(s.reports("second"))
+	s.says(slow, conditions.SlowNode, corev1.ConditionFalse)
+	s.says(failed.Name, conditions.PreflightFailed, corev1.ConditionFalse)
+}
+
+func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
+	s := newSite(t, "refused", 8)
+	s.start("-preflight-trusted-namespaces", "refused", "-preflight-report-collection-timeout", "20s")
+	reports := s.reports("r", 2)
+	// Two ranks' reports are worthless: one has another size, one is none at all.
+	reports[6].Size = 12
+	pod := &s.pods[7]
+	broken, err := carrier.ConfigMap(pod, reports[7])
+	s.must(err)
+	broken.Data[carrier.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
+	s.must(s.as("pitcrew-preflight", pod).Create(t.Context(), broken))
+	s.file(reports[:7])
+
+	s.hears(Refused, "NaN")
+	s.hears(Refused, "workload_size 12, but the run has 8")
+	// The run ends by timeout, with a verdict from what arrived. An admin's run confirms it at once.
+	found := s.says(s.pods[2].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue)
+	if !strings.HasPrefix(found.Message, "Inspect node: confirmed slow by run refused/r") {
+		t.Errorf("message %q", found.Message)
+	}
+	s.hears(Incomplete, "6 of 8 reported", "suspects that did not report: "+s.pods[6].Spec.NodeName+", "+s.pods[7].Spec.NodeName)
+}
+
+func TestAReportComesFromTheNodeThatItNames(t *testing.T) {
+	s := newSite(t, "admission", 2)
+	reports := s.reports("r")
+	own, err := carrier.ConfigMap(&s.pods[0], reports[0])
+	s.must(err)
+	other, err := carrier.ConfigMap(&s.pods[1], reports[1])
+	s.must(err)
+	reporter := s.as("pitcrew-preflight", &s.pods[0])
+
+	// The policies take a moment to be in force.
+	s.until("a report for another node is refused", func() error {
+		switch err := reporter.Create(s.Context(), other.DeepCopy()); {
+		case err == nil:
+			s.must(s.Client.Delete(s.Context(), other.DeepCopy()))
+			return errors.New("it was admitted")
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+			return nil
+		default:
+			return err
+		}
+	})
+	if err := s.Client.Create(t.Context(), other.DeepCopy()); err == nil {
+		t.Error("a report without a pod was admitted")
+	}
+	s.must(reporter.Create(t.Context(), own))
+	if err := reporter.Create(t.Context(), own.DeepCopy()); err == nil {
+		t.Error("one report was created twice")
+	}
+	for name, change := range map[string]func(*corev1.ConfigMap){
+		"its node":  func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightNode] = "x" },
+		"its label": func(cm *corev1.ConfigMap) { delete(cm.Labels, conditions.LabelPreflight) },
+		"its run":   func(cm *corev1.ConfigMap) { cm.Labels[conditions.LabelPreflightRun] = "x" },
+	} {
+		cm := own.DeepCopy()
+		change(cm)
+		if err := s.Client.Update(t.Context(), cm); err == nil {
+			t.Errorf("an update of %s was admitted", name)
+		}
+	}
+	free := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "no-report"}}
+	s.must(s.Client.Create(t.Context(), free))
+}
+
+func TestNPDPatchesItsOwnNodeOnly(t *testing.T) {
+	s := newSite(t, "own-node", 2)
+	s.must(s.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: node-problem-detector, namespace: %[1]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: npd-%[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-problem-detector}
+subjects: [{kind: ServiceAccount, name: node-problem-detector, namespace: %[1]s}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: npd, namespace: %[1]s}
+spec:
+  serviceAccountName: node-problem-detector
+  nodeName: %[2]s
+  containers: [{name: npd, image: npd}]
+`, s.namespace, s.pods[0].Spec.NodeName)))
+	var pod corev1.Pod
+	s.must(s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "npd"}, &pod))
+	npd := s.as("node-problem-detector", &pod)
+	patch := func(node string) error {
+		return npd.Status().Patch(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.StrategicMergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"x","message":"`+node+`"}]}}`)))
+	}
+	s.until("another node's status is refused", func() error {
+		switch err := patch(s.pods[1].Spec.NodeName); {
+		case err == nil:
+			return errors.New("it was admitted")
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+			if !strings.Contains(err.Error(), "its own node only") {
+				return err // the role is not in force yet
+			}
+			return nil
+		default:
+			return err
+		}
+	})
+	s.must(patch(s.pods[0].Spec.NodeName))
+}
