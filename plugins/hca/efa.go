@@ -58,15 +58,9 @@ func (r *reader) efa() efa {
 			e.MissingModules = append(e.MissingModules, module)
 		}
 	}
-	if r.memlock == nil {
-		limit, err := memlock(r.procfs)
-		if err != nil {
-			e.Err = err.Error()
-			return e
-		}
-		r.memlock = &limit
+	if e.Memlock, err = memlock(r.procfs); err != nil {
+		e.Err = err.Error()
 	}
-	e.Memlock = *r.memlock
 	return e
 }
 

@@ -28,8 +28,10 @@ type node struct {
 }
 
 // newNode has two InfiniBand adapters, mlx5_0 and mlx5_1, an hour after the boot.
-func newNode(t *testing.T) *node {
-	n := &node{t: t, binary: npdtest.Build(t), dir: t.TempDir()}
+func newNode(t *testing.T) *node { return newNodeOf(t, npdtest.Build(t)) }
+
+func newNodeOf(t *testing.T, binary string) *node {
+	n := &node{t: t, binary: binary, dir: t.TempDir()}
 	n.write("proc/sys/kernel/random/boot_id", "first")
 	n.write("sys/class/net/lo/operstate", "unknown")
 	n.write("kmsg", "")
@@ -184,9 +186,10 @@ func TestCountersThatGrow(t *testing.T) {
 		"too many symbol errors":         {"symbol_error", []int{0, 60, 121}, "exit 1\nInspect hca mlx5_1 port 1: too many symbol errors within the last hour\n"},
 		"the peer is slow, not worth it": {"../hw_counters/rnr_nak_retry_err", []int{0, 5}, fine},
 	}
+	binary := npdtest.Build(t)
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
+			n := newNodeOf(t, binary)
 			for _, value := range test.values {
 				n.counter("mlx5_1", test.counter, value)
 				n.later(time.Minute)

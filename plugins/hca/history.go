@@ -49,9 +49,9 @@ func (h *history) heard(modules map[string]string, next uint64) (changed bool) {
 			h.Modules[address], changed = event, true
 		}
 	}
-	// Writing down how far the log was read can wait until something was in it: reading it twice does no harm.
-	if changed {
-		h.Next = next
+	// Not every record is worth a write: reading some of them twice does no harm.
+	if changed || next-h.Next >= 256 {
+		h.Next, changed = next, true
 	}
 	return changed
 }

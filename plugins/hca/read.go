@@ -94,9 +94,9 @@ type reader struct {
 	flaps         int
 
 	store *npd.Store[history]
-	// memlock is read once per run: it takes a walk over all processes.
-	memlock *uint64
-	log     *kmsg.Reader
+	log   *kmsg.Reader
+	// fabric is what was seen of EFA, with the counters: it takes a walk over the PCI bus and all processes.
+	fabric *efa
 }
 
 // usesDriver: ibv_devinfo opens the devices; a read of sysfs is answered by the kernel.
@@ -131,7 +131,11 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unshared = err.Error()
 	}
 	s.Gone = r.gone(s.Devices, s.History)
-	s.EFA = r.efa()
+	if r.fabric == nil || counters {
+		e := r.efa()
+		r.fabric = &e
+	}
+	s.EFA = *r.fabric
 	return s, nil
 }
 
