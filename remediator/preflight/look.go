@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -42,6 +43,8 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []
 			c.refuse(ctx, key.Namespace, f, fmt.Sprintf("the run has %d reports already", maxCandidates))
 		default:
 			if l, err = c.first(ctx, cm); err != nil {
+				maps.Copy(seen, known) // the next look goes on from here
+				c.known[key] = seen
 				return nil, false, err
 			}
 		}
