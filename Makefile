@@ -16,6 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
+	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
 test: components nft bin/debian ## every test, including those against a real control plane and a real NPD
@@ -43,6 +44,8 @@ fuzz: ## fuzz every parser, FUZZTIME each
 
 bench: components ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
+	go run ./bench/xid
+	go run ./bench/podlog
 
 clean: ## remove what was built
 	rm -rf bin
