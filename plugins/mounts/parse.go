@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -17,7 +18,16 @@ type mount struct {
 	// both; the kernel, which gives up writing to a broken disk (errors=remount-ro), only the latter.
 	ReadOnly      bool `json:"readOnly"`
 	SuperReadOnly bool `json:"superReadOnly"`
+	// Layers says where an overlay keeps what is written to it.
+	Layers string `json:"layers,omitempty"`
 }
+
+// ofContainer tells whether this is the root of a container, as containerd, Docker and CRI-O make them.
+func (m mount) ofContainer() bool {
+	return m.Point == "/" && m.Type == "overlay" && runtimeDir.MatchString(m.Layers)
+}
+
+var runtimeDir = regexp.MustCompile(`containerd|docker|containers/storage`)
 
 // parseMount reads one line.
 func parseMount(line string) (mount, error) {
@@ -26,11 +36,18 @@ func parseMount(line string) (mount, error) {
 	if dash < 6 || len(fields) < dash+4 {
 		return mount{}, fmt.Errorf("malformed mountinfo line %.200q", line)
 	}
-	return mount{
+	super := strings.Split(fields[dash+3], ",")
+	m := mount{
 		Point: unescape(fields[4]), Device: fields[2], Type: fields[dash+1], Source: unescape(fields[dash+2]),
 		ReadOnly:      slices.Contains(strings.Split(fields[5], ","), "ro"),
-		SuperReadOnly: slices.Contains(strings.Split(fields[dash+3], ","), "ro"),
-	}, nil
+		SuperReadOnly: slices.Contains(super, "ro"),
+	}
+	for _, option := range super {
+		if layers, found := strings.CutPrefix(option, "upperdir="); found {
+			m.Layers = unescape(layers)
+		}
+	}
+	return m, nil
 }
 
 // unescape undoes the kernel's octal escapes of space, tab, newline and backslash.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,9 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	}
 	if len(s.Mounts) == 0 {
 		return snapshot{}, fmt.Errorf("no mount in %s", file)
+	}
+	if slices.ContainsFunc(s.Mounts, mount.ofContainer) {
+		return snapshot{}, fmt.Errorf("%s is a container's: use the host's PID namespace, or mount its proc and say where with -procfs", file)
 	}
 	s.Paths = r.paths()
 	for i := range s.Paths {
