@@ -52,6 +52,10 @@ const (
 // PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
 const PauseConfigMap = "pitcrew-pause"
 
+// EvidenceConfigMap begins the names of the ConfigMaps, in Pitcrew's namespace, that keep what each node's conditions were
+// when it was quarantined; the node's name follows.
+const EvidenceConfigMap = "pitcrew-evidence-"
+
 // BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
 const BreakerConfigMap = "pitcrew-breaker"
 

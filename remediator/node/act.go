@@ -19,18 +19,12 @@ import (
 // acting once.
 func (c *Controller) act(ctx context.Context, n *corev1.Node, d Decision, started time.Time) error {
 	c.say(ctx, n, d.Blocked)
-	if err := c.setBreaker(ctx, d); err != nil {
-		return err
-	}
-	if d.State == nil {
+	if !d.changes(n) {
 		return nil
 	}
 	after := n.DeepCopy()
 	d.State.apply(after)
-	if equality.Semantic.DeepEqual(n, after) {
-		return nil
-	}
-	if err := c.write(ctx, n, after, d.State.Record); err != nil {
+	if err := c.write(ctx, n, after); err != nil {
 		return err
 	}
 	c.tell(ctx, after, d, started)
@@ -81,21 +75,38 @@ func lockedPatch(before *corev1.Node) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
-// write patches the node; in a dry run the write is only remembered.
-func (c *Controller) write(ctx context.Context, before, after *corev1.Node, record *Record) error {
-	if !c.dryRun {
-		if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(Name)); err != nil {
-			return fmt.Errorf("patch node %s: %w", before.Name, err)
-		}
+// write patches the node; in a dry run it is enough that the decision is remembered.
+func (c *Controller) write(ctx context.Context, before, after *corev1.Node) error {
+	if c.dryRun {
+		return nil
 	}
-	c.memory.remember(before, record)
+	if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(Name)); err != nil {
+		c.memory.unwritten(before.Name)
+		return fmt.Errorf("patch node %s: %w", before.Name, err)
+	}
 	return nil
+}
+
+// changes tells whether the node is to be written.
+func (d Decision) changes(n *corev1.Node) bool {
+	if d.State == nil {
+		return false
+	}
+	after := n.DeepCopy()
+	d.State.apply(after)
+	return !equality.Semantic.DeepEqual(n, after)
 }
 
 // tell writes the Events and metrics of a decision that stands.
 func (c *Controller) tell(ctx context.Context, n *corev1.Node, d Decision, started time.Time) {
 	for _, e := range d.Events {
 		c.event(ctx, n, e)
+		if !c.dryRun && (e.Reason == NodeQuarantined || e.Reason == QuarantineUpgraded) {
+			// The quarantine stands; that its evidence is lost is no reason to decide again.
+			if err := c.keep(ctx, n, d.State.Record.ID, e.Message); err != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "The evidence is lost")
+			}
+		}
 		switch e.Reason {
 		case NodeQuarantined:
 			c.metrics.decision.Observe(c.now().Sub(started).Seconds())

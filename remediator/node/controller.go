@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,9 @@ const Name = "pitcrew-remediator"
 const (
 	// reread is how soon a conflicting write is decided anew: the cache needs a moment to show what it conflicted with.
 	reread = 20 * time.Millisecond
+	// writers is how many nodes are written at the same time: an API server answers one request in some 10 ms, and a burst
+	// of a thousand faults must not wait for a thousand answers in a row.
+	writers = 16
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
 )
@@ -55,10 +59,12 @@ type Options struct {
 // Controller reconciles Nodes.
 type Controller struct {
 	client    client.Client
+	reader    client.Reader // of what the cache does not hold
 	elected   <-chan struct{}
 	policy    *policy.File
 	breaker   breaker
-	summaries map[string]summary // of Reconcile alone
+	deciding  sync.Mutex // guards breaker and summaries
+	summaries map[string]summary
 	namespace string
 	dryRun    bool
 	events    events.EventRecorder
@@ -72,6 +78,7 @@ type Controller struct {
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	c := &Controller{
 		client:    mgr.GetClient(),
+		reader:    mgr.GetAPIReader(),
 		elected:   mgr.Elected(),
 		policy:    o.Policy,
 		namespace: o.Namespace,
@@ -102,8 +109,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.everyNode)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.everyNode))).
 		WithOptions(controller.Options{
-			// One at a time: two nodes decided side by side would both take the last place under a budget.
-			MaxConcurrentReconciles: 1,
+			// Only the writes and the looks at jobs are concurrent, see Controller.decide.
+			MaxConcurrentReconciles: writers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
 		}).
 		Complete(c)
@@ -128,20 +135,16 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var n corev1.Node
 	if err := c.client.Get(ctx, req.NamespacedName, &n); err != nil {
 		if apierrors.IsNotFound(err) {
-			c.memory.forget(req.Name)
-			delete(c.summaries, req.Name)
+			c.forget(req.Name)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
-	c.memory.recall(&n)
-	p := c.policy.Policy()
-	observation, err := c.observe(ctx, p, &n)
+	started := c.now().UTC()
+	decision, err := c.decide(ctx, &n, started)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	started := c.now().UTC()
-	decision := Decide(p, observation, started)
 	switch err := c.act(ctx, &n, decision, started); {
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: reread}, nil
@@ -151,4 +154,32 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: decision.RequeueAfter}, c.restartJobs(ctx, &n, decision)
+}
+
+// decide decides one node at a time, and takes the place under the budgets before the write is under way: two nodes decided
+// side by side would both take the last one. n becomes what it is by our own writes.
+func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) (Decision, error) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	c.memory.recall(n)
+	p := c.policy.Policy()
+	observation, err := c.observe(ctx, p, n)
+	if err != nil {
+		return Decision{}, err
+	}
+	d := Decide(p, observation, now)
+	if err := c.setBreaker(ctx, d); err != nil {
+		return Decision{}, err
+	}
+	if d.changes(n) {
+		c.memory.remember(n, d.State.Record)
+	}
+	return d, nil
+}
+
+func (c *Controller) forget(name string) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	c.memory.forget(name)
+	delete(c.summaries, name)
 }

@@ -197,6 +197,7 @@ func (d *decider) broken() string {
 	}
 	if d.now.Before(next) {
 		d.wake(next)
+		d.wake(d.now.Add(retryBlocked)) // a person may close it
 		return "the breaker is open"
 	}
 	return ""

@@ -18,7 +18,7 @@ type memory struct {
 	dryRun  bool
 }
 
-// written is the record that was written over a version of a node.
+// written is the record that was written over a version of a node, or is being written.
 type written struct {
 	record *Record
 	uid    types.UID
@@ -29,6 +29,14 @@ func (m *memory) remember(before *corev1.Node, record *Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.written[before.Name] = written{record, before.UID, before.ResourceVersion}
+}
+
+// unwritten drops a write that was refused. Should an earlier one stand that the cache does not show yet, then what is decided
+// next is decided on an old version, and refused as well.
+func (m *memory) unwritten(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.written, node)
 }
 
 // recall changes a node as the cache shows it into the node as it was written. A write only succeeds on the version it was

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+// rewrite changes a policy file in place, as a mounted ConfigMap changes.
+func (tm team) rewrite(path, old, new string) {
+	tm.Helper()
+	text := read(tm.T, path)
+	if !strings.Contains(text, old) {
+		tm.Fatalf("no %q in\n%s", old, text)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(text, old, new, 1)), 0o644); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
+	tm := newTeam(t, "observe", 1, nil)
+	name := tm.nodes[0]
+	policy := tm.policy(1, "restartJobs: true")
+	tm.rewrite(policy, "mode: enforce", "mode: observe")
+	address := freeAddress(t)
+	tm.start(policy, alone, "-metrics-bind-address", address)
+	tm.says(name, "True", ecc)
+	n, r := tm.becomes(name, node.Suspect)
+	tm.hears(n.UID, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu ("+ecc+"); observed only, else tainted "+ourTaint+" and its jobs restarted")
+	if taints(n) != "" {
+		t.Errorf("taints %q", taints(n))
+	}
+
+	tm.rewrite(policy, "mode: observe", "mode: enforced")
+	tm.until("the broken policy shows", func() error {
+		if !strings.Contains(scrape(t, address), "pitcrew_policy_valid 0") {
+			return errStill
+		}
+		return nil
+	})
+	tm.until("it is said", func() error {
+		for _, e := range tm.events("") {
+			if strings.Contains(e, "PolicyInvalid") && strings.Contains(e, "line 5: spec.mode") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%q", tm.events(""))
+	})
+	if taints(tm.get(name)) != "" {
+		t.Error("a broken policy acts")
+	}
+
+	tm.rewrite(policy, "mode: enforced", "mode: enforce")
+	_, now := tm.becomes(name, node.Quarantined)
+	if now.ID != r.ID || !now.Causes[0].FirstSeen.Equal(r.Causes[0].FirstSeen) {
+		t.Errorf("switched on, it began again: %s, before %s", now, r)
+	}
+}
+
+func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
+	tm := newTeam(t, "breaker", 3, nil)
+	stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.BreakerConfigMap}}
+	policy := tm.policy(3)
+	tm.rewrite(policy, "  rules:", "  breaker: {maxNodes: 1, window: 1h, coolDown: 1h, pace: 1h}\n  rules:")
+	first := tm.start(policy, alone)
+	tm.says(tm.nodes[0], "True", lost)
+	tm.becomes(tm.nodes[0], node.Quarantined)
+	tm.says(tm.nodes[1], "True", lost)
+	n, _ := tm.becomes(tm.nodes[1], node.Suspect)
+	tm.hears(n.UID, "1 quarantines began within 1h0m0s: the breaker opens")
+	tm.until("the breaker is stored", func() error {
+		if err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
+			return err
+		}
+		if !strings.Contains(stored.Data["state"], "openedAt") {
+			return fmt.Errorf("%v", stored.Data)
+		}
+		return nil
+	})
+	first.Kill()
+	tm.start(policy, alone)
+	tm.says(tm.nodes[2], "True", lost)
+	n, _ = tm.becomes(tm.nodes[2], node.Suspect)
+	tm.hears(n.UID, "but the breaker is open")
+	// A person closes it and widens the policy.
+	tm.rewrite(policy, "maxNodes: 1, window", "maxNodes: 3, window")
+	if err := tm.Client.Delete(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	tm.becomes(tm.nodes[1], node.Quarantined)
+	tm.becomes(tm.nodes[2], node.Quarantined)
+}
