@@ -26,36 +26,28 @@ var healths = map[string]conditions.Repair{
 
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "Ascend NPUs are as expected"}
-	found := func(repair conditions.Repair, subject, text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: text})
-	}
-	unread := func(subject, why string) {
-		result.Unread = append(result.Unread, npd.Unread{Subject: subject, Why: why})
-	}
 	if s.PCIErr != "" {
-		unread("PCI bus", s.PCIErr)
+		result.NotRead("PCI bus", s.PCIErr)
 	}
 	if len(s.PCI) == 0 && l.Count == 0 && s.Most == 0 {
 		result.Healthy = "no Ascend NPU here"
 		return result
 	}
 	if slices.Contains(s.Only, "card") {
-		l.number(s, found, unread)
+		l.number(s, &result)
 	}
 	for _, err := range s.Tools.Errs {
-		unread("npu-smi", err)
+		result.NotRead("npu-smi", err)
 	}
 	for _, n := range s.Tools.NPUs {
-		l.npu(n, found, unread)
+		l.npu(n, &result)
 	}
-	if s.Unshared != "" {
-		found(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
-	}
+	result.Unshared(s.Unshared)
 	return result
 }
 
 // number judges how many NPUs there are. A list that was not understood lacks none.
-func (l *limits) number(s snapshot, found func(conditions.Repair, string, string), unread func(string, string)) {
+func (l *limits) number(s snapshot, result *npd.Result) {
 	expected, there := l.Count, len(s.Tools.NPUs)
 	if expected == 0 {
 		expected = s.Most
@@ -63,36 +55,36 @@ func (l *limits) number(s snapshot, found func(conditions.Repair, string, string
 	switch {
 	case there >= expected || len(s.PCI) > 0 && !s.Tools.Listed:
 		if there == 0 && s.Tools.Listed {
-			unread("npu", "npu-smi lists none of those on the PCI bus")
+			result.NotRead("npu", "npu-smi lists none of those on the PCI bus")
 		}
-	case l.Count > 0 && s.Most < l.Count && s.Boot.Uptime < l.plugin.Grace:
-		unread("npu", "fewer than expected, but the node has only just booted")
 	default:
-		found(conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
+		// One that was there in this boot has come up already.
+		booting := s.Boot.Uptime < l.plugin.Grace && s.Most < expected
+		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
 	}
 }
 
-func (l *limits) npu(n npu, found func(conditions.Repair, string, string), unread func(string, string)) {
+func (l *limits) npu(n npu, result *npd.Result) {
 	subject := fmt.Sprintf("npu %d", n.ID)
 	if repair, sick := healths[n.Health]; sick {
 		text := "health " + n.Health
 		if n.Code != "" {
 			text += ", error code " + n.Code
 		}
-		found(repair, subject, text)
+		result.Found(repair, subject, text)
 	}
 	if n.Health == "UNKNOWN" {
-		unread(subject, "health UNKNOWN: it is not there or not started")
+		result.NotRead(subject, "health UNKNOWN: it is not there or not started")
 	}
 	if n.Pages != nil && *n.Pages >= l.Pages {
-		found(conditions.Replace, subject, fmt.Sprintf("%d or more isolated pages", l.Pages))
+		result.Found(conditions.Replace, subject, fmt.Sprintf("%d or more isolated pages", l.Pages))
 	}
 	for _, chip := range slices.Sorted(maps.Keys(n.Links)) {
 		if n.Links[chip] == "DOWN" {
-			found(conditions.Inspect, subject, fmt.Sprintf("network link of chip %d is DOWN", chip))
+			result.Found(conditions.Inspect, subject, fmt.Sprintf("network link of chip %d is DOWN", chip))
 		}
 	}
 	if len(n.Errs) > 0 {
-		unread(subject, strings.Join(n.Errs, ", "))
+		result.NotRead(subject, strings.Join(n.Errs, ", "))
 	}
 }

@@ -61,14 +61,14 @@ func parseDevinfo(out string) devinfo {
 func (v *verdict) tool(d devinfo) {
 	v.result.Healthy = "ports are as expected"
 	if d.Err != "" {
-		v.unread("ibv_devinfo", d.Err)
+		v.result.NotRead("ibv_devinfo", d.Err)
 	}
 	for _, p := range d.Ports {
 		subject := subject(p.Device, p.Port)
 		switch {
 		case len(v.Names) > 0 && !v.Names.has(p.Device, p.Port):
 		case p.State == "":
-			v.unread(subject, "ibv_devinfo shows no state")
+			v.result.NotRead(subject, "ibv_devinfo shows no state")
 		case p.State != "PORT_ACTIVE":
 			v.absent(subject, fmt.Sprintf("state %s, expected PORT_ACTIVE", p.State))
 		}

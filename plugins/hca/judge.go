@@ -50,7 +50,7 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	v.count()
 	for _, d := range s.Devices {
 		if d.Err != "" {
-			v.unread("hca "+d.Name, d.Err)
+			v.result.NotRead("hca "+d.Name, d.Err)
 		}
 		for _, p := range d.Ports {
 			v.port(d, p)
@@ -58,19 +58,17 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	}
 	for _, g := range s.Gone {
 		if g.Bound {
-			v.unread(subject(g.Device, g.Port), "its PCI device is there but it is not: in another network namespace, or its RDMA driver is unloaded")
+			v.result.NotRead(subject(g.Device, g.Port), "its PCI device is there but it is not: in another network namespace, or its RDMA driver is unloaded")
 		} else {
-			v.add(conditions.Inspect, subject(g.Device, g.Port), "gone")
+			v.result.Found(conditions.Inspect, subject(g.Device, g.Port), "gone")
 		}
 	}
 	v.missing()
 	v.efa()
 	if s.Unread != "" {
-		v.add(conditions.Monitor, "kernel log", "not read: "+s.Unread)
+		v.result.Found(conditions.Monitor, "kernel log", "not read: "+s.Unread)
 	}
-	if s.Unshared != "" {
-		v.add(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
-	}
+	v.result.Unshared(s.Unshared)
 	v.result.Healthy = "ports are as expected"
 	if len(s.Devices) == 0 {
 		v.result.Healthy = "no InfiniBand, RoCE or EFA adapter here"
@@ -102,32 +100,20 @@ type verdict struct {
 	result npd.Result
 }
 
-func (v *verdict) add(repair conditions.Repair, subject, text string) {
-	v.result.Findings = append(v.result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: text})
-}
-
-func (v *verdict) unread(subject, why string) {
-	v.result.Unread = append(v.result.Unread, npd.Unread{Subject: subject, Why: why})
-}
-
 // absent adds a finding of absence, which a node that is still starting may have.
 func (v *verdict) absent(subject, text string) {
-	if v.booting {
-		v.unread(subject, text+", but the node has only just booted")
-		return
-	}
-	v.add(conditions.Inspect, subject, text)
+	v.result.Absent(v.booting, conditions.Inspect, subject, text)
 }
 
 func (v *verdict) port(d device, p port) {
 	subject := subject(d.Name, p.Number)
 	if p.Err != "" {
-		v.unread(subject, p.Err)
+		v.result.NotRead(subject, p.Err)
 		return
 	}
 	rec := v.s.History.Ports[key(d.Name, p.Number)]
 	if rec.Flapped {
-		v.add(conditions.Inspect, subject, "went down and up again and again")
+		v.result.Found(conditions.Inspect, subject, "went down and up again and again")
 	}
 	if p.up() {
 		v.upPort(subject, d, p, rec)
@@ -135,7 +121,7 @@ func (v *verdict) port(d device, p port) {
 		v.downPort(subject, d, p, rec)
 	}
 	if p.CounterErr != "" {
-		v.add(conditions.Monitor, subject, "counters not read: "+p.CounterErr)
+		v.result.Found(conditions.Monitor, subject, "counters not read: "+p.CounterErr)
 	}
 	for _, rule := range counterRules {
 		c := rec.Counters[rule.name()]
@@ -145,9 +131,9 @@ func (v *verdict) port(d device, p port) {
 		}
 		switch {
 		case c.Since(v.s.Boot.Uptime-growthWindow) > limit:
-			v.add(rule.repair, subject, rule.text)
+			v.result.Found(rule.repair, subject, rule.text)
 		case rule.full > 0 && c.Last >= rule.full:
-			v.unread(subject, rule.name()+" is at its largest value, so that growth cannot be seen: reset it")
+			v.result.NotRead(subject, rule.name()+" is at its largest value, so that growth cannot be seen: reset it")
 		}
 	}
 }
@@ -169,7 +155,7 @@ func (v *verdict) downPort(subject string, d device, p port, rec record) {
 	}
 	switch {
 	case rec.EverUp:
-		v.add(conditions.Inspect, subject, text)
+		v.result.Found(conditions.Inspect, subject, text)
 	case v.Names.has(d.Name, p.Number):
 		v.absent(subject, text)
 	case v.short:
@@ -201,36 +187,36 @@ func (v *verdict) peers(of device, p port) (up, all int) {
 
 func (v *verdict) upPort(subject string, d device, p port, rec record) {
 	if event := v.s.History.Modules[d.Address]; strings.HasPrefix(event, "Cable error") {
-		v.add(conditions.Monitor, subject, event)
+		v.result.Found(conditions.Monitor, subject, event)
 	}
 	switch p.Phys {
 	case "LinkUp":
 	case "LinkErrorRecovery":
-		v.add(conditions.Monitor, subject, "recovers from link errors")
+		v.result.Found(conditions.Monitor, subject, "recovers from link errors")
 	default:
-		v.add(conditions.Inspect, subject, fmt.Sprintf("physical state %s, expected LinkUp", p.Phys))
+		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("physical state %s, expected LinkUp", p.Phys))
 	}
 	asked := v.short || v.Count == unset && (len(v.Names) == 0 || v.Names.has(d.Name, p.Number))
 	switch {
 	case asked && v.Rate > 0 && p.Rate < v.Rate:
-		v.add(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, expected %g", p.Rate, v.Rate))
+		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, expected %g", p.Rate, v.Rate))
 	case p.Rate < rec.Rate:
-		v.add(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, was %g", p.Rate, rec.Rate))
+		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("rate %g Gb/s, was %g", p.Rate, rec.Rate))
 	default:
 		if best := v.peerRate(d, p); p.Rate < best {
-			v.add(conditions.Monitor, subject, fmt.Sprintf("rate %g Gb/s, most ports of its kind have %g", p.Rate, best))
+			v.result.Found(conditions.Monitor, subject, fmt.Sprintf("rate %g Gb/s, most ports of its kind have %g", p.Rate, best))
 		}
 	}
 	if asked && v.Link != "" && p.Link != v.Link {
-		v.add(conditions.Inspect, subject, fmt.Sprintf("link layer %s, expected %s", p.Link, v.Link))
+		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("link layer %s, expected %s", p.Link, v.Link))
 	}
 	if p.Link == "Ethernet" && !p.GID {
-		v.add(conditions.Inspect, subject, "no GID, so that RoCE cannot address it")
+		v.result.Found(conditions.Inspect, subject, "no GID, so that RoCE cannot address it")
 	}
 	switch p.OperState {
 	case "", "up", "unknown":
 	default:
-		v.add(conditions.Inspect, subject, fmt.Sprintf("network interface %s is %s", p.Netdev, p.OperState))
+		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("network interface %s is %s", p.Netdev, p.OperState))
 	}
 }
 
@@ -287,7 +273,7 @@ func (v *verdict) count() {
 		v.short = true
 		v.absent("hca ports", fmt.Sprintf("%d of %d expected ports are ACTIVE%s", good, v.Count, v.terms()))
 	case v.Count == unset && len(v.Names) == 0 && ports > 0 && everUp == 0:
-		v.unread("hca ports", "none was ever ACTIVE in this boot; say with -expect, -count or -profile what should be")
+		v.result.NotRead("hca ports", "none was ever ACTIVE in this boot; say with -expect, -count or -profile what should be")
 	}
 }
 
@@ -308,7 +294,7 @@ const memlockNeeded = 16 << 30
 func (v *verdict) efa() {
 	e := v.s.EFA
 	if e.Err != "" && len(e.Devices) > 0 {
-		v.add(conditions.Monitor, "efa", "not all was read: "+e.Err)
+		v.result.Found(conditions.Monitor, "efa", "not all was read: "+e.Err)
 	}
 	if v.EFA != unset && len(e.Devices) != v.EFA {
 		v.absent("efa", fmt.Sprintf("%d EFA devices on the PCI bus, expected %d", len(e.Devices), v.EFA))
@@ -320,12 +306,12 @@ func (v *verdict) efa() {
 		v.absent("efa "+address, "no RDMA device")
 	}
 	if rdma := len(e.Devices) - len(e.Bare); e.Verbs < rdma {
-		v.add(conditions.Monitor, "efa", fmt.Sprintf("%d uverbs devices for %d RDMA devices", e.Verbs, rdma))
+		v.result.Found(conditions.Monitor, "efa", fmt.Sprintf("%d uverbs devices for %d RDMA devices", e.Verbs, rdma))
 	}
 	if len(e.MissingModules) > 0 {
-		v.add(conditions.Monitor, "efa", "kernel modules not loaded: "+strings.Join(e.MissingModules, " "))
+		v.result.Found(conditions.Monitor, "efa", "kernel modules not loaded: "+strings.Join(e.MissingModules, " "))
 	}
 	if e.Err == "" && e.Memlock < memlockNeeded {
-		v.add(conditions.Monitor, "efa", "containers may lock less than 16 GiB of memory")
+		v.result.Found(conditions.Monitor, "efa", "containers may lock less than 16 GiB of memory")
 	}
 }

@@ -52,47 +52,36 @@ func (f fault) subject() string { return "gpu " + f.Address }
 
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "MetaX GPUs are as expected"}
-	found := func(repair conditions.Repair, subject, text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: text})
-	}
-	unread := func(subject, why string) {
-		result.Unread = append(result.Unread, npd.Unread{Subject: subject, Why: why})
-	}
 	if len(s.PCI) == 0 && l.Count == 0 {
 		result.Healthy = "no MetaX GPU here"
 	}
-	switch {
-	case len(s.PCI) >= l.Count:
-	case s.Boot.Uptime < l.plugin.Grace:
-		unread("gpu", "fewer than expected on the PCI bus, but the node has only just booted")
-	default:
-		found(conditions.Reboot, "gpu", fmt.Sprintf("%d of %d expected on the PCI bus", len(s.PCI), l.Count))
+	if len(s.PCI) < l.Count {
+		text := fmt.Sprintf("%d of %d expected on the PCI bus", len(s.PCI), l.Count)
+		result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Reboot, "gpu", text)
 	}
 	if s.PCIErr != "" {
-		unread("PCI bus", s.PCIErr)
+		result.NotRead("PCI bus", s.PCIErr)
 	}
 	if len(s.PCI) > 0 {
-		l.tool(s, found, unread)
+		l.tool(s, &result)
 	}
 	for _, f := range s.Faults {
 		text := f.Text
 		if f.Injected {
 			text += " (injected)"
 		}
-		found(conditions.Inspect, f.subject(), text)
+		result.Found(conditions.Inspect, f.subject(), text)
 	}
 	if s.Unread != "" && len(s.PCI) > 0 {
-		unread("kernel log", s.Unread)
+		result.NotRead("kernel log", s.Unread)
 	}
-	if s.Unshared != "" {
-		found(conditions.Monitor, "state", "not kept between runs: "+s.Unshared)
-	}
+	result.Unshared(s.Unshared)
 	return result
 }
 
-func (l *limits) tool(s snapshot, found func(conditions.Repair, string, string), unread func(string, string)) {
+func (l *limits) tool(s snapshot, result *npd.Result) {
 	for _, err := range s.Tool.Errs {
-		unread("mx-smi", err)
+		result.NotRead("mx-smi", err)
 	}
 	for _, g := range s.Tool.GPUs {
 		subject := "gpu " + g.Address
@@ -100,21 +89,21 @@ func (l *limits) tool(s snapshot, found func(conditions.Repair, string, string),
 			subject = "gpu #" + g.Index
 		}
 		if g.State != available {
-			found(conditions.Reboot, subject, g.State)
+			result.Found(conditions.Reboot, subject, g.State)
 			continue
 		}
 		if g.Hotspot != nil && *g.Hotspot >= l.Hotspot {
-			found(conditions.Inspect, subject, fmt.Sprintf("hotspot at %g C or more", l.Hotspot))
+			result.Found(conditions.Inspect, subject, fmt.Sprintf("hotspot at %g C or more", l.Hotspot))
 		}
 		if g.RetiredPages != nil && l.Pages.exceeded(*g.RetiredPages) {
-			found(conditions.Replace, subject, fmt.Sprintf("double-bit retired pages %s", l.Pages))
+			result.Found(conditions.Replace, subject, fmt.Sprintf("double-bit retired pages %s", l.Pages))
 		}
 		for _, err := range g.Errs {
-			unread(subject, err)
+			result.NotRead(subject, err)
 		}
 	}
 	// Only a list that was understood may lack a GPU.
 	if n := len(s.Tool.GPUs); n < len(s.PCI) && (n > 0 || len(s.Tool.Errs) == 0) {
-		found(conditions.Reboot, "gpu", fmt.Sprintf("mx-smi lists %d of %d on the PCI bus", n, len(s.PCI)))
+		result.Found(conditions.Reboot, "gpu", fmt.Sprintf("mx-smi lists %d of %d on the PCI bus", n, len(s.PCI)))
 	}
 }

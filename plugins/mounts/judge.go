@@ -22,17 +22,15 @@ var diskTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "mounts are as expected"}
 	found := func(repair conditions.Repair, subject, text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: "mount " + subject, Text: text})
+		result.Found(repair, "mount "+subject, text)
 	}
 	for _, p := range s.Paths {
 		m := cover(s.Mounts, p.Path)
 		switch {
 		case m == nil:
-			result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: "no mount covers it"})
-		case p.Point && m.Point != p.Path && s.Boot.Uptime < l.plugin.Grace:
-			result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: "not mounted, but the node has only just booted"})
+			result.NotRead("mount "+p.Path, "no mount covers it")
 		case p.Point && m.Point != p.Path:
-			found(conditions.Inspect, p.Path, "not mounted")
+			result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Inspect, "mount "+p.Path, "not mounted")
 		case m.ReadOnly:
 			found(conditions.Inspect, p.Path, "read-only")
 		case m.SuperReadOnly:
@@ -64,7 +62,7 @@ func (l *limits) room(p path, result *npd.Result, found func(conditions.Repair, 
 		if why == "" {
 			why = "its room is not known without -root"
 		}
-		result.Unread = append(result.Unread, npd.Unread{Subject: "mount " + p.Path, Why: why})
+		result.NotRead("mount "+p.Path, why)
 	case asked && p.Room.Free < l.Free:
 		found(conditions.Inspect, p.Path, fmt.Sprintf("less than %g percent of space free", l.Free))
 	case asked && p.Room.Inodes < l.Inodes:

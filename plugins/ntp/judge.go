@@ -19,19 +19,10 @@ type limits struct {
 // daemon whose server died goes on to show the last one.
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "clock is synchronised"}
-	if s.Unshared != "" {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared})
-	}
-	found := func(text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Inspect, Subject: "clock", Text: text})
-	}
-	// absent is a finding that a node that is still starting may have.
+	result.Unshared(s.Unshared)
+	found := func(text string) { result.Found(conditions.Inspect, "clock", text) }
 	absent := func(text string) {
-		if s.Boot.Uptime < l.plugin.Grace {
-			result.Unread = append(result.Unread, npd.Unread{Subject: "clock", Why: text + ", but the node has only just booted"})
-			return
-		}
-		found(text)
+		result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Inspect, "clock", text)
 	}
 	c := s.Clock
 	if c == nil {
@@ -54,9 +45,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 		found(fmt.Sprintf("may be wrong by more than %s by %s", l.Error, c.Daemon))
 	}
 	if s.Kernel.Err == "" && !s.Kernel.Synchronised {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "kernel clock", Text: "marked as not synchronised, although " + c.Daemon + " answers",
-		})
+		result.Found(conditions.Monitor, "kernel clock", "marked as not synchronised, although "+c.Daemon+" answers")
 	}
 	return result
 }
@@ -70,7 +59,7 @@ func noDaemon(s snapshot, result *npd.Result, absent func(string)) {
 	case s.Before != "":
 		absent(s.Before + " does not answer any more")
 	case s.Kernel.Err != "":
-		result.Unread = append(result.Unread, npd.Unread{Subject: "clock", Why: "no time daemon answers, and " + s.Kernel.Err})
+		result.NotRead("clock", "no time daemon answers, and "+s.Kernel.Err)
 	case !s.Kernel.Synchronised:
 		absent("no time daemon answers, and the kernel's clock is not synchronised")
 	default:
