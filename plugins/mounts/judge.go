@@ -21,9 +21,6 @@ var diskTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
 
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "mounts are as expected"}
-	found := func(repair conditions.Repair, subject, text string) {
-		result.Found(repair, "mount "+subject, text)
-	}
 	for _, p := range s.Paths {
 		m := cover(s.Mounts, p.Path)
 		switch {
@@ -32,11 +29,11 @@ func (l *limits) judge(s snapshot) npd.Result {
 		case p.Point && m.Point != p.Path:
 			result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Inspect, "mount "+p.Path, "not mounted")
 		case m.ReadOnly:
-			found(conditions.Inspect, p.Path, "read-only")
+			result.Found(conditions.Inspect, "mount "+p.Path, "read-only")
 		case m.SuperReadOnly:
-			found(conditions.Inspect, p.Path, "made read-only by the kernel")
+			result.Found(conditions.Inspect, "mount "+p.Path, "made read-only by the kernel")
 		}
-		l.room(p, &result, found)
+		l.room(p, &result)
 	}
 	for _, m := range gaveUp(s.Mounts, s.Paths) {
 		repair := conditions.Inspect
@@ -44,19 +41,19 @@ func (l *limits) judge(s snapshot) npd.Result {
 			// A volume's disk is not the node's.
 			repair = conditions.Monitor
 		}
-		found(repair, m.Point, "made read-only by the kernel")
+		result.Found(repair, "mount "+m.Point, "made read-only by the kernel")
 	}
 	if n := len(s.Malformed); n > 0 {
-		found(conditions.Monitor, "table", "not all lines were understood: "+s.Malformed[0])
+		result.Found(conditions.Monitor, "mount table", "not all lines were understood: "+s.Malformed[0])
 	}
 	return result
 }
 
-func (l *limits) room(p path, result *npd.Result, found func(conditions.Repair, string, string)) {
+func (l *limits) room(p path, result *npd.Result) {
 	asked := l.Free > 0 || l.Inodes > 0
 	switch {
 	case p.Broken:
-		found(conditions.Inspect, p.Path, p.Err)
+		result.Found(conditions.Inspect, "mount "+p.Path, p.Err)
 	case asked && p.Room == nil:
 		why := p.Err
 		if why == "" {
@@ -64,9 +61,9 @@ func (l *limits) room(p path, result *npd.Result, found func(conditions.Repair, 
 		}
 		result.NotRead("mount "+p.Path, why)
 	case asked && p.Room.Free < l.Free:
-		found(conditions.Inspect, p.Path, fmt.Sprintf("less than %g percent of space free", l.Free))
+		result.Found(conditions.Inspect, "mount "+p.Path, fmt.Sprintf("less than %g percent of space free", l.Free))
 	case asked && p.Room.Inodes < l.Inodes:
-		found(conditions.Inspect, p.Path, fmt.Sprintf("less than %g percent of inodes free", l.Inodes))
+		result.Found(conditions.Inspect, "mount "+p.Path, fmt.Sprintf("less than %g percent of inodes free", l.Inodes))
 	}
 }
 
