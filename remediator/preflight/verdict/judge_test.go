@@ -89,6 +89,25 @@ func circle6(slow string, gibps float64) [][]pair {
 	return batches
 }
 
+// onlyWith leaves a node no partner but one, whom it meets in three batches.
+func onlyWith(batches [][]pair, node, partner byte) [][]pair {
+	gibps := 0.0
+	for i, batch := range batches {
+		batches[i] = nil
+		for _, p := range batch {
+			if contains(p.ends, node) {
+				gibps = p.gibps
+			} else if i > 2 || !contains(p.ends, partner) {
+				batches[i] = append(batches[i], p)
+			}
+		}
+		if i <= 2 {
+			batches[i] = append(batches[i], pair{string([]byte{node, partner}), gibps})
+		}
+	}
+	return batches
+}
+
 // summary is a verdict in a few words.
 func summary(v Verdict) string {
 	s := ""
@@ -168,7 +187,11 @@ func TestJudge(t *testing.T) {
 		"an address that two nodes claim is nobody's": {run{names: "abcdef", batches: circle6("c", 50), change: func(r []Report) {
 			r[5].IP = r[2].IP
 		}}, Options{}, ""},
-		"no report": {run{}, Options{Size: 4, Missing: []string{"x"}}, " missing x incomplete"},
+		"one partner is not enough":    {run{names: "abcdef", batches: onlyWith(circle6("c", 40), 'c', 'a')}, Options{}, " retest c-b retest c-d"},
+		"half of a leaf is the nodes'": {run{names: "abcdef", batches: circle6("ad", 60)}, Options{Leaf: map[string]string{"a": "left", "b": "left", "c": "left", "d": "left"}}, " slow a slow d"},
+		"a leaf of one":                {run{names: "abcdef", batches: circle6("a", 60)}, Options{Leaf: map[string]string{"a": "left"}}, " slow a"},
+		"just at the threshold":        {run{names: "abcdef", batches: circle6("c", 60), threshold: 100}, Options{}, " slow c"},
+		"no report":                    {run{}, Options{Size: 4, Missing: []string{"x"}}, " missing x incomplete"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -190,6 +213,7 @@ func TestIntersect(t *testing.T) {
 		"two slow":                     {run{names: "abcdef", threshold: 90, batches: circle6("cf", 80)}, "cf"},
 		"four bad batches of five":     {run{names: "abcdef", threshold: 90, batches: circle6("c", 80), change: func(r []Report) { faster(r, 2, 0) }}, ""},
 		"one batch lost":               {run{names: "abcdef", threshold: 90, batches: circle6("c", 80)[1:]}, "c"},
+		"just at the threshold":        {run{names: "abcdef", threshold: 80, batches: circle6("c", 80)}, ""},
 		"no threshold, no failure":     {run{names: "abcdef", batches: circle6("c", 80)}, ""},
 		"n=2":                          {run{names: "ab", threshold: 90, batches: [][]pair{{{"ab", 10}}}}, ""},
 		"batches beyond five":          {run{names: "abcdef", threshold: 90, batches: append(circle6("c", 80), []pair{{"ca", 100}})}, "c"},
