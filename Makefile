@@ -56,10 +56,14 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# Programs that the tests run but that must not be installed: chrony would replace the node's own time daemon.
-DEBS := chrony ntpsec
-bin/debian:
-	@rm -rf $@.new && mkdir -p $@.new
-	@cd $@.new && { apt-get download -qq $(DEBS) 2>/dev/null || { apt-get update -qq && apt-get download -qq $(DEBS); }; }
+# What the tests run but must not install: chrony would replace the node's own time daemon, and NVIDIA's library is in
+# non-free, which the machine's own sources may leave out.
+DEBS := chrony ntpsec libnvidia-ml1
+bin/debian: Makefile
+	@rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}
+	@cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt
+	@find $@.new/apt -type f -exec sed -i -E '/^(Components:|deb )/s/$$/ non-free/' {} +
+	@cd $@.new && apt="apt-get -qq -o Dir::Etc::sourcelist=$$PWD/apt/sources.list -o Dir::Etc::sourceparts=$$PWD/apt/sources.list.d \
+		-o Dir::State::lists=$$PWD/apt/lists -o Dir::Cache=$$PWD/apt -o APT::Sandbox::User=root"; $$apt update; $$apt download $(DEBS)
 	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
-	@mv $@.new $@
+	@rm -rf $@ $@.new/apt && mv $@.new $@

@@ -1,5 +1,7 @@
 package nvmltest
 
+import "path/filepath"
+
 // Absent runs the plugin on nodes that have no GPU, no driver, no library, or a driver that hangs. All checks that use
 // NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace.
 func Absent(n *Node, healthy, noDriver string) {
@@ -13,12 +15,15 @@ func Absent(n *Node, healthy, noDriver string) {
 		n.Want("exit 2\nunknown: NVML: " + text)
 	}
 	n.Want("exit 2\nunknown: NVML: libnvidia-ml.so.1 not found", "-driver-root", n.Path("empty"))
+	n.Say()
+	n.Want("exit 2\nunknown: NVML: the driver does not answer", "-driver-root", n.debian())
 	n.Say("hang nvmlInit_v2")
 	n.Want("exit 2\nunknown: no answer within 2.25s", "-timeout", "3s")
 
 	n.Say("init 9")
 	n.Module("")
 	n.Want(noDriver)
+	n.Want(noDriver, "-driver-root", n.debian())
 	n.Want("exit 2\nunknown: driver: the NVIDIA driver is not loaded", "-grace", "1000000h")
 	for gpu := range 8 {
 		n.Plug(gpu, "vfio-pci")
@@ -30,4 +35,15 @@ func Absent(n *Node, healthy, noDriver string) {
 	// Not a node that lost its GPUs: one that has never had any.
 	n.Want("exit 0\nno NVIDIA GPU", "-state-dir", n.Path("fresh"))
 	n.Want("exit 2\nunknown: list the PCI bus: open "+n.Path("none")+"/bus/pci/devices: no such file or directory", "-sysfs", n.Path("none"))
+}
+
+// debian is where NVIDIA's own library lies, which `make test` unpacks for the tests. On a machine without the driver it
+// loads and fails to initialize.
+func (n *Node) debian() string {
+	n.t.Helper()
+	found, err := filepath.Glob("../../bin/debian/usr/lib/*/nvidia/current/" + library)
+	if err != nil || len(found) != 1 {
+		n.t.Fatalf("NVIDIA's library is in %q, %v: make bin/debian unpacks it", found, err)
+	}
+	return filepath.Dir(found[0])
 }

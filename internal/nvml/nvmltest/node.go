@@ -16,6 +16,8 @@ import (
 //go:embed testdata/libnvidia-ml.c
 var source string
 
+const library = "libnvidia-ml.so.1"
+
 // Node is a node that the plugin in the current folder runs on.
 type Node struct {
 	t                  *testing.T
@@ -31,7 +33,7 @@ func NewFor(t *testing.T, folder string) *Node {
 	// The built plugin loads the stand-in instead of a library of the machine.
 	n := &Node{t: t, binary: npdtest.BuildIn(t, folder), dir: t.TempDir(), state: t.TempDir()}
 	t.Setenv("NVML_STANDIN", filepath.Join(n.dir, "standin"))
-	n.Library("libnvidia-ml.so.1", source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
+	n.Library(library, source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
 	n.Module("550.163.01")
 	for gpu := range 8 {
 		n.Plug(gpu, "nvidia")
