@@ -53,7 +53,7 @@ func newCommand() *cobra.Command {
 	flags.StringVarP(&c.namespace, "namespace", "n", "pitcrew", "`namespace` that Pitcrew runs in")
 	root.AddCommand(
 		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c),
-		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(), uninstallCommand(c),
+		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(), preflightCommand(c), uninstallCommand(c),
 	)
 	return root
 }

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/view"
+)
+
+// namedReport is the text of a report and where it comes from.
+type namedReport struct {
+	name string
+	data []byte
+}
+
+func preflightCommand(c *target) *cobra.Command {
+	var folder, topology, label, output string
+	cmd := &cobra.Command{
+		Use:   "preflight [RUN]",
+		Short: "Show what a preflight run measured, pair by pair, and which nodes are slow",
+		Long: "Show what a preflight run measured, pair by pair, and which nodes are slow.\n\n" +
+			"It judges the reports as they are; whether each comes from the pod that it names, only the remediator checks.",
+		Example: "  kubectl pitcrew preflight 5d41402abc4b2a76\n  kubectl pitcrew preflight -f reports/ --topology racks.txt -o html >run.html",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (folder == "") == (len(args) == 0) {
+				return errors.New("name a run, or a folder of reports with -f")
+			}
+			var r view.Run
+			var err error
+			if folder != "" {
+				r, err = offlineRun(cmd.ErrOrStderr(), folder, topology)
+			} else {
+				r, err = c.clusterRun(cmd.Context(), cmd.ErrOrStderr(), args[0], label)
+			}
+			if err != nil {
+				return err
+			}
+			switch output {
+			case "text":
+				return view.Text(cmd.OutOrStdout(), r)
+			case "html":
+				return view.HTML(cmd.OutOrStdout(), r)
+			case "json":
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(r.Verdict)
+			}
+			return fmt.Errorf("-o %s is not text, html or json", output)
+		},
+	}
+	cmd.Flags().StringVarP(&folder, "filename", "f", "", "`folder` of report files, instead of a cluster")
+	cmd.Flags().StringVar(&topology, "topology", "", "`file` with a node and its rack or leaf switch on each line, for -f")
+	cmd.Flags().StringVar(&label, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, html or json")
+	return cmd
+}
+
+// offlineRun judges the *.json files of a folder.
+func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
+	var leaf map[string]string
+	if topology != "" {
+		text, err := os.ReadFile(topology)
+		if err != nil {
+			return view.Run{}, fmt.Errorf("read the topology: %w", err)
+		}
+		if leaf, err = view.ParseTopology(string(text)); err != nil {
+			return view.Run{}, fmt.Errorf("topology %s: %w", topology, err)
+		}
+	}
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return view.Run{}, fmt.Errorf("list %s: %w", folder, err)
+	}
+	var files []namedReport
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return view.Run{}, fmt.Errorf("read a report: %w", err)
+		}
+		files = append(files, namedReport{path, data})
+	}
+	return judgeRun(warn, files, "", leaf)
+}
+
+// clusterRun judges a run's ConfigMaps.
+func (c *target) clusterRun(ctx context.Context, warn io.Writer, run, label string) (view.Run, error) {
+	cluster, err := c.client()
+	if err != nil {
+		return view.Run{}, err
+	}
+	var list corev1.ConfigMapList
+	if err := cluster.List(ctx, &list, client.MatchingLabels{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: run}); err != nil {
+		return view.Run{}, fmt.Errorf("list the reports of run %s: %w", run, err)
+	}
+	var nodes corev1.NodeList
+	if err := cluster.List(ctx, &nodes); err != nil {
+		return view.Run{}, fmt.Errorf("list nodes: %w", err)
+	}
+	leaf := map[string]string{}
+	for i := range nodes.Items {
+		leaf[nodes.Items[i].Name] = nodes.Items[i].Labels[label]
+	}
+	var files []namedReport
+	for i := range list.Items {
+		cm := &list.Items[i]
+		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[carrier.Key])})
+	}
+	return judgeRun(warn, files, run, leaf)
+}
+
+// judgeRun reads reports, warns of those that are none and of ranks that report twice, and judges the rest.
+func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]string) (view.Run, error) {
+	var reports []verdict.Report
+	ranks := map[int]string{}
+	for _, f := range files {
+		r, err := verdict.ParseReport(f.data)
+		if err == nil && ranks[r.Rank] != "" {
+			err = fmt.Errorf("rank %d has already reported, in %s", r.Rank, ranks[r.Rank])
+		}
+		if err == nil && run != "" && r.RunID != "" && r.RunID != run {
+			err = fmt.Errorf("it is of run %s, not %s", r.RunID, run)
+		}
+		if err != nil {
+			fmt.Fprintf(warn, "refused %s: %v\n", f.name, err)
+			continue
+		}
+		if run == "" {
+			run = r.RunID
+		}
+		ranks[r.Rank] = f.name
+		reports = append(reports, r)
+	}
+	if len(reports) == 0 {
+		return view.Run{}, errors.New("there is no report")
+	}
+	return view.Run{Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports, verdict.Options{Leaf: leaf}), Leaf: leaf}, nil
+}
