@@ -40,7 +40,7 @@ func main() {
 		tables(&out, *trials)
 		speed()
 	}
-	os.Stdout.Write(out.Bytes())
+	fmt.Print(out.String())
 	if *update {
 		if err := os.WriteFile("bench/slownode/testdata/table.md", out.Bytes(), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, "slownode:", err)
@@ -136,7 +136,7 @@ func grid(out *bytes.Buffer, trials int) {
 									fmt.Sprintf("n=%d slow=%d drop=%g noise=%g missing=%g links=%g often=%g", n, k, drop, noise, missing, links, often),
 									simulate.Scenario{Nodes: n, Slow: max(k, -k), Rack: k < 0, Drop: drop, Noise: noise, Missing: missing, BadLinks: links, Intermittent: often},
 								}.print(out, trials)
-								os.Stdout.Write(out.Bytes())
+								fmt.Print(out.String())
 								out.Reset()
 							}
 						}
