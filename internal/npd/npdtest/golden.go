@@ -17,6 +17,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the `want` section of the golden files")
 
+// Update tells whether golden files are to be rewritten: `go test -update`.
+func Update() bool { return *update }
+
 // Build compiles the plugin in the current folder and returns the binary's path.
 func Build(t *testing.T) string { return BuildIn(t, ".") }
 
