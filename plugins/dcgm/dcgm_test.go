@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	_ "embed"
+	"encoding/csv"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,13 +121,15 @@ func TestRunThroughTheLibrary(t *testing.T) {
 	n.maintain()
 	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 2 0 0", "result 1 0 1 0")
 	n.diag("exit 0\n" + healthy)
-	n.dcgm("result 0 15 0 0", "result 1 2 3 118 SRAM; 100%", "result 2 9 3 0", "result 3 0 2 999 hm")
-	n.diag("exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed")
+	const sick = "exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed; " +
+		"dcgm gpu 4: diag test memory failed, DCGM error 62 MEMORY_BANDWIDTH"
+	n.dcgm("result 0 15 0 0", "result 1 2 3 118 SRAM; 100%", "result 2 9 3 0", "result 3 0 2 999 hm", "result 4 0 3 62 slow", "result 5 0 3 51 CUDA")
+	n.diag(sick)
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
 		t.Fatal(err)
 	}
 	// What the monitor runs says the same from the report.
-	n.Want("exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed")
+	n.Want(sick)
 	n.Want("exit 2\nunknown: diag: the last report is too old", "-max-age", "1ns")
 }
 
@@ -323,6 +329,70 @@ func TestClassOfAResult(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The library tells the number of an error only.
+func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
+	classes := map[string]conditions.Repair{
+		"MONITOR": conditions.Monitor, "CONFIG": conditions.Monitor, "ISOLATE": conditions.Inspect,
+		"UNKNOWN": conditions.Inspect, "TRIAGE": conditions.Inspect, "RESET": conditions.ResetGPU,
+	}
+	ours := map[string]conditions.Repair{
+		"PERSISTENCE_MODE": conditions.Monitor, "UNCONTAINED_ERROR": conditions.ResetGPU, "GPU_RECOVERY_RESET": conditions.ResetGPU,
+		"GPU_RECOVERY_DRAIN_RESET": conditions.ResetGPU, "FALLEN_OFF_BUS": conditions.Reboot, "GPU_RECOVERY_REBOOT": conditions.Reboot,
+		"ROW_REMAP_FAILURE": conditions.Replace, "SRAM_THRESHOLD": conditions.Replace, "UNCORRECTABLE_ROW_REMAP_LIMIT": conditions.Replace,
+	}
+	numbers := libraryErrors(t)
+	r := csv.NewReader(strings.NewReader(errorsCSV))
+	r.Comment = '#'
+	rows, err := r.ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows[1:] {
+		code, name := row[0], row[1]
+		id, known := numbers[name]
+		if !known || code != strconv.Itoa(id) {
+			t.Errorf("error %s %s is number %d in go-dcgm", code, name, id)
+		}
+		delete(numbers, name)
+		want, text := classes[row[2]], "diag test memory failed, DCGM error "+code+" "+name
+		if repair, known := ours[name]; known {
+			want, text = repair, "diag test memory failed, "+row[4]
+		}
+		f, _ := result{Test: "memory", Entity: "gpu 1", Status: failed, Warnings: []warning{{ID: id}}}.finding()
+		if f.Repair != want || f.Text != text {
+			t.Errorf("%s: %v %s, want %v %s", name, f.Repair, f.Text, want, text)
+		}
+	}
+	// No error, one whose severity is not published, and the end of the list.
+	for _, name := range []string{"OK", "CPU_SDC_TEST_FAILED", "ERROR_SENTINEL"} {
+		delete(numbers, name)
+	}
+	if len(numbers) > 0 {
+		t.Errorf("without a row: %v", numbers)
+	}
+}
+
+// libraryErrors reads the numbers of DCGM's errors from go-dcgm's copy of DCGM's header.
+func libraryErrors(t *testing.T) map[string]int {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "pkg/dcgm/dcgm_errors.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := map[string]int{}
+	enum, _, _ := strings.Cut(string(header), "dcgmError_t;")
+	for _, m := range regexp.MustCompile(`DCGM_FR_(\w+)\s*=\s*(\d+)`).FindAllStringSubmatch(enum, -1) {
+		if numbers[m[1]], err = strconv.Atoi(m[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return numbers
 }
 
 func TestAnUnknownShapeNeverPasses(t *testing.T) {

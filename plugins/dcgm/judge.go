@@ -67,43 +67,27 @@ func (r result) finding() (conditions.Finding, bool) {
 	return f, true
 }
 
-// errorRows are the errors whose repair is known, by DCGM_FR_* number (dcgm_errors.h of DCGM 4.6).
-var errorRows = map[int]struct {
-	repair conditions.Repair
-	text   string
-}{
-	29:  {conditions.Monitor, "persistence mode is off"},
-	80:  {conditions.Replace, "row remapping failed"},
-	81:  {conditions.ResetGPU, "uncontained error"},
-	118: {conditions.Replace, "SRAM errors over the vendor's threshold"},
-	120: {conditions.Reboot, "GPU has fallen off the bus"},
-	125: {conditions.ResetGPU, "GPU requires a reset"},
-	126: {conditions.Reboot, "node requires a reboot"},
-	128: {conditions.ResetGPU, "drain and reset required"},
-	132: {conditions.Replace, "too many rows remapped"},
-}
-
-// severities are the classes of DCGM_ERROR_* (dcgm_errors.h): NONE, MONITOR, ISOLATE, UNKNOWN, TRIAGE, CONFIG, RESET.
-var severities = []conditions.Repair{
-	0, conditions.Monitor, conditions.Inspect, conditions.Inspect, conditions.Inspect, conditions.Monitor, conditions.ResetGPU,
-}
-
-// classify returns 0 for a warning that says nothing about the repair.
+// classify returns 0 for a warning that says nothing about the repair. The library does not tell the severity of its
+// errors; the table does.
 func (w warning) classify() (conditions.Repair, string) {
-	if row, known := errorRows[w.ID]; known {
+	row, known := errorRows()[w.ID]
+	if row.text != "" {
 		return row.repair, row.text
 	}
 	text := fmt.Sprintf("DCGM error %d", w.ID)
-	if w.ID == 0 {
+	switch {
+	case known:
+		text += " " + row.name
+	case w.ID == 0:
 		text = "see the report"
 	}
 	if w.Severity == nil {
-		return 0, text
+		return row.repair, text
 	}
 	if *w.Severity < 0 || *w.Severity >= len(severities) {
 		return conditions.Inspect, text
 	}
-	return severities[*w.Severity], text
+	return severities[*w.Severity].repair, text
 }
 
 // incident is what a passive health watch of the host engine has seen.

@@ -1,0 +1,73 @@
+package main
+
+import (
+	_ "embed"
+	"encoding/csv"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// errorRow is what is known of an error of DCGM's.
+type errorRow struct {
+	name   string
+	repair conditions.Repair
+	// text is the reason of a class that is ours; empty where DCGM's severity decides.
+	text string
+}
+
+// severities are the classes of DCGM_ERROR_* (dcgm_errors.h), by number.
+var severities = []struct {
+	name   string
+	repair conditions.Repair
+}{
+	{"NONE", 0}, {"MONITOR", conditions.Monitor}, {"ISOLATE", conditions.Inspect}, {"UNKNOWN", conditions.Inspect},
+	{"TRIAGE", conditions.Inspect}, {"CONFIG", conditions.Monitor}, {"RESET", conditions.ResetGPU},
+}
+
+//go:embed data/errors.csv
+var errorsCSV string
+
+// errorRows are the errors by DCGM_FR_* number.
+var errorRows = sync.OnceValue(func() map[int]errorRow {
+	rows, err := parseErrors(errorsCSV)
+	if err != nil {
+		panic(fmt.Sprintf("embedded table of DCGM errors: %v", err))
+	}
+	return rows
+})
+
+func parseErrors(data string) (map[int]errorRow, error) {
+	r := csv.NewReader(strings.NewReader(data))
+	r.Comment = '#'
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]conditions.Repair{}
+	for _, s := range severities {
+		byName[s.name] = s.repair
+	}
+	errors := map[int]errorRow{}
+	for _, row := range rows[1:] {
+		code, err := strconv.Atoi(row[0])
+		if err != nil {
+			return nil, err
+		}
+		e := errorRow{name: row[1], text: row[4]}
+		var known bool
+		if e.repair, known = byName[row[2]]; !known {
+			return nil, fmt.Errorf("error %d: no severity %q", code, row[2])
+		}
+		if row[3] != "" {
+			if e.repair, err = conditions.ParseRepair(row[3]); err != nil {
+				return nil, fmt.Errorf("error %d: %w", code, err)
+			}
+		}
+		errors[code] = e
+	}
+	return errors, nil
+}
