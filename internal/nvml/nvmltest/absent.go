@@ -38,7 +38,7 @@ func Absent(n *Node, healthy, noDriver string) {
 }
 
 // debian is where NVIDIA's own library lies, which `make test` unpacks for the tests. On a machine without the driver it
-// loads and fails to initialize.
+// loads and fails to initialize. As root it makes /dev/nvidiactl, as on any node.
 func (n *Node) debian() string {
 	n.t.Helper()
 	found, err := filepath.Glob("../../bin/debian/usr/lib/*/nvidia/current/" + library)
