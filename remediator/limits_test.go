@@ -99,3 +99,56 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	tm.becomes(tm.nodes[1], node.Quarantined)
 	tm.becomes(tm.nodes[2], node.Quarantined)
 }
+
+// When a leader loses its lease in the middle of a write, two act for a moment. Each write is good for one version of the node
+// only, so that of the slower one is refused and nothing is said about it.
+func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
+	tm := newTeam(t, "leaders", 8, nil)
+	policy := tm.policy(8, "clearAfter: 1s")
+	tm.start(policy, alone)
+	tm.start(policy, alone)
+	for _, name := range tm.nodes {
+		tm.says(name, "True", ecc)
+	}
+	for _, name := range tm.nodes {
+		n, _ := tm.becomes(name, node.Quarantined)
+		if got := taints(n); got != ourTaint {
+			t.Errorf("node %s: taints %q", name, got)
+		}
+		tm.hears(n.UID, "NodeQuarantined")
+	}
+	for _, name := range tm.nodes {
+		tm.says(name, "False", "fine")
+	}
+	for _, name := range tm.nodes {
+		n, r := tm.becomes(name, node.Released)
+		if len(r.Last) != 0 || taints(n) != "" {
+			t.Errorf("node %s: %s, taints %q", name, r, taints(n))
+		}
+		tm.hears(n.UID, "NodeReleased")
+	}
+}
+
+func TestARemediatorThatIsKilledAgainAndAgainGetsThere(t *testing.T) {
+	tm := newTeam(t, "killed", 6, nil)
+	policy := tm.policy(6, "clearAfter: 1s")
+	for i, name := range tm.nodes {
+		p := tm.start(policy, alone)
+		tm.says(name, "True", ecc)
+		tm.until("the write is done or under way", func() error {
+			if tm.get(name).Annotations[conditions.AnnotationQuarantine] == "" {
+				return errStill
+			}
+			return nil
+		})
+		if i < len(tm.nodes)-1 {
+			p.Kill()
+		}
+	}
+	for _, name := range tm.nodes {
+		n, r := tm.becomes(name, node.Quarantined)
+		if taints(n) != ourTaint || len(r.Last) != 0 || n.Labels[conditions.LabelStatus] != "quarantined" {
+			t.Errorf("node %s: taints %q, labels %v, %s", name, taints(n), n.Labels, r)
+		}
+	}
+}

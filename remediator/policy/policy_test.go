@@ -103,6 +103,14 @@ func TestARuleObservesUntilItIsSwitchedOn(t *testing.T) {
 	}
 }
 
+func TestTheTaintCanBeKonduktors(t *testing.T) {
+	p := parse(t, oneRule(`match: {condition: GPUXidError, repair: [Reboot]}
+taint: {key: trainy.konduktor.ai/faulty, value: "true"}`))
+	if got := p.Rules[0].Taint.ToString(); got != "trainy.konduktor.ai/faulty=true:NoSchedule" {
+		t.Error(got)
+	}
+}
+
 func TestLimit(t *testing.T) {
 	for _, test := range []struct {
 		budget Budget
