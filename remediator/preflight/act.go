@@ -82,18 +82,21 @@ func (c *Controller) judge(ctx context.Context, namespace string, r run) error {
 
 // silent names the nodes of a run's pods that have not reported.
 func (c *Controller) silent(ctx context.Context, namespace string, r run) ([]string, error) {
+	owners := r.owners()
+	var pods corev1.PodList
+	if err := c.live.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list the pods of run %s/%s: %w", namespace, r.id, err)
+	}
 	reported := r.nodes()
 	var nodes []string
-	for _, owner := range r.owners() {
-		// The label is the Job controller's own.
-		var pods corev1.PodList
-		if err := c.live.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels{"batch.kubernetes.io/controller-uid": string(owner.UID)}); err != nil {
-			return nil, fmt.Errorf("list the pods of %s %s/%s: %w", owner.Kind, namespace, owner.Name, err)
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		controller := metav1.GetControllerOf(pod)
+		if controller == nil || !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return o.UID == controller.UID }) {
+			continue
 		}
-		for i := range pods.Items {
-			if node := pods.Items[i].Spec.NodeName; node != "" && !reported[node] {
-				nodes = append(nodes, node)
-			}
+		if node := pod.Spec.NodeName; node != "" && !reported[node] {
+			nodes = append(nodes, node)
 		}
 	}
 	slices.Sort(nodes)
