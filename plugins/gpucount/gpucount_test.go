@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
@@ -54,6 +57,65 @@ func TestAGPUGoesWhileTheNodeRuns(t *testing.T) {
 	// By its address, because it was seen in this boot; and once only.
 	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8")
 	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8", "-grace", "1000000h")
+}
+
+// reboot makes what the plugin remembers that of an earlier boot.
+func reboot(n *nvmltest.Node) {
+	path := filepath.Join(n.State(), "gpucount.json")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, regexp.MustCompile(`"bootID":"[^"]*"`).ReplaceAll(data, []byte(`"bootID":"earlier"`)), 0o600)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+func TestAGPUIsStillMissingAfterTheReboot(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Want("exit 0\n" + healthy)
+	n.Unplug(7)
+	n.Say("7.hidden 1", "3.hidden 1", "2.error 15")
+	const sick = "exit 1\nReboot gpu 0000:12:00: lost by the driver; gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:17:00: gone from the PCI bus"
+	n.Want(sick)
+	n.Want(sick)
+	for range 2 {
+		reboot(n)
+		n.Want("exit 1\nReplace gpu 0000:12:00: lost by the driver, also after a reboot; "+
+			"gpu 0000:13:00: not read: on the PCI bus but not in NVML; gpu 0000:17:00: not read: gone from the PCI bus", "-grace", "1000000h", "-expect", "8")
+		n.Want("exit 1\nReplace gpu 0000:12:00: lost by the driver, also after a reboot; "+
+			"gpu 0000:13:00: on the PCI bus but not in NVML, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot", "-expect", "8")
+	}
+	// Without an answer of the driver nothing is known to be well.
+	n.Say("init 9")
+	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; NVML: not read: the driver does not answer")
+	n.Say("3.error 15", "7.hidden 1")
+	n.Want("exit 1\nReplace gpu 0000:13:00: lost by the driver, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot")
+	// The one that was well for a look is lost anew.
+	n.Say("2.error 15", "7.hidden 1")
+	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; gpu 0000:12:00: lost by the driver")
+	n.Say("7.hidden 1")
+	n.Want("exit 0\ncleared gpu 0000:17:00", "-clear", "17:00")
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestAGPUIsBackAfterTheReboot(t *testing.T) {
+	for gpu, answers := range map[int][]string{7: nil, 9: {"gpus 10", "7.hidden 1", "8.hidden 1"}} {
+		t.Run(fmt.Sprintf("at 0000:1%d:00", gpu), func(t *testing.T) {
+			n := nvmltest.New(t)
+			n.Want("exit 0\n" + healthy)
+			n.Unplug(7)
+			n.Say("7.hidden 1")
+			n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus")
+			reboot(n)
+			n.Plug(gpu, "nvidia")
+			n.Say(answers...)
+			n.Want("exit 0\n" + healthy)
+			n.Unplug(gpu)
+			n.Say("7.hidden 1")
+			n.Want(fmt.Sprintf("exit 1\nReboot gpu 0000:1%d:00: gone from the PCI bus", gpu))
+		})
+	}
 }
 
 func TestExpectedCount(t *testing.T) {

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -14,13 +14,21 @@ func judge(s snapshot) npd.Result {
 	add := func(repair conditions.Repair, subject, format string, a ...any) {
 		result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: subject, Text: fmt.Sprintf(format, a...)})
 	}
-	// What is not there yet may come while the node starts.
-	absent := func(subject, format string, a ...any) {
-		if s.Uptime < s.Grace {
-			result.Unread = append(result.Unread, npd.Unread{Subject: subject, Why: fmt.Sprintf(format, a...)})
+	// lost is for a GPU that a reboot may bring back, unless it has had one.
+	lost := func(subject, text string) {
+		if slices.Contains(s.Before, strings.TrimPrefix(subject, "gpu ")) {
+			add(conditions.Replace, subject, "%s, also after a reboot", text)
 			return
 		}
-		add(conditions.Reboot, subject, format, a...)
+		add(conditions.Reboot, subject, "%s", text)
+	}
+	// What is not there yet may come while the node starts.
+	absent := func(subject, text string) {
+		if s.Uptime < s.Grace {
+			result.Unread = append(result.Unread, npd.Unread{Subject: subject, Why: text})
+			return
+		}
+		lost(subject, text)
 	}
 
 	onBus := map[string]bool{}
@@ -34,11 +42,17 @@ func judge(s snapshot) npd.Result {
 	for _, address := range s.Seen {
 		if !onBus[address] {
 			missing++
-			add(conditions.Reboot, "gpu "+address, "gone from the PCI bus")
+			lost("gpu "+address, "gone from the PCI bus")
+		}
+	}
+	for _, address := range s.Before {
+		if !onBus[address] && !slices.Contains(s.Seen, address) {
+			missing++
+			absent("gpu "+address, "gone from the PCI bus")
 		}
 	}
 	if short := s.Expected - len(s.Bus) - missing; s.Expected > 0 && short > 0 {
-		absent("gpu count", "%d of %d GPUs on the PCI bus", len(s.Bus), s.Expected)
+		absent("gpu count", fmt.Sprintf("%d of %d GPUs on the PCI bus", len(s.Bus), s.Expected))
 	} else if s.Expected > 0 && len(s.Bus) > s.Expected {
 		add(conditions.Inspect, "gpu count", "%d GPUs on the PCI bus, expected %d", len(s.Bus), s.Expected)
 	}
@@ -53,26 +67,21 @@ func judge(s snapshot) npd.Result {
 		return result
 	}
 	for _, g := range s.GPUs {
-		known(s, g, add, absent)
+		switch {
+		case g.Lost:
+			lost(g.Subject(), "lost by the driver")
+		case g.NotInNVML:
+			absent(g.Subject(), "on the PCI bus but not in NVML")
+		}
+		if g.Minor != nil && len(s.Files) > 0 && !slices.Contains(s.Files, *g.Minor) {
+			add(conditions.Inspect, g.Subject(), "has no /dev/nvidia%d", *g.Minor)
+		}
+		if g.Persistence != nil && !*g.Persistence {
+			add(conditions.Monitor, g.Subject(), "persistence mode is off")
+		}
 		if g.Unread != "" {
 			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
 		}
 	}
 	return result
-}
-
-// known compares what the driver says about a GPU on the bus.
-func known(s snapshot, g gpu.GPU, add func(conditions.Repair, string, string, ...any), absent func(string, string, ...any)) {
-	switch {
-	case g.Lost:
-		add(conditions.Reboot, g.Subject(), "lost by the driver")
-	case g.NotInNVML:
-		absent(g.Subject(), "on the PCI bus but not in NVML")
-	}
-	if g.Minor != nil && len(s.Files) > 0 && !slices.Contains(s.Files, *g.Minor) {
-		add(conditions.Inspect, g.Subject(), "has no /dev/nvidia%d", *g.Minor)
-	}
-	if g.Persistence != nil && !*g.Persistence {
-		add(conditions.Monitor, g.Subject(), "persistence mode is off")
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +23,8 @@ type snapshot struct {
 	Expected int `json:"expected"`
 	// Seen are the GPUs that were on the PCI bus earlier in this boot.
 	Seen []string `json:"seen,omitempty"`
+	// Before are the GPUs that were missing before the boot and have not been well since.
+	Before []string `json:"before,omitempty"`
 	// Files are the N of all /dev/nvidiaN; nil if there are none here, as in a container without the devices.
 	Files []int `json:"files,omitempty"`
 }
@@ -49,9 +50,15 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if s.Reading, err = r.source.Read(nvml.Identity); err != nil {
 		return s, err
 	}
-	if s.Seen, err = r.remember(s.Bus); err != nil {
+	store, err := r.store()
+	if err != nil {
 		return s, err
 	}
+	known, err := store.Update(func(m *memory) bool { return m.note(s) })
+	if err != nil {
+		return s, err
+	}
+	s.Seen, s.Before = known.Seen, known.Before
 	s.Files = deviceFiles(r.dev)
 	return s, nil
 }
@@ -92,22 +99,6 @@ func profile(rows, instance string) (int, error) {
 		}
 	}
 	return 0, nil
-}
-
-// remember returns the addresses that were on the bus in any look of this boot.
-func (r *reader) remember(bus []gpu.BusDevice) ([]string, error) {
-	store, err := npd.BootStore[[]string](r.plugin.StateDir, "gpucount")
-	if err != nil {
-		return nil, err
-	}
-	return store.Update(func(seen *[]string) (changed bool) {
-		for _, d := range bus {
-			if !slices.Contains(*seen, d.Address) {
-				*seen, changed = append(*seen, d.Address), true
-			}
-		}
-		return changed
-	})
 }
 
 func deviceFiles(dev string) (minors []int) {
