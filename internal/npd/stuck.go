@@ -166,7 +166,7 @@ func Module(sysfs, name string) string {
 	return name + " " + strings.TrimSpace(string(version))
 }
 
-// Uptime is the time since the boot, without suspends: CLOCK_MONOTONIC.
+// Uptime is the time since the boot, without suspends: CLOCK_MONOTONIC, the clock of kernel log records.
 func Uptime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -97,7 +97,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	now, err := monotonic()
+	now, err := npd.Uptime()
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -150,7 +150,7 @@ func (r *reader) clear(ctx context.Context, subject string) (cleared []string, e
 	if r.text != "" {
 		return nil, errors.New("a plain text log has nothing to clear")
 	}
-	now, err := monotonic()
+	now, err := npd.Uptime()
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (r *reader) follow(ctx context.Context) error {
 
 // drain parses what the kernel log holds now.
 func (r *reader) drain(ctx context.Context) error {
-	now, err := monotonic()
+	now, err := npd.Uptime()
 	if err != nil {
 		return err
 	}
@@ -338,7 +338,7 @@ func (r *reader) readJournal(ctx context.Context) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another journalctl has not ended: %w", err)
 	}
-	now, err := monotonic()
+	now, err := npd.Uptime()
 	if err != nil {
 		return err
 	}
@@ -412,13 +412,4 @@ func driverList(procfs string) map[string]xid.GPU {
 	case <-time.After(moment):
 		return nil
 	}
-}
-
-// monotonic is the clock of kernel log records. It is CLOCK_MONOTONIC, which starts at 0 with the boot.
-func monotonic() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0, fmt.Errorf("read CLOCK_MONOTONIC: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
 }
