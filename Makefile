@@ -22,8 +22,8 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 test: components nft bin/debian ## every test, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
 
-build: ## the plugins and the remediator into bin/
-	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator
+build: ## plugins, remediator, preflight and kubectl plugin into bin/
+	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
@@ -42,10 +42,12 @@ fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
 		echo "$$name in $$(dirname $$file)"; go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
 
-bench: components ## the comparisons in docs/benchmarks.md
+bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
 	go run ./bench/xid
 	go run ./bench/podlog
+	go run ./bench/slownode
+	go run ./bench/cost
 
 clean: ## remove what was built
 	rm -rf bin

@@ -1,6 +1,6 @@
 // Command cost measures what one run of each plugin costs: CPU time, wall time and peak memory, its worker included,
-// beside a Go program that only says hello. It prints a Markdown table. The NVML plugins run once on this machine as it
-// is and once on the tests' stand-in for the driver's library, with eight GPUs.
+// beside a Go program that only says hello and, where there is one, nvidia-smi. It prints a Markdown table. The NVML
+// plugins run once on this machine as it is and once on the tests' stand-in for the driver's library, with eight GPUs.
 package main
 
 import (
@@ -60,6 +60,12 @@ func run(ctx context.Context, bin string, runs int) (err error) {
 	fmt.Println("| run | CPU time | wall time | peak memory | exit |\n|---|---|---|---|---|")
 	if err := b.row(ctx, "Go hello world", filepath.Join(dir, "hello")); err != nil {
 		return err
+	}
+	// What the checks are instead of, where this machine has a driver.
+	if smi, err := exec.LookPath("nvidia-smi"); err == nil {
+		if err := b.row(ctx, "`nvidia-smi -q -x`", smi, "-q", "-x"); err != nil {
+			return err
+		}
 	}
 	state := []string{"-state-dir", filepath.Join(dir, "state")}
 	for _, plugin := range plugins {
