@@ -26,6 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -182,40 +184,49 @@ func (b *bench) heartbeats(ctx context.Context, names []string, quiet time.Durat
 func (b *bench) turn(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	watching, err := client.NewWithWatch(b.Admin, client.Options{Scheme: scheme.Scheme})
-	if err != nil {
-		return fmt.Errorf("make a watching client: %w", err)
+	if err := b.watch(ctx); err != nil {
+		return err
 	}
-	watch, err := watching.Watch(ctx, &corev1.NodeList{})
+	b.started = time.Now()
+	if err := b.report(ctx, names, "True", "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"); err != nil {
+		return err
+	}
+	b.wrote = time.Now()
+	return b.poll(ctx, "the last taint", func() (bool, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.tainted) == len(names), nil
+	})
+}
+
+// watch notes when each taint is first seen. An informer goes on when the API server ends a watch, as a busy one does.
+func (b *bench) watch(ctx context.Context) error {
+	nodes, err := cache.New(b.Admin, cache.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		return fmt.Errorf("make a cache: %w", err)
+	}
+	informer, err := nodes.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	defer watch.Stop()
-	writing := make(chan error, 1)
-	b.started = time.Now()
-	go func() {
-		err := b.report(ctx, names, "True", "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus")
-		b.mu.Lock()
-		b.wrote = time.Now()
-		b.mu.Unlock()
-		writing <- err
-	}()
-	for len(b.tainted) < len(names) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d nodes are tainted: %w", len(b.tainted), len(names), context.Cause(ctx))
-		case event, open := <-watch.ResultChan():
-			n, ok := event.Object.(*corev1.Node)
-			if !open || !ok {
-				return fmt.Errorf("the watch ended: %v", event.Object)
-			}
-			_, known := b.tainted[n.Name]
-			if !known && slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
-				b.tainted[n.Name] = time.Now()
-			}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) {
+		n := object.(*corev1.Node)
+		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
+			return
 		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, known := b.tainted[n.Name]; !known {
+			b.tainted[n.Name] = time.Now()
+		}
+	}}); err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
 	}
-	return <-writing
+	go nodes.Start(ctx) //nolint:errcheck // it ends with the context
+	if !nodes.WaitForCacheSync(ctx) {
+		return fmt.Errorf("watch nodes: %w", context.Cause(ctx))
+	}
+	return nil
 }
 
 // sample is what the remediator's metrics say.

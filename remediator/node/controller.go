@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,8 @@ const (
 	// writers is how many nodes are written at the same time: an API server answers one request in some 10 ms, and a burst
 	// of a thousand faults must not wait for a thousand answers in a row.
 	writers = 16
+	// byClock is the priority of a look that no change asked for; a change has 0.
+	byClock = -1
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
 )
@@ -153,7 +156,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: decision.RequeueAfter}, c.restartJobs(ctx, &n, decision)
+	// What the clock asks for waits behind what has just happened to other nodes: in a burst, looking at jobs again must not
+	// delay a taint.
+	return ctrl.Result{RequeueAfter: decision.RequeueAfter, Priority: ptr.To(byClock)}, c.restartJobs(ctx, &n, decision)
 }
 
 // decide decides one node at a time, and takes the place under the budgets before the write is under way: two nodes decided
