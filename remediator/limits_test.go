@@ -87,10 +87,14 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 		return nil
 	})
 	first.Kill()
-	tm.start(policy, alone)
+	address := freeAddress(t)
+	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.says(tm.nodes[2], "True", lost)
 	n, _ = tm.becomes(tm.nodes[2], node.Suspect)
 	tm.hears(n.UID, "but the breaker is open")
+	if !strings.Contains(scrape(t, address), "pitcrew_breaker_open 1") {
+		t.Error("the metric of who took over says that the breaker is closed")
+	}
 	// A person closes it and widens the policy.
 	tm.rewrite(policy, "maxNodes: 1, window", "maxNodes: 3, window")
 	if err := tm.Client.Delete(t.Context(), stored); err != nil {

@@ -110,6 +110,7 @@ func (c *Controller) tell(ctx context.Context, n *corev1.Node, d Decision, start
 		switch e.Reason {
 		case NodeQuarantined:
 			c.metrics.decision.Observe(c.now().Sub(started).Seconds())
+			c.memory.news(frozen(d.State.Record.Taint.Rule), nil) // the next suspicion is news again
 		case NodeReleased, ReleaseByHand:
 			c.metrics.quarantine.Observe(d.State.Record.ReleasedAt.Sub(d.State.Record.QuarantinedAt).Seconds())
 		}
@@ -135,6 +136,9 @@ func (c *Controller) announce(ctx context.Context, e Event) {
 	c.events.Eventf(about, nil, e.Type, e.Reason, "Policy", "%s", e.Message)
 }
 
+// frozen is where the memory keeps what was said of a rule; no node is called so.
+func frozen(rule string) string { return "/" + rule }
+
 // say reports a decision that was held back, once for each rule and reason and not at every look.
 func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
 	if !c.memory.news(n.Name, b) {
@@ -143,7 +147,7 @@ func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
 	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
 	if b.Reason == BlockedBySuspicion {
 		// A fault of the detector is one fault, however many nodes it shows on.
-		if c.memory.news("/"+b.Rule, b) {
+		if c.memory.news(frozen(b.Rule), b) {
 			c.announce(ctx, Event{corev1.EventTypeWarning, DetectorSuspect, "rule " + b.Rule + " is frozen there: node " + n.Name + ": " + b.Message})
 		}
 		return

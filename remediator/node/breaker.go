@@ -94,10 +94,10 @@ func (c *Controller) setBreaker(ctx context.Context, d Decision) error {
 	if d.SetBreaker == nil {
 		return nil
 	}
-	state, gauge := d.SetBreaker, 1.0
+	state := d.SetBreaker
 	e := Event{corev1.EventTypeWarning, BreakerOpen, "no node is quarantined until it closes; releases go on"}
 	if state.OpenedAt.IsZero() {
-		state, gauge = nil, 0
+		state = nil
 		e = Event{corev1.EventTypeNormal, BreakerClosed, "it has cooled down and no node waits"}
 	} else if d.Blocked != nil {
 		e.Message = d.Blocked.Message + "; " + e.Message
@@ -105,7 +105,15 @@ func (c *Controller) setBreaker(ctx context.Context, d Decision) error {
 	if err := c.breaker.set(ctx, state); err != nil {
 		return err
 	}
-	c.metrics.breakerOpen.Set(gauge)
+	c.showBreaker(state)
 	c.announce(ctx, e)
 	return nil
+}
+
+func (c *Controller) showBreaker(s *BreakerState) {
+	open := 0.0
+	if s != nil {
+		open = 1
+	}
+	c.metrics.breakerOpen.Set(open)
 }

@@ -100,6 +100,17 @@ func TestASuspectDetectorIsSaidOnceForAllNodes(t *testing.T) {
 	if said := r.reasons(); !slices.Equal(said, []string{DetectorSuspect}) {
 		t.Errorf("said %q", said)
 	}
+	// Once the rule has acted again, the next suspicion is news.
+	guard := r.policy.Policy().Correlated
+	r.policy.Policy().Correlated = nil
+	r.reconcile(t, "a")
+	r.policy.Policy().Correlated = guard
+	r.client.nodes[1].Status.Conditions[0].Message = lost
+	r.memory.news("b", nil)
+	r.reconcile(t, "b")
+	if said := r.reasons(); !slices.Equal(said, []string{NodeQuarantined, DetectorSuspect}) {
+		t.Errorf("said %q", said)
+	}
 }
 
 func TestABrokenPolicyIsSaidOnceAndTheLastGoodOneStays(t *testing.T) {

@@ -172,6 +172,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 	if err != nil {
 		return Decision{}, err
 	}
+	c.showBreaker(observation.Breaker)
 	d := Decide(p, observation, now)
 	if err := c.setBreaker(ctx, d); err != nil {
 		return Decision{}, err
