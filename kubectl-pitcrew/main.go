@@ -23,9 +23,9 @@ const fieldOwner = "kubectl-pitcrew"
 func main() {
 	log.SetLogger(logr.Discard()) // errors are returned
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		stop()
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		os.Exit(1)
 	}
 }

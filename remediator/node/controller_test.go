@@ -46,9 +46,7 @@ func (l *laggard) Create(_ context.Context, object client.Object, _ ...client.Cr
 }
 
 func (l *laggard) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	for _, n := range l.nodes {
-		list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, n)
-	}
+	list.(*corev1.NodeList).Items = slices.Clone(l.nodes)
 	return nil
 }
 
