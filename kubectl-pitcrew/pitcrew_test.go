@@ -228,19 +228,5 @@ func (p person) report(name string) {
 
 func (p person) until(what string, check func() error) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
-	defer cancel()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			p.Fatalf("%s: %v", what, err)
-		case <-ticker.C:
-		}
-	}
+	clustertest.Until(p, time.Minute, what, check)
 }

@@ -141,21 +141,7 @@ func (tm team) get(name string) *corev1.Node {
 // until polls until check returns nil, or fails the test with what was wrong last.
 func (tm team) until(what string, check func() error) {
 	tm.Helper()
-	ctx, cancel := context.WithTimeout(tm.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			tm.Fatalf("%s: %v", what, err)
-		case <-ticker.C:
-		}
-	}
+	clustertest.Until(tm, patience, what, check)
 }
 
 // becomes waits until the node is in a phase, and returns it.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -48,6 +49,21 @@ func table[T any](name string, data []byte, parse func([]byte) (T, error)) func(
 	})
 }
 
+// rows reads a table with so many columns: lines that begin with # are comments, the first row is the head.
+func rows(data []byte, columns int) ([][]string, error) {
+	r := csv.NewReader(bytes.NewReader(data))
+	r.Comment = '#'
+	r.FieldsPerRecord = columns
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("no head")
+	}
+	return rows[1:], nil
+}
+
 // Lookup returns what is known of an Xid. A number that is in no table gets the catalogue's default row, never
 // nothing; known tells which it was.
 func Lookup(code int) (entry Entry, known bool) {
@@ -60,15 +76,12 @@ func Lookup(code int) (entry Entry, known bool) {
 }
 
 func parseCatalogue(data []byte) (c catalogue, err error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = 9
-	rows, err := r.ReadAll()
+	rows, err := rows(data, 9)
 	if err != nil {
 		return c, err
 	}
 	c.listed = make(map[int]Entry, len(rows))
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		e := Entry{
 			Rule: row[2], Text: row[3], Mnemonic: row[4], Action: row[5], Investigate: row[6], Note: row[7], Source: row[8],
 		}

@@ -1,9 +1,7 @@
 package xid
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"regexp"
 	"strings"
@@ -26,15 +24,12 @@ var hardwareCSV []byte
 var hardware = table("hardware lines", hardwareCSV, parseHardwareTable)
 
 func parseHardwareTable(data []byte) ([]hardwareRow, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = 6
-	rows, err := r.ReadAll()
+	rows, err := rows(data, 6)
 	if err != nil {
 		return nil, err
 	}
 	var table []hardwareRow
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		h := hardwareRow{subject: row[1], literal: row[2], pattern: lazy(row[3]), text: row[4]}
 		if h.repair, err = conditions.ParseRepair(row[0]); err != nil {
 			return nil, fmt.Errorf("row %q: %w", row, err)

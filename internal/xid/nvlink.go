@@ -1,9 +1,7 @@
 package xid
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"slices"
 	"strconv"
@@ -141,15 +139,12 @@ var nvlinkActions = map[string]conditions.Repair{
 }
 
 func parseNVLinkTable(data []byte) ([]nvlinkRule, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = 9
-	rows, err := r.ReadAll()
+	rows, err := rows(data, 9)
 	if err != nil {
 		return nil, err
 	}
 	var rules []nvlinkRule
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		rule := nvlinkRule{units: strings.Split(row[1], "/")}
 		status, err := strconv.ParseUint(row[4], 0, 32)
 		if err != nil {

@@ -1,9 +1,7 @@
 package xid
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,15 +24,12 @@ var sxidCSV []byte
 var switchCatalogue = table("SXids", sxidCSV, parseSwitchCatalogue)
 
 func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = 4
-	rows, err := r.ReadAll()
+	rows, err := rows(data, 4)
 	if err != nil {
 		return nil, err
 	}
 	entries := make(map[int]SwitchEntry, len(rows))
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		code, err := strconv.Atoi(row[0])
 		if err != nil {
 			return nil, fmt.Errorf("code %q: %w", row[0], err)

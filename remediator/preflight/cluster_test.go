@@ -103,21 +103,7 @@ func (s site) must(err error) {
 // until polls until check returns nil, or fails the test with what was wrong last.
 func (s site) until(what string, check func() error) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			s.Fatalf("%s: %v", what, err)
-		case <-ticker.C:
-		}
-	}
+	clustertest.Until(s, patience, what, check)
 }
 
 // as is a client with a token that is bound to a pod, as the kubelet mounts it.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 )
@@ -59,6 +60,26 @@ func Get(t *testing.T) *cluster.Cluster {
 		t.Fatal(err)
 	}
 	return shared.cluster
+}
+
+// Until polls until check returns nil; after patience it fails the test with what was wrong last.
+func Until(t testing.TB, patience time.Duration, what string, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
 }
 
 func closeCluster() {
