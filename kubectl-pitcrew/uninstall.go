@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,12 +57,19 @@ Take our monitors out of the Node Problem Detector first, or it writes the condi
 
 // uninstall lists what there is to remove: first the remediator, for it would put back what is removed from under it.
 func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, error) {
-	var jobs batchv1.JobList
-	if err := api.List(ctx, &jobs, client.HasLabels{conditions.LabelRestarting}); err != nil {
-		return nil, fmt.Errorf("list jobs: %w", err)
-	}
-	if len(jobs.Items) > 0 {
-		return nil, fmt.Errorf("job %s/%s is being restarted and would stay suspended: wait for it", jobs.Items[0].Namespace, jobs.Items[0].Name)
+	for _, kind := range []schema.GroupVersionKind{
+		{Group: "batch", Version: "v1", Kind: "JobList"},
+		{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSetList"},
+	} {
+		var jobs metav1.PartialObjectMetadataList
+		jobs.SetGroupVersionKind(kind)
+		if err := api.List(ctx, &jobs, client.HasLabels{conditions.LabelRestarting}); err != nil && !meta.IsNoMatchError(err) {
+			return nil, fmt.Errorf("list the jobs that are being restarted: %w", err)
+		}
+		if len(jobs.Items) > 0 {
+			return nil, fmt.Errorf("%s %s/%s is being restarted and would stay suspended: wait for it", strings.TrimSuffix(kind.Kind, "List"),
+				jobs.Items[0].Namespace, jobs.Items[0].Name)
+		}
 	}
 	changes, err := c.deletions(ctx, api,
 		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: node.Name}})
@@ -77,7 +86,13 @@ func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, er
 	rest, err := c.deletions(ctx, api,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: node.Name}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: node.Name}})
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: node.Name}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight"}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight"}},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight-report"}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight-report"}},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-own-node"}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-own-node"}})
 	return append(changes, rest...), err
 }
 

@@ -26,6 +26,8 @@ func TestShippedRuleOfAGPUFault(t *testing.T) {
 		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: row remapping pending", "gpu-memory-pending"},
 		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: page retirement pending; gpu 0000:13:00: the driver asks to drain and reset", "gpu-memory-pending"},
 		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: row remapping pending; gpu 0000:13:00: not read: ECC errors: Unknown Error", "gpu-memory-pending"},
+		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: page retirement pending; gpu 0000:12:00: pages retired after double-bit errors", "gpu-memory-pending"},
+		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: row remapping pending; gpu 0000:12:00: InfoROM is corrupt", "gpu-memory-pending"},
 		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: row remapping pending; gpu 0000:13:00: requires a reset", "gpu-memory"},
 		{conditions.GPUMemoryError, "ResetGPU gpu 0000:12:00: row remapping pending; +9 more", "gpu-memory"},
 		{conditions.GPUMemoryError, "Reboot driver: a call into it has not returned for 5m0s and cannot be killed", "gpu-memory"},

@@ -38,7 +38,8 @@ func hold[S any](ctx context.Context, l *looker[S], npd process, args []string, 
 	}
 	for told != nil && *told == now && time.Now().Before(deadline) && ctx.Err() == nil && npd.isParent() {
 		pause, cancel := context.WithDeadline(ctx, earliest(deadline, time.Now().Add(l.p.Every)))
-		if l.c.Wait == nil || l.c.Wait(pause) != nil {
+		// Beside a Read that has not come back nothing else may touch what it works on.
+		if l.stuck != nil || l.c.Wait == nil || l.c.Wait(pause) != nil {
 			<-pause.Done()
 		}
 		cancel()

@@ -99,7 +99,7 @@ func (c Case) Judge() []Fault {
 		default:
 			subject := e.subject()
 			repair, text := c.classify(cleared[subject], i)
-			if e.Kind != KindSXid && e.Last < c.Recovered[e.Device] && repair <= conditions.ResetGPU {
+			if e.Kind != KindSXid && cmp.Or(e.SeenLast, e.Last) < c.Recovered[e.Device] && repair <= conditions.ResetGPU {
 				cleared[subject] = i + 1
 				continue
 			}
@@ -139,8 +139,10 @@ func (e Event) clears() bool {
 func (e Event) settling(now time.Duration) bool {
 	entry, _ := Lookup(e.Code)
 	waits := e.Kind == KindXid && (entry.Rule == "settle" || entry.Rule == "cause") || e.Kind == KindSXid && e.Code == ltssmFaultUp
-	age := now - e.At
-	return waits && age >= 0 && age < settle
+	// Two clocks: when it was read says how long it has waited, its own stamp whether it is a recent one at all.
+	const recent = 2 * time.Minute
+	age := now - cmp.Or(e.Seen, e.At)
+	return waits && age >= 0 && age < settle && (now-e.At).Abs() < recent
 }
 
 // classify gives the class and the words for event i; events from index since on count as the subject's history.
@@ -217,15 +219,20 @@ func (c Case) inherit(since, i int) conditions.Repair {
 	if entry.Rule == "cause" {
 		return conditions.Monitor
 	}
-	repair := entry.Repair
+	judged := conditions.Repair(0)
 	for j := since; j < i; j++ {
 		if o := c.Events[j]; o.Kind == KindXid && o.Code == e.Cause && o.Device == e.Device {
-			if r, _ := c.classify(since, j); r > repair {
-				repair = r
-			}
+			r, _ := c.classify(since, j)
+			judged = max(judged, r)
 		}
 	}
-	return repair
+	switch {
+	case judged == 0:
+		return entry.Repair
+	case entry.Rule == "nvlink5":
+		return max(judged, entry.Repair)
+	}
+	return judged
 }
 
 // recurs tells whether an application's error follows the GPU rather than the application: at least three episodes at

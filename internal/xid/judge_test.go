@@ -94,14 +94,16 @@ func TestJudge(t *testing.T) {
 		"a 48 from the future counts": {[]string{"10 a 48, x"}, 5, "ResetGPU a Xid 48 double bit ECC error"},
 		"95 does not wait for a 48":   {[]string{"10 a 48, x", "10 a 95, x"}, 10, "ResetGPU a Xid 95 uncontained ECC error"},
 
-		"45 settling":                {[]string{"10 a 45, Ch 1 caused by previous Xid 119"}, 11, ""},
-		"45 alone":                   {[]string{"10 a 45, Ch 1"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error"},
-		"45 caused by 31":            {[]string{"10 a 45, Ch 1 caused by previous Xid 31"}, later, "RestartApp a Xid 45 preemptive cleanup after an earlier error, caused by Xid 31"},
-		"45 caused by 119":           {[]string{"10 a 45, Ch 1 caused by previous Xid 119"}, later, "ResetGPU a Xid 45 preemptive cleanup after an earlier error, caused by Xid 119"},
-		"45 caused by NVLink5":       {[]string{"10 a 45, Ch 1 caused by previous Xid 149"}, later, "Inspect a Xid 45 preemptive cleanup after an earlier error, caused by Xid 149"},
-		"45 caused by 45":            {[]string{"10 a 45, Ch 1 caused by previous Xid 45"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error, caused by Xid 45"},
-		"45 caused by an unknown":    {[]string{"10 a 45, Ch 1 caused by previous Xid 4711"}, later, "Inspect a Xid 45 preemptive cleanup after an earlier error, caused by Xid 4711"},
-		"a burst of 45 on many GPUs": {[]string{"10 a 45, Ch 1", "10 b 45, Ch 1", "11 a 45, Ch 2", "11 b 45, Ch 2"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error, Monitor b Xid 45 preemptive cleanup after an earlier error"},
+		"45 settling":                 {[]string{"10 a 45, Ch 1 caused by previous Xid 119"}, 11, ""},
+		"45 alone":                    {[]string{"10 a 45, Ch 1"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error"},
+		"45 caused by 31":             {[]string{"10 a 45, Ch 1 caused by previous Xid 31"}, later, "RestartApp a Xid 45 preemptive cleanup after an earlier error, caused by Xid 31"},
+		"45 caused by 119":            {[]string{"10 a 45, Ch 1 caused by previous Xid 119"}, later, "ResetGPU a Xid 45 preemptive cleanup after an earlier error, caused by Xid 119"},
+		"45 caused by NVLink5":        {[]string{"10 a 45, Ch 1 caused by previous Xid 149"}, later, "Inspect a Xid 45 preemptive cleanup after an earlier error, caused by Xid 149"},
+		"45 caused by a contained 48": {[]string{"8 a 48, x", "8 a 94, x", "10 a 45, Ch 1 caused by previous Xid 48"}, later, "RestartApp a Xid 48 double bit ECC error"},
+		"45 caused by a harmless 74":  {[]string{"8 a 74, link 14(0x1)", "10 a 45, Ch 1 caused by previous Xid 74"}, later, "Monitor a Xid 74 NVLink error on link 14"},
+		"45 caused by 45":             {[]string{"10 a 45, Ch 1 caused by previous Xid 45"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error, caused by Xid 45"},
+		"45 caused by an unknown":     {[]string{"10 a 45, Ch 1 caused by previous Xid 4711"}, later, "Inspect a Xid 45 preemptive cleanup after an earlier error, caused by Xid 4711"},
+		"a burst of 45 on many GPUs":  {[]string{"10 a 45, Ch 1", "10 b 45, Ch 1", "11 a 45, Ch 2", "11 b 45, Ch 2"}, later, "Monitor a Xid 45 preemptive cleanup after an earlier error, Monitor b Xid 45 preemptive cleanup after an earlier error"},
 
 		"154 None":                  {[]string{"1 a " + none}, 1, ""},
 		"154 GPU reset":             {[]string{"1 a " + resetRequired}, 1, "ResetGPU a Xid 154 recovery action GPU Reset"},
@@ -400,5 +402,32 @@ func TestAGPUThatNeedsNoResetAnyMore(t *testing.T) {
 	s = log(t, "10 a 119, x", "20 a 31, pid=1, name=x, y")
 	if faults := (Case{Events: s.Events, Now: time.Hour, Recovered: recovered}).Judge(); len(faults) != 0 {
 		t.Errorf("%+v", faults)
+	}
+}
+
+func TestClearingEventsCrowdNothingOut(t *testing.T) {
+	var lines []string
+	for i := range 2 * maxEvents {
+		lines = append(lines, fmt.Sprintf("%d %s", 1000*i, driverLoad), fmt.Sprintf("%d a %s", 1000*i+1, none))
+	}
+	s := log(t, append(lines, fmt.Sprintf("%d b 79, x", 1000*2*maxEvents))...)
+	if len(s.Events) != 3 || s.Dropped != 0 {
+		t.Errorf("%d events, %d dropped", len(s.Events), s.Dropped)
+	}
+}
+
+func TestSettlingGoesByWhenTheLineWasRead(t *testing.T) {
+	// The kernel's clock is 50 s behind ours, which drift makes of a month.
+	s := log(t, "10 a 48, x")
+	s.Events[0].Seen = 60 * time.Second
+	for now, want := range map[time.Duration]int{61 * time.Second: 0, 62 * time.Second: 1} {
+		if got := len((Case{Events: s.Events, Now: now}).Judge()); got != want {
+			t.Errorf("%s: %d faults, want %d", now, got, want)
+		}
+	}
+	old := log(t, "10 a 48, x")
+	old.Events[0].Seen = time.Hour
+	if got := len((Case{Events: old.Events, Now: time.Hour}).Judge()); got != 1 {
+		t.Error("a line from an hour ago settles")
 	}
 }

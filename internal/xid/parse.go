@@ -55,6 +55,10 @@ type Event struct {
 	At    time.Duration `json:"at"`
 	Last  time.Duration `json:"last"`
 	Count int           `json:"count"`
+	// Seen and SeenLast are CLOCK_MONOTONIC when the first and the last line were read; 0 where nobody noted it. The
+	// kernel stamps its records with a clock of its own that drifts from it by seconds in a month.
+	Seen     time.Duration `json:"seen,omitempty"`
+	SeenLast time.Duration `json:"seenLast,omitempty"`
 	// Time is At as wall clock time, for people.
 	Time time.Time `json:"time,omitzero"`
 	// Injected marks a record that user space wrote.

@@ -51,6 +51,8 @@ const (
 // worth remembering.
 func (s State) NextBoot() State {
 	var next State
+	s.Events = slices.Clone(s.Events)
+	s.DropInjected()
 	for _, f := range (Case{Events: s.Events}).Judge() {
 		if f.Repair >= conditions.Inspect {
 			next.History = append(next.History, Past{f.Subject, f.Kind, f.Code, 1 + s.seenBefore(f)})
@@ -100,7 +102,13 @@ func (s *State) Identify(gpu, uuid string) bool {
 
 // Add takes one event in. A line that repeats a recent one only counts: a crashing application can print thousands.
 func (s *State) Add(e Event) {
-	e.Last, e.Count = e.At, 1
+	e.Last, e.SeenLast, e.Count = e.At, e.Seen, 1
+	// What a clearing event clears, a later one clears too: only the latest is needed.
+	if e.Kind == KindDriver || e.clears() {
+		s.Events = slices.DeleteFunc(s.Events, func(o Event) bool {
+			return e.Kind == KindDriver && o.Kind == KindDriver || e.clears() && o.clears() && o.Device == e.Device
+		})
+	}
 	for i := len(s.Events) - 1; i >= 0; i-- {
 		o := &s.Events[i]
 		// After a clearing event the same line is news.
@@ -108,7 +116,7 @@ func (s *State) Add(e Event) {
 			break
 		}
 		if o.same(e) && e.At-o.Last <= e.quiet() {
-			o.Last = e.At
+			o.Last, o.SeenLast = e.At, e.Seen
 			o.Count++
 			return
 		}

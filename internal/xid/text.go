@@ -14,7 +14,7 @@ type Line struct {
 	// whether it has either.
 	At      time.Duration
 	HasTime bool
-	// User says that the prefix has a facility other than the kernel's.
+	// User says that the prefix has a facility other than the kernel's, or a host without `kernel:` behind it.
 	User bool
 }
 
@@ -43,14 +43,20 @@ func ParseText(line string) Line {
 		n, err := strconv.Atoi(pri)
 		l.User = err == nil && n>>3 != 0
 	}
+	hosted := false
 	if t, ok := take(textSyslog); ok {
+		hosted = true
 		l.wall(time.Stamp, t)
 	} else if t, ok := take(textISO); ok {
+		hosted = true
 		for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05Z0700"} {
 			l.wall(layout, t)
 		}
 	}
-	l.Body = strings.TrimPrefix(l.Body, "kernel: ")
+	body, kernel := strings.CutPrefix(l.Body, "kernel: ")
+	l.Body = body
+	// Behind a host stands who speaks: `logger -t NVRM` is a program.
+	l.User = l.User || hosted && !kernel
 	if t, ok := take(textClock); ok {
 		if seconds, err := strconv.ParseFloat(t, 64); err == nil {
 			l.At, l.HasTime = time.Duration(seconds*float64(time.Second)), true

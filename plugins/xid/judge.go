@@ -22,6 +22,11 @@ func judge(s snapshot, hardware bool) npd.Result {
 			Repair: conditions.Monitor, Subject: "kernel log", Text: "records were overwritten before they could be read",
 		})
 	}
+	if s.Dropped > 0 {
+		result.Findings = append(result.Findings, conditions.Finding{
+			Repair: conditions.Monitor, Subject: "kernel log", Text: "more events than can be kept, the weakest are dropped",
+		})
+	}
 	if s.Unshared != "" {
 		result.Findings = append(result.Findings, conditions.Finding{
 			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -24,6 +25,10 @@ func main() {
 	p.StringVar(&r.journalDir, "journal-dir", "", "`directory` of the journal, if it is not where journalctl looks")
 	p.StringVar(&r.overridesFile, "overrides", "", "CSV `file` with the site's own classes: kind,code,repair,note")
 	p.Print("explain", "explain an Xid (-explain 79) or an SXid (-explain sxid 22003) and exit 0", explain)
+	p.Print("gpus", "print the driver's list of GPUs as JSON and exit 0", func([]string) (string, error) {
+		list, err := json.Marshal(listGPUs(r.procfs))
+		return string(list) + "\n", err
+	})
 	p.Print("list", "print the Xid catalogue and exit 0", func([]string) (string, error) { return xid.List(), nil })
 	npd.Main(p, npd.Check[snapshot]{
 		Read:  r.read,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +29,10 @@ type snapshot struct {
 	// Now is the clock of the events at the look.
 	Now time.Duration `json:"now"`
 	// Gap says that records of this boot were overwritten before they could be read.
-	Gap    bool        `json:"gap"`
-	Events []xid.Event `json:"events"`
+	Gap bool `json:"gap"`
+	// Dropped counts events that did not fit.
+	Dropped int         `json:"dropped,omitempty"`
+	Events  []xid.Event `json:"events"`
 	// Latched is what stands against each subject; it follows from the rest and is there for people.
 	Latched   []xid.Fault        `json:"latched"`
 	GPUs      map[string]xid.GPU `json:"gpus,omitempty"`
@@ -42,7 +46,7 @@ type snapshot struct {
 
 // complete adds what follows from the state and from what else is known.
 func (s snapshot) complete(state xid.State) snapshot {
-	s.Gap, s.Events = state.Lost > 0, state.Events
+	s.Gap, s.Dropped, s.Events = state.Lost > 0, state.Dropped, state.Events
 	s.Events = append([]xid.Event{}, s.asCase().Classified()...)
 	s.Latched = append([]xid.Fault{}, s.faults()...)
 	state.Remember(s.Latched)
@@ -70,6 +74,9 @@ type reader struct {
 	oldest  time.Duration // of the first record that the ring still had
 	joiner  xid.Joiner
 	pending pending
+	// list is the driver's list of GPUs, if it was asked for.
+	list   map[string]xid.GPU
+	listed bool
 	// lost is how much of the log's count of lost records is in the state.
 	lost uint64
 }
@@ -97,21 +104,27 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	now, err := npd.Uptime()
-	if err != nil {
-		return snapshot{}, err
-	}
 	if err := r.open(); err != nil {
 		return snapshot{}, err
 	}
 	logErr := r.follow(ctx)
 	state, storeErr := r.merge(nil)
-	procfs := ""
+	// After the log was read, so that nothing in it is from the future.
+	now, err := npd.Uptime()
+	if err != nil {
+		return snapshot{}, err
+	}
+	var list map[string]xid.GPU
 	if len(state.Events) > 0 {
-		procfs = r.procfs
+		list = r.driverList(ctx)
+	}
+	if !r.allowInjected {
+		// A drill beside this run shares the state.
+		state.Events = slices.Clone(state.Events)
+		state.DropInjected()
 	}
 	s := snapshot{
-		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, procfs), Overrides: overrides, Recovered: r.recovered(),
+		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, list), Overrides: overrides, Recovered: r.recovered(),
 	}.complete(state)
 	if logErr != nil {
 		s.Unread = logErr.Error()
@@ -228,7 +241,8 @@ func (r *reader) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.log, r.journalled = log, state.Journal
+		// What the ring loses later was read, or its gap is told.
+		r.log, r.journalled = log, state.Journal || state.Next > 0
 	}
 	if err := r.drain(ctx); err != nil {
 		return err
@@ -268,7 +282,7 @@ func (r *reader) drain(ctx context.Context) error {
 			continue
 		}
 		if e, ok := r.joiner.Parse(rec.Body); ok {
-			e.Injected, e.At = injected, rec.Time
+			e.Injected, e.At, e.Seen = injected, rec.Time, now
 			e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
 			r.pending.events = append(r.pending.events, seen{rec.Seq, e})
 		} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
@@ -386,30 +400,60 @@ func (r *reader) news(state xid.State) bool {
 		r.log != nil && (r.log.Lost() > r.lost || r.log.Seq() > state.Next+mark)
 }
 
-// driverList reads the driver's own list of GPUs. It gives up after a moment: a hung driver must not hide what it has
-// already said in the log.
-func driverList(procfs string) map[string]xid.GPU {
-	const moment = 500 * time.Millisecond
-	list := make(chan map[string]xid.GPU, 1)
-	go func() {
-		found := map[string]xid.GPU{}
-		files, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/gpus/*/information"))
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				continue
-			}
-			gpu := driverInformation(string(text))
-			instances, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+gpu.Index+"/mig/gi*"))
-			gpu.MIG = len(instances) > 0
-			found[xid.Device(filepath.Base(filepath.Dir(file)))] = gpu
+// listGPUs reads the driver's own list of GPUs.
+func listGPUs(procfs string) map[string]xid.GPU {
+	found := map[string]xid.GPU{}
+	files, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/gpus/*/information"))
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
 		}
-		list <- found
-	}()
-	select {
-	case found := <-list:
-		return found
-	case <-time.After(moment):
+		gpu := driverInformation(string(text))
+		instances, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+gpu.Index+"/mig/gi*"))
+		gpu.MIG = len(instances) > 0
+		found[xid.Device(filepath.Base(filepath.Dir(file)))] = gpu
+	}
+	return found
+}
+
+// driverList has another process, this plugin with -gpus, read the driver's list, once per run. These files are calls
+// into the driver: one that hangs cannot be killed, and in this process it would keep NPD's pipes open for ever. It is
+// left behind after a moment, but it keeps the lock that it inherits, so that there is never a second one.
+func (r *reader) driverList(ctx context.Context) map[string]xid.GPU {
+	const moment = 500 * time.Millisecond
+	if r.listed {
+		return r.list
+	}
+	r.listed = true
+	if _, err := os.Stat(filepath.Join(r.procfs, "driver/nvidia")); err != nil {
 		return nil
 	}
+	lock, err := os.OpenFile(filepath.Join(r.plugin.StateDir, "xid-gpus.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, moment)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-procfs", r.procfs, "-gpus")
+	cmd.ExtraFiles = []*os.File{lock}
+	printed := make(chan []byte, 1)
+	go func() {
+		// A list that did not come is an empty one.
+		out, _ := cmd.Output()
+		printed <- out
+	}()
+	select {
+	case out := <-printed:
+		if err := json.Unmarshal(out, &r.list); err != nil {
+			slog.Warn("the driver's list of GPUs", "err", err)
+		}
+	case <-ctx.Done():
+		slog.Warn("the driver's list of GPUs does not come")
+	}
+	return r.list
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -34,12 +35,12 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 		if line.HasTime {
 			now = line.At
 		}
+		if line.User && !r.allowInjected {
+			continue
+		}
 		body := kmsg.Unescape(line.Body)
 		if xid.NewBoot(body) {
 			state = state.NextBoot()
-		}
-		if line.User && !r.allowInjected {
-			continue
 		}
 		if gpu, uuid, ok := xid.ParseIdentity(body); ok {
 			state.Identify(gpu, uuid)
@@ -55,20 +56,16 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 		return snapshot{}, fmt.Errorf("read %s: %w", r.text, ctx.Err())
 	}
 	// A file is no live log: nothing in it is still settling.
-	return snapshot{Now: now + time.Hour, GPUs: gpus(state.UUIDs, ""), Overrides: overrides}.complete(state), nil
+	return snapshot{Now: now + time.Hour, GPUs: gpus(state.UUIDs, nil), Overrides: overrides}.complete(state), nil
 }
 
-// gpus is what is known of each GPU: the UUIDs that the driver logged, and its list below procfs if that is given.
-func gpus(uuids map[string]string, procfs string) map[string]xid.GPU {
+// gpus is what is known of each GPU: the UUIDs that the driver logged, and its own list.
+func gpus(uuids map[string]string, list map[string]xid.GPU) map[string]xid.GPU {
 	known := map[string]xid.GPU{}
 	for device, uuid := range uuids {
 		known[device] = xid.GPU{UUID: uuid}
 	}
-	if procfs != "" {
-		for device, gpu := range driverList(procfs) {
-			known[device] = gpu
-		}
-	}
+	maps.Copy(known, list)
 	return known
 }
 

@@ -251,8 +251,18 @@ func TestAResetThatTheLogDoesNotTell(t *testing.T) {
 	n.want(reset)
 	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"needed":true}}}`)
 	n.want(reset)
-	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"another","state":{"0000:4e:00":{"recovered":1000000000}}}`)
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"recovered":1}}}`)
+	n.want(reset) // before the line was read
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"another","state":{"0000:4e:00":{"recovered":1000000000000000000}}}`)
 	n.want(reset)
-	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"recovered":1000000000}}}`)
+	n.write("state/gpu-recovery.json", `{"v":1,"bootID":"first","state":{"0000:4e:00":{"recovered":1000000000000000000}}}`)
+	n.want(fine)
+}
+
+func TestADrillIsNoneOfAnotherRunsBusiness(t *testing.T) {
+	n := newNode(t)
+	n.want(fine)
+	n.write("state/xid.json", `{"v":1,"bootID":"first","state":{"next":9,"events":[{"kind":"xid","code":79,"device":"0000:4e:00","cause":0,"mig":"","text":"x","at":1,"last":1,"count":1,"injected":true}]}}`)
+	n.want("exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus (injected)\n", "-allow-injected")
 	n.want(fine)
 }

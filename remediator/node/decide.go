@@ -233,6 +233,10 @@ func (d *decider) believable(c corev1.NodeCondition, rule policy.Rule) bool {
 		return false
 	}
 	heartbeat := c.LastHeartbeatTime.Time
+	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
+		// Its writer says nothing again after a reboot, and a boot makes nothing ill.
+		return true
+	}
 	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
 		heartbeat = c.LastTransitionTime.Time
 	}
@@ -555,12 +559,12 @@ func (d *decider) releasable() bool {
 }
 
 // restore puts a lost taint back once: `kubectl taint` and others patch the list without a version check and may have
-// dropped it unknowingly. The second time it is a person's word.
+// dropped it unknowingly. The second time it is a person's word, and the first time if the rule only observes now.
 func (d *decider) restore() bool {
-	if d.record.Taint.Restored {
+	if rule, _ := d.policy.Rule(d.record.Taint.Rule); d.record.Taint.Restored || rule.Observe {
 		d.release(ByPerson)
 		d.heldByPerson()
-		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed again: the node stays released until %s has cleared",
+		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released until %s has cleared",
 			d.record.Taint, d.causes())
 		return false
 	}
@@ -579,6 +583,11 @@ func (d *decider) upgrade() {
 	// A rule that the policy no longer has restarts nothing.
 	decided, _ := d.policy.Rule(d.record.Taint.Rule)
 	if strength(worst.class, worst.rule) <= strength(d.record.Taint.Repair, decided) {
+		return
+	}
+	if why := d.correlated(worst); why != "" {
+		d.wake(d.now.Add(recheck))
+		d.Blocked = &Blocked{worst.rule.Name, BlockedBySuspicion, fmt.Sprintf("%s, but %s", describe(worst), why)}
 		return
 	}
 	d.taint(worst)
@@ -638,7 +647,7 @@ func (d *decider) restartJobs() bool {
 		return false
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
-	if !rule.RestartJobs {
+	if !rule.RestartJobs || rule.Observe {
 		return false
 	}
 	for _, after := range sweeps {

@@ -268,6 +268,12 @@ type outcome struct {
 	Unmarked bool          // no annotation
 }
 
+func switchedOff(w *world) {
+	for i := range w.policy.Rules {
+		w.policy.Rules[i].Observe = true
+	}
+}
+
 func (w *world) outcome() outcome {
 	o := outcome{
 		Status: w.node.Labels[conditions.LabelStatus], Repair: w.node.Labels[conditions.LabelRepair],
@@ -517,11 +523,12 @@ func TestDecide(t *testing.T) {
 			})},
 		"observe: it upgrades nothing and keeps nothing": {[]step{gpu(drain), decide, watched, decide, lasts(2 * time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
 			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined NodeReleased"}},
-		"observe: a rule that is switched off releases by itself": {[]step{gpu(ecc), decide, func(w *world) {
-			for i := range w.policy.Rules {
-				w.policy.Rules[i].Observe = true
-			}
-		}, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
+		"observe: a rule that is switched off releases by itself": {[]step{gpu(ecc), decide, switchedOff, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
+
+		"observe: a rule that is switched off restarts no jobs": {[]step{gpu(ecc), decide, switchedOff, lasts(time.Minute), decide},
+			quarantined.but(func(o *outcome) { o.Repair, o.Restart = "ResetGPU", false })},
+		"observe: a rule that is switched off puts no taint back": {[]step{gpu(ecc), decide, switchedOff, untaints, decide},
+			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined ReleaseByHand"}},
 
 		// Coming and going.
 		"a fault back within clearAfter of the release does not wait again": {[]step{flaps(1), lasts(9 * time.Minute), flapping, decide},

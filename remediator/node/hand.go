@@ -50,6 +50,11 @@ func OrderRelease(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.record == nil && hasTaintKey(d.taints, conditions.TaintUnhealthy) {
+		// Somebody removed the record from under the taint, which nobody else would take away.
+		d.taints = slices.DeleteFunc(d.taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
+		return d.applied(), nil
+	}
 	if d.record == nil || d.record.Phase != Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
@@ -59,11 +64,11 @@ func OrderRelease(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	return d.applied(), nil
 }
 
-// Strip is the node without anything of ours but the labels that people set.
+// Strip is the node without anything of ours but the labels that people set, and the taint of whoever maintains it.
 func Strip(n *corev1.Node) *corev1.Node {
 	stripped := n.DeepCopy()
 	stripped.Spec.Taints = slices.DeleteFunc(stripped.Spec.Taints, func(t corev1.Taint) bool {
-		return strings.HasPrefix(t.Key, conditions.Domain+"/")
+		return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance
 	})
 	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined && !record.Taint.Foreign {
 		stripped.Spec.Taints = slices.DeleteFunc(stripped.Spec.Taints, record.Taint.same)

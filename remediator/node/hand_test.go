@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -78,7 +79,20 @@ func TestStripLeavesWhatIsNotOurs(t *testing.T) {
 		s(w)
 	}
 	n := Strip(w.node)
-	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0] != theirs || len(n.Annotations) != 0 || len(n.Labels) != 1 {
+	// A node under repair stays so.
+	if !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs, maintenance}) || len(n.Annotations) != 0 || len(n.Labels) != 1 {
 		t.Errorf("%+v %v %v", n.Spec.Taints, n.Annotations, n.Labels)
+	}
+}
+
+func TestReleaseTakesAwayATaintWithoutARecord(t *testing.T) {
+	w := newWorld(t)
+	for _, s := range []step{gpu(ecc), decide, taints(theirs)} {
+		s(w)
+	}
+	delete(w.node.Annotations, conditions.AnnotationQuarantine)
+	n, err := OrderRelease(w.node, w.now)
+	if err != nil || !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs}) {
+		t.Errorf("%v, %v", n, err)
 	}
 }
