@@ -807,7 +807,13 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 		}
 	}
 	control(true)
-	g.inPhase(starting)
+	// Without a controller that says how many ranks there are, starting lasts but a moment.
+	tm.eventually("wait for the resume", func() error {
+		if g.look().suspended {
+			return fmt.Errorf("still suspended")
+		}
+		return nil
+	})
 	control(false)
 	if closed := g.closes(); closed.Phase != done {
 		t.Errorf("record %+v", closed)
