@@ -23,11 +23,7 @@ func (l limits) judge(s snapshot) npd.Result {
 			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
 		}
 	}
-	if s.Unshared != "" {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,
-		})
-	}
+	result.Unshared(s.Unshared)
 	return result
 }
 

@@ -63,11 +63,7 @@ func judge(s snapshot) npd.Result {
 			}
 		}
 	}
-	if s.Unshared != "" {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,
-		})
-	}
+	result.Unshared(s.Unshared)
 	return result
 }
 

@@ -18,22 +18,14 @@ func judge(s snapshot, hardware bool) npd.Result {
 		}
 	}
 	if s.Gap {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "kernel log", Text: "records were overwritten before they could be read",
-		})
+		result.Found(conditions.Monitor, "kernel log", "records were overwritten before they could be read")
 	}
 	if s.Dropped > 0 {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "kernel log", Text: "more events than can be kept, the weakest are dropped",
-		})
+		result.Found(conditions.Monitor, "kernel log", "more events than can be kept, the weakest are dropped")
 	}
-	if s.Unshared != "" {
-		result.Findings = append(result.Findings, conditions.Finding{
-			Repair: conditions.Monitor, Subject: "state", Text: "not kept between runs: " + s.Unshared,
-		})
-	}
+	result.Unshared(s.Unshared)
 	if s.Unread != "" {
-		result.Unread = append(result.Unread, npd.Unread{Subject: "kernel log", Why: s.Unread})
+		result.NotRead("kernel log", s.Unread)
 	}
 	return result
 }
