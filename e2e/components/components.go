@@ -62,6 +62,13 @@ var (
 			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
 		},
 	}
+	// Helm renders and installs the chart as a user's helm does.
+	Helm = Component{
+		Name: "helm", Dir: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Cold: "2 min",
+		versionVars: func(version string) map[string]string {
+			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
+		},
+	}
 	// GolangCILint is the linter; the tests do not run it.
 	GolangCILint = Component{
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
@@ -70,7 +77,7 @@ var (
 )
 
 // All lists every component.
-var All = []Component{Kube, KWOK, JobSet, NodeProblemDetector, GolangCILint}
+var All = []Component{Kube, KWOK, JobSet, NodeProblemDetector, Helm, GolangCILint}
 
 // kubernetesVersion sets what hack/lib/version.sh of kubernetes sets; without it the API server reports
 // v0.0.0-master and clients that look at the version are confused.
