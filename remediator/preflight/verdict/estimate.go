@@ -51,8 +51,30 @@ type Estimates struct {
 	x []float64
 }
 
-// message is what a test tells one of its ends: the log likelihood of its states, up to a constant.
+// nothing is the message that leaves all open.
+var nothing = func() (m message) {
+	for s := range m {
+		m[s] = 1
+	}
+	return m
+}()
+
+// message is what a test tells one of its ends: the likelihood of each of its states, up to a factor. The largest is 1,
+// so that no product of messages vanishes.
 type message [states]float64
+
+func (m *message) scale() {
+	largest := m[0]
+	for _, v := range m {
+		if v > largest {
+			largest = v
+		}
+	}
+	by := 1 / largest
+	for s := range m {
+		m[s] *= by
+	}
+}
 
 // Estimate runs loopy belief propagation on the graph of pairs: O(rounds × tests). The typical bandwidth and the noise
 // are taken from the run itself; if the reports set a threshold, only tests that reach it are taken for healthy there.
@@ -85,15 +107,15 @@ type beliefs struct {
 	noise, below []message
 	// told are the messages to A and to B.
 	told [2][]message
-	// total is the log belief of each node, state the same as probabilities.
-	total, state  []message
+	// state is the belief about each node, as probabilities.
+	state         []message
 	slow, outlier float64
 	// linked counts the tests of each node: one without says nothing about how many are slow.
 	linked []int
 }
 
 func newBeliefs(g Graph) *beliefs {
-	b := &beliefs{slow: assumedSlow, outlier: assumedOutlier, total: make([]message, len(g.Nodes)), state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
+	b := &beliefs{slow: assumedSlow, outlier: assumedOutlier, state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
 	var x []float64
 	for i, v := range g.logs() {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -107,6 +129,7 @@ func newBeliefs(g Graph) *beliefs {
 	b.noise, b.below = make([]message, n), make([]message, n)
 	b.told = [2][]message{make([]message, n), make([]message, n)}
 	for k, v := range x {
+		b.told[0][k], b.told[1][k] = nothing, nothing
 		v = max(v-b.mu, slowest)
 		var cdf [states + 1]float64
 		for s, edge := range bins {
@@ -129,22 +152,26 @@ func (b *beliefs) likelihood(k, s int) float64 {
 	return (1-b.outlier)*b.noise[k][s] + b.outlier*b.below[k][s] + floor
 }
 
-// sum adds up what the tests tell each node.
+// sum joins what the tests tell each node.
 func (b *beliefs) sum() {
-	for i := range b.total {
-		b.total[i][healthy] = math.Log(1 - b.slow)
-		for s := 1; s < states; s++ {
-			b.total[i][s] = math.Log(b.slow / float64(states-1))
-		}
+	var before message
+	before[healthy] = 1 - b.slow
+	for s := 1; s < states; s++ {
+		before[s] = b.slow / float64(states-1)
+	}
+	for i := range b.state {
+		b.state[i] = before
 	}
 	for k, t := range b.tests {
-		for s := range states {
-			b.total[t.A][s] += b.told[0][k][s]
-			b.total[t.B][s] += b.told[1][k][s]
+		for side, end := range [2]int{t.A, t.B} {
+			for s := range states {
+				b.state[end][s] *= b.told[side][k][s]
+			}
+			b.state[end].scale()
 		}
 	}
-	for i := range b.total {
-		b.state[i] = probabilities(b.total[i])
+	for i := range b.state {
+		b.state[i] = probabilities(b.state[i])
 	}
 }
 
@@ -167,7 +194,8 @@ func (b *beliefs) relearn() {
 	b.slow, b.outlier = min(slow/nodes, 0.4), min(outliers/tests, 0.3)
 }
 
-// pass sends test k's messages to both ends. Half of the old message stays, which keeps loops from swinging.
+// pass sends test k's messages to both ends: the geometric mean of the old and the new one, which keeps loops from
+// swinging.
 func (b *beliefs) pass(k int) {
 	t := b.tests[k]
 	var likely message
@@ -177,11 +205,11 @@ func (b *beliefs) pass(k int) {
 	var fresh [2]message
 	for side, other := range [2]int{t.B, t.A} {
 		// What the other end is like, by all its other tests.
-		var cavity message
+		q := b.state[other]
 		for s := range states {
-			cavity[s] = b.total[other][s] - b.told[1-side][k][s]
+			q[s] /= b.told[1-side][k][s]
 		}
-		q := probabilities(cavity)
+		q = probabilities(q)
 		for s := 1; s < states; s++ {
 			q[healthy] += nu * q[s]
 			q[s] *= 1 - nu
@@ -195,27 +223,27 @@ func (b *beliefs) pass(k int) {
 			upTo -= q[s]
 		}
 		for s := range states {
-			fresh[side][s] = math.Log((1-nu)*f[s] + nu*f[healthy])
+			fresh[side][s] = (1-nu)*f[s] + nu*f[healthy]
 		}
+		fresh[side].scale()
 	}
 	for side := range fresh {
 		for s := range states {
-			b.told[side][k][s] = (b.told[side][k][s] + fresh[side][s]) / 2
+			b.told[side][k][s] = math.Sqrt(b.told[side][k][s] * fresh[side][s])
 		}
 	}
 }
 
-func probabilities(logs message) message {
-	largest := slices.Max(logs[:])
+func probabilities(m message) message {
 	total := 0.0
-	for s, l := range logs {
-		logs[s] = math.Exp(l - largest)
-		total += logs[s]
+	for _, v := range m {
+		total += v
 	}
-	for s := range logs {
-		logs[s] /= total
+	by := 1 / total
+	for s := range m {
+		m[s] *= by
 	}
-	return logs
+	return m
 }
 
 // calibrate finds the reading of healthy pairs and its noise. Nothing is faster than healthy, so it is the highest dense

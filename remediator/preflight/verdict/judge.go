@@ -120,12 +120,20 @@ type decision struct {
 	lost [][]float64
 	// against are the healthy partners with which the node itself was slow, by its own report: nobody is convicted on
 	// the word of others. partners are all it was measured with.
-	against, partners []map[int]bool
+	against, partners [][]int
+}
+
+// with adds a node to a list that has each once.
+func with(nodes []int, node int) []int {
+	if slices.Contains(nodes, node) {
+		return nodes
+	}
+	return append(nodes, node)
 }
 
 func decide(g Graph, size int) decision {
 	n := len(g.Nodes)
-	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([]map[int]bool, n), partners: make([]map[int]bool, n)}
+	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([][]int, n), partners: make([][]int, n)}
 	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
 	lost := func(int) float64 { return 0 }
 	if g.measured() {
@@ -140,22 +148,19 @@ func decide(g Graph, size int) decision {
 			}
 		}
 	}
-	for i := range n {
-		d.against[i], d.partners[i] = map[int]bool{}, map[int]bool{}
-	}
 	clean := make([]bool, n)
 	for k, t := range g.Tests {
-		d.partners[t.A][t.B], d.partners[t.B][t.A] = true, true
+		d.partners[t.A], d.partners[t.B] = with(d.partners[t.A], t.B), with(d.partners[t.B], t.A)
 		if !slowTest(k) {
 			clean[t.A], clean[t.B] = true, true
 			continue
 		}
 		if t.ByA && d.p[t.B] < doubt {
-			d.against[t.A][t.B] = true
+			d.against[t.A] = with(d.against[t.A], t.B)
 			d.lost[t.A] = append(d.lost[t.A], lost(k))
 		}
 		if t.ByB && d.p[t.A] < doubt {
-			d.against[t.B][t.A] = true
+			d.against[t.B] = with(d.against[t.B], t.A)
 			d.lost[t.B] = append(d.lost[t.B], lost(k))
 		}
 	}
@@ -196,12 +201,13 @@ func leaves(g Graph, d decision, leaf map[string]string, v *Verdict) {
 }
 
 func (v *Verdict) fill(g Graph, d decision) {
+	ranked := d.ranked(g)
 	for i := range g.Known {
 		switch {
 		case d.slow[i]:
 			v.Slow = append(v.Slow, Slow{g.Nodes[i], round(d.p[i]), round(median(d.lost[i])), len(d.against[i])})
 		case d.p[i] > doubt:
-			for _, partner := range d.trusted(g, i) {
+			for _, partner := range d.deciders(ranked, i) {
 				v.Retest = append(v.Retest, [2]string{g.Nodes[i], g.Nodes[partner]})
 			}
 		case d.p[i] < wellBelow && len(d.partners[i]) >= minPartners && len(v.Fabric) == 0:
@@ -211,16 +217,35 @@ func (v *Verdict) fill(g Graph, d decision) {
 	slices.SortStableFunc(v.Slow, func(a, b Slow) int { return cmp.Or(cmp.Compare(b.P, a.P), cmp.Compare(a.Node, b.Node)) })
 }
 
-// trusted finds the partners that a doubtful node should be tested with: healthy ones that it has not met.
-func (d decision) trusted(g Graph, i int) []int {
+// ranked are the nodes that can be tested, the most surely healthy one first.
+func (d decision) ranked(g Graph) []int {
 	var list []int
-	for j := range g.Known {
-		if j != i && !d.partners[i][j] && !g.FailFast[j] && len(d.partners[j]) > 0 && d.p[j] < doubt {
-			list = append(list, j)
+	for i := range g.Known {
+		if !g.FailFast[i] {
+			list = append(list, i)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(d.p[a], d.p[b]) })
-	return list[:min(len(list), retests)]
+	return list
+}
+
+// deciders are the partners that a doubtful node should be tested with: healthy ones that it has not met.
+func (d decision) deciders(ranked []int, i int) []int {
+	var list []int
+	for _, j := range ranked {
+		if d.p[j] >= doubt || len(list) == retests {
+			break
+		}
+		if j != i && d.vouches(j, i) {
+			list = append(list, j)
+		}
+	}
+	return list
+}
+
+// vouches tells whether a test with j would say something new about i: j has been measured, and not with i.
+func (d decision) vouches(j, i int) bool {
+	return len(d.partners[j]) > 0 && !slices.Contains(d.partners[i], j)
 }
 
 // Next pairs every node that may be slow with the most trusted node that it has not met: the tests of an adaptive
@@ -232,20 +257,21 @@ func Next(reports []Report) [][2]string {
 		return nil
 	}
 	d := decide(g, 0)
-	order := make([]int, g.Known)
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.p[b], d.p[a]) })
+	ranked := d.ranked(g)
 	var pairs [][2]string
-	taken := map[int]bool{}
-	for _, i := range order {
-		if d.p[i] <= suspicion || taken[i] || g.FailFast[i] {
+	taken := make([]bool, len(g.Nodes))
+	for _, i := range slices.Backward(ranked) {
+		if d.p[i] <= suspicion {
+			break
+		}
+		if taken[i] {
 			continue
 		}
-		for k := len(order) - 1; k >= 0; k-- {
-			j := order[k]
-			if j != i && !taken[j] && !d.partners[i][j] && !g.FailFast[j] && len(d.partners[j]) > 0 && d.p[j] < d.p[i] {
+		for _, j := range ranked {
+			if d.p[j] >= d.p[i] {
+				break
+			}
+			if !taken[j] && d.vouches(j, i) {
 				taken[i], taken[j] = true, true
 				pairs = append(pairs, [2]string{g.Nodes[i], g.Nodes[j]})
 				break
