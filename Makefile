@@ -58,9 +58,9 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# What the tests run but must not install: chrony would replace the node's own time daemon, and NVIDIA's library is in
-# non-free, which the machine's own sources may leave out.
-DEBS := chrony ntpsec libnvidia-ml1
+# What the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
+# non-free, which the machine's own sources may leave out, and Prometheus would start services.
+DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager
 bin/debian: Makefile
 	@rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}
 	@cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt
