@@ -69,6 +69,37 @@ var (
 			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
 		},
 	}
+	// The job operators, each with the CRDs and webhooks of its module.
+
+	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.
+	TrainingOperator = Component{
+		Name: "training-operator", Dir: "training-operator", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+		Module: "github.com/kubeflow/training-operator", Cold: "65 s",
+	}
+	// MPIOperator is kubeflow's, for the v2beta1 MPIJob.
+	MPIOperator = Component{
+		Name: "mpi-operator", Dir: "mpi-operator", Package: "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+		Module: "github.com/kubeflow/mpi-operator", Cold: "2 min",
+	}
+	// Trainer is kubeflow's, for TrainJob; it makes JobSets.
+	Trainer = Component{
+		Name: "trainer", Dir: "trainer", Package: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+		Module: "github.com/kubeflow/trainer/v2", Cold: "75 s",
+	}
+	// KubeRay is for RayCluster and RayJob.
+	KubeRay = Component{
+		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
+		Module: "github.com/ray-project/kuberay/ray-operator", Cold: "80 s",
+	}
+	// LWS is the LeaderWorkerSet controller.
+	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", Cold: "90 s"}
+	// Kueue queues other controllers' jobs.
+	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", Cold: "135 s"}
+	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
+	VolcanoControllers = volcano("controller-manager", "70 s")
+	VolcanoWebhooks    = volcano("webhook-manager", "35 s")
+	VolcanoScheduler   = volcano("scheduler", "25 s")
+
 	// GolangCILint is the linter; the tests do not run it.
 	GolangCILint = Component{
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
@@ -77,7 +108,18 @@ var (
 )
 
 // All lists every component.
-var All = []Component{Kube, KWOK, JobSet, NodeProblemDetector, Helm, GolangCILint}
+var All = []Component{
+	Kube, KWOK, JobSet, NodeProblemDetector, Helm,
+	TrainingOperator, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
+	GolangCILint,
+}
+
+func volcano(program, cold string) Component {
+	return Component{
+		Name: "volcano-" + program, Dir: "volcano", Package: "volcano.sh/volcano/cmd/" + program,
+		Module: "volcano.sh/volcano", Cold: cold,
+	}
+}
 
 // kubernetesVersion sets what hack/lib/version.sh of kubernetes sets; without it the API server reports
 // v0.0.0-master and clients that look at the version are confused.
