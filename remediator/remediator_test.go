@@ -430,19 +430,25 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	tm.says(tm.nodes[2], "False", "fine")
 	want := `pitcrew_breaker_open 0
 pitcrew_decision_latency_seconds_count 1
+pitcrew_node_blocked{node="metrics-1",reason="budget",rule="gpu"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="",status="False"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="ResetGPU",status="True"} 1
+pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-0",repair="ResetGPU",status="True"} T
+pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-1",repair="Reboot",status="True"} T
+pitcrew_node_quarantine_timestamp_seconds{node="metrics-0",repair="ResetGPU",rule="gpu"} T
 pitcrew_paused 0
 pitcrew_policy_valid 1
 pitcrew_quarantine_blocked_total{reason="budget",rule="gpu"} 1
 pitcrew_quarantine_seconds_count 0
 pitcrew_quarantined_nodes{rule="gpu"} 1
+pitcrew_skipped_nodes 0
 `
 	ours := regexp.MustCompile(`(?m)^pitcrew_(.*_bucket|.*_sum|job_|stuck).*\n`)
+	times := regexp.MustCompile(`(?m)(_timestamp_seconds\{.*\}) \S+$`)
 	tm.until("the metrics", func() error {
 		var got strings.Builder
-		for line := range strings.Lines(ours.ReplaceAllString(scrape(t, address), "")) {
+		for line := range strings.Lines(times.ReplaceAllString(ours.ReplaceAllString(scrape(t, address), ""), "$1 T")) {
 			if strings.HasPrefix(line, "pitcrew_") {
 				got.WriteString(line)
 			}

@@ -73,6 +73,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for key, count := range c.countConditions(nodes.Items) {
 		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
 	}
+	c.collectNodes(out, nodes.Items)
 	for _, r := range c.policy.Policy().Rules {
 		quarantined, err := c.quarantined(ctx, r.Name)
 		if err != nil {
@@ -99,18 +100,11 @@ func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
 	counts := map[[3]string]float64{}
 	for i := range nodes {
 		for _, condition := range nodes[i].Status.Conditions {
-			limit, named := p.UnknownAfter(condition.Type)
+			r, named := c.read(p, &nodes[i], condition)
 			if !named {
 				continue
 			}
-			key := [3]string{string(condition.Type), "", string(condition.Status)}
-			if _, class, ok := p.Match(nodes[i].Labels, condition); ok {
-				key[1] = class.String()
-			}
-			if c.now().Sub(condition.LastHeartbeatTime.Time) > limit {
-				key[2] = "Stale"
-			}
-			counts[key]++
+			counts[[3]string{string(condition.Type), r.repair, r.status}]++
 		}
 	}
 	return counts
