@@ -23,6 +23,7 @@ require (
 	k8s.io/api v0.37.0
 	k8s.io/apimachinery v0.37.0
 	k8s.io/client-go v0.37.0
+	k8s.io/component-helpers v0.37.0
 	k8s.io/kubelet v0.37.0
 	k8s.io/node-problem-detector v1.36.0
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd

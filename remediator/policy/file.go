@@ -48,6 +48,7 @@ type spec struct {
 	Budget     budget          `yaml:"budget"`
 	Breaker    *breaker        `yaml:"breaker"`
 	Correlated *correlated     `yaml:"correlated"`
+	Restart    restart         `yaml:"restart"`
 	Rules      map[string]rule `yaml:"rules"`
 }
 
@@ -73,17 +74,18 @@ type correlated struct {
 }
 
 type rule struct {
-	Match        match  `yaml:"match"`
-	Mode         string `yaml:"mode"`
-	For          string `yaml:"for"`
-	ClearAfter   string `yaml:"clearAfter"`
-	UnknownAfter string `yaml:"unknownAfter"`
-	Taint        taint  `yaml:"taint"`
-	AlertOnly    bool   `yaml:"alertOnly"`
-	RestartJobs  bool   `yaml:"restartJobs"`
-	Budget       budget `yaml:"budget"`
-	Flaps        flaps  `yaml:"flaps"`
-	Priority     int    `yaml:"priority"`
+	Match           match  `yaml:"match"`
+	Mode            string `yaml:"mode"`
+	For             string `yaml:"for"`
+	ClearAfter      string `yaml:"clearAfter"`
+	UnknownAfter    string `yaml:"unknownAfter"`
+	Taint           taint  `yaml:"taint"`
+	AlertOnly       bool   `yaml:"alertOnly"`
+	RestartJobs     bool   `yaml:"restartJobs"`
+	CheckpointGrace string `yaml:"checkpointGrace"`
+	Budget          budget `yaml:"budget"`
+	Flaps           flaps  `yaml:"flaps"`
+	Priority        int    `yaml:"priority"`
 }
 
 type match struct {
@@ -183,6 +185,7 @@ func (d document) check() (*Policy, field.ErrorList) {
 		Budget:     c.budget(at.Child("budget"), d.Spec.Budget),
 		Breaker:    c.breaker(at.Child("breaker"), d.Spec.Breaker),
 		Correlated: c.correlated(at.Child("correlated"), d.Spec.Correlated),
+		Restart:    c.restart(at.Child("restart"), d.Spec.Restart),
 	}
 	observe := c.observe(at.Child("mode"), d.Spec.Mode, true)
 	for _, name := range slices.Sorted(maps.Keys(d.Spec.Rules)) {
@@ -197,22 +200,23 @@ func (d document) check() (*Policy, field.ErrorList) {
 func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.ErrorList) {
 	c := checker{}
 	out := Rule{
-		Name:         name,
-		Condition:    corev1.NodeConditionType(r.Match.Condition),
-		Status:       corev1.ConditionStatus(cmp.Or(r.Match.Status, string(corev1.ConditionTrue))),
-		Repair:       c.classes(at.Child("match", "repair"), r.Match.Repair),
-		Reason:       c.pattern(at.Child("match", "reason"), r.Match.Reason),
-		Message:      c.pattern(at.Child("match", "message"), r.Match.Message),
-		Nodes:        c.selector(at.Child("match", "nodeSelector"), r.Match.NodeSelector),
-		Priority:     r.Priority,
-		Observe:      c.observe(at.Child("mode"), r.Mode, observe),
-		For:          c.duration(at.Child("for"), r.For, 0),
-		ClearAfter:   c.duration(at.Child("clearAfter"), r.ClearAfter, defaultClearAfter),
-		UnknownAfter: c.unknownAfter(at.Child("unknownAfter"), r.UnknownAfter),
-		AlertOnly:    r.AlertOnly,
-		RestartJobs:  r.RestartJobs,
-		Budget:       c.budget(at.Child("budget"), r.Budget),
-		Flaps:        c.flaps(at.Child("flaps"), r.Flaps),
+		Name:            name,
+		Condition:       corev1.NodeConditionType(r.Match.Condition),
+		Status:          corev1.ConditionStatus(cmp.Or(r.Match.Status, string(corev1.ConditionTrue))),
+		Repair:          c.classes(at.Child("match", "repair"), r.Match.Repair),
+		Reason:          c.pattern(at.Child("match", "reason"), r.Match.Reason),
+		Message:         c.pattern(at.Child("match", "message"), r.Match.Message),
+		Nodes:           c.selector(at.Child("match", "nodeSelector"), r.Match.NodeSelector),
+		Priority:        r.Priority,
+		Observe:         c.observe(at.Child("mode"), r.Mode, observe),
+		For:             c.duration(at.Child("for"), r.For, 0),
+		ClearAfter:      c.duration(at.Child("clearAfter"), r.ClearAfter, defaultClearAfter),
+		UnknownAfter:    c.unknownAfter(at.Child("unknownAfter"), r.UnknownAfter),
+		AlertOnly:       r.AlertOnly,
+		RestartJobs:     r.RestartJobs,
+		CheckpointGrace: c.duration(at.Child("checkpointGrace"), r.CheckpointGrace, 0),
+		Budget:          c.budget(at.Child("budget"), r.Budget),
+		Flaps:           c.flaps(at.Child("flaps"), r.Flaps),
 	}
 	c.all(at, name, validation.IsDNS1123Label(name))
 	if name == ByHand {
@@ -231,6 +235,9 @@ func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.Erro
 	}
 	if out.UnknownAfter == 0 {
 		c.invalid(at.Child("unknownAfter"), r.UnknownAfter, "must be longer than 0s")
+	}
+	if r.CheckpointGrace != "" && !r.RestartJobs {
+		c.errs = append(c.errs, field.Forbidden(at.Child("checkpointGrace"), "means nothing without restartJobs"))
 	}
 	if !r.AlertOnly {
 		out.Taint = c.taint(at.Child("taint"), r.Taint, r.Match.Condition)

@@ -22,6 +22,8 @@ type Policy struct {
 	Breaker *Breaker
 	// Correlated is nil when simultaneous faults are taken at their word.
 	Correlated *Correlated
+	// Restart limits the restarts of jobs.
+	Restart Restart
 	// Rules, the first that matches a condition first: by priority, then by name.
 	Rules []Rule
 }
@@ -109,6 +111,8 @@ type Rule struct {
 	Taint corev1.Taint
 	// RestartJobs restarts the opted-in jobs that have pods on the node while the quarantine stands.
 	RestartJobs bool
+	// CheckpointGrace is how long such a job is given to save its state before it is stopped.
+	CheckpointGrace time.Duration
 }
 
 // Never is the UnknownAfter of a condition whose writer sends no heartbeats: what it said last is believed for ever.
