@@ -3,6 +3,7 @@
 package components
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,6 +34,7 @@ type Component struct {
 	// Cold says about how long a first build takes on two cores.
 	Cold string
 
+	arch string // the architecture it is built for; empty for this machine's
 	tags string
 	// versionVars are the variables that upstream's own release build sets to the version.
 	versionVars func(version string) map[string]string
@@ -155,8 +157,19 @@ func Root() (string, error) {
 	}
 }
 
+// For returns the component built for another architecture, in Go's spelling.
+func (c Component) For(arch string) Component {
+	c.arch = arch
+	if arch == runtime.GOARCH {
+		c.arch = ""
+	}
+	return c
+}
+
 // Path returns where the component's binary is, built or not.
-func (c Component) Path(root string) string { return filepath.Join(root, "bin", "components", c.Name) }
+func (c Component) Path(root string) string {
+	return filepath.Join(root, "bin", "components", c.arch, c.Name)
+}
 
 // ModuleDir returns the folder of the component's source, with the manifests that upstream ships; it downloads the
 // module when needed.
@@ -192,7 +205,7 @@ func BuildOurs(ctx context.Context, root string, packages ...string) error {
 		defer unlock()
 		// go-nvml and go-dcgm are cgo; the tags keep the standard library of the other programs out of it.
 		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-tags=netgo,osusergo", "-o", "bin" + string(filepath.Separator)}
-		_, err = runWith(ctx, "CGO_ENABLED=1", root, append(args, packages...)...)
+		_, err = runWith(ctx, []string{"CGO_ENABLED=1"}, root, append(args, packages...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
@@ -233,7 +246,7 @@ func (c Component) build(ctx context.Context, progress io.Writer, root string) e
 	fmt.Fprintf(progress, "building %s (%s %s), about %s when nothing is cached ...\n", c.Name, c.Module, version, c.Cold)
 	begun := time.Now()
 	args := append([]string{"build", "-o", path}, append(flags, c.Package)...)
-	if _, err := run(ctx, c.dir(root), args...); err != nil {
+	if _, err := runWith(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(c.arch, runtime.GOARCH)}, c.dir(root), args...); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".stamp", []byte(stamp), 0o644); err != nil {
@@ -262,7 +275,7 @@ func (c Component) version(ctx context.Context, root string) (string, error) {
 // stamp is a hash of everything the binary is made from.
 func (c Component) stamp(root string, flags []string) (string, error) {
 	hash := sha256.New()
-	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, flags, c.Package)
+	fmt.Fprintln(hash, runtime.Version(), cmp.Or(c.arch, runtime.GOARCH), flags, c.Package)
 	files, err := os.ReadDir(c.dir(root))
 	if err != nil {
 		return "", err
@@ -306,14 +319,14 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 
 // run runs the go command without cgo.
 func run(ctx context.Context, dir string, args ...string) (stdout []byte, err error) {
-	return runWith(ctx, "CGO_ENABLED=0", dir, args...)
+	return runWith(ctx, []string{"CGO_ENABLED=0"}, dir, args...)
 }
 
 // runWith runs the go command and quotes what it said when it fails.
-func runWith(ctx context.Context, cgo, dir string, args ...string) (stdout []byte, err error) {
+func runWith(ctx context.Context, env []string, dir string, args ...string) (stdout []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), cgo, "GOWORK=off")
+	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -2,6 +2,7 @@ package components
 
 import (
 	"bytes"
+	"debug/elf"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,25 @@ func TestTwoBuildsAtOnceBuildOnce(t *testing.T) {
 	all.Wait()
 	if said := progress[0].String() + progress[1].String(); strings.Count(said, "building") != 1 {
 		t.Errorf("together they said:\n%s", said)
+	}
+}
+
+func TestAComponentIsBuiltForAnotherArchitectureBesideThisOnes(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		if err := Build(t.Context(), &bytes.Buffer{}, root, tiny.For(arch)); err != nil {
+			t.Fatal(err)
+		}
+		binary, err := elf.Open(tiny.For(arch).Path(root))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if binary.Machine != machine {
+			t.Errorf("built for %s: %s", arch, binary.Machine)
+		}
+	}
+	if _, err := os.Stat(tiny.Path(root)); err != nil {
+		t.Errorf("this machine's: %v", err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -14,14 +16,15 @@ import (
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [component...]   builds into bin/components; the components are:")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [-arch ARCHITECTURE] [component...]   builds into bin/components; the components are:")
 		for _, c := range components.All {
 			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s, about %s when nothing is cached\n", c.Name, c.Module, c.Cold)
 		}
 	}
+	arch := flag.String("arch", runtime.GOARCH, "`architecture` to build for; another one's binaries are in a folder of its name")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := build(ctx, flag.Args())
+	err := build(ctx, *arch, flag.Args())
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -29,8 +32,8 @@ func main() {
 	}
 }
 
-func build(ctx context.Context, names []string) error {
-	wanted := components.All
+func build(ctx context.Context, arch string, names []string) error {
+	wanted := slices.Clone(components.All)
 	if len(names) > 0 {
 		wanted = nil
 	}
@@ -40,6 +43,9 @@ func build(ctx context.Context, names []string) error {
 			return err
 		}
 		wanted = append(wanted, c)
+	}
+	for i := range wanted {
+		wanted[i] = wanted[i].For(arch)
 	}
 	root, err := components.Root()
 	if err != nil {
