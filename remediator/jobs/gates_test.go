@@ -133,7 +133,7 @@ func TestGate(t *testing.T) {
 		},
 		"a template selects a pool": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "h100"} }},
 		"a pod failure policy fails the job when it is stopped": {
-			change: func(j *batchv1.Job) { j.Spec.PodFailurePolicy = policy(exit("FailJob", "In", "", 143)) },
+			change: func(j *batchv1.Job) { j.Spec.PodFailurePolicy = failurePolicy(exit("FailJob", "In", "", 143)) },
 			want: blocked{"PodFailurePolicy", "podFailurePolicy rule 0 of Job train is FailJob for exit code 143 or 137, with which stopped ranks exit: " +
 				"stopping would fail the Job for good"},
 		},
@@ -165,7 +165,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-func policy(rules ...batchv1.PodFailurePolicyRule) *batchv1.PodFailurePolicy {
+func failurePolicy(rules ...batchv1.PodFailurePolicyRule) *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: rules}
 }
 
@@ -186,21 +186,21 @@ func TestFailsOnStop(t *testing.T) {
 		want   int
 	}{
 		"no policy":                                        {nil, -1},
-		"SIGTERM in the list":                              {policy(exit("FailJob", "In", "", 1, 143)), 0},
-		"SIGKILL in the list":                              {policy(exit("FailJob", "In", "", 137)), 0},
-		"other codes":                                      {policy(exit("FailJob", "In", "", 1, 42)), -1},
-		"all codes but one":                                {policy(exit("FailJob", "NotIn", "", 42)), 0},
-		"all codes but both":                               {policy(exit("FailJob", "NotIn", "", 137, 143)), -1},
-		"all codes but one of the two":                     {policy(exit("FailJob", "NotIn", "", 143)), 0},
-		"a container of the pod":                           {policy(exit("FailJob", "In", "sidecar", 143)), 0},
-		"an init container":                                {policy(exit("FailJob", "In", "preflight", 143)), 0},
-		"a container that the pod has not":                 {policy(exit("FailJob", "In", "other", 143)), -1},
-		"Count and FailIndex end no job":                   {policy(exit("Count", "In", "", 143), exit("FailIndex", "In", "", 137)), -1},
-		"an earlier rule takes both codes":                 {policy(exit("Ignore", "In", "", 137, 143), exit("FailJob", "NotIn", "", 1)), -1},
-		"an earlier rule takes one code":                   {policy(exit("Ignore", "In", "", 143), exit("FailJob", "NotIn", "", 1)), 1},
-		"an earlier rule takes another container":          {policy(exit("Ignore", "In", "main", 137, 143), exit("FailJob", "In", "", 143)), 1},
-		"ignoring disruptions does not help (measured)":    {policy(disruption, exit("FailJob", "In", "", 143)), 1},
-		"failing on disruptions is not met by a suspended": {policy(batchv1.PodFailurePolicyRule{Action: "FailJob", OnPodConditions: disruption.OnPodConditions}), -1},
+		"SIGTERM in the list":                              {failurePolicy(exit("FailJob", "In", "", 1, 143)), 0},
+		"SIGKILL in the list":                              {failurePolicy(exit("FailJob", "In", "", 137)), 0},
+		"other codes":                                      {failurePolicy(exit("FailJob", "In", "", 1, 42)), -1},
+		"all codes but one":                                {failurePolicy(exit("FailJob", "NotIn", "", 42)), 0},
+		"all codes but both":                               {failurePolicy(exit("FailJob", "NotIn", "", 137, 143)), -1},
+		"all codes but one of the two":                     {failurePolicy(exit("FailJob", "NotIn", "", 143)), 0},
+		"a container of the pod":                           {failurePolicy(exit("FailJob", "In", "sidecar", 143)), 0},
+		"an init container":                                {failurePolicy(exit("FailJob", "In", "preflight", 143)), 0},
+		"a container that the pod has not":                 {failurePolicy(exit("FailJob", "In", "other", 143)), -1},
+		"Count and FailIndex end no job":                   {failurePolicy(exit("Count", "In", "", 143), exit("FailIndex", "In", "", 137)), -1},
+		"an earlier rule takes both codes":                 {failurePolicy(exit("Ignore", "In", "", 137, 143), exit("FailJob", "NotIn", "", 1)), -1},
+		"an earlier rule takes one code":                   {failurePolicy(exit("Ignore", "In", "", 143), exit("FailJob", "NotIn", "", 1)), 1},
+		"an earlier rule takes another container":          {failurePolicy(exit("Ignore", "In", "main", 137, 143), exit("FailJob", "In", "", 143)), 1},
+		"ignoring disruptions does not help (measured)":    {failurePolicy(disruption, exit("FailJob", "In", "", 143)), 1},
+		"failing on disruptions is not met by a suspended": {failurePolicy(batchv1.PodFailurePolicyRule{Action: "FailJob", OnPodConditions: disruption.OnPodConditions}), -1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,8 @@ const maxPods = 5000
 type phase string
 
 const (
+	// saving: the job was told to save its state until CheckpointBy; nothing has been stopped.
+	saving phase = "Saving"
 	// stopping: spec.suspend was set by us; until every old pod is gone nothing is started.
 	stopping phase = "Stopping"
 	// starting: spec.suspend was cleared by us; until all ranks run.
@@ -41,6 +43,9 @@ type record struct {
 	Current *restart  `json:"current,omitempty"`
 	// Last holds the closed restarts, newest first.
 	Last []restart `json:"last,omitempty"`
+	// Total counts the restarts that stopped the job, Recent says when those of the last day began, the oldest first.
+	Total  int         `json:"total,omitempty"`
+	Recent []time.Time `json:"recent,omitempty"`
 }
 
 // restart is one stop and start of a whole job.
@@ -50,6 +55,14 @@ type restart struct {
 	StartedAt   time.Time `json:"startedAt"`
 	PhaseSince  time.Time `json:"phaseSince"`
 	EndedAt     time.Time `json:"endedAt,omitzero"`
+	// CheckpointBy is until when the job may save its state; only while saving.
+	CheckpointBy time.Time `json:"checkpointBy,omitzero"`
+	// RunningSince is when the oldest of the stopped pods was created: what was done since then and not saved is lost.
+	RunningSince time.Time `json:"runningSince,omitzero"`
+	// Streak is the number of this restart among those in a row, see [record.streak]; 0: the job was never stopped.
+	Streak int `json:"streak,omitempty"`
+	// Moving is how many ranks have to find another node; only while the restart is under way and the room was looked for.
+	Moving int `json:"moving,omitempty"`
 	// Pods are the UIDs of the pods that were active before the stop; only while stopping.
 	Pods []types.UID `json:"pods,omitempty"`
 	// Held says what a stop that takes too long waits for.

@@ -515,7 +515,7 @@ func TestAJobIsNotRestartedTwiceForOneQuarantine(t *testing.T) {
 }
 
 func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
-	failJob := func(spec *batchv1.JobSpec) { spec.PodFailurePolicy = policy(exit("FailJob", "In", "", 143)) }
+	failJob := func(spec *batchv1.JobSpec) { spec.PodFailurePolicy = failurePolicy(exit("FailJob", "In", "", 143)) }
 	tolerate := func(spec *batchv1.JobSpec) {
 		spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: conditions.TaintUnhealthy, Operator: corev1.TolerationOpExists}}
 	}

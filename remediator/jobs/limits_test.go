@@ -1,0 +1,91 @@
+package jobs
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func TestDelayed(t *testing.T) {
+	at := func(ago time.Duration) time.Time { return noon.Add(-ago) }
+	stopped := func(streak int, endedAgo time.Duration) restart { return restart{Streak: streak, EndedAt: at(endedAgo)} }
+	all := policy.Restart{
+		Settle: 5 * time.Second, MaxPerDay: 3, MaxPerJob: 10, BackOff: policy.BackOff{First: 30 * time.Second, Max: 10 * time.Minute}, MaxConcurrent: 2,
+	}
+	tests := map[string]struct {
+		since  time.Duration // of the quarantine, ago; an hour unless set
+		rec    record
+		others []restart
+		limits policy.Restart
+		reason string
+		says   string
+		after  time.Duration
+	}{
+		"no limits": {since: 1, rec: record{Total: 100, Recent: []time.Time{at(1)}, Last: []restart{stopped(9, 0)}}, others: make([]restart, 99)},
+		"within all limits": {limits: all, rec: record{Total: 9, Recent: []time.Time{at(2 * time.Hour), at(time.Hour)}, Last: []restart{stopped(1, time.Hour)}},
+			others: make([]restart, 1)},
+		"the fault is young":  {limits: all, since: 2 * time.Second, reason: reasonSettling, after: 3 * time.Second},
+		"the fault has aged":  {limits: all, since: 5 * time.Second},
+		"the job's budget":    {limits: all, rec: record{Total: 10}, reason: "BudgetPerJob", says: "restarted 10 times"},
+		"the day's budget":    {limits: all, rec: record{Total: 4, Recent: []time.Time{at(25 * time.Hour), at(23 * time.Hour), at(2 * time.Hour), at(time.Hour)}}, reason: "BudgetPerDay", says: "may begin at 2026-11-20T13:00:00Z", after: time.Hour},
+		"more than the day's": {limits: policy.Restart{MaxPerDay: 1}, rec: record{Recent: []time.Time{at(23 * time.Hour), at(time.Hour)}}, reason: "BudgetPerDay", after: 23 * time.Hour},
+		"a day has passed":    {limits: all, rec: record{Recent: []time.Time{at(24 * time.Hour), at(2 * time.Hour), at(time.Hour)}}},
+		"after the first restart": {limits: all, rec: record{Last: []restart{stopped(1, 10*time.Second)}}, reason: "BackOff",
+			says: "the pause after 1 in a row is 30s; the next one may begin at 2026-11-20T12:00:20Z", after: 20 * time.Second},
+		"after the first pause": {limits: all, rec: record{Last: []restart{stopped(1, 30*time.Second)}}},
+		"after the third":       {limits: all, rec: record{Last: []restart{stopped(3, time.Minute)}}, reason: "BackOff", after: time.Minute},
+		"the longest pause":     {limits: all, rec: record{Last: []restart{stopped(60, time.Minute)}}, reason: "BackOff", after: 9 * time.Minute},
+		"one that never stopped the job has no pause, the one before has": {limits: all, rec: record{Last: []restart{{EndedAt: at(time.Second)}, stopped(1, 10*time.Second)}},
+			reason: "BackOff", after: 20 * time.Second},
+		"many others at once":     {limits: all, others: make([]restart, 2), reason: "Concurrency", says: "2 other jobs are being restarted, and maxConcurrent is 2", after: retryCrowded},
+		"others that are held up": {limits: all, others: []restart{{}, {Held: "pod x"}, {Held: "pod y"}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			since := test.since
+			if since == 0 {
+				since = time.Hour
+			}
+			got := delayed(Quarantine{Since: at(since)}, test.rec, test.others, test.limits, noon)
+			if got.reason != test.reason || got.after != test.after || !strings.Contains(got.text, test.says) {
+				t.Errorf("got %+v, want %s after %s: %s", got, test.reason, test.after, test.says)
+			}
+		})
+	}
+}
+
+func TestCounted(t *testing.T) {
+	b := policy.BackOff{First: time.Second, Max: 10 * time.Minute}
+	old := noon.Add(-25 * time.Hour)
+	tests := map[string]struct{ rec, want record }{
+		"the first":                       {record{}, record{Total: 1, Recent: []time.Time{noon}, Current: &restart{Streak: 1}}},
+		"soon after another":              {record{Last: []restart{{Streak: 2, EndedAt: noon.Add(-9 * time.Minute)}}}, record{Total: 1, Recent: []time.Time{noon}, Current: &restart{Streak: 3}}},
+		"long after another":              {record{Last: []restart{{Streak: 2, EndedAt: noon.Add(-11 * time.Minute)}}}, record{Total: 1, Recent: []time.Time{noon}, Current: &restart{Streak: 1}}},
+		"what is a day old need not stay": {record{Total: 7, Recent: []time.Time{old, noon.Add(-time.Hour)}}, record{Total: 8, Recent: []time.Time{noon.Add(-time.Hour), noon}, Current: &restart{Streak: 1}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			current := &restart{}
+			test.rec.Current = current
+			got := test.rec.counted(noon, b)
+			test.want.Last = got.Last
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if current.Streak != 0 {
+				t.Error("the record it was called on was changed")
+			}
+		})
+	}
+	rec := record{Current: &restart{}}
+	for i := range 2 * policy.MaxPerDayLimit {
+		rec = rec.counted(noon.Add(time.Duration(i)*time.Second), b)
+	}
+	if n := len(rec.Recent); n != policy.MaxPerDayLimit || !rec.Recent[n-1].After(rec.Recent[0]) {
+		t.Errorf("remembers %d restarts, the last at %s", n, rec.Recent[n-1])
+	}
+}
