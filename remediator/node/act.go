@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,7 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d Decision
 // apply puts the state on a node object.
 func (s *State) apply(n *corev1.Node) {
 	status, repair := s.Record.Labels()
+	n.Labels, n.Annotations = maps.Clone(s.Marks.Labels), maps.Clone(s.Marks.Annotations)
 	n.Labels = with(n.Labels, conditions.LabelStatus, status)
 	n.Labels = with(n.Labels, conditions.LabelRepair, repair)
 	record := ""
@@ -53,7 +55,7 @@ func (s *State) apply(n *corev1.Node) {
 		record = s.Record.String()
 	}
 	n.Annotations = with(n.Annotations, conditions.AnnotationQuarantine, record)
-	n.Spec.Taints = s.Taints
+	n.Spec.Taints = s.Marks.Taints
 }
 
 // with sets a key, or removes it when the value is empty.
@@ -62,6 +64,10 @@ func with(m map[string]string, key, value string) map[string]string {
 		delete(m, key)
 		return m
 	}
+	return set(m, key, value)
+}
+
+func set(m map[string]string, key, value string) map[string]string {
 	if m == nil {
 		m = map[string]string{}
 	}

@@ -85,12 +85,11 @@ type Decision struct {
 	RequeueAfter time.Duration
 }
 
-// State is what we keep on a node; the labels follow from the record.
+// State is what a node must carry; our labels follow from the record.
 type State struct {
 	// Record is nil when the node needs none.
 	Record *Record
-	// Taints are all taints of the node, the foreign ones included.
-	Taints []corev1.Taint
+	Marks  Marks
 }
 
 // Event is a Kubernetes Event on the node.
@@ -113,7 +112,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	d := newDecider(p, o, now)
 	d.decide()
 	d.closeBreaker()
-	d.State = &State{Record: d.record, Taints: d.taints}
+	d.State = &State{Record: d.record, Marks: d.marks}
 	d.RestartJobs = d.restartJobs()
 	if o.Paused != "" {
 		d.hold()
@@ -144,14 +143,14 @@ func maintained(n *corev1.Node) bool {
 	return true
 }
 
-// decider is one run of Decide: the record and the taints as they are to become.
+// decider is one run of Decide: the record and the node's marks as they are to become.
 type decider struct {
 	policy *policy.Policy
 	Observation
 	now time.Time
 
 	record *Record
-	taints []corev1.Taint
+	marks  Marks
 	// silent names the conditions that a rule knows, while none of them is confirmed by anybody.
 	silent []string
 	// standing are the conditions that are a problem now, by a rule, and can be believed.
@@ -167,7 +166,7 @@ type problem struct {
 }
 
 func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
-	d := &decider{policy: p, Observation: o, now: now, taints: slices.Clone(o.Node.Spec.Taints), standing: map[corev1.NodeConditionType]problem{}}
+	d := &decider{policy: p, Observation: o, now: now, marks: marksOf(o.Node), standing: map[corev1.NodeConditionType]problem{}}
 	if o.Record != nil {
 		d.record = o.Record.clone()
 		if d.record.NodeUID != o.Node.UID {
@@ -526,7 +525,6 @@ func (d *decider) quarantined() {
 		}
 	}
 	if d.releasable() {
-		d.untaint()
 		d.release(ByPitcrew)
 		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s",
 			d.causes(), d.now.Sub(d.record.QuarantinedAt).Round(time.Second))
@@ -535,7 +533,7 @@ func (d *decider) quarantined() {
 	if maintained(d.Node) {
 		return
 	}
-	if !hasTaint(d.taints, d.record.Taint) && !d.restore() {
+	if !hasTaint(d.marks.Taints, d.record.Taint) && !d.restore() {
 		return
 	}
 	d.upgrade()
@@ -569,7 +567,7 @@ func (d *decider) restore() bool {
 		return false
 	}
 	d.record.Taint.Restored, d.record.Taint.Foreign = true, false
-	d.taints = append(d.taints, d.record.Taint.On())
+	d.marks.Taints = append(d.marks.Taints, d.record.Taint.On())
 	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was gone while the quarantine stands; remove it again to release the node", d.record.Taint)
 	return true
 }
@@ -613,31 +611,34 @@ func (d *decider) heldByPerson() {
 }
 
 func (d *decider) release(by string) {
+	d.untaint()
 	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
 	if by == ByPerson {
 		d.record.Repairs = nil
 	}
 }
 
-// taint puts the problem's taint on the node, in place of an earlier one of ours. A taint outside our domain that
-// already stands there belongs to somebody else and outlives the quarantine.
+// taint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint outside
+// our domain that already stands there belongs to somebody else and outlives the quarantine.
 func (d *decider) taint(p problem) {
 	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now}
 	if d.record.Taint != nil {
 		t.Restored = d.record.Taint.Restored
 		d.untaint()
 	}
-	t.Foreign = hasTaint(d.taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
+	t.Foreign = hasTaint(d.marks.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
 	if !t.Foreign {
-		d.taints = append(slices.DeleteFunc(d.taints, t.same), t.On())
+		d.marks.Taints = append(slices.DeleteFunc(d.marks.Taints, t.same), t.On())
 	}
 	d.record.Taint = t
+	d.record.HandOff = d.marks.hand(p.rule.HandOff)
 }
 
-// untaint removes the record's taint, whatever its value has become: key and effect identify a taint.
+// untaint removes the record's taint, whatever its value has become: key and effect identify a taint. What was handed off
+// goes with it.
 func (d *decider) untaint() {
-	if t := d.record.Taint; t != nil && d.record.Phase == Quarantined && !t.Foreign {
-		d.taints = slices.DeleteFunc(d.taints, t.same)
+	if d.record.Phase == Quarantined {
+		d.marks.strip(&d.record.Quarantine)
 	}
 }
 

@@ -599,6 +599,7 @@ func TestRecordOfAQuarantine(t *testing.T) {
 				Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule",
 				Rule: "gpu", Repair: conditions.Reboot, Since: start.Add(time.Minute),
 			},
+			HandOff: &HandOff{Annotations: policy.KeepNode},
 		},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {

@@ -36,8 +36,9 @@ func OrderQuarantine(n *corev1.Node, reason string, now time.Time) (*corev1.Node
 	if d.record.Phase != Quarantined {
 		d.record.Phase, d.record.QuarantinedAt = Quarantined, now
 		d.taint(problem{class: conditions.Inspect, rule: policy.Rule{
-			Name:  policy.ByHand,
-			Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditionByHand, Effect: corev1.TaintEffectNoSchedule},
+			Name:    policy.ByHand,
+			Taint:   corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditionByHand, Effect: corev1.TaintEffectNoSchedule},
+			HandOff: policy.HandOff{Annotations: policy.KeepNode},
 		}})
 	}
 	return d.applied(), nil
@@ -50,15 +51,14 @@ func OrderRelease(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.record == nil && hasTaintKey(d.taints, conditions.TaintUnhealthy) {
+	if d.record == nil && hasTaintKey(d.marks.Taints, conditions.TaintUnhealthy) {
 		// Somebody removed the record from under the taint, which nobody else would take away.
-		d.taints = slices.DeleteFunc(d.taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
+		d.marks.Taints = slices.DeleteFunc(d.marks.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
 		return d.applied(), nil
 	}
 	if d.record == nil || d.record.Phase != Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
-	d.untaint()
 	d.release(ByPerson)
 	d.record.Holds = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
 	return d.applied(), nil
@@ -66,16 +66,15 @@ func OrderRelease(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 
 // Strip is the node without anything of ours but the labels that people set, and the taint of whoever maintains it.
 func Strip(n *corev1.Node) *corev1.Node {
-	stripped := n.DeepCopy()
-	stripped.Spec.Taints = slices.DeleteFunc(stripped.Spec.Taints, func(t corev1.Taint) bool {
+	s := State{Marks: marksOf(n)}
+	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
+		s.Marks.strip(&record.Quarantine)
+	}
+	s.Marks.Taints = slices.DeleteFunc(s.Marks.Taints, func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance
 	})
-	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined && !record.Taint.Foreign {
-		stripped.Spec.Taints = slices.DeleteFunc(stripped.Spec.Taints, record.Taint.same)
-	}
-	delete(stripped.Annotations, conditions.AnnotationQuarantine)
-	delete(stripped.Labels, conditions.LabelStatus)
-	delete(stripped.Labels, conditions.LabelRepair)
+	stripped := n.DeepCopy()
+	s.apply(stripped)
 	return stripped
 }
 
@@ -92,6 +91,6 @@ func byHand(n *corev1.Node, now time.Time) (*decider, error) {
 
 func (d *decider) applied() *corev1.Node {
 	after := d.Node.DeepCopy()
-	(&State{Record: d.record, Taints: d.taints}).apply(after)
+	(&State{Record: d.record, Marks: d.marks}).apply(after)
 	return after
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,20 +51,13 @@ func (m *memory) recall(n *corev1.Node) {
 		delete(m.written, n.Name)
 		return
 	}
-	s := State{Record: w.record, Taints: slices.Clone(n.Spec.Taints)}
-	if t := w.taint(); t != nil && w.record.Phase == Quarantined && !hasTaint(s.Taints, t) {
-		s.Taints = append(s.Taints, t.On())
-	} else if t != nil && w.record.Phase == Released && !t.Foreign {
-		s.Taints = slices.DeleteFunc(s.Taints, t.same)
+	s := State{Record: w.record, Marks: marksOf(n)}
+	if w.record != nil && w.record.Phase == Quarantined {
+		s.Marks.put(&w.record.Quarantine)
+	} else if w.record != nil && w.record.Phase == Released {
+		s.Marks.strip(&w.record.Quarantine)
 	}
 	s.apply(n)
-}
-
-func (w written) taint() *Taint {
-	if w.record == nil {
-		return nil
-	}
-	return w.record.Taint
 }
 
 func (m *memory) all() map[string]written {

@@ -40,8 +40,11 @@ func Slim(object any) (any, error) {
 			NodeInfo:   corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
 		},
 	}
-	if record, ok := n.Annotations[conditions.AnnotationQuarantine]; ok {
-		slim.Annotations = map[string]string{conditions.AnnotationQuarantine: record}
+	for key, value := range n.Annotations {
+		if len(value) > policy.MaxAnnotation && key != conditions.AnnotationQuarantine {
+			value = "" // That it is there is all that we need to know: it is not ours.
+		}
+		slim.Annotations = set(slim.Annotations, key, value)
 	}
 	return slim, nil
 }

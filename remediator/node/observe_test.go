@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 // fat is a Node with what a real one has and we do not need.
 func fat() *corev1.Node {
 	n := slimNode()
-	n.Annotations["node.alpha.kubernetes.io/ttl"] = "0"
+	n.Annotations["nfd.node.kubernetes.io/feature-labels"] = strings.Repeat("long,", 1000)
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	n.OwnerReferences = []metav1.OwnerReference{{Name: "machine"}}
 	n.Spec.PodCIDR, n.Spec.ProviderID = "10.0.0.0/24", "cloud://1"
@@ -36,7 +37,7 @@ func slimNode() *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
-			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}"},
+			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": ""},
 		},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{
@@ -71,7 +72,8 @@ func TestSlimPassesTombstones(t *testing.T) {
 func TestPatchOfASlimNodeTouchesNothingElse(t *testing.T) {
 	before := slimNode()
 	after := before.DeepCopy()
-	state := State{Taints: append(after.Spec.Taints, corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoSchedule}), Record: full()}
+	state := State{Record: full(), Marks: marksOf(after)}
+	state.Marks.Taints = append(state.Marks.Taints, corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoSchedule})
 	state.apply(after)
 	patch, err := lockedPatch(before).Data(after)
 	if err != nil {

@@ -68,7 +68,9 @@ type Quarantine struct {
 	// QuarantinedAt is when the node was tainted first; zero for a suspect.
 	QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
 	// Taint is nil for a suspect.
-	Taint      *Taint    `json:"taint,omitempty"`
+	Taint *Taint `json:"taint,omitempty"`
+	// HandOff is what was put on the node beside the taint; nil: nothing.
+	HandOff    *HandOff  `json:"handOff,omitempty"`
 	ReleasedAt time.Time `json:"releasedAt,omitzero"`
 	ReleasedBy string    `json:"releasedBy,omitempty"`
 	// Sticky is set when the node came and went too often: only a person releases it.

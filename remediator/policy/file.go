@@ -49,6 +49,7 @@ type spec struct {
 	Breaker    *breaker        `yaml:"breaker"`
 	Correlated *correlated     `yaml:"correlated"`
 	Restart    restart         `yaml:"restart"`
+	HandOff    *handOff        `yaml:"handOff"`
 	Rules      map[string]rule `yaml:"rules"`
 }
 
@@ -74,18 +75,19 @@ type correlated struct {
 }
 
 type rule struct {
-	Match           match  `yaml:"match"`
-	Mode            string `yaml:"mode"`
-	For             string `yaml:"for"`
-	ClearAfter      string `yaml:"clearAfter"`
-	UnknownAfter    string `yaml:"unknownAfter"`
-	Taint           taint  `yaml:"taint"`
-	AlertOnly       bool   `yaml:"alertOnly"`
-	RestartJobs     bool   `yaml:"restartJobs"`
-	CheckpointGrace string `yaml:"checkpointGrace"`
-	Budget          budget `yaml:"budget"`
-	Flaps           flaps  `yaml:"flaps"`
-	Priority        int    `yaml:"priority"`
+	Match           match    `yaml:"match"`
+	Mode            string   `yaml:"mode"`
+	For             string   `yaml:"for"`
+	ClearAfter      string   `yaml:"clearAfter"`
+	UnknownAfter    string   `yaml:"unknownAfter"`
+	Taint           taint    `yaml:"taint"`
+	HandOff         *handOff `yaml:"handOff"`
+	AlertOnly       bool     `yaml:"alertOnly"`
+	RestartJobs     bool     `yaml:"restartJobs"`
+	CheckpointGrace string   `yaml:"checkpointGrace"`
+	Budget          budget   `yaml:"budget"`
+	Flaps           flaps    `yaml:"flaps"`
+	Priority        int      `yaml:"priority"`
 }
 
 type match struct {
@@ -187,9 +189,12 @@ func (d document) check() (*Policy, field.ErrorList) {
 		Correlated: c.correlated(at.Child("correlated"), d.Spec.Correlated),
 		Restart:    c.restart(at.Child("restart"), d.Spec.Restart),
 	}
-	observe := c.observe(at.Child("mode"), d.Spec.Mode, true)
+	common := defaults{
+		observe: c.observe(at.Child("mode"), d.Spec.Mode, true),
+		handOff: c.handOff(at.Child("handOff"), d.Spec.HandOff, HandOff{Annotations: KeepNode}),
+	}
 	for _, name := range slices.Sorted(maps.Keys(d.Spec.Rules)) {
-		r, errs := d.Spec.Rules[name].check(name, at.Child("rules").Key(name), observe)
+		r, errs := d.Spec.Rules[name].check(name, at.Child("rules").Key(name), common)
 		p.Rules = append(p.Rules, r)
 		c.errs = append(c.errs, errs...)
 	}
@@ -197,7 +202,13 @@ func (d document) check() (*Policy, field.ErrorList) {
 	return p, c.errs
 }
 
-func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.ErrorList) {
+// defaults are what a rule does unless it says otherwise.
+type defaults struct {
+	observe bool
+	handOff HandOff
+}
+
+func (r rule) check(name string, at *field.Path, common defaults) (Rule, field.ErrorList) {
 	c := checker{}
 	out := Rule{
 		Name:            name,
@@ -208,7 +219,7 @@ func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.Erro
 		Message:         c.pattern(at.Child("match", "message"), r.Match.Message),
 		Nodes:           c.selector(at.Child("match", "nodeSelector"), r.Match.NodeSelector),
 		Priority:        r.Priority,
-		Observe:         c.observe(at.Child("mode"), r.Mode, observe),
+		Observe:         c.observe(at.Child("mode"), r.Mode, common.observe),
 		For:             c.duration(at.Child("for"), r.For, 0),
 		ClearAfter:      c.duration(at.Child("clearAfter"), r.ClearAfter, defaultClearAfter),
 		UnknownAfter:    c.unknownAfter(at.Child("unknownAfter"), r.UnknownAfter),
@@ -241,13 +252,17 @@ func (r rule) check(name string, at *field.Path, observe bool) (Rule, field.Erro
 	}
 	if !r.AlertOnly {
 		out.Taint = c.taint(at.Child("taint"), r.Taint, r.Match.Condition)
+		out.HandOff = c.handOff(at.Child("handOff"), r.HandOff, common.handOff)
+		if slices.ContainsFunc(out.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&out.Taint) }) {
+			c.invalid(at.Child("taint"), out.Taint.ToString(), "is a taint of handOff, too: key and effect identify one")
+		}
 		return out, c.errs
 	}
 	for _, acts := range []struct {
 		field string
 		set   bool
 	}{
-		{"taint", r.Taint != (taint{})}, {"restartJobs", r.RestartJobs}, {"mode", r.Mode != ""},
+		{"taint", r.Taint != (taint{})}, {"handOff", r.HandOff != nil}, {"restartJobs", r.RestartJobs}, {"mode", r.Mode != ""},
 		{"budget", r.Budget != (budget{})}, {"flaps", r.Flaps != (flaps{})},
 	} {
 		if acts.set {

@@ -109,6 +109,8 @@ type Rule struct {
 	AlertOnly bool
 	// Taint is what a quarantine puts on the node.
 	Taint corev1.Taint
+	// HandOff is what it puts there besides, that of all rules included.
+	HandOff HandOff
 	// RestartJobs restarts the opted-in jobs that have pods on the node while the quarantine stands.
 	RestartJobs bool
 	// CheckpointGrace is how long such a job is given to save its state before it is stopped.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -108,6 +109,30 @@ func TestTheTaintCanBeKonduktors(t *testing.T) {
 taint: {key: trainy.konduktor.ai/faulty, value: "true"}`))
 	if got := p.Rules[0].Taint.ToString(); got != "trainy.konduktor.ai/faulty=true:NoSchedule" {
 		t.Error(got)
+	}
+}
+
+func TestHandOff(t *testing.T) {
+	const match = "match: {condition: GPUXidError, repair: [Reboot]}"
+	repair := corev1.Taint{Key: "example.com/repair", Effect: corev1.TaintEffectNoSchedule}
+	hard := corev1.Taint{Key: "example.com/repair", Value: "hard", Effect: corev1.TaintEffectNoSchedule}
+	for name, test := range map[string]struct {
+		all, rule string
+		want      HandOff
+	}{
+		"the node is kept unless somebody says otherwise": {"", "", HandOff{Annotations: KeepNode}},
+		"all rules say otherwise":                         {"handOff: {keepNode: false}", "", HandOff{}},
+		"one rule says otherwise":                         {"", "handOff: {keepNode: false}", HandOff{}},
+		"one rule keeps it":                               {"handOff: {keepNode: false}", "handOff: {keepNode: true}", HandOff{Annotations: KeepNode}},
+		"a rule adds to all": {"handOff: {keepNode: false, labels: {a: b}, annotations: {c: d}, taints: [{key: example.com/repair}]}", "handOff: {labels: {a: e, f: g}}",
+			HandOff{map[string]string{"a": "e", "f": "g"}, map[string]string{"c": "d"}, []corev1.Taint{repair}}},
+		"a rule's taint replaces that of all": {"handOff: {keepNode: false, taints: [{key: example.com/repair}]}", "handOff: {taints: [{key: example.com/repair, value: hard}]}",
+			HandOff{Taints: []corev1.Taint{hard}}},
+	} {
+		p := parse(t, head+"spec:\n  budget: {maxNodes: 1}\n  "+test.all+"\n  rules:\n    gpu:\n      "+match+"\n      "+test.rule)
+		if diff := cmp.Diff(test.want, p.Rules[0].HandOff, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }
 
@@ -215,6 +240,13 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"taint effect":            {oneRule(ours + "taint: {effect: Drain}"), `spec.rules[gpu].taint.effect: Unsupported value: "Drain"`},
 		"the maintenance taint":   {oneRule(ours + "taint: {key: pitcrew.dev/maintenance}"), `spec.rules[gpu].taint.key: Invalid value: "pitcrew.dev/maintenance"`},
 		"alertOnly with a taint":  {oneRule(ours + "alertOnly: true\ntaint: {key: a}"), "spec.rules[gpu].taint: Forbidden"},
+		"alertOnly with handOff":  {oneRule(ours + "alertOnly: true\nhandOff: {labels: {a: b}}"), "spec.rules[gpu].handOff: Forbidden"},
+		"handOff label":           {oneRule(ours + "handOff: {labels: {a: 'b c'}}"), `spec.rules[gpu].handOff.labels[a]: Invalid value: "b c"`},
+		"handOff key":             {oneRule(ours + "handOff: {annotations: {a b: c}}"), `spec.rules[gpu].handOff.annotations[a b]: Invalid value: "a b"`},
+		"handOff of ours":         {oneRule(ours + "handOff: {labels: {pitcrew.dev/status: fine}}"), "is ours, and nobody else's to understand"},
+		"handOff too long":        {oneRule(ours + "handOff: {annotations: {a: " + strings.Repeat("x", 257) + "}}"), `spec.rules[gpu].handOff.annotations[a]: Invalid value: "257 bytes"`},
+		"handOff without taint":   {oneRule(ours + "handOff: {taints: [{value: a}]}"), `spec.rules[gpu].handOff.taints[0].key: Invalid value: ""`},
+		"handOff, same taint":     {oneRule(ours + "taint: {key: a}\nhandOff: {taints: [{key: a}]}"), "is a taint of handOff, too"},
 		"alertOnly with mode":     {oneRule(ours + "alertOnly: true\nmode: enforce"), "spec.rules[gpu].mode: Forbidden"},
 		"alertOnly with budget":   {oneRule(ours + "alertOnly: true\nbudget: {maxNodes: 1}"), "spec.rules[gpu].budget: Forbidden"},
 		"alertOnly with flaps":    {oneRule(ours + "alertOnly: true\nflaps: {max: 2, window: 1h}"), "spec.rules[gpu].flaps: Forbidden"},
