@@ -1,8 +1,10 @@
 // Package cluster runs a real Kubernetes control plane on loopback for tests and demo: etcd, kube-apiserver,
 // kube-controller-manager, kube-scheduler, KWOK in the place of kubelets and, when asked for, the JobSet controller,
-// the node-problem-detector and the remediator. Nothing is faked but the containers.
+// the node-problem-detector, the remediator and other job operators. Nothing is faked but the containers, and what the
+// ray-operator asks them.
 //
-// It needs Go and neither root nor a container runtime. Every cluster has its own temporary folder, certificate
+// It needs Go and neither root nor a container runtime, but for three operators, [Cluster.StartTrainingOperator],
+// [Cluster.StartTrainer] and [Cluster.StartKueue], a mount namespace. Every cluster has its own temporary folder, certificate
 // authority and ports; etcd listens on unix sockets inside that folder, so that no other cluster can reach it and it
 // can reach no other.
 package cluster

@@ -53,6 +53,9 @@ func own() error {
 	if _, err := c.StartNPD(ctx, NPD{Node: "here", Monitors: []Monitor{{File: monitor}}}); err != nil {
 		return err
 	}
+	if _, err := c.runWithCertificate("/etc/certs", "private", "/bin/sleep", nil, "1h"); err != nil {
+		return err
+	}
 	fmt.Println(c.Dir, c.Admin.Host)
 	<-c.Context().Done()
 	return context.Cause(c.Context())
@@ -123,9 +126,9 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 	}
 	// The owner was killed, so its exit status says nothing.
 	_ = cmd.Wait()
-	// etcd, API server, controller manager, scheduler, KWOK, NPD.
-	if len(children) != 6 {
-		t.Errorf("%d children, want 6", len(children))
+	// etcd, API server, controller manager, scheduler, KWOK, NPD and one in a mount namespace.
+	if len(children) != 7 {
+		t.Errorf("%d children, want 7", len(children))
 	}
 	for _, pid := range children {
 		err := within(t, 5*time.Second, func(context.Context) error {
@@ -219,6 +222,23 @@ func TestTheAPIServerComesBackWithEverythingInIt(t *testing.T) {
 	}
 	if err := context.Cause(c.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAProgramFindsACertificateWhereItInsistsOnIt(t *testing.T) {
+	c := start(t, Options{})
+	p, err := c.runWithCertificate("/etc/some/certs", "reader", "/bin/sh", nil, "-c", "ls /etc /etc/some/certs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff("/etc:\nsome\n\n/etc/some/certs:\ntls.crt\ntls.key\n", p.Log()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := os.Stat("/etc/some"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is seen outside too: %v", err)
 	}
 }
 
