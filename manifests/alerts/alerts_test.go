@@ -1,0 +1,290 @@
+// Package alerts_test holds the alerts against the real promtool, the runbooks and the metrics that we export.
+package alerts_test
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+const (
+	promtool = "../../bin/debian/usr/bin/promtool"
+	runbooks = "https://github.com/pitcrew-dev/pitcrew/blob/main/docs/runbooks/"
+)
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+type group struct {
+	Name  string `json:"name"`
+	Rules []rule `json:"rules"`
+}
+
+// ruleFiles are the alerts by the file they are in.
+func ruleFiles(t *testing.T) map[string][]rule {
+	t.Helper()
+	files := map[string][]rule{}
+	for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var file struct {
+				Groups []group `json:"groups"`
+			}
+			if err := yaml.UnmarshalStrict(text, &file); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			for _, g := range file.Groups {
+				files[path] = append(files[path], g.Rules...)
+			}
+		}
+	}
+	if len(files) == 0 {
+		t.Fatal("no rule files")
+	}
+	return files
+}
+
+// vocabulary are the condition types of ours that alerts list.
+func vocabulary(lists ...[]conditions.Condition) []string {
+	var types []string
+	for _, list := range lists {
+		for _, c := range list {
+			types = append(types, c.Type)
+		}
+	}
+	slices.Sort(types)
+	return types
+}
+
+// outermost finds the labels that tell the alarms of one alert apart.
+var outermost = regexp.MustCompile(`\bby \(([^)]*)\)`)
+
+func TestEveryAlertSaysWhatAndWhereToLook(t *testing.T) {
+	for path, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			if s := r.Labels["severity"]; !regexp.MustCompile(`^(critical|warning|info|\{\{ if .*\}\}warning\{\{ else \}\}critical\{\{ end \}\})$`).MatchString(s) {
+				t.Errorf("%s: %s has severity %q", path, r.Alert, s)
+			}
+			said := r.Annotations["summary"] + r.Annotations["description"]
+			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("%s: %s has no summary or no description: %q", path, r.Alert, r.Annotations)
+			}
+			if by := outermost.FindStringSubmatch(r.Expr); by != nil {
+				for label := range strings.SplitSeq(by[1], ", ") {
+					if !strings.Contains(said, "{{ $labels."+label+" }}") {
+						t.Errorf("%s: %s does not say which %s: %q", path, r.Alert, label, said)
+					}
+				}
+			}
+			page, ours := strings.CutPrefix(r.Annotations["runbook_url"], runbooks)
+			if !ours {
+				t.Errorf("%s: %s has runbook_url %q", path, r.Alert, r.Annotations["runbook_url"])
+			}
+			pages := []string{page}
+			if strings.Contains(page, "{{ $labels.condition }}") {
+				pages = nil
+				for _, c := range vocabulary(conditions.All, conditions.Verdicts) {
+					pages = append(pages, strings.ReplaceAll(page, "{{ $labels.condition }}", c))
+				}
+			}
+			for _, page := range pages {
+				if _, err := os.Stat("../../docs/runbooks/" + page); err != nil {
+					t.Errorf("%s: %s: %v", path, r.Alert, err)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryRunbookAndEveryConditionHasAnAlert(t *testing.T) {
+	linked, named := map[string]bool{}, map[string]bool{}
+	for _, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			linked[strings.TrimPrefix(r.Annotations["runbook_url"], runbooks)] = true
+			named[r.Alert] = true
+		}
+	}
+	for _, c := range vocabulary(conditions.All, conditions.Verdicts) {
+		if !named[c] {
+			t.Errorf("condition %s has no alert", c)
+		}
+	}
+	pages, err := os.ReadDir("../../docs/runbooks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		if !linked[page.Name()] {
+			t.Errorf("no alert links to docs/runbooks/%s", page.Name())
+		}
+	}
+}
+
+// What is not ours has an alert of its own, so a condition that a list forgets has none, or two.
+func TestListsOfConditionsAreComplete(t *testing.T) {
+	list := regexp.MustCompile(`(condition|type)(?:=~|!~)"([^"]*)"`)
+	for path, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			for _, m := range list.FindAllStringSubmatch(r.Expr, -1) {
+				want := vocabulary(conditions.All, conditions.Verdicts)
+				if m[1] == "type" { // of a monitor of NPD, which the verdicts do not have
+					want = vocabulary(conditions.All)
+				}
+				got := strings.Split(m[2], "|")
+				slices.Sort(got)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: %s: %s", path, r.Alert, diff)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryMetricOfOursIsExported(t *testing.T) {
+	var source strings.Builder
+	for _, folder := range []string{"node", "jobs", "preflight"} {
+		files, err := filepath.Glob("../../remediator/" + folder + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.Write(text)
+		}
+	}
+	for path, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			for _, metric := range regexp.MustCompile(`\bpitcrew_\w+`).FindAllString(r.Expr, -1) {
+				if !strings.Contains(source.String(), `"`+metric+`"`) {
+					t.Errorf("%s: %s asks for %s, which the remediator does not export", path, r.Alert, metric)
+				}
+			}
+		}
+	}
+}
+
+// The forms of promtool's unit tests, see prometheus.io/docs, "Unit testing for rules".
+type (
+	suite struct {
+		RuleFiles          []string `json:"rule_files"`
+		EvaluationInterval string   `json:"evaluation_interval"`
+		Tests              []test   `json:"tests"`
+	}
+	test struct {
+		Name     string  `json:"name"`
+		Interval string  `json:"interval"`
+		Input    []input `json:"input_series"`
+		Alerts   []check `json:"alert_rule_test"`
+	}
+	input struct {
+		Series string `json:"series"`
+		Values string `json:"values"`
+	}
+	check struct {
+		EvalTime string  `json:"eval_time"`
+		Alert    string  `json:"alertname"`
+		Want     []alarm `json:"exp_alerts"`
+	}
+	alarm struct {
+		Labels      map[string]string `json:"exp_labels"`
+		Annotations map[string]string `json:"exp_annotations"`
+	}
+)
+
+var (
+	valueOf = regexp.MustCompile(`\{\{ \$value[^}]*\}\}`)
+	labelOf = regexp.MustCompile(`\{\{ \$labels\.(\w+) \}\}`)
+)
+
+// fires is the alarm that a rule must raise.
+func (r rule) fires(t *testing.T, f firing) alarm {
+	t.Helper()
+	a := alarm{Labels: map[string]string{"severity": r.Labels["severity"]}, Annotations: map[string]string{}}
+	for pair := range strings.FieldsSeq(f.labels) {
+		name, value, _ := strings.Cut(pair, "=")
+		a.Labels[name] = value
+	}
+	for name, text := range r.Annotations {
+		text = valueOf.ReplaceAllString(text, f.value)
+		a.Annotations[name] = labelOf.ReplaceAllStringFunc(text, func(ref string) string {
+			label := labelOf.FindStringSubmatch(ref)[1]
+			if a.Labels[label] == "" {
+				t.Errorf("%s speaks of label %s, which it does not have: %v", r.Alert, label, a.Labels)
+			}
+			return a.Labels[label]
+		})
+	}
+	return a
+}
+
+func TestAlertsFireWhenTheyShould(t *testing.T) {
+	tried := map[string]map[bool]bool{} // alert -> fired
+	for path, rules := range ruleFiles(t) {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := suite{RuleFiles: []string{absolute}, EvaluationInterval: "1m"}
+		for _, r := range rules {
+			tried[path+" "+r.Alert] = map[bool]bool{}
+			for _, c := range append(slices.Clone(cases[path]), casesOfConditions(path)...) {
+				if c.alert != r.Alert {
+					continue
+				}
+				tried[path+" "+r.Alert][len(c.want) > 0] = true
+				made := test{Name: c.alert + " " + c.name, Interval: "1m", Alerts: []check{{EvalTime: c.at, Alert: c.alert, Want: []alarm{}}}}
+				for _, series := range slices.Sorted(maps.Keys(c.series)) {
+					made.Input = append(made.Input, input{series, c.series[series]})
+				}
+				for _, f := range c.want {
+					made.Alerts[0].Want = append(made.Alerts[0].Want, r.fires(t, f))
+				}
+				s.Tests = append(s.Tests, made)
+			}
+		}
+		text, err := yaml.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "test.yaml")
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v; make bin/debian unpacks promtool\n%s", path, err, out)
+		}
+	}
+	for alert, with := range tried {
+		if !with[true] || !with[false] {
+			t.Errorf("%s: no case in which it fires, or none in which it does not", alert)
+		}
+	}
+}

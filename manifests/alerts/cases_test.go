@@ -1,0 +1,209 @@
+package alerts_test
+
+import (
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// testCase is one question to an alert: with these series, each value a minute, does it fire at that time?
+type testCase struct {
+	alert, name string
+	series      map[string]string
+	at          string
+	want        []firing
+}
+
+// firing is an alarm: its labels, "name=value ...", and its value as the description prints it.
+type firing struct{ labels, value string }
+
+const (
+	problem = `pitcrew_node_problem_timestamp_seconds{node="n1",instance="a",condition=`
+	blocked = `pitcrew_node_blocked{node="n1",instance="a",rule="gpu-xid",reason=`
+	restart = `pitcrew_job_restarts_total{kind="Job",instance="a",result=`
+	epoch   = "1970-01-01 00:00:00 +0000 UTC"
+)
+
+// casesOfConditions are the cases of each condition's own alert.
+func casesOfConditions(path string) []testCase {
+	if path != "conditions.yaml" {
+		return nil
+	}
+	var all []testCase
+	for _, c := range vocabulary(conditions.All, conditions.Verdicts) {
+		of := func(repair, status string) map[string]string {
+			return map[string]string{problem + `"` + c + `",repair="` + repair + `",status="` + status + `"}`: "0x10"}
+		}
+		all = append(all,
+			testCase{c, "needs a reboot", of("Reboot", "True"), "5m", []firing{{"severity=critical node=n1 repair=Reboot condition=" + c, epoch}}},
+			testCase{c, "needs a look", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "has only just begun", of("Reboot", "True"), "0m", nil},
+			testCase{c, "is stale", of("Reboot", "Stale"), "5m", nil},
+			testCase{c, "is unknown", of("", "Unknown"), "5m", nil},
+		)
+	}
+	return append(all,
+		testCase{"GPUXidError", "while the leader changes", map[string]string{
+			`pitcrew_node_problem_timestamp_seconds{node="n1",instance="a",condition="GPUXidError",repair="Reboot",status="True"}`: "0x5 stale",
+			`pitcrew_node_problem_timestamp_seconds{node="n1",instance="b",condition="GPUXidError",repair="Reboot",status="True"}`: "_x7 0x5",
+		}, "7m", []firing{{"severity=critical node=n1 repair=Reboot condition=GPUXidError", epoch}}},
+		testCase{"GPUXidError", "has cleared", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x5 stale"}, "10m", nil},
+		testCase{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
+			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
+		testCase{"PitcrewThirdPartyCondition", "of a kubelet that says False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
+			[]firing{{"severity=warning node=n1 repair=Inspect condition=Ready", epoch}}},
+		testCase{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
+	)
+}
+
+var cases = map[string][]testCase{
+	"checks.yaml": {
+		{"PitcrewCheckUnknown", "for long", map[string]string{problem + `"ClockSkewed",repair="",status="Unknown"}`: "0x40"}, "35m",
+			[]firing{{"node=n1 condition=ClockSkewed", epoch}}},
+		{"PitcrewCheckUnknown", "after a boot", map[string]string{problem + `"ClockSkewed",repair="",status="Unknown"}`: "0x20 stale"}, "35m", nil},
+		{"PitcrewCheckUnknown", "a rule calls Unknown a problem", map[string]string{problem + `"Ready",repair="Inspect",status="Unknown"}`: "0x40"}, "35m", nil},
+
+		{"PitcrewNodeConditionsStale", "two conditions", map[string]string{
+			problem + `"ClockSkewed",repair="",status="Stale"}`:       "0x20",
+			problem + `"GPUXidError",repair="Reboot",status="Stale"}`: "0x20",
+		}, "10m", []firing{{"node=n1", "2"}}},
+		{"PitcrewNodeConditionsStale", "a fresh problem", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x20"}, "10m", nil},
+
+		{"PitcrewCheckNeverRan", "on one of two nodes", map[string]string{
+			`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`:                      "0x40",
+			`problem_gauge{instance="y",type="GPUXidError",reason="GPUXidSeen"}`:                      "0x40",
+			`pitcrew_node_condition{instance="a",condition="GPUXidError",repair="",status="False"}`:   "1x40",
+			`pitcrew_paused{instance="a"}`:                                                            "0x40",
+			`pitcrew_node_condition{instance="a",condition="ClockSkewed",repair="",status="Unknown"}`: "2x40",
+		}, "35m", []firing{{"condition=GPUXidError", "1"}}},
+		{"PitcrewCheckNeverRan", "on any node", map[string]string{
+			`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`: "0x40",
+			`pitcrew_paused{instance="a"}`:                                       "0x40",
+		}, "35m", []firing{{"condition=GPUXidError", "1"}}},
+		{"PitcrewCheckNeverRan", "each has answered", map[string]string{
+			`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`:                         "0x40",
+			`problem_gauge{instance="y",type="GPUXidError",reason="GPUXidSeen"}`:                         "1x40",
+			`pitcrew_node_condition{instance="a",condition="GPUXidError",repair="",status="False"}`:      "1x40",
+			`pitcrew_node_condition{instance="a",condition="GPUXidError",repair="Reboot",status="True"}`: "1x40",
+			`pitcrew_paused{instance="a"}`: "0x40",
+		}, "35m", nil},
+		{"PitcrewCheckNeverRan", "a condition of NPD's that is not ours", map[string]string{
+			`problem_gauge{instance="x",type="KernelDeadlock",reason="DockerHung"}`: "0x40",
+			`pitcrew_paused{instance="a"}`:                                          "0x40",
+		}, "35m", nil},
+		{"PitcrewCheckNeverRan", "nobody leads", map[string]string{`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`: "0x40"}, "35m", nil},
+
+		{"PitcrewConditionFlapping", "three times back", map[string]string{
+			problem + `"HCAPortDown",repair="Inspect",status="True"}`: "0x5 stale _x5 600x5 stale _x5 1200x5 stale _x5 1800x10",
+		}, "40m", []firing{{"node=n1 condition=HCAPortDown", "3"}}},
+		{"PitcrewConditionFlapping", "stands", map[string]string{problem + `"HCAPortDown",repair="Inspect",status="True"}`: "0x60"}, "40m", nil},
+		{"PitcrewConditionFlapping", "stale on and off", map[string]string{
+			problem + `"HCAPortDown",repair="Inspect",status="Stale"}`: "0x5 stale _x5 600x5 stale _x5 1200x5 stale _x5 1800x10",
+		}, "40m", nil},
+	},
+	"remediation.yaml": {
+		{"PitcrewQuarantineBlocked", "by the budget", map[string]string{blocked + `"budget"}`: "1x20"}, "15m",
+			[]firing{{"node=n1 rule=gpu-xid reason=budget", "1"}}},
+		{"PitcrewQuarantineBlocked", "not for long", map[string]string{blocked + `"budget"}`: "1x5 stale"}, "15m", nil},
+		{"PitcrewQuarantineBlocked", "rules that observe", map[string]string{blocked + `"observe-only"}`: "1x20"}, "15m", nil},
+
+		{"PitcrewNodeLongQuarantined", "25 hours", map[string]string{
+			`pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot"}`: "0x1500",
+		}, "25h", []firing{{"node=n1 rule=gpu-xid repair=Reboot", "1d 1h 0m 0s"}}},
+		{"PitcrewNodeLongQuarantined", "23 hours", map[string]string{
+			`pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot"}`: "0x1500",
+		}, "23h", nil},
+
+		{"PitcrewBreakerOpen", "on the leader", map[string]string{`pitcrew_breaker_open{instance="a"}`: "1x5", `pitcrew_breaker_open{instance="b"}`: "0x5"}, "2m",
+			[]firing{{"", "1"}}},
+		{"PitcrewBreakerOpen", "closed", map[string]string{`pitcrew_breaker_open{instance="a"}`: "0x5"}, "2m", nil},
+
+		{"PitcrewDetectorSuspect", "two nodes", map[string]string{
+			blocked + `"detector-suspect"}`: "1x10",
+			`pitcrew_node_blocked{node="n2",instance="a",rule="gpu-xid",reason="detector-suspect"}`: "1x10",
+		}, "5m", []firing{{"rule=gpu-xid", "2"}}},
+		{"PitcrewDetectorSuspect", "blocked by something else", map[string]string{blocked + `"budget"}`: "1x10"}, "5m", nil},
+
+		{"PitcrewPolicyInvalid", "on one replica", map[string]string{`pitcrew_policy_valid{instance="a"}`: "1x10", `pitcrew_policy_valid{instance="b"}`: "0x10"}, "5m",
+			[]firing{{"", "0"}}},
+		{"PitcrewPolicyInvalid", "valid", map[string]string{`pitcrew_policy_valid{instance="a"}`: "1x10"}, "5m", nil},
+
+		{"PitcrewPausedTooLong", "5 hours, with a change of the leader", map[string]string{
+			`pitcrew_paused{instance="a"}`: "1x100 stale", `pitcrew_paused{instance="b"}`: "_x102 1x300",
+		}, "5h", []firing{{"", "1"}}},
+		{"PitcrewPausedTooLong", "3 hours", map[string]string{`pitcrew_paused{instance="a"}`: "1x300"}, "3h", nil},
+		{"PitcrewPausedTooLong", "not paused", map[string]string{`pitcrew_paused{instance="a"}`: "0x300"}, "5h", nil},
+
+		{"PitcrewNodesSkippedTooLong", "25 hours", map[string]string{`pitcrew_skipped_nodes{instance="a"}`: "3x1500"}, "25h", []firing{{"", "3"}}},
+		{"PitcrewNodesSkippedTooLong", "none", map[string]string{`pitcrew_skipped_nodes{instance="a"}`: "0x1500"}, "25h", nil},
+	},
+	"jobs.yaml": {
+		{"PitcrewJobRestartHeld", "a pod does not end", map[string]string{
+			`pitcrew_job_restart_held{instance="a",kind="JobSet",namespace="ml",job="train",pod="train-3",node="n1"}`: "1x5",
+		}, "2m", []firing{{"kind=JobSet namespace=ml job=train pod=train-3 node=n1", "1"}}},
+		{"PitcrewJobRestartHeld", "it has ended", map[string]string{
+			`pitcrew_job_restart_held{instance="a",kind="JobSet",namespace="ml",job="train",pod="train-3",node="n1"}`: "1x5 stale",
+		}, "10m", nil},
+
+		{"PitcrewJobRestartFailed", "the first one", map[string]string{restart + `"StartTimeout"}`: "_x5 1x10"}, "8m",
+			[]firing{{"kind=Job result=StartTimeout", "1"}}},
+		{"PitcrewJobRestartFailed", "one more", map[string]string{restart + `"JobFailed"}`: "4x30 5x20"}, "35m",
+			[]firing{{"kind=Job result=JobFailed", "1"}}},
+		{"PitcrewJobRestartFailed", "long ago", map[string]string{restart + `"JobFailed"}`: "4x60"}, "40m", nil},
+		{"PitcrewJobRestartFailed", "restarted", map[string]string{restart + `"Restarted"}`: "_x5 1x10"}, "8m", nil},
+
+		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{restart + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job result=Kueue", "1"}}},
+		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{restart + `"Settling"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{restart + `"Held"}`: "_x5 1x10"}, "8m", nil},
+
+		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
+			[]firing{{"result=fabric", "1"}}},
+		{"PitcrewFabricSuspected", "a slow node", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="slow"}`: "_x5 1x10"}, "8m", nil},
+	},
+	"remediator.yaml": {
+		{"PitcrewRemediatorDown", "nothing there", nil, "10m", []firing{{"", "1"}}},
+		{"PitcrewRemediatorDown", "one replica", map[string]string{`pitcrew_policy_valid{instance="a"}`: "1x20"}, "10m", nil},
+
+		{"PitcrewRemediatorNoLeader", "two that wait", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x20", `pitcrew_policy_valid{instance="b"}`: "1x20",
+		}, "10m", []firing{{"", "2"}}},
+		{"PitcrewRemediatorNoLeader", "one leads", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x20", `pitcrew_policy_valid{instance="b"}`: "1x20", `pitcrew_paused{instance="b"}`: "0x20",
+		}, "10m", nil},
+
+		{"PitcrewRemediatorErrors", "every 10 seconds", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="node"}`: "0+6x60",
+		}, "50m", []firing{{"controller=node", "100m"}}},
+		{"PitcrewRemediatorErrors", "of somebody else", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="z",controller="node"}`: "0+6x60",
+		}, "50m", nil},
+		{"PitcrewRemediatorErrors", "a conflict now and then", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="node"}`: "0+1x60",
+		}, "50m", nil},
+	},
+	"without-remediator/kube-state-metrics.yaml": {
+		{"PitcrewNodeCondition", "true", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="true"}`: "1x10"}, "5m",
+			[]firing{{"node=n1 condition=GPUXidError", "1"}}},
+		{"PitcrewNodeCondition", "false", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="true"}`: "0x10"}, "5m", nil},
+		{"PitcrewNodeCondition", "not ours", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="Ready",status="true"}`: "1x10"}, "5m", nil},
+
+		{"PitcrewCheckUnknown", "for long", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="unknown"}`: "1x40"}, "35m",
+			[]firing{{"node=n1 condition=GPUXidError", "1"}}},
+		{"PitcrewCheckUnknown", "not for long", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="unknown"}`: "0x20 1x20"}, "35m", nil},
+
+		{"PitcrewCheckNeverRan", "on n2", map[string]string{
+			`problem_gauge{instance="x",node="n1",type="GPUXidError",reason="GPUXidSeen"}`:              "0x40",
+			`problem_gauge{instance="y",node="n2",type="GPUXidError",reason="GPUXidSeen"}`:              "0x40",
+			`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="false"}`: "1x40",
+		}, "35m", []firing{{"node=n2 condition=GPUXidError", "1"}}},
+		{"PitcrewCheckNeverRan", "each has answered", map[string]string{
+			`problem_gauge{instance="x",node="n1",type="GPUXidError",reason="GPUXidSeen"}`:                "0x40",
+			`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="unknown"}`: "1x40",
+		}, "35m", nil},
+
+		{"PitcrewConditionFlapping", "three times", map[string]string{
+			`kube_node_status_condition{node="n1",instance="k",condition="HCAPortDown",status="true"}`: "0x5 1x5 0x5 1x5 0x5 1x5 0x5",
+		}, "40m", []firing{{"node=n1 condition=HCAPortDown", "6"}}},
+		{"PitcrewConditionFlapping", "once", map[string]string{
+			`kube_node_status_condition{node="n1",instance="k",condition="HCAPortDown",status="true"}`: "0x5 1x40",
+		}, "40m", nil},
+	},
+}
