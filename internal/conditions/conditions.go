@@ -34,6 +34,9 @@ const (
 	LabelRestarting = Domain + "/restarting"
 	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
 	AnnotationRestart = Domain + "/restart"
+	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
+	// Workload of Kueue: for which step of which restart it was written last.
+	AnnotationRestartStep = Domain + "/restart-step"
 )
 
 // Keys on preflight report ConfigMaps.

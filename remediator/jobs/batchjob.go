@@ -28,14 +28,23 @@ func readJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (v
 	}
 	return view{
 		object:    &job,
+		toggle:    suspend,
 		suspended: ptr.Deref(job.Spec.Suspend, false),
 		stopSeen:  jobStopSeen(&job),
 		ended:     jobEnded(&job),
 		managedBy: foreignController(job.Spec.ManagedBy, batchv1.JobControllerName),
 		pods:      pods,
 		ranks:     jobRanks(&job.Spec, &job.Status),
+		templates: []template{jobTemplate(&job)},
 		jobs:      []batchv1.Job{job},
 	}, nil
+}
+
+// suspend is the toggle of most kinds.
+var suspend = toggle{path: "spec.suspend", stops: true}
+
+func jobTemplate(job *batchv1.Job) template {
+	return template{of: "Job " + job.Name, ranks: jobRanks(&job.Spec, &job.Status), spec: job.Spec.Template.Spec}
 }
 
 func jobCondition(job *batchv1.Job, t batchv1.JobConditionType) bool {

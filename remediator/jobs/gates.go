@@ -8,14 +8,11 @@ import (
 	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
-
-// kueueQueueLabel marks what Kueue admits. Kueue undoes a suspend of ours within milliseconds, and the pods restart
-// piecemeal; its own verb is Workload.spec.active.
-const kueueQueueLabel = "kueue.x-k8s.io/queue-name"
 
 // verdict is what a sweep does with a job that has an active pod on a quarantined node.
 type verdict string
@@ -44,7 +41,8 @@ func judge(q Quarantine, v view, rec record, optedIn bool, onNode []corev1.Pod) 
 		case cur.covers(q.ID):
 			return block, blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"}
 		}
-	} else if v.suspended {
+	}
+	if v.suspended || v.busy {
 		return skip, blocked{}
 	}
 	for _, past := range rec.Last {
@@ -68,24 +66,26 @@ func gate(q Quarantine, v view, onNode []corev1.Pod) blocked {
 	if v.managedBy != "" {
 		return blocked{"ManagedBy", "it is managed by " + v.managedBy}
 	}
-	if queue, found := v.object.GetLabels()[kueueQueueLabel]; found {
-		return blocked{"Kueue", "it is queued by Kueue in " + queue}
+	if v.shut.reason != "" {
+		return v.shut
 	}
 	for _, pod := range onNode {
 		// Admission may have added to the template. The scheduler, not the template, has set this nodeName.
 		spec := pod.Spec
 		spec.NodeName = ""
-		if spec.NodeSelector[corev1.LabelHostname] != "" {
+		if spec.NodeSelector[corev1.LabelHostname] != "" || len(hosts(spec)) == 1 {
 			return blocked{"ComesBack", fmt.Sprintf("pod %s selects this host", pod.Name)}
 		}
 		if text := comesBack(q, spec); text != "" {
 			return blocked{"ComesBack", fmt.Sprintf("pod %s %s", pod.Name, text)}
 		}
 	}
-	for _, job := range v.jobs {
-		if text := comesBack(q, job.Spec.Template.Spec); text != "" {
-			return blocked{"ComesBack", fmt.Sprintf("the pod template of Job %s %s", job.Name, text)}
+	for _, t := range v.templates {
+		if text := comesBack(q, t.spec); text != "" {
+			return blocked{"ComesBack", fmt.Sprintf("the pod template of %s %s", t.of, text)}
 		}
+	}
+	for _, job := range v.jobs {
 		if rule := failsOnStop(job.Spec); rule >= 0 {
 			return blocked{"PodFailurePolicy", fmt.Sprintf(
 				"podFailurePolicy rule %d of Job %s is FailJob for exit code 143 or 137, with which stopped ranks exit: stopping would fail the Job for good", rule, job.Name)}
@@ -109,10 +109,31 @@ func comesBack(q Quarantine, spec corev1.PodSpec) string {
 	if spec.NodeName == q.Node {
 		return "sets nodeName, which passes by every taint"
 	}
-	if spec.NodeSelector[corev1.LabelHostname] == q.Node {
+	if spec.NodeSelector[corev1.LabelHostname] == q.Node || slices.Equal(hosts(spec), []string{q.Node}) {
 		return "selects this host"
 	}
 	return ""
+}
+
+// hosts lists the hosts that a required node affinity names, without duplicates; nil if it leaves the choice open.
+func hosts(spec corev1.PodSpec) []string {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	var named []string
+	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		i := len(named)
+		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			if r.Operator == corev1.NodeSelectorOpIn && (r.Key == corev1.LabelHostname || r.Key == metav1.ObjectNameField) {
+				named = append(named, r.Values...)
+			}
+		}
+		if len(named) == i { // one term that leaves the choice open is enough
+			return nil
+		}
+	}
+	slices.Sort(named)
+	return slices.Compact(named)
 }
 
 // failsOnStop returns the index of the podFailurePolicy rule that fails the Job when a stopped rank exits with 143

@@ -35,7 +35,7 @@ func trainer(change ...func(*batchv1.Job)) *batchv1.Job {
 }
 
 func viewOf(job *batchv1.Job) view {
-	return view{kind: batchJob, object: job, suspended: ptr.Deref(job.Spec.Suspend, false), ended: jobEnded(job), jobs: []batchv1.Job{*job}}
+	return view{kind: batchJob, object: job, toggle: suspend, suspended: ptr.Deref(job.Spec.Suspend, false), ended: jobEnded(job), templates: []template{jobTemplate(job)}, jobs: []batchv1.Job{*job}}
 }
 
 // rank is an active pod on the bad node.
@@ -76,8 +76,7 @@ func TestJudge(t *testing.T) {
 		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: record{Last: []restart{{}, {Quarantines: []cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
 		"restarted for another quarantine":                   {job: trainer(), rec: record{Last: []restart{{Quarantines: []cause{{ID: "q2"}}}}}, pod: young, want: stop},
 		"restarted for this one, starting again for another": {job: trainer(), rec: record{Current: under(starting, "q2").Current, Last: []restart{{Quarantines: []cause{{ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
-		"queued by Kueue": {job: trainer(func(j *batchv1.Job) { j.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "gpu"} }),
-			pod: old, want: block, wantBlock: "Kueue"},
+		"a person suspended it while it started": {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(starting, "q2"), pod: young, want: skip},
 		"a gate is shut while starting for another quarantine": {job: trainer(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" }),
 			rec: under(starting, "q2"), pod: young, want: block, wantBlock: "ComesBack"},
 	}
@@ -131,6 +130,15 @@ func TestGate(t *testing.T) {
 			pod:  corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/hostname": "bad.example"}},
 			want: blocked{"ComesBack", "pod train-0 selects this host"},
 		},
+		"a template requires the host by affinity": {
+			change: func(j *batchv1.Job) { j.Spec.Template.Spec.Affinity = onlyOn("bad") },
+			want:   blocked{"ComesBack", "the pod template of Job train selects this host"},
+		},
+		"a template requires this host or another": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.Affinity = onlyOn("bad", "good") }},
+		"the pod on the node requires its host by affinity": {
+			pod:  corev1.PodSpec{Affinity: onlyOn("bad.example")},
+			want: blocked{"ComesBack", "pod train-0 selects this host"},
+		},
 		"a template selects a pool": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "h100"} }},
 		"a pod failure policy fails the job when it is stopped": {
 			change: func(j *batchv1.Job) { j.Spec.PodFailurePolicy = failurePolicy(exit("FailJob", "In", "", 143)) },
@@ -167,6 +175,18 @@ func TestGate(t *testing.T) {
 
 func failurePolicy(rules ...batchv1.PodFailurePolicyRule) *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: rules}
+}
+
+// onlyOn requires one of the hosts, each in a term of its own.
+func onlyOn(hosts ...string) *corev1.Affinity {
+	required := &corev1.NodeSelector{}
+	for _, host := range hosts {
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: "pool", Operator: corev1.NodeSelectorOpExists},
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{host}},
+		}})
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
 func exit(action batchv1.PodFailurePolicyAction, op batchv1.PodFailurePolicyOnExitCodesOperator, container string, codes ...int32) batchv1.PodFailurePolicyRule {

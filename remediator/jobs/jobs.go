@@ -5,23 +5,27 @@
 // have been bound by a scheduler that had not seen the taint, and on every reconcile of the node. A sweep begins the
 // restart of each such job; a controller of its own drives the restarts that are under way:
 //
-//	stopping  spec.suspend=true, until every pod of the old incarnation is gone: no status of any owner proves that
-//	starting  spec.suspend=false, until all ranks run
+//	stopping  the job's toggle (spec.suspend, ...) is set, until every pod of the old incarnation is gone: no status of
+//	          any owner proves that
+//	starting  the toggle is back, until all ranks run
 //
-// All state is in the annotation and the label of the job, written in the same patch as spec.suspend and guarded by the
-// resourceVersion. A crash between any two writes resumes, a concurrent writer causes a re-read, and a person who
-// changes spec.suspend meanwhile wins.
+// What differs between the kinds of jobs is in one adapter file each, see [kind]. A kind without a toggle is told to
+// replace its pods instead; only the recorded pods have to go, and there is nothing to start.
+//
+// All state is in the annotation and the label of the job, guarded by the resourceVersion and written in the same patch
+// as the toggle. What cannot be in that patch (the Workload of Kueue, a Command to Volcano, an eviction) is done after
+// it, and done again after a crash. A concurrent writer causes a re-read, and a person who moves the toggle wins.
 //
 // The job is the topmost object of a known kind above the pod; only its own labels and those of its namespace opt in or
-// out, labels of objects between them do not count. An owner of unknown kind above it (TrainJob, CronJob, ...) is not
-// read, so only what is below it and the namespace can opt in; it is reported and left alone. Pods of Deployments,
-// StatefulSets and DaemonSets, bare and static pods are nobody's gang and are ignored.
+// out, labels of objects between them do not count. An owner of unknown kind above it (CronJob, RayService, ...) is not
+// read, so only what is below it and the namespace can opt in; it is reported and left alone, as are pods without any
+// owner. DaemonSets and static pods belong to their node and are ignored.
 //
 // A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
 // of the remediator after the CRD was installed.
 //
-// RBAC that this package needs: pods list; batch/jobs and jobset.x-k8s.io/jobsets get, list, watch, patch; namespaces
-// get; events.k8s.io/events create, patch.
+// RBAC that this package needs: pods get, list, delete; namespaces get; events.k8s.io/events create, patch; of every kind
+// of job get, list, watch, patch; kueue.x-k8s.io/workloads get, list, patch.
 package jobs
 
 import (
@@ -71,7 +75,7 @@ type Restarter struct {
 	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
 	StartTimeout time.Duration
 
-	writer   client.Writer
+	writer   client.Client
 	reader   client.Reader
 	recorder events.EventRecorder
 	now      func() time.Time
@@ -81,13 +85,13 @@ type Restarter struct {
 	controller controller.TypedController[request]
 
 	mu      sync.Mutex
-	watched map[schema.GroupKind]bool
+	watched map[schema.GroupVersionKind]bool
 	told    map[string]told // by node
 }
 
 // request names one job to look at.
 type request struct {
-	kind schema.GroupKind
+	kind schema.GroupVersionKind
 	types.NamespacedName
 }
 
@@ -101,7 +105,7 @@ func New(writer client.Client, reader client.Reader, recorder events.EventRecord
 		reader:       reader,
 		recorder:     recorder,
 		now:          now,
-		watched:      map[schema.GroupKind]bool{},
+		watched:      map[schema.GroupVersionKind]bool{},
 		told:         map[string]told{},
 	}
 }
@@ -132,7 +136,7 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
 	return mgr.Add(manager.RunnableFunc(func(context.Context) error {
-		for _, k := range kinds() {
+		for _, k := range r.kinds() {
 			if err := r.watch(k); err != nil {
 				return err
 			}
@@ -141,33 +145,39 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 	}))
 }
 
+// kinds are the kinds that can be restarted.
+func (r *Restarter) kinds() []kind { return builtIn }
+
 // watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.
 func (r *Restarter) watch(k kind) error {
-	gk := k.gvk.GroupKind()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.watched[gk] {
+	if r.watched[k.gvk] {
 		return nil
 	}
-	if _, err := r.mapper.RESTMapping(gk, k.gvk.Version); meta.IsNoMatchError(err) {
+	if _, err := r.mapper.RESTMapping(k.gvk.GroupKind(), k.gvk.Version); meta.IsNoMatchError(err) {
 		return nil
 	}
 	var object metav1.PartialObjectMetadata
 	object.SetGroupVersionKind(k.gvk)
 	enqueue := func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
-		return []request{{kind: gk, NamespacedName: client.ObjectKeyFromObject(o)}}
+		return []request{{kind: k.gvk, NamespacedName: client.ObjectKeyFromObject(o)}}
 	}
 	if err := r.controller.Watch(source.TypedKind(r.cache, &object, handler.TypedEnqueueRequestsFromMapFunc(enqueue))); err != nil {
-		return fmt.Errorf("watch %s: %w", gk, err)
+		return fmt.Errorf("watch %s: %w", k.gvk, err)
 	}
-	r.watched[gk] = true
+	r.watched[k.gvk] = true
 	return nil
 }
 
 // Reconcile takes the next step of the restart of one job.
 func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
-	k := kinds()[slices.IndexFunc(kinds(), func(k kind) bool { return k.gvk.GroupKind() == req.kind })]
-	v, err := k.look(ctx, r.reader, req.NamespacedName)
+	kinds := r.kinds()
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.gvk == req.kind })
+	if i < 0 {
+		return ctrl.Result{}, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
+	}
+	v, err := kinds[i].look(ctx, r.reader, req.NamespacedName)
 	if gone(err) {
 		notStuck(req)
 		return ctrl.Result{}, nil
@@ -185,10 +195,10 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 	cur := *rec.Current
 
 	var pods podCount
-	var left []metav1.PartialObjectMetadata
+	var old oldPods
 	if cur.Phase == stopping {
-		left, err = r.notGone(ctx, v, cur.Pods)
-		pods.left = len(left)
+		old, err = r.notGone(ctx, v, cur.Pods)
+		pods.left = len(old.left) + len(old.dead)
 	} else {
 		pods.running, err = r.running(ctx, v)
 	}
@@ -197,24 +207,32 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 	}
 	now := r.now()
 	s := next(cur, v, pods, now, limits{stop: r.StopTimeout, start: r.StartTimeout})
+	refused := ""
+	if s.do == await || s.do == hold {
+		if refused, err = r.enforce(ctx, v, rec, old); err != nil {
+			return retryConflict(err)
+		}
+	}
+	if refused != "" {
+		s.do = hold
+	}
 	if s.do != hold {
 		notStuck(req)
 	}
 	switch s.do {
 	case hold:
-		if err := r.hold(ctx, v, rec, left); err != nil {
+		if err := r.hold(ctx, v, rec, old.left, refused); err != nil {
 			return retryConflict(err)
 		}
 	case resume:
 		rec.Current.Phase, rec.Current.PhaseSince = starting, now
 		rec.Current.Pods, rec.Current.Held = nil, ""
-		running := false
-		if err := r.write(ctx, v, rec, &running); err != nil {
+		if err := r.move(ctx, v, rec); err != nil {
 			return retryConflict(err)
 		}
 		s.after = pause(0)
 	case end:
-		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now), nil); err != nil {
+		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now)); err != nil {
 			return retryConflict(err)
 		}
 		r.ended(v, cur, s, now)
@@ -223,7 +241,7 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 }
 
 // disown drops the label of a job whose record says nothing of a restart: somebody removed or broke the record, or it
-// was copied from another job. What spec.suspend should be is no longer known.
+// was copied from another job. Whether the job should run is no longer known.
 func (r *Restarter) disown(ctx context.Context, v view) error {
 	if _, labelled := v.object.GetLabels()[conditions.LabelRestarting]; !labelled {
 		return nil
@@ -237,9 +255,18 @@ func (r *Restarter) disown(ctx context.Context, v view) error {
 	return nil
 }
 
-// write patches the job's record, label and, unless nil, spec.suspend. A conflict is returned as such.
-func (r *Restarter) write(ctx context.Context, v view, rec record, suspend *bool) error {
-	data, err := rec.patch(v.object, suspend)
+// write patches the job's record and label. A conflict is returned as such.
+func (r *Restarter) write(ctx context.Context, v view, rec record) error {
+	return r.writeWith(ctx, v, rec, toggle{})
+}
+
+// move does the same and moves the job's own toggle as the record's phase wants it.
+func (r *Restarter) move(ctx context.Context, v view, rec record) error {
+	return r.writeWith(ctx, v, rec, v.toggle)
+}
+
+func (r *Restarter) writeWith(ctx context.Context, v view, rec record, t toggle) error {
+	data, err := rec.patch(v.object, t)
 	if err != nil {
 		return err
 	}
@@ -285,23 +312,54 @@ func (r *Restarter) pods(ctx context.Context, namespace string, of labels.Select
 	return list.Items, nil
 }
 
+// oldPods are the pods that stand in the way of a start.
+type oldPods struct {
+	// left are those that run or are being deleted.
+	left []metav1.PartialObjectMetadata
+	// dead have ended and are deleted by nobody but us, see [view.deadRanks].
+	dead []metav1.PartialObjectMetadata
+}
+
 // notGone lists the pods that stand in the way of a start: those of the job that are being deleted or active, whenever
 // they were created, and the recorded ones that are active though they may have lost the job's labels. A pod that ended
-// by itself stays as an object after its processes are gone, and nobody deletes it.
-func (r *Restarter) notGone(ctx context.Context, v view, recorded []types.UID) ([]metav1.PartialObjectMetadata, error) {
+// by itself stays as an object after its processes are gone, and nobody deletes it. Of a job without a toggle only the
+// recorded pods count: its new ones may be there already.
+func (r *Restarter) notGone(ctx context.Context, v view, recorded []types.UID) (oldPods, error) {
 	namespace := v.object.GetNamespace()
 	labelled, err := r.pods(ctx, namespace, v.pods, fields.Everything())
 	if err != nil {
-		return nil, err
+		return oldPods{}, err
 	}
-	deleted := slices.DeleteFunc(labelled, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp == nil })
-	if len(deleted) > 0 {
-		return deleted, nil // and spare the API server the whole namespace until they are gone
+	var old oldPods
+	seen := map[types.UID]bool{}
+	in := func(p metav1.PartialObjectMetadata) bool {
+		return slices.Contains(recorded, p.UID) || v.toggle.exists() && v.pods.Matches(labels.Set(p.Labels))
+	}
+	for _, p := range labelled {
+		if p.DeletionTimestamp != nil && in(p) {
+			old.left, seen[p.UID] = append(old.left, p), true
+		}
+	}
+	if len(old.left) > 0 && v.toggle.exists() {
+		return old, nil // and spare the API server the whole namespace until they are gone
 	}
 	all, err := r.pods(ctx, namespace, labels.Everything(), active)
-	return slices.DeleteFunc(all, func(p metav1.PartialObjectMetadata) bool {
-		return !v.pods.Matches(labels.Set(p.Labels)) && !slices.Contains(recorded, p.UID)
-	}), err
+	if err != nil {
+		return oldPods{}, err
+	}
+	running := map[types.UID]bool{}
+	for _, p := range all {
+		running[p.UID] = true
+		if in(p) && !seen[p.UID] {
+			old.left = append(old.left, p)
+		}
+	}
+	for _, p := range labelled {
+		if v.stopSeen && v.deadRanks != nil && v.deadRanks.Matches(labels.Set(p.Labels)) && p.DeletionTimestamp == nil && !running[p.UID] {
+			old.dead = append(old.dead, p)
+		}
+	}
+	return old, nil
 }
 
 // running counts the job's pods that run and are not being deleted.

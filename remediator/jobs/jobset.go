@@ -7,9 +7,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,14 +51,9 @@ type replicatedJob struct {
 }
 
 func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
-	var object unstructured.Unstructured
-	object.SetGroupVersionKind(jobSetGVK)
-	if err := reader.Get(ctx, key, &object); err != nil {
-		return view{}, fmt.Errorf("get JobSet %s: %w", key, err)
-	}
-	var set jobSetFields
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &set); err != nil {
-		return view{}, fmt.Errorf("read JobSet %s: %w", key, err)
+	object, set, err := fetch[jobSetFields](ctx, reader, jobSetGVK, key)
+	if err != nil {
+		return view{}, err
 	}
 	named := labels.SelectorFromSet(labels.Set{jobSetNameLabel: key.Name})
 	var list batchv1.JobList
@@ -69,18 +62,19 @@ func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	}
 	children := list.Items[:0]
 	for _, job := range list.Items {
-		if metav1.IsControlledBy(&job, &object) {
+		if metav1.IsControlledBy(&job, object) {
 			children = append(children, job)
 		}
 	}
 	v := set.view(children)
-	v.object, v.pods = &object, named
+	v.object, v.pods = object, named
 	return v, nil
 }
 
 // view is what the JobSet and its child Jobs say.
 func (set jobSetFields) view(children []batchv1.Job) view {
 	v := view{
+		toggle:    suspend,
 		suspended: ptr.Deref(set.Spec.Suspend, false),
 		stopSeen:  meta.IsStatusConditionTrue(set.Status.Conditions, "Suspended"),
 		managedBy: foreignController(set.Spec.ManagedBy, jobSetController),
@@ -94,6 +88,7 @@ func (set jobSetFields) view(children []batchv1.Job) view {
 	for _, job := range children {
 		if jobEnded(&job) == "" {
 			v.jobs = append(v.jobs, job)
+			v.templates = append(v.templates, jobTemplate(&job))
 			v.stopSeen = v.stopSeen && jobStopSeen(&job)
 		}
 	}

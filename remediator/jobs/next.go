@@ -1,8 +1,11 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 // verb is what the state machine does next with a job that is being restarted.
@@ -11,7 +14,7 @@ type verb string
 const (
 	await  verb = "await"  // look again after a pause
 	hold   verb = "hold"   // the same, and say that the stop takes too long
-	resume verb = "resume" // clear spec.suspend
+	resume verb = "resume" // start the job
 	end    verb = "end"    // close the record
 )
 
@@ -38,28 +41,51 @@ type podCount struct {
 }
 
 // next decides the next step of the restart under way. It is pure: the same record, view, pods and time give the same
-// step. A change of spec.suspend that is not ours is a person's word and ends the restart.
+// step. A toggle that somebody else has moved is a person's word and ends the restart.
 func next(cur restart, v view, pods podCount, now time.Time, limits limits) step {
 	inPhase := now.Sub(cur.PhaseSince)
 	switch {
-	case v.ended == "Failed":
+	case v.ended == failedCondition:
 		return step{do: end, phase: failed, result: "JobFailed", outcome: "the job failed while it was " + doing(cur.Phase)}
 	case v.ended != "":
 		return step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was " + doing(cur.Phase)}
-	case v.suspended != (cur.Phase == stopping):
+	case v.overridden(cur):
 		return step{do: end, phase: failed, result: "Abandoned", outcome: fmt.Sprintf(
-			"somebody set spec.suspend to %t while the job was %s; it is left as it is", v.suspended, doing(cur.Phase))}
-	case cur.Phase == stopping && v.stopSeen && pods.left == 0:
+			"somebody %s while the job was %s; it is left as it is", v.toggle.moved(v.suspended), doing(cur.Phase))}
+	case cur.Phase == stopping && (v.stopSeen || !v.toggle.exists()) && pods.left == 0:
 		return step{do: resume}
 	case cur.Phase == stopping && inPhase >= limits.stop:
 		return step{do: hold, after: pause(inPhase)}
-	case cur.Phase == starting && pods.running >= v.ranks:
-		return step{do: end, phase: done, result: "Restarted", outcome: fmt.Sprintf("all %d ranks run again", v.ranks)}
+	case cur.Phase == starting && !v.due(cur) && pods.running >= v.whole(cur):
+		return step{do: end, phase: done, result: "Restarted", outcome: fmt.Sprintf("all %d ranks run again", v.whole(cur))}
 	case cur.Phase == starting && inPhase >= limits.start:
 		return step{do: end, phase: failed, result: "StartTimeout", outcome: fmt.Sprintf(
-			"%d of %d ranks run %s after the job was resumed", pods.running, v.ranks, inPhase.Round(time.Second))}
+			"%d of %d ranks run %s after the job was resumed", pods.running, v.whole(cur), inPhase.Round(time.Second))}
 	}
 	return step{do: await, after: pause(inPhase)}
+}
+
+// whole is how many pods run once the job is whole again.
+func (v view) whole(cur restart) int { return cmp.Or(v.ranks, cur.Ranks) }
+
+// due tells whether the toggle of another object is still to be moved for the restart's phase.
+func (v view) due(cur restart) bool {
+	return v.toggle.on != nil && !v.marked(cur) && v.suspended != (cur.Phase == stopping)
+}
+
+// overridden tells whether somebody else has moved the toggle, or stopped a job that has none.
+func (v view) overridden(cur restart) bool {
+	switch {
+	case !v.toggle.exists():
+		return v.suspended
+	case v.toggle.on != nil && !v.marked(cur):
+		return v.suspended && cur.Phase == stopping // somebody was faster than we
+	}
+	return v.suspended != (cur.Phase == stopping)
+}
+
+func (v view) marked(cur restart) bool {
+	return v.toggle.on.GetAnnotations()[conditions.AnnotationRestartStep] == cur.step()
 }
 
 func doing(p phase) string {

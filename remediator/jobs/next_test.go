@@ -78,6 +78,7 @@ func TestNext(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			cur := restart{Phase: test.phase, PhaseSince: noon}
+			test.view.toggle = suspend
 			got := next(cur, test.view, test.pods, noon.Add(test.passed), testLimits)
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(step{})); diff != "" {
 				t.Error(diff)

@@ -24,9 +24,9 @@ type phase string
 const (
 	// saving: the job was told to save its state until CheckpointBy; nothing has been stopped.
 	saving phase = "Saving"
-	// stopping: spec.suspend was set by us; until every old pod is gone nothing is started.
+	// stopping: the job is stopped by us; until every old pod is gone nothing is started.
 	stopping phase = "Stopping"
-	// starting: spec.suspend was cleared by us; until all ranks run.
+	// starting: the job is started by us, or by its own controller; until all ranks run.
 	starting phase = "Starting"
 	// done: closed, the job runs again or has completed.
 	done phase = "Done"
@@ -50,6 +50,8 @@ type record struct {
 
 // restart is one stop and start of a whole job.
 type restart struct {
+	// ID is new with every stop. What is done outside of the job's own object bears it.
+	ID          string    `json:"id"`
 	Phase       phase     `json:"phase"`
 	Quarantines []cause   `json:"quarantines"`
 	StartedAt   time.Time `json:"startedAt"`
@@ -65,6 +67,11 @@ type restart struct {
 	Moving int `json:"moving,omitempty"`
 	// Pods are the UIDs of the pods that were active before the stop; only while stopping.
 	Pods []types.UID `json:"pods,omitempty"`
+	// Ranks is how many pods were active before the stop.
+	Ranks int `json:"ranks,omitempty"`
+	// Retries is [view.retries] before the stop; Sent: the job's controller was told to replace the pods.
+	Retries int64 `json:"retries,omitempty"`
+	Sent    bool  `json:"sent,omitempty"`
 	// Held says what a stop that takes too long waits for.
 	Held string `json:"held,omitempty"`
 	// Outcome is a sentence; only once closed.
@@ -119,9 +126,13 @@ func (rec record) closed(end phase, outcome string, now time.Time) record {
 	return rec
 }
 
-// patch is the JSON merge patch that writes the record, the label that finds it and, unless nil, spec.suspend, in one
-// go. The resourceVersion makes it fail with a conflict when anybody wrote the job since it was read.
-func (rec record) patch(object client.Object, suspend *bool) ([]byte, error) {
+// step names the stop or the start that the restart is at, for the toggle of another object.
+func (r restart) step() string { return r.ID + " " + string(r.Phase) }
+
+// patch is the JSON merge patch that writes the record, the label that finds it and, where the job itself has the
+// toggle, the toggle as the phase wants it, in one go. The zero toggle is left alone. The resourceVersion makes the patch
+// fail with a conflict when anybody wrote the job since it was read.
+func (rec record) patch(object client.Object, t toggle) ([]byte, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {
 		return nil, fmt.Errorf("write annotation %s: %w", conditions.AnnotationRestart, err)
@@ -135,8 +146,10 @@ func (rec record) patch(object client.Object, suspend *bool) ([]byte, error) {
 		"labels":          map[string]any{conditions.LabelRestarting: underWay},
 		"annotations":     map[string]any{conditions.AnnotationRestart: string(text)},
 	}}
-	if suspend != nil {
-		body["spec"] = map[string]any{"suspend": *suspend}
+	if t.exists() && t.on == nil {
+		if err := t.set(body, rec.Current.Phase == stopping); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(body)
 }

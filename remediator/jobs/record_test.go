@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 )
 
 func annotated(text string) *metav1.PartialObjectMetadata {
@@ -26,7 +25,7 @@ func TestARecordComesBackFromItsPatch(t *testing.T) {
 		},
 		Last: []restart{{Phase: done, StartedAt: noon, PhaseSince: noon, EndedAt: noon.Add(time.Minute), Outcome: "all 4 ranks run again"}},
 	}
-	data, err := rec.patch(annotated(""), ptr.To(true))
+	data, err := rec.patch(annotated(""), suspend)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +53,7 @@ func TestARecordComesBackFromItsPatch(t *testing.T) {
 
 func TestAClosedRecordDropsItsLabelAndLeavesSuspendAlone(t *testing.T) {
 	rec := record{V: 1, JobUID: "job-uid", Current: &restart{Phase: starting}}.closed(done, "all 4 ranks run again", noon)
-	data, err := rec.patch(annotated(""), nil)
+	data, err := rec.patch(annotated(""), toggle{})
 	if err != nil {
 		t.Fatal(err)
 	}

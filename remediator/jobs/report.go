@@ -80,12 +80,12 @@ func (r *Restarter) ended(v view, cur restart, s step, now time.Time) {
 func (r *Restarter) lost(v view) {
 	restarts.WithLabelValues(v.gvk.Kind, "Abandoned").Inc()
 	r.recorder.Eventf(v.object, nil, corev1.EventTypeWarning, eventFailed, "Abandoned",
-		"the record of the restart is missing or unreadable; spec.suspend=%t is left as it is", v.suspended)
+		"the record of the restart is missing or unreadable; the job is left as it is, stopped: %t", v.suspended)
 }
 
-// hold reports a stop that takes too long: by Event once, by metric as long as it lasts.
-func (r *Restarter) hold(ctx context.Context, v view, rec record, left []metav1.PartialObjectMetadata) error {
-	name, node, text := "", "", "its controller has not acted on spec.suspend"
+// hold reports a stop that takes too long or is refused: by Event once, by metric as long as it lasts.
+func (r *Restarter) hold(ctx context.Context, v view, rec record, left []metav1.PartialObjectMetadata, refused string) error {
+	name, node, text := "", "", "its controller has not acted on "+v.toggle.path
 	if len(left) > 0 {
 		// Metadata does not say on which node the pod is.
 		var found corev1.PodList
@@ -101,19 +101,22 @@ func (r *Restarter) hold(ctx context.Context, v view, rec record, left []metav1.
 			text += fmt.Sprintf(", nor have %d more", more)
 		}
 	}
-	notStuck(request{v.gvk.GroupKind(), v.key()})
+	why := fmt.Sprintf("stopping takes longer than %s: %s", r.StopTimeout, text)
+	if refused != "" {
+		text, why = refused, refused
+	}
+	notStuck(request{v.gvk, v.key()})
 	stuck.WithLabelValues(v.gvk.Kind, v.object.GetNamespace(), v.object.GetName(), name, node).Set(1)
 	if rec.Current.Held != "" {
 		return nil
 	}
 	rec.Current.Held = text
-	if err := r.write(ctx, v, rec, nil); err != nil {
+	if err := r.write(ctx, v, rec); err != nil {
 		return err
 	}
 	restarts.WithLabelValues(v.gvk.Kind, "Held").Inc()
 	for _, c := range rec.Current.Quarantines {
-		r.tell(v.object, v.gvk.Kind, c, true, eventBlocked, "Hold",
-			fmt.Sprintf("stopping takes longer than %s: %s; the job stays stopped until it has", r.StopTimeout, text))
+		r.tell(v.object, v.gvk.Kind, c, true, eventBlocked, "Hold", why+"; it is waited for, not forced")
 	}
 	return nil
 }

@@ -720,7 +720,7 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 			if err := tm.c.Client.Create(t.Context(), job); err != nil {
 				t.Fatal(err)
 			}
-			tm.event("JobRestartFailed", job.UID, "spec.suspend=true is left as it is")
+			tm.event("JobRestartFailed", job.UID, "the job is left as it is, stopped: true")
 			if err := tm.c.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 				t.Fatal(err)
 			}

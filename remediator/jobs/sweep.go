@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,7 +28,7 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
 	if err := r.reader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
 		return fmt.Errorf("list the pods on node %s: %w", q.Node, err)
 	}
-	climb := climber{reader: r.reader, seen: map[types.UID]root{}}
+	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[types.UID]root{}}
 	var errs []error
 	onNode := map[types.UID][]corev1.Pod{}
 	roots := map[types.UID]root{}
@@ -77,6 +79,7 @@ func (t root) uid() types.UID {
 // climber remembers what it found, so that a job with many pods on the node is read once.
 type climber struct {
 	reader client.Reader
+	kinds  []kind
 	seen   map[types.UID]root
 }
 
@@ -95,7 +98,7 @@ func (c climber) from(ctx context.Context, namespace string, owner metav1.OwnerR
 func (c climber) climb(ctx context.Context, namespace string, owner metav1.OwnerReference) (root, error) {
 	top := root{namespace: namespace}
 	for range maxHops {
-		k, known := kindOf(owner)
+		k, known := kindOf(c.kinds, owner)
 		if !known {
 			if top.job != nil || !nobodysGang(owner) {
 				top.stranger = &owner
@@ -194,42 +197,68 @@ func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []co
 		r.blocked(q, v.object, v.gvk.Kind, why)
 	case join:
 		rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
-		return r.write(ctx, v, rec, nil)
+		if err := r.remember(ctx, v, rec.Current, onNode); err != nil {
+			return err
+		}
+		return r.write(ctx, v, rec)
 	case stop:
-		return r.stop(ctx, q, v, rec)
+		return r.stop(ctx, q, v, rec, onNode)
 	}
 	return nil
 }
 
 // stop begins a restart, or takes one that is starting back to stopping because of one more quarantine.
-func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record) error {
-	pods, err := r.pods(ctx, v.object.GetNamespace(), v.pods, active)
-	if err != nil {
-		return err
-	}
-	if len(pods) > maxPods {
-		r.blocked(q, v.object, v.gvk.Kind, blocked{"TooManyPods", fmt.Sprintf("its %d pods do not fit the record, which holds %d", len(pods), maxPods)})
-		return nil
-	}
+func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record, onNode []corev1.Pod) error {
 	now := r.now()
 	if rec.Current == nil {
 		rec.Current = &restart{StartedAt: now}
 	}
 	cur := rec.Current
-	cur.Phase, cur.PhaseSince = stopping, now
+	cur.ID, cur.Phase, cur.PhaseSince = utilrand.String(8), stopping, now
 	cur.Quarantines = append(cur.Quarantines, causeOf(q))
-	cur.Pods = nil
-	for _, pod := range pods {
-		cur.Pods = append(cur.Pods, pod.UID)
+	cur.Pods, cur.Retries, cur.Sent = nil, v.retries, false
+	if err := r.remember(ctx, v, cur, onNode); err != nil {
+		return err
+	}
+	if n := len(cur.Pods); n > maxPods {
+		r.blocked(q, v.object, v.gvk.Kind, blocked{"TooManyPods", fmt.Sprintf("its %d pods do not fit the record, which holds %d", n, maxPods)})
+		return nil
 	}
 	// Watched before it is labelled: the watch is what drives the restart.
 	if err := r.watch(v.kind); err != nil {
 		return err
 	}
-	suspend := true
-	if err := r.write(ctx, v, rec, &suspend); err != nil {
+	if err := r.move(ctx, v, rec); err != nil {
 		return err
 	}
 	r.began(q, v)
+	return nil
+}
+
+// remember adds the active pods of the gangs that have a pod on the node to the recorded ones.
+func (r *Restarter) remember(ctx context.Context, v view, cur *restart, onNode []corev1.Pod) error {
+	gang := v.gang
+	if gang == nil {
+		gang = func(metav1.Object) string { return "" }
+	}
+	hit := map[string]bool{}
+	for _, pod := range onNode {
+		hit[gang(&pod)] = true
+	}
+	pods, err := r.pods(ctx, v.object.GetNamespace(), v.pods, active)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if hit[gang(&pod)] {
+			cur.Pods = append(cur.Pods, pod.UID)
+		}
+	}
+	for _, pod := range onNode { // some kinds have pods that their selector does not find
+		cur.Pods = append(cur.Pods, pod.UID)
+	}
+	slices.Sort(cur.Pods)
+	cur.Pods = slices.Compact(cur.Pods)
+	cur.Ranks = max(cur.Ranks, len(cur.Pods))
 	return nil
 }

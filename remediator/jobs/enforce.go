@@ -1,0 +1,73 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// enforce does what the record announces and the write of the record could not do itself. It is repeated at every look,
+// so a crash before, in or after it is made up for. The text says who refuses, if anybody does.
+func (r *Restarter) enforce(ctx context.Context, v view, rec record, pods oldPods) (refused string, err error) {
+	cur := rec.Current
+	if v.due(*cur) {
+		return "", r.moveOther(ctx, v, *cur)
+	}
+	if cur.Phase != stopping {
+		return "", nil
+	}
+	if v.replace != nil {
+		before := cur.Sent
+		if refused, err = v.replace(ctx, r.writer, v, cur, pods.left); err != nil {
+			return refused, err
+		}
+		if cur.Sent != before {
+			return refused, r.write(ctx, v, rec)
+		}
+	}
+	for _, pod := range pods.dead {
+		if err := deletePod(ctx, r.writer, pod); err != nil {
+			return refused, err
+		}
+	}
+	return refused, nil
+}
+
+// moveOther moves the toggle of another object and marks there that it was us.
+func (r *Restarter) moveOther(ctx context.Context, v view, cur restart) error {
+	other := v.toggle.on
+	body := map[string]any{"metadata": map[string]any{
+		"resourceVersion": other.GetResourceVersion(),
+		"annotations":     map[string]any{conditions.AnnotationRestartStep: cur.step()},
+	}}
+	if err := v.toggle.set(body, cur.Phase == stopping); err != nil {
+		return err
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: other.GetNamespace(), Name: other.GetName()}}
+	target.SetGroupVersionKind(other.GroupVersionKind())
+	if err := r.writer.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("patch %s of %s %s/%s: %w", v.toggle.path, other.GetKind(), other.GetNamespace(), other.GetName(), err)
+	}
+	return nil
+}
+
+// deletePod deletes this pod and no later one of its name. One that is gone is fine.
+func deletePod(ctx context.Context, c client.Client, pod metav1.PartialObjectMetadata, opts ...client.DeleteOption) error {
+	uid := pod.UID
+	err := c.Delete(ctx, &pod, append(opts, client.Preconditions{UID: &uid})...)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

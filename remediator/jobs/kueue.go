@@ -1,0 +1,61 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Kueue undoes a suspend of ours within milliseconds, and the pods restart piecemeal. Its own toggle is spec.active of
+// the job's Workload: without it the job is evicted, and suspended by Kueue; with it the job is queued again, and may lose
+// its place. That the Workload is evicted does not say that the pods are gone (all measured on v0.12.3).
+var workloadGVK = schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}
+
+const (
+	// kueueQueueLabel is on what a person submits to Kueue.
+	kueueQueueLabel = "kueue.x-k8s.io/queue-name"
+	// kueueWorkloadLabel names the Workload of a job, if a person made it.
+	kueueWorkloadLabel = "kueue.x-k8s.io/prebuilt-workload-name"
+	// kueueJobLabel is on the Workload that Kueue made: the UID of its job.
+	kueueJobLabel = "kueue.x-k8s.io/job-uid"
+)
+
+// admit makes the job's Workload its toggle if Kueue manages the job. Jobs without a queue can be managed, too.
+func (v *view) admit(ctx context.Context, reader client.Reader) error {
+	workload, err := workloadOf(ctx, reader, v.object)
+	if err != nil && !gone(err) {
+		return err
+	}
+	queue, queued := v.object.GetLabels()[kueueQueueLabel]
+	switch {
+	case workload == nil && queued:
+		v.shut = blocked{"Kueue", fmt.Sprintf("it is queued by Kueue in %s, but no Workload of it is found", queue)}
+	case workload != nil && !v.toggle.exists():
+		v.shut = blocked{"Kueue", "it is managed by Kueue, which can only stop and start jobs of other kinds"}
+	case workload != nil:
+		v.toggle = toggle{path: "spec.active", stops: false, on: workload}
+		v.suspended = v.toggle.stopped(workload)
+	}
+	return nil
+}
+
+// workloadOf finds the Workload of a job; nil if it has none.
+func workloadOf(ctx context.Context, reader client.Reader, job client.Object) (*unstructured.Unstructured, error) {
+	if name, found := job.GetLabels()[kueueWorkloadLabel]; found {
+		workload, _, err := fetch[struct{}](ctx, reader, workloadGVK, client.ObjectKey{Namespace: job.GetNamespace(), Name: name})
+		return workload, err
+	}
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(workloadGVK.GroupVersion().WithKind("WorkloadList"))
+	err := reader.List(ctx, &list, client.InNamespace(job.GetNamespace()), client.MatchingLabels{kueueJobLabel: string(job.GetUID())})
+	if err != nil {
+		return nil, fmt.Errorf("list the Workloads of %s: %w", client.ObjectKeyFromObject(job), err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	return &list.Items[0], nil
+}

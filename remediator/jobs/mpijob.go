@@ -1,0 +1,27 @@
+package jobs
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// mpiJob is the MPIJob of github.com/kubeflow/mpi-operator. It shares its group and kind, and so its CRD, with that of
+// the training-operator: a cluster serves one version or the other. Suspending suspends the launcher's Job and deletes
+// the workers, but with cleanPodPolicy Running a worker that had failed before is left, and taken for the new rank of
+// its name after the resume: the job would run with a dead rank for ever (measured on v0.6.0).
+var (
+	mpiJob    = kind{gvk: mpiJobGVK, read: readMPIJob}
+	mpiJobGVK = schema.GroupVersionKind{Group: "kubeflow.org", Version: "v2beta1", Kind: "MPIJob"}
+)
+
+func readMPIJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+	const operator = "mpi-operator"
+	v, err := readKubeflow(ctx, reader, mpiJobGVK, key, "mpiReplicaSpecs", operator, "kubeflow.org/mpi-operator")
+	v.deadRanks = labels.SelectorFromSet(labels.Set{
+		kubeflowJobNameLabel: key.Name, kubeflowOperatorLabel: operator, kubeflowRoleLabel: "worker",
+	})
+	return v, err
+}
