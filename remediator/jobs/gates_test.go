@@ -76,7 +76,7 @@ func TestJudge(t *testing.T) {
 		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: record{Last: []restart{{}, {Quarantines: []cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
 		"restarted for another quarantine":                   {job: trainer(), rec: record{Last: []restart{{Quarantines: []cause{{ID: "q2"}}}}}, pod: young, want: stop},
 		"restarted for this one, starting again for another": {job: trainer(), rec: record{Current: under(starting, "q2").Current, Last: []restart{{Quarantines: []cause{{ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
-		"a person suspended it while it started": {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(starting, "q2"), pod: young, want: skip},
+		"a person suspended it while it started":             {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(starting, "q2"), pod: young, want: skip},
 		"a gate is shut while starting for another quarantine": {job: trainer(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" }),
 			rec: under(starting, "q2"), pod: young, want: block, wantBlock: "ComesBack"},
 	}
