@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 // Name is the controller's name in Events and managed fields.
@@ -72,6 +74,7 @@ type Controller struct {
 	dryRun    bool
 	events    events.EventRecorder
 	jobs      JobRestarter
+	webhooks  *webhook.Sender
 	now       func() time.Time
 	metrics   controllerMetrics
 	memory    memory
@@ -102,6 +105,14 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
 	}
+	told := make(chan event.GenericEvent)
+	var err error
+	if c.webhooks, err = webhook.New(o.Policy, o.Now, decideAnew(told), registry); err != nil {
+		return fmt.Errorf("webhooks: %w", err)
+	}
+	if err := mgr.Add(c.webhooks); err != nil {
+		return fmt.Errorf("tell webhooks: %w", err)
+	}
 	changes := make(chan event.GenericEvent, 1)
 	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
 		return fmt.Errorf("watch the policy: %w", err)
@@ -111,12 +122,23 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		For(&corev1.Node{}, builder.WithPredicates(changed)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.everyNode)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.everyNode))).
+		WatchesRawSource(source.Channel(told, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			// Only the writes and the looks at jobs are concurrent, see Controller.decide.
 			MaxConcurrentReconciles: writers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
 		}).
 		Complete(c)
+}
+
+// decideAnew has a node decided again when a webhook was told about it, which its record must no longer ask for.
+func decideAnew(told chan<- event.GenericEvent) func(context.Context, string) {
+	return func(ctx context.Context, name string) {
+		select {
+		case told <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // everyNode has each node decided anew when the pause begins, changes or ends, and when the policy changes.
@@ -139,6 +161,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.client.Get(ctx, req.NamespacedName, &n); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.forget(req.Name)
+			c.webhooks.Deliver(req.Name, nil)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
@@ -154,6 +177,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case apierrors.IsNotFound(err):
 		return ctrl.Result{}, nil
 	case err != nil:
+		return ctrl.Result{}, err
+	}
+	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
 	// What the clock asks for waits behind what has just happened to other nodes: in a burst, looking at jobs again must not

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 // laggard is a client whose cache never shows what was written. How a real one lags cannot be arranged.
@@ -91,6 +93,10 @@ func newRig(t *testing.T, names ...string) rig {
 		client: r.client, reader: r.client, policy: policy.Fixed(w.policy), summaries: map[string]summary{}, events: r.said, jobs: r.swept, metrics: newMetrics(),
 		now:    func() time.Time { return w.now },
 		memory: memory{written: map[string]written{}, said: map[string]Blocked{}},
+	}
+	var err error
+	if r.webhooks, err = webhook.New(r.policy, r.now, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
 	}
 	return r
 }

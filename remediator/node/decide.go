@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 // Reasons of Events on Nodes and, from DetectorSuspect on, on our namespace.
@@ -67,6 +68,8 @@ type Observation struct {
 	Peers []Peer
 	// Breaker is nil while it is closed.
 	Breaker *BreakerState
+	// Told are the notices that need not be told again.
+	Told map[webhook.Receipt]bool
 }
 
 // Decision is what must be done about a node.
@@ -110,7 +113,9 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 			conditions.AnnotationQuarantine, o.RecordErr)}}
 	}
 	d := newDecider(p, o, now)
+	d.notify()
 	d.decide()
+	d.notify()
 	d.closeBreaker()
 	d.State = &State{Record: d.record, Marks: d.marks}
 	d.RestartJobs = d.restartJobs()
@@ -263,6 +268,7 @@ func (d *decider) decide() {
 	if d.record != nil && d.record.Phase == Quarantined {
 		d.updateCauses()
 		d.quarantined()
+		d.notify()
 	}
 	if d.record == nil || d.record.closed() {
 		d.open()
@@ -290,6 +296,7 @@ func (d *decider) begin() {
 	r := &Record{V: recordVersion, NodeUID: d.Node.UID, Boot: Boot{ID: d.Node.Status.NodeInfo.BootID, Seen: d.up()}}
 	if d.record != nil {
 		r.Boot, r.Repairs = d.record.Boot, d.record.Repairs
+		r.Notices, r.Noticed = d.record.Notices, d.record.Noticed
 		r.Last = append([]Quarantine{d.record.Quarantine}, d.record.Last...)
 		r.Last = r.Last[:min(len(r.Last), lastKept)]
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 const testPolicy = `
@@ -82,6 +83,7 @@ type world struct {
 	paused string
 	peers  []Peer
 	broken *BreakerState
+	told   map[webhook.Receipt]bool
 	last   Decision
 	memory memory
 	// reasons of all Events so far, and of the decisions that were held back.
@@ -126,7 +128,7 @@ func (w *world) decide() {
 
 func (w *world) look() Decision {
 	record, err := RecordOf(w.node)
-	return Decide(w.policy, Observation{Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken}, w.now)
+	return Decide(w.policy, Observation{Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken, Told: w.told}, w.now)
 }
 
 func (w *world) record() *Record {

@@ -102,6 +102,7 @@ func quarantinedBy(r *Record) []string {
 func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (Observation, error) {
 	o := Observation{Node: n}
 	o.Record, o.RecordErr = RecordOf(n)
+	o.Told = c.webhooks.Over(n.Name)
 	var err error
 	if o.Breaker, err = c.breaker.state(ctx, p); err != nil {
 		return o, err

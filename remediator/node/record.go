@@ -47,6 +47,10 @@ type Record struct {
 	Quarantine
 	// Repairs of the node's GPUs, the oldest first.
 	Repairs []RepairDone `json:"repairs,omitempty"`
+	// Notices are what webhooks are still to be told, the oldest first.
+	Notices []Notice `json:"notices,omitempty"`
+	// Noticed is the state that the last notice was about; empty while no webhook is configured.
+	Noticed string `json:"noticed,omitempty"`
 	// Last holds closed quarantines, newest first.
 	Last []Quarantine `json:"last,omitempty"`
 }

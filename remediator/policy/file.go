@@ -44,13 +44,14 @@ type document struct {
 }
 
 type spec struct {
-	Mode       string          `yaml:"mode"`
-	Budget     budget          `yaml:"budget"`
-	Breaker    *breaker        `yaml:"breaker"`
-	Correlated *correlated     `yaml:"correlated"`
-	Restart    restart         `yaml:"restart"`
-	HandOff    *handOff        `yaml:"handOff"`
-	Rules      map[string]rule `yaml:"rules"`
+	Mode       string             `yaml:"mode"`
+	Budget     budget             `yaml:"budget"`
+	Breaker    *breaker           `yaml:"breaker"`
+	Correlated *correlated        `yaml:"correlated"`
+	Restart    restart            `yaml:"restart"`
+	HandOff    *handOff           `yaml:"handOff"`
+	Webhooks   map[string]webhook `yaml:"webhooks"`
+	Rules      map[string]rule    `yaml:"rules"`
 }
 
 type budget struct {
@@ -189,6 +190,7 @@ func (d document) check() (*Policy, field.ErrorList) {
 		Correlated: c.correlated(at.Child("correlated"), d.Spec.Correlated),
 		Restart:    c.restart(at.Child("restart"), d.Spec.Restart),
 	}
+	p.Webhooks = c.webhooks(at.Child("webhooks"), d.Spec.Webhooks)
 	common := defaults{
 		observe: c.observe(at.Child("mode"), d.Spec.Mode, true),
 		handOff: c.handOff(at.Child("handOff"), d.Spec.HandOff, HandOff{Annotations: KeepNode}),

@@ -24,6 +24,8 @@ type Policy struct {
 	Correlated *Correlated
 	// Restart limits the restarts of jobs.
 	Restart Restart
+	// Webhooks are told what becomes of nodes.
+	Webhooks []Webhook
 	// Rules, the first that matches a condition first: by priority, then by name.
 	Rules []Rule
 }

@@ -1,0 +1,276 @@
+// Package webhook tells others over HTTP what became of a node. What is to be told stands in the node's record until it was
+// told, so a crash repeats a delivery at worst; its id stays the same. Nothing waits for it.
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-cleanhttp"
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+const (
+	// firstRetry and lastRetry bound the wait after an attempt that failed; it doubles in between.
+	firstRetry, lastRetry = time.Second, 10 * time.Minute
+	// longestRetryAfter is how long a receiver may ask to be left alone.
+	longestRetryAfter = time.Hour
+	// giveUp is the age at which something is no longer worth telling.
+	giveUp = 24 * time.Hour
+)
+
+// Delivery is one thing to tell one webhook.
+type Delivery struct {
+	// Webhook is its name in the policy.
+	Webhook string
+	// ID is the same for every attempt and every webhook, so that a receiver can tell a repeated one.
+	ID string
+	// At is when it happened.
+	At time.Time
+	// Body is JSON.
+	Body []byte
+}
+
+// Receipt says that a delivery of a node needs no more attempts.
+type Receipt struct{ Webhook, ID string }
+
+type key struct {
+	node string
+	Receipt
+}
+
+// state of a delivery.
+type state struct {
+	Delivery
+	attempts int
+	// over is set once it was told, or given up.
+	over bool
+}
+
+// Sender delivers, for each webhook one after the other. Use [New].
+type Sender struct {
+	policy   *policy.File
+	now      func() time.Time
+	finished func(ctx context.Context, node string)
+	results  *prometheus.CounterVec
+
+	mu     sync.Mutex
+	states map[key]*state
+	queues map[string]workqueue.TypedDelayingInterface[key]
+	run    func(workqueue.TypedDelayingInterface[key]) // nil until Start
+}
+
+// New makes a sender that says when a delivery of a node is over.
+func New(p *policy.File, now func() time.Time, finished func(ctx context.Context, node string), registry prometheus.Registerer) (*Sender, error) {
+	s := &Sender{
+		policy: p, now: now, finished: finished, states: map[key]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_webhook_deliveries_total",
+			Help: "Attempts to tell a webhook: sent, failed (and tried again) or dropped (after 24 h).",
+		}, []string{"webhook", "result"}),
+	}
+	if err := registry.Register(s.results); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return s, nil
+}
+
+// Start delivers until the context ends.
+func (s *Sender) Start(ctx context.Context) error {
+	var workers sync.WaitGroup
+	s.mu.Lock()
+	s.run = func(queue workqueue.TypedDelayingInterface[key]) { workers.Go(func() { s.work(ctx, queue) }) }
+	for _, queue := range s.queues {
+		s.run(queue)
+	}
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.run = nil
+	for _, queue := range s.queues {
+		queue.ShutDown()
+	}
+	s.mu.Unlock()
+	workers.Wait()
+	return nil
+}
+
+// Deliver takes on what a node's record wants delivered, all of it; what it no longer wants is forgotten. It never waits.
+func (s *Sender) Deliver(node string, wanted []Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := map[key]bool{}
+	for _, d := range wanted {
+		k := key{node, Receipt{d.Webhook, d.ID}}
+		keep[k] = true
+		if s.states[k] == nil {
+			s.states[k] = &state{Delivery: d}
+			s.queue(d.Webhook).Add(k)
+		}
+	}
+	for k := range s.states {
+		if k.node == node && !keep[k] {
+			delete(s.states, k)
+		}
+	}
+}
+
+// Over lists the deliveries of a node that were made or given up, until its record no longer wants them.
+func (s *Sender) Over(node string) map[Receipt]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over := map[Receipt]bool{}
+	for k, known := range s.states {
+		if k.node == node && known.over {
+			over[k.Receipt] = true
+		}
+	}
+	return over
+}
+
+// queue is that of one webhook, so that one that hangs holds up no other.
+func (s *Sender) queue(webhook string) workqueue.TypedDelayingInterface[key] {
+	queue, ok := s.queues[webhook]
+	if !ok {
+		queue = workqueue.NewTypedDelayingQueue[key]()
+		s.queues[webhook] = queue
+		if s.run != nil {
+			s.run(queue)
+		}
+	}
+	return queue
+}
+
+func (s *Sender) work(ctx context.Context, queue workqueue.TypedDelayingInterface[key]) {
+	for {
+		k, shutdown := queue.Get()
+		if shutdown {
+			return
+		}
+		s.attempt(ctx, queue, k)
+		queue.Done(k)
+	}
+}
+
+func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInterface[key], k key) {
+	s.mu.Lock()
+	known := s.states[k]
+	if known == nil || known.over {
+		s.mu.Unlock()
+		return
+	}
+	known.attempts++
+	d, attempts := known.Delivery, known.attempts
+	s.mu.Unlock()
+
+	log := ctrl.LoggerFrom(ctx).WithValues("webhook", k.Webhook, "node", k.node, "delivery", k.ID)
+	hook, ok := s.policy.Policy().Webhook(k.Webhook)
+	if !ok {
+		s.finish(ctx, k) // The policy has dropped it, and so will the record.
+		return
+	}
+	if s.now().Sub(d.At) > giveUp {
+		s.results.WithLabelValues(k.Webhook, "dropped").Inc()
+		log.Info("The webhook was not told", "after", giveUp)
+		s.finish(ctx, k)
+		return
+	}
+	again, err := s.post(ctx, hook, d, attempts)
+	if err != nil {
+		s.results.WithLabelValues(k.Webhook, "failed").Inc()
+		log.Error(err, "Tell the webhook", "attempt", attempts, "again", again)
+		queue.AddAfter(k, again)
+		return
+	}
+	s.results.WithLabelValues(k.Webhook, "sent").Inc()
+	s.finish(ctx, k)
+}
+
+func (s *Sender) finish(ctx context.Context, k key) {
+	s.mu.Lock()
+	if known := s.states[k]; known != nil {
+		known.over = true
+	}
+	s.mu.Unlock()
+	s.finished(ctx, k.node)
+}
+
+// post makes one attempt. With an error it says when to make the next one.
+func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, attempts int) (again time.Duration, err error) {
+	again = retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, nil)
+	client, err := client(hook)
+	if err != nil {
+		return again, err
+	}
+	secret, err := readKey(hook.SecretFile)
+	if err != nil {
+		return again, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, hook.URL, bytes.NewReader(d.Body))
+	if err != nil {
+		return again, withoutURL(err)
+	}
+	at := s.now()
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "pitcrew-remediator")
+	request.Header.Set("Webhook-Id", d.ID)
+	request.Header.Set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
+	request.Header.Set("Webhook-Signature", sign(secret, d.ID, at, d.Body))
+	response, err := client.Do(request)
+	if err != nil {
+		return again, withoutURL(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 == 2 {
+		return 0, nil
+	}
+	// It honours Retry-After of 429 and 503.
+	again = min(retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response), longestRetryAfter)
+	return again, fmt.Errorf("the answer is %s", response.Status)
+}
+
+// client follows no redirects: they would carry what is signed to whoever they name. It keeps no connections, for deliveries
+// are rare.
+func client(hook policy.Webhook) (*http.Client, error) {
+	transport := cleanhttp.DefaultTransport()
+	if hook.CAFile != "" {
+		pem, err := os.ReadFile(hook.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificates: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("certificates %s: no PEM certificate", hook.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	return &http.Client{
+		Transport:     transport,
+		Timeout:       hook.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
+}
+
+// withoutURL drops the URL, which may be a secret, from an error of net/http.
+func withoutURL(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
+}
