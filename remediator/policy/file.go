@@ -49,6 +49,7 @@ type spec struct {
 	Breaker    *breaker           `yaml:"breaker"`
 	Correlated *correlated        `yaml:"correlated"`
 	Restart    restart            `yaml:"restart"`
+	JobKinds   []jobKind          `yaml:"jobKinds"`
 	HandOff    *handOff           `yaml:"handOff"`
 	Webhooks   map[string]webhook `yaml:"webhooks"`
 	Rules      map[string]rule    `yaml:"rules"`
@@ -189,6 +190,7 @@ func (d document) check() (*Policy, field.ErrorList) {
 		Breaker:    c.breaker(at.Child("breaker"), d.Spec.Breaker),
 		Correlated: c.correlated(at.Child("correlated"), d.Spec.Correlated),
 		Restart:    c.restart(at.Child("restart"), d.Spec.Restart),
+		JobKinds:   c.jobKinds(at.Child("jobKinds"), d.Spec.JobKinds),
 	}
 	p.Webhooks = c.webhooks(at.Child("webhooks"), d.Spec.Webhooks)
 	common := defaults{

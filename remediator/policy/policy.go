@@ -24,6 +24,8 @@ type Policy struct {
 	Correlated *Correlated
 	// Restart limits the restarts of jobs.
 	Restart Restart
+	// JobKinds are the kinds of jobs that can be restarted beside those that are built in.
+	JobKinds []JobKind
 	// Webhooks are told what becomes of nodes.
 	Webhooks []Webhook
 	// Rules, the first that matches a condition first: by priority, then by name.

@@ -1,0 +1,59 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apischema "k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func jobKinds(fields string) string {
+	return head + "spec:\n  budget: {maxNodes: 1}\n  jobKinds:\n  - {" + fields + "}\n"
+}
+
+func TestParseJobKinds(t *testing.T) {
+	gang := apischema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}
+	tests := map[string]struct {
+		fields string
+		want   JobKind
+	}{
+		"that is suspended": {
+			"apiVersion: example.com/v1, kind: Gang, suspendPath: spec.run.suspend, podLabel: example.com/gang",
+			JobKind{GVK: gang, Toggle: "spec.run.suspend", PodLabel: "example.com/gang"},
+		},
+		"that is made inactive": {
+			"apiVersion: example.com/v1, kind: Gang, activePath: spec.active, podLabel: example.com/gang",
+			JobKind{GVK: gang, Toggle: "spec.active", Active: true, PodLabel: "example.com/gang"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff([]JobKind{test.want}, parse(t, jobKinds(test.fields)).JobKinds); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestJobKindsAreStrict(t *testing.T) {
+	const kind = "apiVersion: example.com/v1, kind: Gang, "
+	tests := map[string]struct{ fields, want string }{
+		"a core kind":             {"apiVersion: v1, kind: Pod, suspendPath: spec.suspend, podLabel: a", `spec.jobKinds[0].apiVersion: Invalid value: "v1"`},
+		"no kind":                 {"apiVersion: example.com/v1, suspendPath: spec.suspend, podLabel: a", "spec.jobKinds[0].kind: Required value"},
+		"no path":                 {kind + "podLabel: a", "must have one of suspendPath and activePath"},
+		"both paths":              {kind + "suspendPath: spec.a, activePath: spec.b, podLabel: a", "must have one of suspendPath and activePath"},
+		"a path outside the spec": {kind + "activePath: status.active, podLabel: a", `spec.jobKinds[0].activePath: Invalid value: "status.active"`},
+		"a path with a gap":       {kind + "suspendPath: spec..suspend, podLabel: a", `spec.jobKinds[0].suspendPath: Invalid value: "spec..suspend"`},
+		"no label":                {kind + "suspendPath: spec.suspend", `spec.jobKinds[0].podLabel: Invalid value: ""`},
+		"an unknown field":        {kind + "suspendPath: spec.suspend, podLabel: a, ranks: 4", "field ranks not found"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(jobKinds(test.fields)))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
