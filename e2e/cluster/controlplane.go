@@ -79,6 +79,7 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 			"--endpoint-reconciler-type=none", // nobody uses the API server's own Service
 			"--service-cluster-ip-range=10.0.0.0/24",
 			"--authorization-mode=Node,RBAC",
+			"--allow-privileged=true", // as kubeadm has it; our Node Problem Detector reads /dev/kmsg
 			"--client-ca-file=ca.crt", "--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--cert-dir=certs",
 			"--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",

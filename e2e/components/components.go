@@ -71,6 +71,10 @@ var (
 			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
 		},
 	}
+	// PrometheusOperator is only read: its module has the CRDs of what the chart gives to it.
+	PrometheusOperator = Component{
+		Name: "prometheus-operator", Dir: "prometheus-operator", Module: "github.com/prometheus-operator/prometheus-operator",
+	}
 	// The job operators, each with the CRDs and webhooks of its module.
 
 	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.
