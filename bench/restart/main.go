@@ -1,0 +1,144 @@
+// Command restart measures how long a training job stands still after a fault: from the NodeCondition of one of its
+// nodes until all ranks of a new incarnation run on other nodes. It compares the remediator, with its defaults, with
+// cordoning the node and deleting the job's pods by label, which is kcover's flow, played here without any delay of its
+// own. The nodes and kubelets are KWOK's. It prints a Markdown table.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+)
+
+const (
+	pool = "bench"
+	// death is how long a rank takes to end after SIGTERM.
+	death    = time.Second
+	patience = 10 * time.Minute
+
+	policy = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxPercent: 100}
+  rules: {gpu: {match: {condition: GPUXidError, repair: [Reboot]}, restartJobs: true}}
+`
+)
+
+func main() {
+	limit := flag.Duration("limit", 2*time.Minute, "how long to wait for a job")
+	sizes := flag.String("ranks", "64,512", "how many ranks a job has")
+	rounds := flag.Int("rounds", 3, "how many faults of each kind")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, strings.Split(*sizes, ","), *rounds, *limit, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "restart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, out, progress io.Writer) (err error) {
+	log.SetLogger(logr.Discard())
+	var rows []row
+	most := 0
+	for _, size := range sizes {
+		ranks, err := strconv.Atoi(size)
+		if err != nil {
+			return fmt.Errorf("-ranks: %w", err)
+		}
+		most = max(most, ranks)
+		for _, k := range kinds {
+			for _, m := range k.methods {
+				rows = append(rows, row{kind: k, ranks: ranks, method: m})
+			}
+		}
+	}
+	c, err := cluster.Start(ctx, cluster.Options{JobSet: true, Progress: progress})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
+
+	if err := c.StartTrainingOperator(ctx); err != nil {
+		return err
+	}
+	// Every fault takes a node away for good.
+	if _, err := c.AddNodes(ctx, pool, most+rounds*len(rows), nil); err != nil {
+		return err
+	}
+	path := filepath.Join(c.Dir, "policy.yaml")
+	if err := os.WriteFile(path, []byte(policy), 0o644); err != nil {
+		return err
+	}
+	if _, err := c.StartRemediator(ctx, "-policy", path, "-leader-elect=false"); err != nil {
+		return err
+	}
+	for round := range rounds {
+		for i := range rows {
+			r := &rows[i]
+			o, err := measure(ctx, c, fmt.Sprintf("bench-%d-%d", round, i), *r, limit)
+			if err != nil {
+				return fmt.Errorf("%s of %d ranks, %s: %w", r.kind.name, r.ranks, r.method.name, err)
+			}
+			r.outcomes = append(r.outcomes, o)
+			fmt.Fprintf(progress, "%s of %d ranks, %s: %s\n", r.kind.name, r.ranks, r.method.name, o)
+		}
+	}
+	return write(out, rows)
+}
+
+// row is one line of the table.
+type row struct {
+	kind     kind
+	ranks    int
+	method   method
+	outcomes []outcome
+}
+
+func write(out io.Writer, rows []row) error {
+	var text strings.Builder
+	text.WriteString("| job | ranks | how | fault to all ranks running elsewhere, median (range) | new ranks beside old ones, at most | failures counted |\n|---|--:|---|--:|--:|--:|\n")
+	for _, r := range rows {
+		var took []time.Duration
+		var ends []string
+		beside, failures := 0, 0
+		for _, o := range r.outcomes {
+			if o.end == "" {
+				took = append(took, o.took)
+			} else {
+				ends = append(ends, o.end)
+			}
+			beside, failures = max(beside, o.beside), max(failures, o.failures)
+		}
+		slices.Sort(took)
+		if len(took) > 0 {
+			ends = append([]string{fmt.Sprintf("%s (%s to %s)", seconds(took[len(took)/2]), seconds(took[0]), seconds(took[len(took)-1]))}, ends...)
+		}
+		fmt.Fprintf(&text, "| %s | %d | %s | %s | %d | %d |\n", r.kind.name, r.ranks, r.method.name, strings.Join(ends, "; "), beside, failures)
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
