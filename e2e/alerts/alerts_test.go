@@ -1,0 +1,310 @@
+// Package alerts tests the road from a kernel log record to a pager: the real node-problem-detector, remediator,
+// Prometheus and Alertmanager, with the alerts and the dashboard that we ship.
+package alerts
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+
+const (
+	patience = 90 * time.Second
+	machine  = "machine"
+)
+
+// alertmanagerConfig sends everything to one webhook, soon.
+const alertmanagerConfig = `
+route: {receiver: inbox, group_by: [alertname, node], group_wait: 1s, group_interval: 1s}
+receivers: [{name: inbox, webhook_configs: [{url: %q}]}]
+`
+
+// prometheusConfig scrapes what the chart's monitors scrape.
+const prometheusConfig = `
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%q]
+alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}
+scrape_configs:
+- {job_name: remediator, static_configs: [{targets: [%q]}]}
+- {job_name: node-problem-detector, static_configs: [{targets: [%q], labels: {node: machine}}]}
+`
+
+func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
+	s := newScene(t)
+	s.startJob()
+	if _, err := s.AddNodes(t.Context(), "spare", 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	prometheus := s.startMonitoring()
+
+	s.write("95, pid=1, name=python, Uncontained: LTC TAG (0x2,0x0). RST: No, D-RST: No")
+	fired := s.inbox.until(t, "firing", "GPUXidError", "node="+machine, "repair=ResetGPU", "severity=critical")
+	if got, want := fired.Annotations["summary"], "The kernel log of node machine shows an Xid or a lost GPU: it needs ResetGPU"; got != want {
+		t.Errorf("summary %q, want %q", got, want)
+	}
+	s.becomes(machine, "quarantined")
+	clustertest.Until(t, patience, "the job runs elsewhere", func() error {
+		job := s.job()
+		if job.Labels[conditions.LabelRestarting] != "" || job.Annotations[conditions.AnnotationRestart] == "" || ptr.Deref(job.Status.Ready, 0) != 1 {
+			return fmt.Errorf("labels %v, annotations %v, status %+v", job.Labels, job.Annotations, job.Status)
+		}
+		return nil
+	})
+
+	// The budget of three nodes is one.
+	s.says("spare-1", "True", "ResetGPU gpu 0000:1b:00: uncorrectable errors")
+	s.inbox.until(t, "firing", "GPUMemoryError", "node=spare-1", "repair=ResetGPU")
+	s.inbox.until(t, "firing", "PitcrewQuarantineBlocked", "node=spare-1", "rule=gpu-memory", "reason=budget")
+	s.says("spare-1", "False", "no fault")
+	s.inbox.until(t, "resolved", "GPUMemoryError", "node=spare-1")
+	s.inbox.until(t, "resolved", "PitcrewQuarantineBlocked", "node=spare-1")
+
+	if _, err := s.RunPlugin(t.Context(), "xid", append([]string{"-clear"}, s.args...)...); err != nil {
+		t.Fatal(err)
+	}
+	s.inbox.until(t, "resolved", "GPUXidError", "node="+machine)
+	s.becomes(machine, "healthy")
+	if diff := cmp.Diff([]string{"GPUMemoryError", "GPUXidError", "PitcrewQuarantineBlocked"}, s.inbox.names()); diff != "" {
+		t.Error("alerts that came: " + diff)
+	}
+	t.Run("dashboard", func(t *testing.T) {
+		checkDashboard(t, filepath.Join(s.Root, "manifests", "dashboards", "pitcrew.json"), prometheus)
+	})
+
+	s.remediator.Stop(10 * time.Second)
+	s.inbox.until(t, "firing", "PitcrewRemediatorDown", "severity=critical")
+}
+
+// scene is this machine as a node with a node-problem-detector, and a cluster with a remediator.
+type scene struct {
+	*testing.T
+	*cluster.Cluster
+	inbox *inbox
+
+	log        *kernellog.Log
+	gpu        string
+	args       []string
+	npd        string // address of its metrics
+	metrics    string // address of the remediator's
+	remediator *cluster.Process
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{T: t, Cluster: clustertest.Get(t), inbox: newInbox(t), gpu: fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
+	var err error
+	if s.log, err = kernellog.Open(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("kernel log: %s", s.log.How)
+	if err := s.AddThisMachine(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	s.startNPD()
+	policy, err := s.ShippedPolicy(2 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.metrics = freeAddress(t)
+	if s.remediator, err = s.StartRemediator(t.Context(), "-policy", policy, "-leader-elect=false", "-metrics-bind-address", s.metrics); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.remediator.Kill()
+		if t.Failed() {
+			t.Logf("log of the remediator:\n%s", s.remediator.Log())
+		}
+	})
+	return s
+}
+
+// startNPD starts NPD and waits until it has reported.
+func (s *scene) startNPD() {
+	s.Helper()
+	s.args = append([]string{"-state-dir", s.TempDir()}, s.log.Args...)
+	if err := components.BuildOurs(s.T.Context(), s.Root, "./plugins/xid"); err != nil {
+		s.Fatal(err)
+	}
+	// What earlier tests left in the kernel log.
+	if _, err := s.RunPlugin(s.T.Context(), "xid", append([]string{"-clear"}, s.args...)...); err != nil {
+		s.Fatal(err)
+	}
+	s.npd = freeAddress(s.T)
+	_, port, err := net.SplitHostPort(s.npd)
+	if err != nil {
+		s.Fatal(err)
+	}
+	npd, err := s.StartNPD(s.T.Context(), cluster.NPD{
+		Node:     machine,
+		Monitors: []cluster.Monitor{{File: filepath.Join(s.Root, "monitors", conditions.GPUXidError+".json"), Args: s.args}},
+		Args:     []string{"--prometheus-port=" + port},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(npd.Kill)
+	clustertest.Until(s.T, patience, "NPD reports", func() error {
+		for _, c := range s.node(machine).Status.Conditions {
+			if c.Type == conditions.GPUXidError && c.Status == corev1.ConditionFalse {
+				return nil
+			}
+		}
+		return fmt.Errorf("log of NPD:\n%s", npd.Log())
+	})
+}
+
+// startMonitoring starts Alertmanager and, once that is ready, Prometheus with the shipped alerts, and returns its URL.
+func (s *scene) startMonitoring() string {
+	s.Helper()
+	alertmanager, err := s.StartAlertmanager(s.T.Context(), fmt.Appendf(nil, alertmanagerConfig, s.inbox.url))
+	if err != nil {
+		s.Fatal(err)
+	}
+	prometheus, err := s.StartPrometheus(s.T.Context(), fmt.Appendf(nil, prometheusConfig,
+		filepath.Join(s.impatientRules(), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), s.metrics, s.npd))
+	if err != nil {
+		s.Fatal(err)
+	}
+	// What was counted before the first scrape has no increase.
+	clustertest.Until(s.T, patience, "Prometheus scrapes both", func() error {
+		if points := ask(s.T, prometheus, "count(up == 1) == 2"); points == 0 {
+			return errors.New("it does not yet")
+		}
+		return nil
+	})
+	return prometheus
+}
+
+// impatientRules are the shipped alerts, but that what must last does so for seconds.
+func (s *scene) impatientRules() string {
+	s.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Root, "manifests", "alerts", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		s.Fatalf("alerts: %q, %v", files, err)
+	}
+	dir := s.TempDir()
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			s.Fatal(err)
+		}
+		text = regexp.MustCompile(`(?m)^(\s+for): .*$`).ReplaceAll(text, []byte("$1: 3s"))
+		text = regexp.MustCompile(`\[3m\]`).ReplaceAll(text, []byte("[5s]"))
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func (s *scene) write(xid string) {
+	s.Helper()
+	if _, err := s.log.Write(s.T.Context(), fmt.Sprintf("NVRM: Xid (PCI:%s): %s", s.gpu, xid)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// says reports GPUMemoryError as NPD does.
+func (s *scene) says(name, status, message string) {
+	s.Helper()
+	now := metav1.Now().Format(time.RFC3339)
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
+		conditions.GPUMemoryError, status, message, now, now)
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := s.Client.Status().Patch(s.T.Context(), target, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *scene) node(name string) *corev1.Node {
+	s.Helper()
+	n := &corev1.Node{}
+	if err := s.Client.Get(s.T.Context(), client.ObjectKey{Name: name}, n); err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+func (s *scene) becomes(name, status string) {
+	s.Helper()
+	clustertest.Until(s.T, patience, name+" becomes "+status, func() error {
+		if got := s.node(name).Labels[conditions.LabelStatus]; got != status {
+			return fmt.Errorf("it is %q", got)
+		}
+		return nil
+	})
+}
+
+// startJob starts an opted-in job of one rank, which runs on this machine for want of others.
+func (s *scene) startJob() {
+	s.Helper()
+	if err := s.AddNamespace(s.T.Context(), "training", nil); err != nil {
+		s.Fatal(err)
+	}
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "training", Name: "train", Labels: map[string]string{conditions.LabelRestartOnNodeFault: "true"}},
+		Spec: batchv1.JobSpec{
+			BackoffLimit: ptr.To[int32](0),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever,
+				Containers:    []corev1.Container{{Name: "main", Image: "none"}},
+			}},
+		},
+	}
+	if err := s.Client.Create(s.T.Context(), job); err != nil {
+		s.Fatal(err)
+	}
+	clustertest.Until(s.T, patience, "the job runs", func() error {
+		if job := s.job(); ptr.Deref(job.Status.Ready, 0) != 1 {
+			return fmt.Errorf("status %+v", job.Status)
+		}
+		return nil
+	})
+}
+
+func (s *scene) job() *batchv1.Job {
+	s.Helper()
+	job := &batchv1.Job{}
+	if err := s.Client.Get(s.T.Context(), client.ObjectKey{Namespace: "training", Name: "train"}, job); err != nil {
+		s.Fatal(err)
+	}
+	return job
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
