@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -29,7 +31,7 @@ func (r *Restarter) enforce(ctx context.Context, v view, rec record, pods oldPod
 			return refused, err
 		}
 		if cur.Sent != before {
-			return refused, r.write(ctx, v, rec)
+			return refused, r.sent(ctx, v, rec)
 		}
 	}
 	for _, pod := range pods.dead {
@@ -38,6 +40,29 @@ func (r *Restarter) enforce(ctx context.Context, v view, rec record, pods oldPod
 		}
 	}
 	return refused, nil
+}
+
+// sent writes what must not be done twice. A look at the job as it was before could do it again, so that a concurrent
+// writer of the job (its controller is at work by now) is answered here.
+func (r *Restarter) sent(ctx context.Context, v view, rec record) error {
+	id := rec.Current.ID
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := r.write(ctx, v, rec)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		fresh, lookErr := v.look(ctx, r.reader, v.key())
+		if lookErr != nil {
+			return lookErr
+		}
+		again, readErr := readRecord(fresh.object)
+		if readErr != nil || again.Current == nil || again.Current.ID != id {
+			return nil // the next look tells what became of it
+		}
+		again.Current.Sent = true
+		v, rec = fresh, again
+		return err
+	})
 }
 
 // moveOther moves the toggle of another object and marks there that it was us.
@@ -64,8 +89,8 @@ func (r *Restarter) moveOther(ctx context.Context, v view, cur restart) error {
 
 // deletePod deletes this pod and no later one of its name. One that is gone is fine.
 func deletePod(ctx context.Context, c client.Client, pod metav1.PartialObjectMetadata, opts ...client.DeleteOption) error {
-	uid := pod.UID
-	err := c.Delete(ctx, &pod, append(opts, client.Preconditions{UID: &uid})...)
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err := c.Delete(ctx, target, append(opts, client.Preconditions{UID: &pod.UID})...)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

@@ -24,8 +24,9 @@
 // A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
 // of the remediator after the CRD was installed.
 //
-// RBAC that this package needs: pods get, list, delete; namespaces get; events.k8s.io/events create, patch; of every kind
-// of job get, list, watch, patch; kueue.x-k8s.io/workloads get, list, patch.
+// RBAC that this package needs: pods get, list, delete; pods/eviction create; namespaces get; events.k8s.io/events
+// create, patch; of every kind of job get, list, watch, patch; bus.volcano.sh/commands create; kueue.x-k8s.io/workloads
+// get, list, patch.
 package jobs
 
 import (
@@ -53,6 +54,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // Quarantine is a node that was taken out of service, as its record on the Node says.
@@ -74,6 +76,8 @@ type Restarter struct {
 	StopTimeout time.Duration
 	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
 	StartTimeout time.Duration
+	// Policy names further kinds of jobs; nil for none.
+	Policy *policy.File
 
 	writer   client.Client
 	reader   client.Reader
@@ -145,8 +149,17 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 	}))
 }
 
-// kinds are the kinds that can be restarted.
-func (r *Restarter) kinds() []kind { return builtIn }
+// kinds are the kinds that can be restarted; what is built in comes first.
+func (r *Restarter) kinds() []kind {
+	if r.Policy == nil {
+		return builtIn
+	}
+	all := slices.Clone(builtIn)
+	for _, k := range r.Policy.Policy().JobKinds {
+		all = append(all, configured(k))
+	}
+	return all
+}
 
 // watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.
 func (r *Restarter) watch(k kind) error {

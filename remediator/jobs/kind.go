@@ -42,6 +42,9 @@ func (k kind) look(ctx context.Context, reader client.Reader, key client.ObjectK
 var builtIn = []kind{
 	batchJob, jobSet, trainJob,
 	pyTorchJob, tfJob, xgboostJob, paddleJob, jaxJob, mpiJobV1, mpiJob,
+	rayJob, rayCluster,
+	volcanoJob, leaderWorkerSet,
+	statefulSet, deployment, replicaSet,
 }
 
 // kindOf finds the adapter of an owner: of the version that the reference names, else of any.

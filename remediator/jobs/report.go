@@ -55,8 +55,12 @@ func (r *Restarter) tell(job client.Object, kind string, c cause, warn bool, rea
 	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
 }
 
-func (r *Restarter) began(q Quarantine, v view) {
-	r.tell(v.object, v.gvk.Kind, causeOf(q), false, eventRestarting, "Stop", "all ranks are stopped and started again")
+func (r *Restarter) began(q Quarantine, v view, cur restart) {
+	text := "all ranks are stopped and started again"
+	if v.gang != nil {
+		text = fmt.Sprintf("%d pods are replaced", len(cur.Pods))
+	}
+	r.tell(v.object, v.gvk.Kind, causeOf(q), false, eventRestarting, "Stop", text)
 }
 
 // ended reports a closed restart on the job and on all nodes that caused it.

@@ -616,24 +616,10 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 	}
 }
 
-func TestPodsThatAreNoGangAreIgnoredAndStrangersReported(t *testing.T) {
+func TestStrangersAndBarePodsAreReportedAndLeftAlone(t *testing.T) {
 	tm := newTeam(t, 1, optedIn)
 	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
 	if err := tm.c.Apply(t.Context(), fmt.Appendf(nil, `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: serve, namespace: %[1]s}
-spec:
-  selector: {matchLabels: {app: serve}}
-  template: {metadata: {labels: {app: serve}}, spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}}
----
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: store, namespace: %[1]s}
-spec:
-  selector: {matchLabels: {app: store}}
-  template: {metadata: {labels: {app: store}}, spec: {nodeSelector: {%[2]s: %[1]s}, containers: [{name: c, image: none}]}}
----
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: agent, namespace: %[1]s}
@@ -666,7 +652,7 @@ metadata: {name: tool, namespace: %[1]s}
 		t.Fatal(err)
 	}
 	tm.eventually("wait for all pods to run", func() error {
-		if n := len(tm.livePods()); n != 5 {
+		if n := len(tm.livePods()); n != 3 {
 			return fmt.Errorf("%d pods", n)
 		}
 		for _, pod := range tm.livePods() {
@@ -679,11 +665,16 @@ metadata: {name: tool, namespace: %[1]s}
 	q := tm.quarantineOf(tm.nodes[0])
 	sweep(t, r, q)
 	tm.event("JobRestartBlocked", tool.UID, "controlled by ConfigMap tool")
-	if said := r.told[q.Node].about; len(said) != 1 {
+	var shell corev1.Pod
+	if err := tm.c.Client.Get(t.Context(), client.ObjectKey{Namespace: tm.name, Name: "shell"}, &shell); err != nil {
+		t.Fatal(err)
+	}
+	tm.event("JobRestartBlocked", shell.UID, "it has no controller that would replace it")
+	if said := r.told[q.Node].about; len(said) != 2 { // and nothing of the DaemonSet
 		t.Errorf("said %v", said)
 	}
-	if n := len(tm.livePods()); n != 5 {
-		t.Errorf("%d pods are left of 5", n)
+	if n := len(tm.livePods()); n != 3 {
+		t.Errorf("%d pods are left of 3", n)
 	}
 }
 

@@ -33,14 +33,16 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
 	onNode := map[types.UID][]corev1.Pod{}
 	roots := map[types.UID]root{}
 	for _, pod := range pods.Items {
-		owner := metav1.GetControllerOf(&pod)
-		if owner == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		top, err := climb.from(ctx, pod.Namespace, *owner)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		top := root{namespace: pod.Namespace, bare: &pod}
+		if owner := metav1.GetControllerOf(&pod); owner != nil {
+			var err error
+			if top, err = climb.from(ctx, pod.Namespace, *owner); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		if uid := top.uid(); uid != "" {
 			roots[uid] = top
@@ -49,21 +51,23 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
 	}
 	for uid, top := range roots {
 		var err error
-		if top.stranger != nil {
-			err = r.strange(ctx, q, top)
-		} else {
+		if top.job != nil && top.stranger == nil {
 			err = r.sweepJob(ctx, q, *top.job, onNode[uid])
+		} else {
+			err = r.strange(ctx, q, top)
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// root is what stands above a pod: a job of a known kind, or a stranger that controls it or the pod itself, or neither.
+// root is what stands above a pod: a job of a known kind, or a stranger that controls it or the pod itself, or neither;
+// or the bare pod itself.
 type root struct {
 	namespace string
 	job       *view
 	stranger  *metav1.OwnerReference
+	bare      *corev1.Pod
 }
 
 func (t root) uid() types.UID {
@@ -72,6 +76,8 @@ func (t root) uid() types.UID {
 		return t.stranger.UID
 	case t.job != nil:
 		return t.job.object.GetUID()
+	case t.bare != nil:
+		return t.bare.UID
 	}
 	return ""
 }
@@ -98,6 +104,14 @@ func (c climber) from(ctx context.Context, namespace string, owner metav1.OwnerR
 func (c climber) climb(ctx context.Context, namespace string, owner metav1.OwnerReference) (root, error) {
 	top := root{namespace: namespace}
 	for range maxHops {
+		if owner.APIVersion == "v1" && owner.Kind == "Pod" { // the leader of a LeaderWorkerSet's group owns its workers
+			up, err := c.ownerOfPod(ctx, namespace, owner)
+			if err != nil || up == nil {
+				return root{}, err
+			}
+			owner = *up
+			continue
+		}
 		k, known := kindOf(c.kinds, owner)
 		if !known {
 			if top.job != nil || !nobodysGang(owner) {
@@ -123,10 +137,24 @@ func (c climber) climb(ctx context.Context, namespace string, owner metav1.Owner
 	return root{}, fmt.Errorf("more than %d owners above a pod, up to %s %s/%s", maxHops, owner.Kind, namespace, owner.Name)
 }
 
-// nobodysGang tells whether an owner keeps single pods alive rather than a gang: each pod is replaced by itself.
+// ownerOfPod returns the controller of a pod that controls others; nil if there is none.
+func (c climber) ownerOfPod(ctx context.Context, namespace string, owner metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	var pod metav1.PartialObjectMetadata
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := c.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: owner.Name}, &pod)
+	if gone(err) || err == nil && pod.UID != owner.UID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, owner.Name, err)
+	}
+	return metav1.GetControllerOf(&pod), nil
+}
+
+// nobodysGang tells whether an owner's pods belong to their node, so that none of them can move.
 func nobodysGang(owner metav1.OwnerReference) bool {
 	switch owner.APIVersion + "/" + owner.Kind {
-	case "apps/v1/DaemonSet", "apps/v1/ReplicaSet", "apps/v1/StatefulSet", "v1/ReplicationController", "v1/Node":
+	case "apps/v1/DaemonSet", "v1/Node":
 		return true
 	}
 	return false
@@ -134,10 +162,15 @@ func nobodysGang(owner metav1.OwnerReference) bool {
 
 // optedIn asks the job, and where it says nothing its namespace.
 func (r *Restarter) optedIn(ctx context.Context, t root) (bool, error) {
-	if t.job != nil {
-		if in, decided := optIn(t.job.object.GetLabels()); decided {
-			return in, nil
-		}
+	var own map[string]string
+	switch {
+	case t.job != nil:
+		own = t.job.object.GetLabels()
+	case t.bare != nil:
+		own = t.bare.Labels
+	}
+	if in, decided := optIn(own); decided {
+		return in, nil
 	}
 	var namespace metav1.PartialObjectMetadata
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -148,11 +181,15 @@ func (r *Restarter) optedIn(ctx context.Context, t root) (bool, error) {
 	return in, nil
 }
 
-// strange reports a job that is controlled by something unknown.
+// strange reports a job that is controlled by something unknown, and a pod that is controlled by nothing.
 func (r *Restarter) strange(ctx context.Context, q Quarantine, t root) error {
 	in, err := r.optedIn(ctx, t)
 	if err != nil || !in {
 		return err
+	}
+	if t.bare != nil {
+		r.blocked(q, t.bare, "Pod", blocked{"BarePod", "it has no controller that would replace it"})
+		return nil
 	}
 	r.blocked(q, strangerObject(t), t.stranger.Kind, blocked{"UnknownOwner", fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", t.stranger.Kind, t.stranger.Name)})
@@ -231,7 +268,7 @@ func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record, 
 	if err := r.move(ctx, v, rec); err != nil {
 		return err
 	}
-	r.began(q, v)
+	r.began(q, v, *cur)
 	return nil
 }
 

@@ -1,0 +1,113 @@
+package jobs
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// serving is the selector and template of two pods, one on each node.
+func (tm team) serving() (*metav1.LabelSelector, corev1.PodTemplateSpec) {
+	template := tm.jobSpec(2).Template
+	template.Labels = map[string]string{"app": "serve"}
+	template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	return &metav1.LabelSelector{MatchLabels: template.Labels}, template
+}
+
+func (tm team) createDeployment() gang {
+	tm.Helper()
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "serve", Labels: optedIn}}
+	d.Spec.Replicas = ptr.To[int32](2)
+	d.Spec.Selector, d.Spec.Template = tm.serving()
+	if err := tm.c.Client.Create(tm.Context(), d); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(deployment, "serve", 2)
+}
+
+func (tm team) createStatefulSet() gang {
+	tm.Helper()
+	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "serve", Labels: optedIn}}
+	s.Spec.Replicas = ptr.To[int32](2)
+	s.Spec.Selector, s.Spec.Template = tm.serving()
+	if err := tm.c.Client.Create(tm.Context(), s); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(statefulSet, "serve", 2)
+}
+
+// replaced checks that the pod has one successor, on another node, and that nothing became of the others.
+func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
+	g.Helper()
+	after := g.runs()
+	if n := len(g.pods.spans()); n != len(before)+1 {
+		g.Errorf("%d pods were created, want one more than %d", n, len(before))
+	}
+	for _, old := range before {
+		still := slices.ContainsFunc(after, func(p corev1.Pod) bool { return p.UID == old.UID })
+		if still == (old.UID == gone) {
+			g.Errorf("pod %s is still there: %t", old.Name, still)
+		}
+	}
+	for _, p := range after {
+		if p.Spec.NodeName == bad {
+			g.Errorf("pod %s runs on %s", p.Name, bad)
+		}
+	}
+}
+
+func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
+	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet}
+	for name, create := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 3, nil)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			g := create(tm)
+			before := g.runs()
+			q := tm.quarantineOf(before[0].Spec.NodeName)
+			sweep(t, r, q)
+			sweep(t, r, q)
+			if closed := g.closes(); closed.Phase != done || closed.Outcome != "all 2 ranks run again" {
+				t.Errorf("record %+v", closed)
+			}
+			g.replaced(before, before[0].UID, q.Node)
+			tm.event("JobRestarting", g.look().object.GetUID(), "1 pods are replaced")
+		})
+	}
+}
+
+func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
+	tm := newTeam(t, 3, nil)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createDeployment()
+	before := g.runs()
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "serve"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "serve"}}, MinAvailable: ptr.To(intstr.FromInt32(2)),
+		},
+	}
+	if err := tm.c.Client.Create(t.Context(), budget); err != nil {
+		t.Fatal(err)
+	}
+	q := tm.quarantineOf(before[0].Spec.NodeName)
+	sweep(t, r, q)
+	tm.event("JobRestartBlocked", g.look().object.GetUID(), "the eviction of pod "+before[0].Name+" is refused")
+	sameRanks(t, before, g.runs())
+	if err := tm.c.Client.Patch(t.Context(), budget, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"minAvailable":1}}`))); err != nil {
+		t.Fatal(err)
+	}
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.replaced(before, before[0].UID, q.Node)
+}

@@ -1,0 +1,143 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The kinds of github.com/ray-project/kuberay, group ray.io. Suspending a RayCluster deletes its pods, head and workers.
+// Suspending a RayJob deletes its RayCluster and its submitter; resuming makes new ones of other names, without counting
+// a failure. Its status Suspended comes before any pod is gone, and then forgets the name of the cluster, so that only the
+// recorded UIDs prove the stop (measured on v1.4.2). How many workers there are is up to the autoscaler.
+var (
+	rayCluster    = kind{gvk: rayClusterGVK, read: readRayCluster}
+	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
+	rayJob        = kind{gvk: rayJobGVK, read: readRayJob}
+	rayJobGVK     = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayJob"}
+)
+
+const (
+	rayManager      = "ray.io/kuberay-operator"
+	rayClusterLabel = "ray.io/cluster"                 // on pods
+	rayOwnerLabel   = "ray.io/originated-from-cr-name" // on the RayClusters of a RayJob or RayService
+	rayOwnerKind    = "ray.io/originated-from-crd"
+)
+
+type rayClusterSpec struct {
+	Suspend       *bool   `json:"suspend"`
+	ManagedBy     *string `json:"managedBy"`
+	HeadGroupSpec struct {
+		Template corev1.PodTemplateSpec `json:"template"`
+	} `json:"headGroupSpec"`
+	WorkerGroupSpecs []struct {
+		GroupName string                 `json:"groupName"`
+		Replicas  *int32                 `json:"replicas"`
+		Template  corev1.PodTemplateSpec `json:"template"`
+	} `json:"workerGroupSpecs"`
+}
+
+func (s rayClusterSpec) templates() []template {
+	all := []template{{of: "the head", ranks: 1, spec: s.HeadGroupSpec.Template.Spec}}
+	for _, group := range s.WorkerGroupSpecs {
+		all = append(all, template{of: "worker group " + group.GroupName, ranks: int(ptr.Deref(group.Replicas, 0)), spec: group.Template.Spec})
+	}
+	return all
+}
+
+func readRayCluster(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+	object, cluster, err := fetch[struct {
+		Spec   rayClusterSpec `json:"spec"`
+		Status struct {
+			State      string             `json:"state"`
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}](ctx, reader, rayClusterGVK, key)
+	if err != nil {
+		return view{}, err
+	}
+	return view{
+		object:    object,
+		toggle:    suspend,
+		suspended: ptr.Deref(cluster.Spec.Suspend, false),
+		// The condition is behind a feature gate, the state is older and not.
+		stopSeen:  meta.IsStatusConditionTrue(cluster.Status.Conditions, "RayClusterSuspended") || cluster.Status.State == "suspended",
+		managedBy: foreignController(cluster.Spec.ManagedBy, rayManager),
+		pods:      labels.SelectorFromSet(labels.Set{rayClusterLabel: key.Name}),
+		templates: cluster.Spec.templates(),
+	}, nil
+}
+
+func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+	object, job, err := fetch[struct {
+		Spec struct {
+			Suspend                  bool              `json:"suspend"`
+			ManagedBy                *string           `json:"managedBy"`
+			ShutdownAfterJobFinishes bool              `json:"shutdownAfterJobFinishes"`
+			ClusterSelector          map[string]string `json:"clusterSelector"`
+			RayClusterSpec           *rayClusterSpec   `json:"rayClusterSpec"`
+		} `json:"spec"`
+		Status struct {
+			JobDeploymentStatus string `json:"jobDeploymentStatus"`
+		} `json:"status"`
+	}](ctx, reader, rayJobGVK, key)
+	if err != nil {
+		return view{}, err
+	}
+	status := job.Status.JobDeploymentStatus
+	v := view{
+		object:    object,
+		toggle:    suspend,
+		suspended: job.Spec.Suspend,
+		stopSeen:  status == "Suspended",
+		managedBy: foreignController(job.Spec.ManagedBy, rayManager),
+	}
+	switch status {
+	case "Failed", "Complete":
+		v.ended = status
+	case "Running", "Initializing":
+	default:
+		v.busy = true // only from those two does the operator take a suspend
+	}
+	switch {
+	case len(job.Spec.ClusterSelector) > 0:
+		v.shut = blocked{"RayClusterShared", "it runs on a RayCluster of its own life, which a suspend would not stop"}
+	case !job.Spec.ShutdownAfterJobFinishes:
+		v.shut = blocked{"RayShutdown", "its shutdownAfterJobFinishes is false: the operator refuses to suspend it"}
+	}
+	if job.Spec.RayClusterSpec != nil {
+		v.templates = job.Spec.RayClusterSpec.templates()
+	}
+	v.pods, err = rayJobPods(ctx, reader, key)
+	return v, err
+}
+
+// rayJobPods selects the pods of the RayClusters that the job has at the moment. Those of the submitter, which only
+// waits for the end, have no label that tells them; those on the node are recorded all the same.
+func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey) (labels.Selector, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(rayClusterGVK.GroupVersion().WithKind("RayClusterList"))
+	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{rayOwnerLabel: key.Name, rayOwnerKind: "RayJob"}); err != nil {
+		return nil, fmt.Errorf("list the RayClusters of RayJob %s: %w", key, err)
+	}
+	if len(list.Items) == 0 {
+		return labels.Nothing(), nil
+	}
+	var names []string
+	for _, cluster := range list.Items {
+		names = append(names, cluster.Name)
+	}
+	in, err := labels.NewRequirement(rayClusterLabel, selection.In, names)
+	if err != nil {
+		return nil, fmt.Errorf("select the pods of RayJob %s: %w", key, err)
+	}
+	return labels.NewSelector().Add(*in), nil
+}
