@@ -124,7 +124,7 @@ func newBeliefs(g Graph) *beliefs {
 		x = append(x, v)
 		b.tests = append(b.tests, g.Tests[i])
 	}
-	b.mu, b.sigma = calibrate(x, math.Log(g.Threshold))
+	b.mu, b.sigma = calibrate(x, math.Log(g.typical()), math.Log(g.Threshold))
 	n := len(b.tests)
 	b.noise, b.below = make([]message, n), make([]message, n)
 	b.told = [2][]message{make([]message, n), make([]message, n)}
@@ -246,27 +246,14 @@ func probabilities(m message) message {
 	return m
 }
 
-// calibrate finds the reading of healthy pairs and its noise. Nothing is faster than healthy, so it is the highest dense
-// place among the readings that are at least the least good one: it starts in the highest stretch with a quarter of them
-// that is not much longer than the shortest, and moves to the middle of its surroundings until it stays. The noise is
-// the spread above, since slowness is only below; 1 and 8 % bound it, and few readings keep it near 3 %.
-func calibrate(x []float64, least float64) (mu, sigma float64) {
-	const share, around, assumed = 4, 0.08, 0.03
+// calibrate finds the reading of healthy pairs and its noise, from what is typical: it moves to the middle of its
+// surroundings until it stays. Readings below the least good one are no healthy pairs'. The noise is the spread above,
+// since slowness is only below; 1 and 8 % bound it, and few readings keep it near 3 %.
+func calibrate(x []float64, typical, least float64) (mu, sigma float64) {
+	const around, assumed = 0.08, 0.04
 	x = slices.DeleteFunc(slices.Clone(x), func(v float64) bool { return v < least })
-	if len(x) == 0 {
-		return 0, assumed
-	}
 	slices.Sort(x)
-	h := len(x) / share
-	shortest := math.Inf(1)
-	for i := range len(x) - h {
-		shortest = min(shortest, x[i+h]-x[i])
-	}
-	for i := range len(x) - h {
-		if x[i+h]-x[i] <= max(2*shortest, around/2) {
-			mu = (x[i+h] + x[i]) / 2
-		}
-	}
+	mu = typical
 	for range 50 {
 		from, _ := slices.BinarySearch(x, mu-around)
 		to, _ := slices.BinarySearch(x, mu+around)

@@ -9,9 +9,9 @@ import (
 
 const (
 	// convict is the probability from which on a node is slow of which every test was slow, and surely that of a node
-	// that was also seen healthy: with one value of 0.9 for both, 3 of 100 runs with many bad links (10 %) and no slow
-	// node convict somebody (bench/slownode).
-	convict, surely = 0.9, 0.98
+	// that was also seen healthy. With 0.9 for both, 2 of 100 runs of 8 nodes convict somebody when links are bad and
+	// reports missing, and nobody is slow (bench/slownode).
+	convict, surely = 0.95, 0.98
 	// doubt is the probability from which on a node is worth a retest.
 	doubt = 0.5
 	// wellBelow is the probability up to which a node is healthy.
@@ -121,6 +121,8 @@ type decision struct {
 	// against are the healthy partners with which the node itself was slow, by its own report: nobody is convicted on
 	// the word of others. partners are all it was measured with.
 	against, partners [][]int
+	// clean tells which nodes took part in a test that was not slow.
+	clean []bool
 }
 
 // with adds a node to a list that has each once.
@@ -133,7 +135,7 @@ func with(nodes []int, node int) []int {
 
 func decide(g Graph, size int) decision {
 	n := len(g.Nodes)
-	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([][]int, n), partners: make([][]int, n)}
+	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([][]int, n), partners: make([][]int, n), clean: make([]bool, n)}
 	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
 	lost := func(int) float64 { return 0 }
 	if g.measured() {
@@ -148,11 +150,10 @@ func decide(g Graph, size int) decision {
 			}
 		}
 	}
-	clean := make([]bool, n)
 	for k, t := range g.Tests {
 		d.partners[t.A], d.partners[t.B] = with(d.partners[t.A], t.B), with(d.partners[t.B], t.A)
 		if !slowTest(k) {
-			clean[t.A], clean[t.B] = true, true
+			d.clean[t.A], d.clean[t.B] = true, true
 			continue
 		}
 		if t.ByA && d.p[t.B] < doubt {
@@ -166,7 +167,7 @@ func decide(g Graph, size int) decision {
 	}
 	for i := range g.Known {
 		enough := convict
-		if clean[i] {
+		if d.clean[i] {
 			enough = surely
 		}
 		d.slow[i] = d.p[i] > enough && len(d.against[i]) >= minPartners
@@ -193,8 +194,8 @@ func leaves(g Graph, d decision, leaf map[string]string, v *Verdict) {
 			continue
 		}
 		v.Fabric = append(v.Fabric, fmt.Sprintf("switch %s: %d of its %d nodes are slow", name, slow, len(members)))
-		for _, i := range members {
-			d.slow[i], d.p[i] = false, 0
+		for _, i := range members { // what they showed is the switch's
+			d.slow[i], d.p[i], d.clean[i] = false, 0, true
 		}
 	}
 	slices.Sort(v.Fabric)
@@ -206,7 +207,7 @@ func (v *Verdict) fill(g Graph, d decision) {
 		switch {
 		case d.slow[i]:
 			v.Slow = append(v.Slow, Slow{g.Nodes[i], round(d.p[i]), round(median(d.lost[i])), len(d.against[i])})
-		case d.p[i] > doubt:
+		case d.p[i] > doubt || !d.clean[i] && len(d.partners[i]) > 0: // or it has met nobody but slow nodes
 			for _, partner := range d.deciders(ranked, i) {
 				v.Retest = append(v.Retest, [2]string{g.Nodes[i], g.Nodes[partner]})
 			}

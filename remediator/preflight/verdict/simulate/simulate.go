@@ -15,12 +15,12 @@ import (
 // Nominal is the bandwidth of a healthy pair, GiB/s.
 const Nominal = 100
 
-// nodesPerLeaf is how many nodes a rack, and its leaf switch, has.
-const nodesPerLeaf = 8
+// NodesPerLeaf is how many nodes a rack, and its leaf switch, has.
+const NodesPerLeaf = 8
 
 // Scenario describes the faults of a run. Shares and probabilities are from 0 to 1.
 type Scenario struct {
-	// Nodes of the run, of which Slow are slow. Rack puts the slow ones side by side, in one rack after the other.
+	// Nodes of the run, of which Slow are slow. Rack puts the slow ones into one rack, and what it cannot hold into the next.
 	Nodes, Slow int
 	Rack        bool
 	// Drop is the share of bandwidth that a slow node loses; Spread adds up to that share of it, at random.
@@ -57,7 +57,7 @@ func New(s Scenario, seed uint64) *World {
 	w := &World{Scenario: s, IsSlow: make([]bool, s.Nodes), drop: make([]float64, s.Nodes), random: random, leafed: map[[2]int]bool{}}
 	slow := random.Perm(s.Nodes)[:s.Slow]
 	if s.Rack {
-		start := random.IntN(s.Nodes)
+		start := random.IntN(max(s.Nodes/NodesPerLeaf, 1)) * NodesPerLeaf
 		for i := range slow {
 			slow[i] = (start + i) % s.Nodes
 		}
@@ -73,7 +73,7 @@ func New(s Scenario, seed uint64) *World {
 func Name(i int) string { return fmt.Sprintf("node-%05d", i) }
 
 // Leaf of a node.
-func Leaf(i int) string { return fmt.Sprintf("leaf-%04d", i/nodesPerLeaf) }
+func Leaf(i int) string { return fmt.Sprintf("leaf-%04d", i/NodesPerLeaf) }
 
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
@@ -83,7 +83,7 @@ func (w *World) Test(a, b, round int) (gibps float64, ok bool) {
 	if w.random.Float64() < w.BadLinks {
 		x += math.Log(1 - 0.1 - 0.4*w.random.Float64())
 	}
-	if a/nodesPerLeaf != b/nodesPerLeaf && (w.congested(a/nodesPerLeaf, round) || w.congested(b/nodesPerLeaf, round)) {
+	if a/NodesPerLeaf != b/NodesPerLeaf && (w.congested(a/NodesPerLeaf, round) || w.congested(b/NodesPerLeaf, round)) {
 		x += math.Log(0.8)
 	}
 	return Nominal * math.Exp(x), w.random.Float64() >= w.Missing
