@@ -47,6 +47,11 @@ var (
 		Name: "kube", Dir: "kubernetes", Package: ".", Module: "k8s.io/kubernetes", Cold: "5 min",
 		versionVars: kubernetesVersion,
 	}
+	// Kubelet is not in [Kube]: only the tests with a real node need it.
+	Kubelet = Component{
+		Name: "kubelet", Dir: "kubelet", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", Cold: "3 min",
+		versionVars: kubernetesVersion,
+	}
 	// KWOK plays the kubelets.
 	KWOK = Component{
 		Name: "kwok", Dir: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Cold: "1 min",
