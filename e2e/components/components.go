@@ -120,7 +120,7 @@ var (
 
 // All lists every component.
 var All = []Component{
-	Kube, KWOK, JobSet, NodeProblemDetector, Helm,
+	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
 	TrainingOperator, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint,
 }
