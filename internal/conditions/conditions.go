@@ -20,6 +20,9 @@ const (
 	LabelStatus = Domain + "/status"
 	// LabelRepair is the repair class of the worst cause.
 	LabelRepair = Domain + "/repair"
+	// AnnotationGPUs is what an admin knows of the node's GPUs, JSON, e.g. their serial numbers and slots by PCI address. It is
+	// only ever copied into the evidence.
+	AnnotationGPUs = Domain + "/gpus"
 	// LabelSkip set to "true" means hands off this node.
 	LabelSkip = Domain + "/skip"
 )
@@ -55,9 +58,12 @@ const (
 // PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
 const PauseConfigMap = "pitcrew-pause"
 
-// EvidenceConfigMap begins the names of the ConfigMaps, in Pitcrew's namespace, that keep what each node's conditions were
-// when it was quarantined; the node's name follows.
-const EvidenceConfigMap = "pitcrew-evidence-"
+// EvidenceNamespace holds a ConfigMap for each node that was quarantined, of the node's name, with what its conditions were.
+// Nothing else is there, so that whoever writes evidence needs no right to write anything else.
+const EvidenceNamespace = "pitcrew-evidence"
+
+// AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).
+const AnnotationEvidenceAt = Domain + "/evidence-at"
 
 // BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
 const BreakerConfigMap = "pitcrew-breaker"

@@ -107,12 +107,6 @@ func (d Decision) changes(n *corev1.Node) bool {
 func (c *Controller) tell(ctx context.Context, n *corev1.Node, d Decision, started time.Time) {
 	for _, e := range d.Events {
 		c.event(ctx, n, e)
-		if !c.dryRun && (e.Reason == NodeQuarantined || e.Reason == QuarantineUpgraded) {
-			// The quarantine stands; that its evidence is lost is no reason to decide again.
-			if err := c.keep(ctx, n, d.State.Record.ID, e.Message); err != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "The evidence is lost")
-			}
-		}
 		switch e.Reason {
 		case NodeQuarantined:
 			c.metrics.decision.Observe(c.now().Sub(started).Seconds())

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
@@ -54,6 +56,8 @@ type Options struct {
 	Policy *policy.File
 	// Namespace holds the ConfigMaps of the pause and of the breaker.
 	Namespace string
+	// Evidence is the namespace of the evidence, [conditions.EvidenceNamespace] unless set.
+	Evidence string
 	// DryRun decides and says, but writes no Node and restarts no job.
 	DryRun bool
 	Events events.EventRecorder
@@ -71,6 +75,7 @@ type Controller struct {
 	deciding  sync.Mutex // guards breaker and summaries
 	summaries map[string]summary
 	namespace string
+	evidence  string
 	dryRun    bool
 	events    events.EventRecorder
 	jobs      JobRestarter
@@ -88,6 +93,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		elected:   mgr.Elected(),
 		policy:    o.Policy,
 		namespace: o.Namespace,
+		evidence:  cmp.Or(o.Evidence, conditions.EvidenceNamespace),
 		dryRun:    o.DryRun,
 		events:    o.Events,
 		jobs:      o.Jobs,
@@ -95,9 +101,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		metrics:   newMetrics(),
 		breaker:   breaker{client: mgr.GetClient(), reader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, now: o.Now},
 		summaries: map[string]summary{},
-		memory:    memory{written: map[string]written{}, said: map[string]Blocked{}, dryRun: o.DryRun},
+		memory:    memory{written: map[string]written{}, said: map[string]Blocked{}, kept: map[string]string{}, dryRun: o.DryRun},
 	}
-	for _, m := range []prometheus.Collector{c.metrics.blocked, c.metrics.decision, c.metrics.quarantine, c.metrics.policyValid, c.metrics.breakerOpen, collector{c}} {
+	for _, m := range []prometheus.Collector{c.metrics.blocked, c.metrics.decision, c.metrics.quarantine, c.metrics.policyValid, c.metrics.breakerOpen, c.metrics.evidenceFailed, collector{c}} {
 		if err := registry.Register(m); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -112,6 +118,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	}
 	if err := mgr.Add(c.webhooks); err != nil {
 		return fmt.Errorf("tell webhooks: %w", err)
+	}
+	if !o.DryRun {
+		if err := mgr.Add(&expirer{c}); err != nil {
+			return fmt.Errorf("expire evidence: %w", err)
+		}
 	}
 	changes := make(chan event.GenericEvent, 1)
 	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
@@ -182,9 +193,14 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
+	err = c.restartJobs(ctx, &n, decision)
+	again := decision.RequeueAfter
+	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) && (again == 0 || again > recheck) {
+		again = recheck
+	}
 	// What the clock asks for waits behind what has just happened to other nodes: in a burst, looking at jobs again must not
 	// delay a taint.
-	return ctrl.Result{RequeueAfter: decision.RequeueAfter, Priority: ptr.To(byClock)}, c.restartJobs(ctx, &n, decision)
+	return ctrl.Result{RequeueAfter: again, Priority: ptr.To(byClock)}, err
 }
 
 // decide decides one node at a time, and takes the place under the budgets before the write is under way: two nodes decided

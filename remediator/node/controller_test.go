@@ -92,7 +92,7 @@ func newRig(t *testing.T, names ...string) rig {
 	r.Controller = &Controller{
 		client: r.client, reader: r.client, policy: policy.Fixed(w.policy), summaries: map[string]summary{}, events: r.said, jobs: r.swept, metrics: newMetrics(),
 		now:    func() time.Time { return w.now },
-		memory: memory{written: map[string]written{}, said: map[string]Blocked{}},
+		memory: memory{written: map[string]written{}, said: map[string]Blocked{}, kept: map[string]string{}},
 	}
 	var err error
 	if r.webhooks, err = webhook.New(r.policy, r.now, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
@@ -206,59 +206,4 @@ func TestADryRunLooksAtNoJobs(t *testing.T) {
 	if diff := cmp.Diff([]string{NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
-}
-
-func TestWhatTheNodeSaidIsKeptAsEvidence(t *testing.T) {
-	r := newRig(t, "a")
-	r.reconcile(t, "a")
-	r.reconcile(t, "a")
-	if len(r.client.created) != 1 {
-		t.Fatalf("kept %d times", len(r.client.created))
-	}
-	kept := r.client.created[0]
-	text := kept.Data["2026-11-20T12-00-00.000.json"]
-	if kept.Name != "pitcrew-evidence-a" || !strings.Contains(text, ecc) || !strings.Contains(text, `"bootID": "boot-1"`) {
-		t.Errorf("kept %s: %v", kept.Name, kept.Data)
-	}
-}
-
-func TestEvidenceIsBounded(t *testing.T) {
-	r := newRig(t, "a")
-	store := &evidenceStore{laggard: r.client}
-	r.Controller.client, r.reader = store, store
-	now := r.now()
-	r.now = func() time.Time { return now }
-	for range keptEvidence + 3 {
-		now = now.Add(time.Hour)
-		if err := r.keep(t.Context(), &r.client.nodes[0], "id", "what"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, newest := store.stored.Data[now.Format("2006-01-02T15-04-05.000")+".json"]; len(store.stored.Data) != keptEvidence || !newest {
-		t.Errorf("kept %v", store.stored.Data)
-	}
-}
-
-// evidenceStore keeps the one ConfigMap that is written.
-type evidenceStore struct {
-	*laggard
-	stored *corev1.ConfigMap
-}
-
-func (s *evidenceStore) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
-	s.stored.DeepCopyInto(object.(*corev1.ConfigMap))
-	return nil
-}
-
-func (s *evidenceStore) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
-	if s.stored != nil {
-		return apierrors.NewAlreadyExists(schema.GroupResource{}, object.GetName())
-	}
-	s.stored = object.(*corev1.ConfigMap).DeepCopy()
-	return nil
-}
-
-func (s *evidenceStore) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	s.stored = object.(*corev1.ConfigMap).DeepCopy()
-	return nil
 }

@@ -14,7 +14,9 @@ type memory struct {
 	mu      sync.Mutex
 	written map[string]written
 	said    map[string]Blocked
-	dryRun  bool
+	// kept is the evidence that is known to be kept, by node.
+	kept   map[string]string
+	dryRun bool
 }
 
 // written is the record that was written over a version of a node, or is being written.
@@ -84,4 +86,17 @@ func (m *memory) forget(node string) {
 	defer m.mu.Unlock()
 	delete(m.written, node)
 	delete(m.said, node)
+	delete(m.kept, node)
+}
+
+func (m *memory) keeps(node, evidence string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept[node] == evidence
+}
+
+func (m *memory) keep(node, evidence string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept[node] = evidence
 }

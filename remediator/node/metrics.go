@@ -17,14 +17,16 @@ type controllerMetrics struct {
 	quarantine prometheus.Histogram
 
 	policyValid, breakerOpen prometheus.Gauge
+	evidenceFailed           prometheus.Counter
 }
 
 func newMetrics() controllerMetrics {
 	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is broken and the last good policy is in force."})
 	valid.Set(1)
 	return controllerMetrics{
-		policyValid: valid,
-		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_breaker_open", Help: "1 while the breaker is open or half-open."}),
+		policyValid:    valid,
+		evidenceFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_evidence_failed_total", Help: "Failed attempts to keep the evidence of a quarantine; they are repeated."}),
+		breakerOpen:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_breaker_open", Help: "1 while the breaker is open or half-open."}),
 		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_quarantine_blocked_total",
 			Help: "Decisions about a node that were held back, by the rule and by what held them back.",

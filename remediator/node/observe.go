@@ -41,7 +41,7 @@ func Slim(object any) (any, error) {
 		},
 	}
 	for key, value := range n.Annotations {
-		if len(value) > policy.MaxAnnotation && key != conditions.AnnotationQuarantine {
+		if len(value) > policy.MaxAnnotation && key != conditions.AnnotationQuarantine && key != conditions.AnnotationGPUs {
 			value = "" // That it is there is all that we need to know: it is not ours.
 		}
 		slim.Annotations = set(slim.Annotations, key, value)

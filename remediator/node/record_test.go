@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
@@ -24,9 +25,14 @@ func full() *Record {
 			Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid",
 			Repair: conditions.Reboot, Since: at(2), Restored: true, Foreign: true,
 		},
+		HandOff: &HandOff{
+			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
+			Taints: []corev1.Taint{{Key: "example.com/repair", Value: "now", Effect: "NoSchedule"}},
+		},
 		ReleasedAt: at(4), ReleasedBy: ByPerson, Sticky: true, Holds: true,
 	}
-	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairDone{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}}
+	notice := Notice{"id", NodeReleased, at(4), q.ID, "GPUXidError", "gpu-xid", conditions.Reboot, lost, gpuTaint, []string{"pager"}}
+	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairDone{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}, Notices: []Notice{notice}, Noticed: q.ID + " released"}
 }
 
 func TestRecordRoundTrip(t *testing.T) {
@@ -43,7 +49,7 @@ func TestRecordIsTheOneOfTheContract(t *testing.T) {
 	const want = `{"v":1,"nodeUID":"u","boot":{"id":"b2"},"id":"0123456789ab","phase":"suspect",` +
 		`"causes":[{"condition":"GPUXidError","rule":"gpu-xid","repair":"Reboot","message":"m","firstSeen":"2026-11-20T12:01:00.345Z","bootID":"b1"}]}`
 	r := full()
-	r.Boot.Seen, r.Repairs, r.Last = time.Time{}, nil, nil
+	r.Boot.Seen, r.Repairs, r.Last, r.Notices, r.Noticed = time.Time{}, nil, nil, nil, ""
 	r.Quarantine = Quarantine{ID: r.ID, Phase: Suspect, Causes: []Cause{{
 		Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: "m", FirstSeen: r.Causes[0].FirstSeen, BootID: "b1",
 	}}}
