@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,10 +35,11 @@ func uninstallCommand(c *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove everything of Pitcrew from the cluster",
-		Long: `Remove everything of Pitcrew from the cluster: the remediator, its namespace and roles, and on every node our taints, record,
-labels and conditions. Labels that people set (skip, restart-on-node-fault) stay.
+		Long: `Remove everything of Pitcrew from the cluster: the remediator, our Node Problem Detectors, the namespace and roles, and on every
+node our taints, record, labels and conditions. Labels that people set (skip, restart-on-node-fault) stay.
 
-Take our monitors out of the Node Problem Detector first, or it writes the conditions again.`,
+If Helm installed it, run helm uninstall first. If another Node Problem Detector runs our monitors, take them out of it first, or
+it writes the conditions again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.client()
@@ -71,8 +73,8 @@ func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, er
 				jobs.Items[0].Namespace, jobs.Items[0].Name)
 		}
 	}
-	changes, err := c.deletions(ctx, api,
-		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: node.Name}})
+	// What would write again goes first: the remediator and our own Node Problem Detectors.
+	changes, err := deletions(ctx, api, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
 	if err != nil {
 		return nil, err
 	}
@@ -83,36 +85,43 @@ func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, er
 	for i := range nodes.Items {
 		changes = append(changes, strip(api, &nodes.Items[i])...)
 	}
-	rest, err := c.deletions(ctx, api,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: node.Name}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: node.Name}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight"}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight"}},
-		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight-report"}},
-		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-preflight-report"}},
-		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-own-node"}},
-		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-own-node"}})
+	namespace := &corev1.Namespace{}
+	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, namespace); err == nil {
+		changes = append(changes, deletion(api, namespace))
+	} else if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get Namespace %s: %w", c.namespace, err)
+	}
+	rest, err := deletions(ctx, api, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
+		&admissionv1.ValidatingAdmissionPolicyBindingList{}, &admissionv1.ValidatingAdmissionPolicyList{},
+		// In the namespaces of preflight reports. Those in our own go with it.
+		&rbacv1.RoleBindingList{}, &rbacv1.RoleList{}, &corev1.ServiceAccountList{})
 	return append(changes, rest...), err
 }
 
-func (c *target) deletions(ctx context.Context, api client.Client, objects ...client.Object) ([]change, error) {
+// deletions deletes all objects of the lists' kinds that carry the label that manifests and chart give to everything.
+func deletions(ctx context.Context, api client.Client, lists ...client.ObjectList) ([]change, error) {
 	var changes []change
-	for _, object := range objects {
-		kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
-		err := api.Get(ctx, client.ObjectKeyFromObject(object), object)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("get %s %s: %w", kind, object.GetName(), err)
+	for _, list := range lists {
+		if err := api.List(ctx, list, client.MatchingLabels{"app.kubernetes.io/part-of": "pitcrew"}); err != nil {
+			return nil, fmt.Errorf("list our objects: %w", err)
 		}
-		if err != nil {
-			continue
+		if err := meta.EachListItem(list, func(object runtime.Object) error {
+			changes = append(changes, deletion(api, object.(client.Object)))
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("list our objects: %w", err)
 		}
-		changes = append(changes, change{
-			says: fmt.Sprintf("Delete %s %s", kind, object.GetName()),
-			do:   func(ctx context.Context) error { return deleted(ctx, api, object) },
-		})
 	}
 	return changes, nil
+}
+
+func deletion(api client.Client, object client.Object) change {
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
+	name := strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
+	return change{
+		says: fmt.Sprintf("Delete %s %s", kind, name),
+		do:   func(ctx context.Context) error { return deleted(ctx, api, object) },
+	}
 }
 
 // deleted deletes an object with all that belongs to it, and returns when it is gone.

@@ -1,47 +1,13 @@
-// Package manifests_test holds what we ship to a cluster against a real API server.
+// Package manifests_test holds the shipped policies to what they are meant to do.
 package manifests_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
-	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
-
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
-
-func TestTheRemediatorIsDeployed(t *testing.T) {
-	c := clustertest.Get(t)
-	if _, err := c.AddNodes(t.Context(), "pool", 2, nil); err != nil {
-		t.Fatal(err)
-	}
-	// The namespace enforces the restricted pod security standard, so pods that break it never appear.
-	if out, err := c.Kubectl(t.Context(), "apply", "-k", "."); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	var d appsv1.Deployment
-	for d.Status.AvailableReplicas != 2 {
-		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: "pitcrew", Name: "pitcrew-remediator"}, &d); err != nil {
-			t.Fatalf("%v; status %+v", err, d.Status)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("status %+v", d.Status)
-		}
-	}
-}
 
 func TestDefaultPolicy(t *testing.T) {
 	file, err := policy.Open("policy.yaml")

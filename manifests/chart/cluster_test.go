@@ -1,0 +1,346 @@
+package chart_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// everything switches on all that there is, as one who has the Prometheus operator would.
+const everything = `
+createNamespace: true
+pools:
+- {name: nvidia, preset: nvidia}
+- {name: roce, preset: nvidia-roce, nodeSelector: {fabric: roce}, checks: {HCAPortDown: {args: {profile: h100, ignore: "mlx5_8,mlx5_9"}}}}
+- {name: efa, preset: aws-efa, tag: canary}
+- {name: metax, preset: metax, hostNetwork: true}
+- {name: ascend, preset: ascend, tolerations: [{operator: Exists}]}
+- {name: plain, nodeSelector: {kubernetes.io/os: linux}, checks: {KernelHardwareError: {}, WorkloadGPUError: {args: {namespaces: team-a}}, DCGMDiagFailed: {}, MountReadOnly: {args: {min-free: 5}}}}
+image: {pullSecrets: [{name: registry}]}
+remediator:
+  args: [-topology-label=rack]
+  volumes: [{name: key, secret: {secretName: webhook}}]
+  volumeMounts: [{name: key, mountPath: /etc/webhook, readOnly: true}]
+  nodeSelector: {kubernetes.io/os: linux}
+  tolerations: [{operator: Exists, key: node-role.kubernetes.io/control-plane}]
+  affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app.kubernetes.io/name: pitcrew-remediator}}}}]}}
+preflight: {namespaces: [team-a], trustedNamespaces: [team-b]}
+networkPolicies: {metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
+userRoles: {aggregateToView: true, viewers: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: dev}], operators: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: sre}]}
+monitoring: {podMonitor: true, prometheusRule: true, dashboards: true, labels: {release: prometheus}}
+`
+
+// The API server takes every object as it is, without a field that it does not know and without a warning.
+func TestTheAPIServerTakesEveryObject(t *testing.T) {
+	c := clustertest.Get(t)
+	module, err := components.PrometheusOperator.ModuleDir(t.Context(), c.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"podmonitors", "prometheusrules"} {
+		crd := filepath.Join(module, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml")
+		kubectl(t, c, "apply", "--server-side", "-f", crd)
+		kubectl(t, c, "wait", "--for=condition=Established", "crd/"+kind+".monitoring.coreos.com")
+	}
+	for _, name := range []string{"team-a", "team-b"} {
+		if err := c.AddNamespace(t.Context(), name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, values := range map[string]string{
+		"everything": everything,
+		"bare":       "createNamespace: true\nremediator: {enabled: false}\nadmissionPolicies: false\nnetworkPolicies: {enabled: false}\nuserRoles: {enabled: false}",
+		"pools only": "remediator: {enabled: false}\npools: [{name: p, preset: nvidia}]\nmonitoring: {podMonitor: true}",
+		"defaults":   "{}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := render(t, values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(t.TempDir(), "rendered.yaml")
+			if err := os.WriteFile(file, []byte("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: pitcrew}\n"+out), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			said := kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", file)
+			if strings.Contains(said, "Warning") {
+				t.Error(said)
+			}
+			kubectl(t, c, "delete", "--wait", "-f", file)
+		})
+	}
+}
+
+// What an operator does over the months: install, a newer remediator beside the older plugins, everything newer, back, and
+// out. Then nothing is left, neither objects nor what was written on Nodes.
+func TestInstallUpgradeRollbackUninstall(t *testing.T) {
+	c := clustertest.Get(t)
+	nodes, err := c.AddNodes(t.Context(), "upgrade", 2, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddNamespace(t.Context(), "upgrade", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
+		t.Fatal(err)
+	}
+	const old = `image: {tag: 0.0.9}
+pools: [{name: gpu, preset: nvidia}]
+policy: {mode: enforce}
+`
+	release(t, c, "install", old)
+	installed := owned(t, c)
+	first := daemonSet(t, c)
+	if first.Status.NumberReady != int32(len(nodes)) {
+		t.Errorf("%d pods are ready, want one on each of %s", first.Status.NumberReady, nodes)
+	}
+
+	release(t, c, "upgrade", old+"remediator: {tag: 0.1.0}\n")
+	if second := daemonSet(t, c); second.Generation != first.Generation {
+		t.Error("the newer remediator restarts the plugins")
+	}
+	if got := remediatorImage(t, c); got != "ghcr.io/pitcrew-dev/remediator:0.1.0" {
+		t.Errorf("the remediator is %s", got)
+	}
+
+	release(t, c, "upgrade", `pools: [{name: gpu, preset: nvidia, checks: {HCAPortDown: {}}}, {name: metax, preset: metax}]
+preflight: {namespaces: [upgrade]}
+`)
+	if third := daemonSet(t, c); third.Spec.Template.Spec.Containers[0].Image != "ghcr.io/pitcrew-dev/npd-plugins:0.1.0" {
+		t.Errorf("the plugins are %s", third.Spec.Template.Spec.Containers[0].Image)
+	}
+
+	mustHelm(t, c, "rollback", "pitcrew", "1", "--wait", "--timeout=60s")
+	if diff := cmp.Diff(installed, owned(t, c)); diff != "" {
+		t.Error("after the rollback:", diff)
+	}
+	if diff := cmp.Diff(first.Spec.Template.Spec, daemonSet(t, c).Spec.Template.Spec); diff != "" {
+		t.Error("after the rollback:", diff)
+	}
+
+	scar(t, c, nodes[0])
+	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	clustertest.Until(t, time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
+	clean(t, c, nodes[0])
+}
+
+// Without Helm: one file in, one command out.
+func TestApplyAndUninstall(t *testing.T) {
+	c := clustertest.Get(t)
+	nodes, err := c.AddNodes(t.Context(), "apply", 1, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", "../install.yaml")
+	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "deployment/pitcrew-remediator")
+	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "daemonset/pitcrew-npd-nvidia")
+	scar(t, c, nodes[0])
+	clean(t, c, nodes[0])
+	if err := nothing(owned(t, c)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The remediator's pods are allowed where the restricted pod security standard is enforced.
+func TestTheRemediatorIsRestricted(t *testing.T) {
+	c := clustertest.Get(t)
+	if _, err := c.AddNodes(t.Context(), "restricted", 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddNamespace(t.Context(), namespace, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}); err != nil {
+		t.Fatal(err)
+	}
+	release(t, c, "install", "{}") // waits for both replicas
+	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	pitcrew(t, c, "uninstall", "--yes")
+}
+
+func TestOtherWritersAreRefused(t *testing.T) {
+	c := clustertest.Get(t)
+	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
+		t.Fatal(err)
+	}
+	const pool = "pools: [{name: p, nodeSelector: {fabric: a}, checks: {GPUXidError: {}}}]"
+	const theirs, ours = "XidErrorsFound", "GPUKernelLogChecked"
+	for name, test := range map[string]struct {
+		reason, fabric, values string
+		age                    time.Duration
+		refused                bool
+	}{
+		"another writer":                {theirs, "a", pool, 0, true},
+		"our monitor in another NPD":    {ours, "a", pool, 0, true},
+		"by expression":                 {theirs, "a", "pools: [{name: p, matchExpressions: [{key: fabric, operator: In, values: [a]}], checks: {GPUXidError: {}}}]", 0, true},
+		"a leftover":                    {theirs, "a", pool, time.Hour, false},
+		"on another node":               {theirs, "b", pool, 0, false},
+		"of another type":               {theirs, "a", "pools: [{name: p, nodeSelector: {fabric: a}, checks: {NVLinkDown: {}}}]", 0, false},
+		"by expression on another node": {theirs, "b", "pools: [{name: p, matchExpressions: [{key: fabric, operator: NotIn, values: [b]}, {key: fabric, operator: Exists}], checks: {GPUXidError: {}}}]", 0, false},
+		"known to be fine":              {theirs, "a", pool + "\nnpd: {refuseOtherWriters: false}", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writes(t, c, test.reason, test.fabric, test.age)
+			_, err := tryHelm(t, c, "install", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, test.values))
+			refused := err != nil && strings.Contains(err.Error(), "somebody else keeps the condition GPUXidError of node writer up to date (reason "+test.reason)
+			if refused != test.refused || !refused && err != nil {
+				t.Errorf("refused %v (%v), want %v", refused, err, test.refused)
+			}
+		})
+	}
+	// Later it is our own NPD that writes; but another one may still come.
+	mustHelm(t, c, "install", "pitcrew", ".", "--values", valuesFile(t, "remediator: {enabled: false}"))
+	writes(t, c, ours, "a", 0)
+	mustHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool))
+	writes(t, c, theirs, "a", 0)
+	if _, err := tryHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool)); err == nil {
+		t.Error("an upgrade does not look at who writes")
+	}
+	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	pitcrew(t, c, "uninstall", "--yes")
+}
+
+// writes makes node writer carry GPUXidError as somebody wrote it some time ago.
+func writes(t *testing.T, c *cluster.Cluster, reason, fabric string, age time.Duration) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "writer"}}
+	if err := client.IgnoreAlreadyExists(c.Client.Create(t.Context(), node.DeepCopy())); err != nil {
+		t.Fatal(err)
+	}
+	patch(t, c, "", node.Name, fmt.Sprintf(`{"metadata":{"labels":{"fabric":%q}}}`, fabric))
+	patch(t, c, "status", node.Name, fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":"False","reason":%q,"lastHeartbeatTime":%q}]}}`,
+		reason, time.Now().Add(-age).UTC().Format(time.RFC3339)))
+}
+
+// scar writes on a node what plugins and remediator write.
+func scar(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
+	patch(t, c, "", name, fmt.Sprintf(`{"metadata":{"labels":{%q:"quarantined"}},"spec":{"taints":[{"key":%q,"value":"GPUXidError","effect":"NoSchedule"}]}}`,
+		conditions.LabelStatus, conditions.TaintUnhealthy))
+	patch(t, c, "status", name, `{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"GPUXidSeen"}]}}`)
+}
+
+// clean runs `kubectl pitcrew uninstall` and tests that the node is as it was before us, and that the namespace is gone.
+func clean(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
+	pitcrew(t, c, "uninstall", "--yes")
+	var node corev1.Node
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
+		t.Fatal(err)
+	}
+	if len(node.Spec.Taints) > 0 || node.Labels[conditions.LabelStatus] != "" ||
+		slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return conditions.Ours(string(c.Type)) }) {
+		t.Errorf("taints %v, labels %v, conditions %v", node.Spec.Taints, node.Labels, node.Status.Conditions)
+	}
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the namespace is still there: %v", err)
+	}
+}
+
+// pitcrew runs the kubectl plugin.
+func pitcrew(t *testing.T, c *cluster.Cluster, args ...string) {
+	t.Helper()
+	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Root, "bin", "kubectl-pitcrew"), append(args, "--kubeconfig", c.Kubeconfig)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl pitcrew %q: %v\n%s", args, err, out)
+	}
+}
+
+// patch patches a Node or its status.
+func patch(t *testing.T, c *cluster.Cluster, subresource, name, text string) {
+	t.Helper()
+	kubectl(t, c, "patch", "node", name, "--subresource="+subresource, "--patch", text)
+}
+
+// owned lists everything in the cluster that carries our label, but for what comes and goes with pods, and what the API server
+// warns of.
+func owned(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	kinds := strings.Fields(kubectl(t, c, "api-resources", "--verbs=list", "--output=name"))
+	kinds = slices.DeleteFunc(kinds, func(kind string) bool {
+		return slices.Contains([]string{"pods", "replicasets.apps", "controllerrevisions.apps", "componentstatuses", "endpoints"}, kind)
+	})
+	out := kubectl(t, c, "get", strings.Join(kinds, ","), "--all-namespaces", "--selector=app.kubernetes.io/part-of=pitcrew",
+		"--output=jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name}{\"\\n\"}{end}")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	slices.Sort(lines)
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+func nothing(left []string) error {
+	if len(left) > 0 {
+		return fmt.Errorf("left behind: %s", strings.Join(left, ", "))
+	}
+	return nil
+}
+
+func daemonSet(t *testing.T, c *cluster.Cluster) *appsv1.DaemonSet {
+	t.Helper()
+	var ds appsv1.DaemonSet
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "pitcrew-npd-gpu"}, &ds); err != nil {
+		t.Fatal(err)
+	}
+	return &ds
+}
+
+func remediatorImage(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	var d appsv1.Deployment
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "pitcrew-remediator"}, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Spec.Template.Spec.Containers[0].Image
+}
+
+// release installs or upgrades the release and waits until its pods are ready.
+func release(t *testing.T, c *cluster.Cluster, verb, values string) {
+	t.Helper()
+	mustHelm(t, c, verb, "pitcrew", ".", "--wait", "--timeout=60s", "--values", valuesFile(t, values))
+}
+
+func valuesFile(t *testing.T, values string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func tryHelm(t *testing.T, c *cluster.Cluster, args ...string) (string, error) {
+	return helm(t.Context(), append(args, "--kubeconfig", c.Kubeconfig, "--namespace", namespace)...)
+}
+
+func mustHelm(t *testing.T, c *cluster.Cluster, args ...string) {
+	t.Helper()
+	if _, err := tryHelm(t, c, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,265 @@
+package chart_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// A chart can read no file outside of it. It has copies of these, by the folder below files/ that they are in.
+var copies = map[string]string{
+	"monitors":                       "../../monitors/*.json",
+	"dashboards":                     "../dashboards/*.json",
+	"alerts":                         "../alerts/*.yaml",
+	"policy.yaml":                    "../policy.yaml",
+	"admission.yaml":                 "../preflight/admission.yaml",
+	"roles/remediator.yaml":          "../remediator/rbac.yaml",
+	"roles/preflight.yaml":           "../preflight/remediator.yaml",
+	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
+}
+
+func TestGeneratedCopies(t *testing.T) {
+	for to, from := range copies {
+		sources, err := filepath.Glob(from)
+		if err != nil || len(sources) == 0 {
+			t.Errorf("%s: nothing there, %v", from, err)
+		}
+		var names []string
+		for _, source := range sources {
+			text, err := os.ReadFile(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("files", to)
+			if strings.Contains(from, "*") {
+				path = filepath.Join(path, filepath.Base(source))
+			}
+			names = append(names, path)
+			written(t, path, text)
+		}
+		if !strings.Contains(from, "*") {
+			continue
+		}
+		present, err := filepath.Glob(filepath.Join("files", to, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range present {
+			if slices.Contains(names, path) {
+				continue
+			}
+			if *update {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			t.Errorf("%s has no original %s; run `make generate`", path, from)
+		}
+	}
+}
+
+// written tests that a file is as it is generated, or writes it.
+func written(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is out of date (%v); run `make generate`", path, err)
+	}
+}
+
+// known is files/checks.yaml.
+type known struct {
+	Needs  map[string]any `json:"needs"`
+	Checks map[string]struct {
+		Needs []string `json:"needs"`
+	} `json:"checks"`
+	Presets map[string]struct {
+		Checks []string `json:"checks"`
+	} `json:"presets"`
+}
+
+func readKnown(t *testing.T) (k known) {
+	t.Helper()
+	text, err := os.ReadFile("files/checks.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestTheChartKnowsEveryCheck(t *testing.T) {
+	k := readKnown(t)
+	for _, c := range conditions.All {
+		check, ok := k.Checks[c.Type]
+		if !ok {
+			t.Errorf("files/checks.yaml: no %s", c.Type)
+		}
+		for _, need := range check.Needs {
+			if k.Needs[need] == nil {
+				t.Errorf("files/checks.yaml: %s needs %s, which nothing explains", c.Type, need)
+			}
+		}
+	}
+	if len(k.Checks) != len(conditions.All) {
+		t.Errorf("files/checks.yaml has %d checks, there are %d", len(k.Checks), len(conditions.All))
+	}
+	for name, preset := range k.Presets {
+		for _, check := range preset.Checks {
+			if _, ok := k.Checks[check]; !ok {
+				t.Errorf("files/checks.yaml: preset %s has an unknown check %s", name, check)
+			}
+		}
+	}
+}
+
+// The schema says of each check which flags its plugin has. Those are not for values: what the chart itself sets or mounts, what
+// decides how NPD runs the plugin, and what is for people.
+var notForValues = regexp.MustCompile(`^(timeout|hold|every|state-dir|hung-after|snapshot|dump|clear|version|hardware|` +
+	`sysfs|procfs|kmsg|root|dev|driver-root|chrony|dbus|systemd|pod-logs|mx-smi|npu-smi|hccn-tool|ibv-devinfo|pod-resources|dcgmi|` +
+	`log|journal|journalctl|journal-dir|overrides|patterns|profiles|explain|gpus|list|` +
+	`report|run|run-when-idle|interval|level|tests|force|idle-for)$`)
+
+func TestGeneratedSchema(t *testing.T) {
+	k := readKnown(t)
+	text, err := os.ReadFile("values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	definitions := schema["definitions"].(map[string]any)
+	var presets []string
+	for name := range k.Presets {
+		presets = append(presets, name)
+	}
+	slices.Sort(presets)
+	definitions["pool"].(map[string]any)["properties"].(map[string]any)["preset"] = map[string]any{"enum": presets}
+	checks := map[string]any{}
+	for _, c := range conditions.All {
+		checks[c.Type] = object(map[string]any{
+			"enabled": map[string]any{"type": "boolean"},
+			"args":    object(flags(t, c.Plugin)),
+		})
+	}
+	definitions["checks"] = object(checks)
+	definitions["policy"] = policySchema(t)
+	var want bytes.Buffer
+	encoder := json.NewEncoder(&want)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(schema); err != nil {
+		t.Fatal(err)
+	}
+	written(t, "values.schema.json", want.Bytes())
+}
+
+func object(properties map[string]any) map[string]any {
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+}
+
+// flags asks a plugin for its flags. A flag's text follows on a line of its own, see flag.PrintDefaults.
+func flags(t *testing.T, plugin string) map[string]any {
+	t.Helper()
+	if err := components.BuildOurs(t.Context(), root, "./plugins/"+plugin); err != nil {
+		t.Fatal(err)
+	}
+	help, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", plugin), "-h").CombinedOutput() // exits 2
+	all := map[string]any{}
+	for _, match := range regexp.MustCompile(`(?m)^  -(\S+)(.*)\n    \t(.*)$`).FindAllStringSubmatch(string(help), -1) {
+		name, kind, text := match[1], strings.TrimSpace(match[2]), match[3]
+		if notForValues.MatchString(name) {
+			continue
+		}
+		all[name] = map[string]any{"type": []string{"string", "number", "boolean"}, "description": cmp.Or(kind, "true or false") + ": " + text}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s -h says nothing of flags: %s", plugin, help)
+	}
+	return all
+}
+
+// policySchema is the policy's own schema for a part of one: nothing is required.
+func policySchema(t *testing.T) any {
+	t.Helper()
+	text, err := os.ReadFile("../policy.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct{ Spec map[string]any } `json:"properties"`
+		Defs       map[string]any                `json:"$defs"`
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if schema.Defs != nil {
+		t.Fatal("policy.schema.json has definitions, which the chart's schema would have to take over")
+	}
+	return partial(schema.Properties.Spec)
+}
+
+func partial(schema any) any {
+	switch s := schema.(type) {
+	case map[string]any:
+		delete(s, "required")
+		for _, word := range []string{"anyOf", "oneOf", "allOf"} {
+			if list, ok := s[word].([]any); ok && allRequire(list) {
+				delete(s, word)
+			}
+		}
+		for _, v := range s {
+			partial(v)
+		}
+	case []any:
+		for _, v := range s {
+			partial(v)
+		}
+	}
+	return schema
+}
+
+// allRequire tells whether alternatives differ only in what they require.
+func allRequire(list []any) bool {
+	return !slices.ContainsFunc(list, func(v any) bool {
+		s, ok := v.(map[string]any)
+		return !ok || len(s) != 1 || s["required"] == nil
+	})
+}
+
+func TestGeneratedInstallYAML(t *testing.T) {
+	values, err := os.ReadFile("../install-values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := render(t, string(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written(t, "../install.yaml", append([]byte("# Rendered from chart/ with install-values.yaml by `make generate`.\n"), out...))
+}
