@@ -80,7 +80,7 @@ func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
 				t.Errorf("record %+v", closed)
 			}
 			g.replaced(before, before[0].UID, q.Node)
-			tm.event("JobRestarting", g.look().object.GetUID(), "1 pods are replaced")
+			tm.event("JobRestarting", g.look().object.GetUID(), "its pods are replaced: 1")
 		})
 	}
 }

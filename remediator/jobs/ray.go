@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
@@ -17,7 +18,7 @@ import (
 // The kinds of github.com/ray-project/kuberay, group ray.io. Suspending a RayCluster deletes its pods, head and workers.
 // Suspending a RayJob deletes its RayCluster and its submitter; resuming makes new ones of other names, without counting
 // a failure. Its status Suspended comes before any pod is gone, and then forgets the name of the cluster, so that only the
-// recorded UIDs prove the stop (measured on v1.4.2). How many workers there are is up to the autoscaler.
+// recorded UIDs prove the stop (measured on v1.4.2).
 var (
 	rayCluster    = kind{gvk: rayClusterGVK, read: readRayCluster}
 	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
@@ -39,18 +40,27 @@ type rayClusterSpec struct {
 		Template corev1.PodTemplateSpec `json:"template"`
 	} `json:"headGroupSpec"`
 	WorkerGroupSpecs []struct {
-		GroupName string                 `json:"groupName"`
-		Replicas  *int32                 `json:"replicas"`
-		Template  corev1.PodTemplateSpec `json:"template"`
+		GroupName  string                 `json:"groupName"`
+		Suspend    *bool                  `json:"suspend"`
+		Replicas   *int32                 `json:"replicas"`
+		NumOfHosts *int32                 `json:"numOfHosts"` // pods of one replica
+		Template   corev1.PodTemplateSpec `json:"template"`
 	} `json:"workerGroupSpecs"`
 }
 
-func (s rayClusterSpec) templates() []template {
-	all := []template{{of: "the head", ranks: 1, spec: s.HeadGroupSpec.Template.Spec}}
+// describe fills in what the cluster is made of. What an autoscaler makes of it later is not foreseen.
+func (s rayClusterSpec) describe(v *view) {
+	v.templates = []template{{of: "the head", ranks: 1, spec: s.HeadGroupSpec.Template.Spec}}
 	for _, group := range s.WorkerGroupSpecs {
-		all = append(all, template{of: "worker group " + group.GroupName, ranks: int(ptr.Deref(group.Replicas, 0)), spec: group.Template.Spec})
+		if ptr.Deref(group.Suspend, false) {
+			continue
+		}
+		n := int(ptr.Deref(group.Replicas, 0) * ptr.Deref(group.NumOfHosts, 1))
+		v.templates = append(v.templates, template{of: "worker group " + group.GroupName, ranks: n, spec: group.Template.Spec})
 	}
-	return all
+	for _, t := range v.templates {
+		v.ranks += t.ranks
+	}
 }
 
 func readRayCluster(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
@@ -64,7 +74,7 @@ func readRayCluster(ctx context.Context, reader client.Reader, key client.Object
 	if err != nil {
 		return view{}, err
 	}
-	return view{
+	v := view{
 		object:    object,
 		toggle:    suspend,
 		suspended: ptr.Deref(cluster.Spec.Suspend, false),
@@ -72,8 +82,9 @@ func readRayCluster(ctx context.Context, reader client.Reader, key client.Object
 		stopSeen:  meta.IsStatusConditionTrue(cluster.Status.Conditions, "RayClusterSuspended") || cluster.Status.State == "suspended",
 		managedBy: foreignController(cluster.Spec.ManagedBy, rayManager),
 		pods:      labels.SelectorFromSet(labels.Set{rayClusterLabel: key.Name}),
-		templates: cluster.Spec.templates(),
-	}, nil
+	}
+	cluster.Spec.describe(&v)
+	return v, nil
 }
 
 func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
@@ -114,7 +125,7 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 		v.shut = blocked{"RayShutdown", "its shutdownAfterJobFinishes is false: the operator refuses to suspend it"}
 	}
 	if job.Spec.RayClusterSpec != nil {
-		v.templates = job.Spec.RayClusterSpec.templates()
+		job.Spec.RayClusterSpec.describe(&v)
 	}
 	v.pods, err = rayJobPods(ctx, reader, key)
 	return v, err
@@ -123,7 +134,7 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 // rayJobPods selects the pods of the RayClusters that the job has at the moment. Those of the submitter, which only
 // waits for the end, have no label that tells them; those on the node are recorded all the same.
 func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey) (labels.Selector, error) {
-	var list metav1.PartialObjectMetadataList
+	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(rayClusterGVK.GroupVersion().WithKind("RayClusterList"))
 	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{rayOwnerLabel: key.Name, rayOwnerKind: "RayJob"}); err != nil {
 		return nil, fmt.Errorf("list the RayClusters of RayJob %s: %w", key, err)
@@ -133,7 +144,7 @@ func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	}
 	var names []string
 	for _, cluster := range list.Items {
-		names = append(names, cluster.Name)
+		names = append(names, cluster.GetName())
 	}
 	in, err := labels.NewRequirement(rayClusterLabel, selection.In, names)
 	if err != nil {

@@ -58,7 +58,7 @@ func (r *Restarter) tell(job client.Object, kind string, c cause, warn bool, rea
 func (r *Restarter) began(q Quarantine, v view, cur restart) {
 	text := "all ranks are stopped and started again"
 	if v.gang != nil {
-		text = fmt.Sprintf("%d pods are replaced", len(cur.Pods))
+		text = fmt.Sprintf("its pods are replaced: %d", len(cur.Pods))
 	}
 	r.tell(v.object, v.gvk.Kind, causeOf(q), false, eventRestarting, "Stop", text)
 }

@@ -286,6 +286,7 @@ func (r *Restarter) remember(ctx context.Context, v view, cur *restart, onNode [
 	if err != nil {
 		return err
 	}
+	cur.Ranks = max(cur.Ranks, len(pods))
 	for _, pod := range pods {
 		if hit[gang(&pod)] {
 			cur.Pods = append(cur.Pods, pod.UID)
@@ -296,6 +297,5 @@ func (r *Restarter) remember(ctx context.Context, v view, cur *restart, onNode [
 	}
 	slices.Sort(cur.Pods)
 	cur.Pods = slices.Compact(cur.Pods)
-	cur.Ranks = max(cur.Ranks, len(cur.Pods))
 	return nil
 }
