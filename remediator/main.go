@@ -31,15 +31,16 @@ import (
 )
 
 type options struct {
-	policy, namespace, healthAddress, metricsAddress string
-	dryRun, leaderElect                              bool
-	preflight                                        preflight.Options
+	policy, namespace, evidence, healthAddress, metricsAddress string
+	dryRun, leaderElect                                        bool
+	preflight                                                  preflight.Options
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
+	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with what quarantined nodes said of themselves")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; a restart that an earlier leader began is held until one without -dry-run leads")
@@ -82,13 +83,14 @@ func run(ctx context.Context, o options, validate bool) error {
 	}
 	recorder := mgr.GetEventRecorder(node.Name)
 	restarter := jobs.New(mgr.GetClient(), mgr.GetAPIReader(), recorder, time.Now)
+	restarter.Policy = p
 	if !o.dryRun {
 		if err := restarter.SetupWithManager(mgr); err != nil {
 			return err
 		}
 	}
 	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
-		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
+		Policy: p, Namespace: o.namespace, Evidence: o.evidence, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
 	}); err != nil {
 		return err
 	}
