@@ -83,7 +83,7 @@ func run(ctx context.Context, o options, validate bool) error {
 	}
 	recorder := mgr.GetEventRecorder(node.Name)
 	restarter := jobs.New(mgr.GetClient(), mgr.GetAPIReader(), recorder, time.Now)
-	restarter.Policy = p
+	restarter.Policy, restarter.Namespace = p, o.namespace
 	if !o.dryRun {
 		if err := restarter.SetupWithManager(mgr); err != nil {
 			return err

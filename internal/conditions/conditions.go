@@ -37,6 +37,12 @@ const (
 	LabelRestarting = Domain + "/restarting"
 	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
 	AnnotationRestart = Domain + "/restart"
+	// AnnotationAbortRestart, whatever its value, asks to put the job back as it was before the restart that is under way.
+	AnnotationAbortRestart = Domain + "/abort-restart"
+	// AnnotationCheckpointBy tells a job when it is stopped, RFC 3339. AnnotationCheckpointed, set by the job to the same
+	// value, says that it has saved its state.
+	AnnotationCheckpointBy = Domain + "/checkpoint-by"
+	AnnotationCheckpointed = Domain + "/checkpointed"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
 	// Workload of Kueue: for which step of which restart it was written last.
 	AnnotationRestartStep = Domain + "/restart-step"

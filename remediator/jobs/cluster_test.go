@@ -330,7 +330,7 @@ func (tm team) untaint(node string) {
 
 func sweep(t testing.TB, r *Restarter, q Quarantine) {
 	t.Helper()
-	if err := r.Sweep(t.Context(), q); err != nil {
+	if _, err := r.Sweep(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
 }

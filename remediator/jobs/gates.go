@@ -34,9 +34,10 @@ func judge(q Quarantine, v view, rec record, optedIn bool, onNode []corev1.Pod) 
 	}
 	if cur := rec.Current; cur != nil {
 		switch {
-		case !cur.covers(q.ID) && cur.Phase == stopping:
+		case !cur.covers(q.ID) && (cur.Phase == stopping || cur.Phase == saving && q.CheckpointGrace > 0):
 			return join, blocked{}
-		case cur.covers(q.ID) && (cur.Phase == stopping || !createdSince(onNode, cur.PhaseSince)):
+		case cur.Phase == saving && q.CheckpointGrace == 0: // it can wait no longer
+		case cur.covers(q.ID) && (cur.Phase != starting || !createdSince(onNode, cur.PhaseSince)):
 			return skip, blocked{}
 		case cur.covers(q.ID):
 			return block, blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"}

@@ -68,6 +68,8 @@ type Quarantine struct {
 	// Taint keeps the ranks from coming back.
 	Taint corev1.Taint
 	Since time.Time
+	// CheckpointGrace is how long a job may save its state before it is stopped.
+	CheckpointGrace time.Duration
 }
 
 // Restarter restarts jobs. Make it with [New].
@@ -76,8 +78,10 @@ type Restarter struct {
 	StopTimeout time.Duration
 	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
 	StartTimeout time.Duration
-	// Policy names further kinds of jobs; nil for none.
+	// Policy names further kinds of jobs and limits the restarts; nil: neither.
 	Policy *policy.File
+	// Namespace has the ConfigMap that pauses everything; pitcrew by default.
+	Namespace string
 
 	writer   client.Client
 	reader   client.Reader
@@ -88,9 +92,13 @@ type Restarter struct {
 	cache      cache.Cache
 	controller controller.TypedController[request]
 
-	mu      sync.Mutex
-	watched map[schema.GroupVersionKind]bool
-	told    map[string]told // by node
+	admitting sync.Mutex
+
+	mu         sync.Mutex
+	watched    map[schema.GroupVersionKind]bool
+	watchedAll bool
+	told       map[string]told     // by node
+	begun      map[request]restart // by this process and not seen closed
 }
 
 // request names one job to look at.
@@ -105,12 +113,14 @@ func New(writer client.Client, reader client.Reader, recorder events.EventRecord
 	return &Restarter{
 		StopTimeout:  10 * time.Minute,
 		StartTimeout: 15 * time.Minute,
+		Namespace:    "pitcrew",
 		writer:       writer,
 		reader:       reader,
 		recorder:     recorder,
 		now:          now,
 		watched:      map[schema.GroupVersionKind]bool{},
 		told:         map[string]told{},
+		begun:        map[request]restart{},
 	}
 }
 
@@ -139,14 +149,26 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 		return fmt.Errorf("add the cache of jobs under restart: %w", err)
 	}
 	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
-	return mgr.Add(manager.RunnableFunc(func(context.Context) error {
-		for _, k := range r.kinds() {
-			if err := r.watch(k); err != nil {
-				return err
-			}
-		}
+	return mgr.Add(manager.RunnableFunc(func(context.Context) error { return r.watchAll() }))
+}
+
+// watchAll follows, once, all kinds that the API server serves when this process begins to lead.
+func (r *Restarter) watchAll() error {
+	r.mu.Lock()
+	done := r.watchedAll
+	r.mu.Unlock()
+	if done {
 		return nil
-	}))
+	}
+	for _, k := range r.kinds() {
+		if err := r.watch(k); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watchedAll = true
+	return nil
 }
 
 // kinds are the kinds that can be restarted; what is built in comes first.
@@ -192,20 +214,25 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 	}
 	v, err := kinds[i].look(ctx, r.reader, req.NamespacedName)
 	if gone(err) {
-		notStuck(req)
+		r.forget(req)
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if v.object.GetDeletionTimestamp() != nil {
+		r.forget(req)
 		return ctrl.Result{}, nil
 	}
 	rec, err := readRecord(v.object)
 	if err != nil || rec.Current == nil {
+		r.forget(req)
 		return retryConflict(r.disown(ctx, v))
 	}
 	cur := *rec.Current
+	if cur.Phase == saving {
+		return r.reconcileSaving(ctx, v, rec)
+	}
 
 	var pods podCount
 	var old oldPods
@@ -232,6 +259,11 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 	if s.do != hold {
 		notStuck(req)
 	}
+	if s.do == await || s.do == hold {
+		if err := r.force(ctx, v, cur, old.left, now); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	switch s.do {
 	case hold:
 		if err := r.hold(ctx, v, rec, old.left, refused); err != nil {
@@ -251,6 +283,14 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 		r.ended(v, cur, s, now)
 	}
 	return ctrl.Result{RequeueAfter: s.after}, nil
+}
+
+// forget drops what is kept about a job that is no longer under restart.
+func (r *Restarter) forget(req request) {
+	notStuck(req)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.begun, req)
 }
 
 // disown drops the label of a job whose record says nothing of a restart: somebody removed or broke the record, or it
@@ -283,7 +323,17 @@ func (r *Restarter) writeWith(ctx context.Context, v view, rec record, t toggle)
 	if err != nil {
 		return err
 	}
-	return r.patch(ctx, v, data)
+	if err := r.patch(ctx, v, data); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec.Current == nil {
+		delete(r.begun, request{v.gvk, v.key()})
+	} else {
+		r.begun[request{v.gvk, v.key()}] = *rec.Current
+	}
+	return nil
 }
 
 func (r *Restarter) patch(ctx context.Context, v view, data []byte) error {

@@ -12,7 +12,9 @@ import (
 
 func TestDelayed(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return noon.Add(-ago) }
-	stopped := func(streak int, endedAgo time.Duration) restart { return restart{Streak: streak, EndedAt: at(endedAgo)} }
+	stopped := func(streak int, endedAgo time.Duration) restart {
+		return restart{Streak: streak, EndedAt: at(endedAgo)}
+	}
 	all := policy.Restart{
 		Settle: 5 * time.Second, MaxPerDay: 3, MaxPerJob: 10, BackOff: policy.BackOff{First: 30 * time.Second, Max: 10 * time.Minute}, MaxConcurrent: 2,
 	}

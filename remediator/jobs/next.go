@@ -52,6 +52,11 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 	case v.overridden(cur):
 		return step{do: end, phase: failed, result: "Abandoned", outcome: fmt.Sprintf(
 			"somebody %s while the job was %s; it is left as it is", v.toggle.moved(v.suspended), doing(cur.Phase))}
+	case aborts(v) && cur.Phase == stopping:
+		return step{do: resume}
+	case aborts(v) && !v.due(cur):
+		return step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
+			"; the job was started again without waiting for its old pods"}
 	case cur.Phase == stopping && (v.stopSeen || !v.toggle.exists()) && pods.left == 0:
 		return step{do: resume}
 	case cur.Phase == stopping && inPhase >= limits.stop:
@@ -88,8 +93,17 @@ func (v view) marked(cur restart) bool {
 	return v.toggle.on.GetAnnotations()[conditions.AnnotationRestartStep] == cur.step()
 }
 
+// aborts tells whether a person asks to put the job back as it was.
+func aborts(v view) bool {
+	_, asks := v.object.GetAnnotations()[conditions.AnnotationAbortRestart]
+	return asks
+}
+
 func doing(p phase) string {
-	if p == stopping {
+	switch p {
+	case saving:
+		return "saving its state"
+	case stopping:
 		return "being stopped"
 	}
 	return "starting again"

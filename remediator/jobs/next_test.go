@@ -79,6 +79,9 @@ func TestNext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cur := restart{Phase: test.phase, PhaseSince: noon}
 			test.view.toggle = suspend
+			if test.view.object == nil {
+				test.view.object = trainer()
+			}
 			got := next(cur, test.view, test.pods, noon.Add(test.passed), testLimits)
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(step{})); diff != "" {
 				t.Error(diff)

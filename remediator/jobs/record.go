@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -85,10 +86,12 @@ type cause struct {
 	NodeUID types.UID `json:"nodeUID"`
 	Reason  string    `json:"reason"`
 	Since   time.Time `json:"since"`
+	// Taint is that of the quarantine; a failed pod has none.
+	Taint corev1.Taint `json:"taint,omitzero"`
 }
 
 func causeOf(q Quarantine) cause {
-	return cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: q.Reason, Since: q.Since}
+	return cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: q.Reason, Since: q.Since, Taint: q.Taint}
 }
 
 // covers tells whether the quarantine is one of the restart's causes.
@@ -119,7 +122,7 @@ func readRecord(object client.Object) (record, error) {
 // closed returns the record with its current restart moved to the closed ones.
 func (rec record) closed(end phase, outcome string, now time.Time) record {
 	ended := *rec.Current
-	ended.Phase, ended.Outcome, ended.EndedAt, ended.Pods = end, outcome, now, nil
+	ended.Phase, ended.Outcome, ended.EndedAt, ended.Pods, ended.Moving = end, outcome, now, nil, 0
 	rec.Current = nil
 	rec.Last = append([]restart{ended}, rec.Last...)
 	rec.Last = rec.Last[:min(len(rec.Last), keptRestarts)]
@@ -137,14 +140,22 @@ func (rec record) patch(object client.Object, t toggle) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write annotation %s: %w", conditions.AnnotationRestart, err)
 	}
+	annotations := map[string]any{conditions.AnnotationRestart: string(text)}
 	var underWay any // null removes the label
 	if rec.Current != nil {
 		underWay = "true"
+	} else {
+		annotations[conditions.AnnotationAbortRestart] = nil // done
+	}
+	if rec.Current != nil && rec.Current.Phase == saving {
+		annotations[conditions.AnnotationCheckpointBy] = checkpointBy(*rec.Current)
+	} else {
+		annotations[conditions.AnnotationCheckpointBy], annotations[conditions.AnnotationCheckpointed] = nil, nil
 	}
 	body := map[string]any{"metadata": map[string]any{
 		"resourceVersion": object.GetResourceVersion(),
 		"labels":          map[string]any{conditions.LabelRestarting: underWay},
-		"annotations":     map[string]any{conditions.AnnotationRestart: string(text)},
+		"annotations":     annotations,
 	}}
 	if t.exists() && t.on == nil {
 		if err := t.set(body, rec.Current.Phase == stopping); err != nil {

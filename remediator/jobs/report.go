@@ -31,13 +31,18 @@ var (
 		Help:    "Time from stopping a job until all of its ranks run again.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 11), // 1 s to 17 min
 	})
+	lostSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "pitcrew_job_lost_seconds",
+		Help:    "Age of the ranks when they were stopped for a restart: what is lost, if nothing was saved meanwhile.",
+		Buckets: prometheus.ExponentialBuckets(60, 4, 8), // 1 min to 11 days
+	})
 	stuck = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "pitcrew_job_restart_held",
 		Help: "1 while a stop takes too long; names a pod that has not ended and its node.",
 	}, []string{"kind", "namespace", "job", "pod", "node"})
 )
 
-func init() { metrics.Registry.MustRegister(restarts, restartSeconds, stuck) }
+func init() { metrics.Registry.MustRegister(restarts, restartSeconds, lostSeconds, stuck) }
 
 func notStuck(req request) {
 	stuck.DeletePartialMatch(prometheus.Labels{"kind": req.kind.Kind, "namespace": req.Namespace, "job": req.Name})
@@ -55,12 +60,30 @@ func (r *Restarter) tell(job client.Object, kind string, c cause, warn bool, rea
 	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
 }
 
-func (r *Restarter) began(q Quarantine, v view, cur restart) {
+// began reports a stop, and what is lost with it.
+func (r *Restarter) began(v view, cur restart, causes []cause) {
 	text := "all ranks are stopped and started again"
 	if v.gang != nil {
 		text = fmt.Sprintf("its pods are replaced: %d", len(cur.Pods))
 	}
-	r.tell(v.object, v.gvk.Kind, causeOf(q), false, eventRestarting, "Stop", text)
+	if !cur.RunningSince.IsZero() {
+		ran := cur.PhaseSince.Sub(cur.RunningSince)
+		lostSeconds.Observe(ran.Seconds())
+		text += fmt.Sprintf(", %s after they were created", ran.Round(time.Second))
+	}
+	for _, c := range causes {
+		r.tell(v.object, v.gvk.Kind, c, false, eventRestarting, "Stop", text)
+	}
+}
+
+// forced reports a pod that was deleted without the word of its kubelet.
+func (r *Restarter) forced(v view, cur restart, pod *corev1.Pod, why string) {
+	restarts.WithLabelValues(v.gvk.Kind, "ForceDeleted").Inc()
+	for _, c := range cur.Quarantines {
+		r.tell(v.object, v.gvk.Kind, c, true, eventRestarting, "ForceDelete", fmt.Sprintf(
+			"pod %s on node %s was deleted by force, since it should have ended by %s and %s", pod.Name, pod.Spec.NodeName,
+			pod.DeletionTimestamp.UTC().Format(time.RFC3339), why))
+	}
 }
 
 // ended reports a closed restart on the job and on all nodes that caused it.
@@ -137,14 +160,14 @@ type toldKey struct {
 	reason string
 }
 
-// blocked reports a job that is left alone, once for each quarantine and reason.
-func (r *Restarter) blocked(q Quarantine, job client.Object, kind string, why blocked) {
+// blocked reports a job that is left alone, once for each cause and reason.
+func (r *Restarter) blocked(c cause, job client.Object, kind string, why blocked) {
 	key := toldKey{job.GetUID(), why.reason}
 	r.mu.Lock()
-	t := r.told[q.Node]
-	if t.quarantine != q.ID {
-		t = told{q.ID, map[toldKey]bool{}}
-		r.told[q.Node] = t
+	t := r.told[c.Node]
+	if t.quarantine != c.ID {
+		t = told{c.ID, map[toldKey]bool{}}
+		r.told[c.Node] = t
 	}
 	known := t.about[key]
 	t.about[key] = true
@@ -153,7 +176,7 @@ func (r *Restarter) blocked(q Quarantine, job client.Object, kind string, why bl
 		return
 	}
 	restarts.WithLabelValues(kind, why.reason).Inc()
-	r.tell(job, kind, causeOf(q), true, eventBlocked, why.reason, "not restarted: "+why.text)
+	r.tell(job, kind, c, true, eventBlocked, why.reason, "not restarted: "+why.text)
 }
 
 // strangerObject stands for the unknown owner in Events, without reading it.

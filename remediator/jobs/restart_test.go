@@ -137,7 +137,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 				m := &mortal{writes: 1, early: test.early, dead: make(chan struct{})}
 				r, stop := run(t, cfg, m.funcs(), impatient)
 				// Every process sweeps the quarantines that it finds.
-				if err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+				if _, err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
 					t.Fatal(err)
 				}
 				if test.early && n == writes-1 {
@@ -173,7 +173,7 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	var sweeps sync.WaitGroup
 	for _, q := range []Quarantine{q1, q2} {
 		sweeps.Go(func() {
-			if err := r.Sweep(t.Context(), q); err != nil {
+			if _, err := r.Sweep(t.Context(), q); err != nil {
 				t.Error(err)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,12 +22,13 @@ const maxHops = 6
 
 // Sweep begins the restart of every opted-in job that has an active pod on the quarantined node, or says why it does
 // not. Swept twice is the same as swept once. The error joins what went wrong with single jobs; the others are done.
-// Call it after SetupWithManager.
-func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
+// Unless again is zero, some job is to be restarted later: sweep again after that time, while the quarantine stands. Call
+// it after SetupWithManager.
+func (r *Restarter) Sweep(ctx context.Context, q Quarantine) (again time.Duration, err error) {
 	// No resourceVersion: the answer is at least as new as the taint.
 	var pods corev1.PodList
 	if err := r.reader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
-		return fmt.Errorf("list the pods on node %s: %w", q.Node, err)
+		return 0, fmt.Errorf("list the pods on node %s: %w", q.Node, err)
 	}
 	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[types.UID]root{}}
 	var errs []error
@@ -50,15 +52,19 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) error {
 		}
 	}
 	for uid, top := range roots {
+		var after time.Duration
 		var err error
 		if top.job != nil && top.stranger == nil {
-			err = r.sweepJob(ctx, q, *top.job, onNode[uid])
+			after, err = r.sweepJob(ctx, q, *top.job, onNode[uid])
 		} else {
 			err = r.strange(ctx, q, top)
 		}
 		errs = append(errs, err)
+		if after > 0 && (again == 0 || after < again) {
+			again = after
+		}
 	}
-	return errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
 // root is what stands above a pod: a job of a known kind, or a stranger that controls it or the pod itself, or neither;
@@ -188,18 +194,19 @@ func (r *Restarter) strange(ctx context.Context, q Quarantine, t root) error {
 		return err
 	}
 	if t.bare != nil {
-		r.blocked(q, t.bare, "Pod", blocked{"BarePod", "it has no controller that would replace it"})
+		r.blocked(causeOf(q), t.bare, "Pod", blocked{"BarePod", "it has no controller that would replace it"})
 		return nil
 	}
-	r.blocked(q, strangerObject(t), t.stranger.Kind, blocked{"UnknownOwner", fmt.Sprintf(
+	r.blocked(causeOf(q), strangerObject(t), t.stranger.Kind, blocked{"UnknownOwner", fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", t.stranger.Kind, t.stranger.Name)})
 	return nil
 }
 
-// sweepJob begins the restart of one job, or joins the one under way, or says why not.
-func (r *Restarter) sweepJob(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		err := r.begin(ctx, q, v, onNode)
+// sweepJob begins the restart of one job, or joins the one under way, or says why not and when to try again.
+func (r *Restarter) sweepJob(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) (after time.Duration, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var err error
+		after, err = r.begin(ctx, q, v, onNode)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -213,52 +220,62 @@ func (r *Restarter) sweepJob(ctx context.Context, q Quarantine, v view, onNode [
 		v = fresh
 		return err
 	})
+	return after, err
 }
 
-func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) error {
+func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []corev1.Pod) (after time.Duration, err error) {
 	optedIn, err := r.optedIn(ctx, root{namespace: v.object.GetNamespace(), job: &v})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	rec, err := readRecord(v.object)
 	if err != nil {
 		if optedIn {
-			r.blocked(q, v.object, v.gvk.Kind, blocked{"RecordUnreadable", err.Error()})
+			r.blocked(causeOf(q), v.object, v.gvk.Kind, blocked{"RecordUnreadable", err.Error()})
 		}
-		return nil
+		return 0, nil
 	}
 	do, why := judge(q, v, rec, optedIn, onNode)
 	log.FromContext(ctx).V(1).Info("swept", "kind", v.gvk.Kind, "job", v.key(), "quarantine", q.ID, "verdict", do, "reason", why.reason)
 	switch do {
 	case block:
-		r.blocked(q, v.object, v.gvk.Kind, why)
+		r.blocked(causeOf(q), v.object, v.gvk.Kind, why)
 	case join:
 		rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
-		if err := r.remember(ctx, v, rec.Current, onNode); err != nil {
-			return err
+		if rec.Current.Phase == stopping {
+			if err := r.remember(ctx, v, rec.Current, onNode); err != nil {
+				return 0, err
+			}
 		}
-		return r.write(ctx, v, rec)
+		return 0, r.write(ctx, v, rec)
 	case stop:
-		return r.stop(ctx, q, v, rec, onNode)
+		if rec.Current == nil {
+			return r.admit(ctx, q, v, rec, onNode)
+		}
+		if !rec.Current.covers(q.ID) {
+			rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
+		}
+		return 0, r.stop(ctx, v, rec, onNode, []cause{causeOf(q)})
 	}
-	return nil
+	return 0, nil
 }
 
-// stop begins a restart, or takes one that is starting back to stopping because of one more quarantine.
-func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record, onNode []corev1.Pod) error {
+// stop stops the job for the current restart of the record, or stops it again while it is starting. causes are what it
+// is stopped for now.
+func (r *Restarter) stop(ctx context.Context, v view, rec record, onNode []corev1.Pod, causes []cause) error {
 	now := r.now()
-	if rec.Current == nil {
-		rec.Current = &restart{StartedAt: now}
+	if rec.Current.Phase != starting {
+		rec = rec.counted(now, r.limits().BackOff)
+		rec.Current.StartedAt = now
 	}
 	cur := rec.Current
-	cur.ID, cur.Phase, cur.PhaseSince = utilrand.String(8), stopping, now
-	cur.Quarantines = append(cur.Quarantines, causeOf(q))
+	cur.ID, cur.Phase, cur.PhaseSince, cur.CheckpointBy = utilrand.String(8), stopping, now, time.Time{}
 	cur.Pods, cur.Retries, cur.Sent = nil, v.retries, false
 	if err := r.remember(ctx, v, cur, onNode); err != nil {
 		return err
 	}
 	if n := len(cur.Pods); n > maxPods {
-		r.blocked(q, v.object, v.gvk.Kind, blocked{"TooManyPods", fmt.Sprintf("its %d pods do not fit the record, which holds %d", n, maxPods)})
+		r.blocked(causes[0], v.object, v.gvk.Kind, blocked{"TooManyPods", fmt.Sprintf("its %d pods do not fit the record, which holds %d", n, maxPods)})
 		return nil
 	}
 	// Watched before it is labelled: the watch is what drives the restart.
@@ -268,28 +285,25 @@ func (r *Restarter) stop(ctx context.Context, q Quarantine, v view, rec record, 
 	if err := r.move(ctx, v, rec); err != nil {
 		return err
 	}
-	r.began(q, v, *cur)
+	r.began(v, *cur, causes)
 	return nil
 }
 
 // remember adds the active pods of the gangs that have a pod on the node to the recorded ones.
 func (r *Restarter) remember(ctx context.Context, v view, cur *restart, onNode []corev1.Pod) error {
-	gang := v.gang
-	if gang == nil {
-		gang = func(metav1.Object) string { return "" }
-	}
-	hit := map[string]bool{}
-	for _, pod := range onNode {
-		hit[gang(&pod)] = true
-	}
+	hit := v.hit(onNode)
 	pods, err := r.pods(ctx, v.object.GetNamespace(), v.pods, active)
 	if err != nil {
 		return err
 	}
 	cur.Ranks = max(cur.Ranks, len(pods))
 	for _, pod := range pods {
-		if hit[gang(&pod)] {
-			cur.Pods = append(cur.Pods, pod.UID)
+		if !hit(&pod) {
+			continue
+		}
+		cur.Pods = append(cur.Pods, pod.UID)
+		if created := pod.CreationTimestamp.Time; cur.RunningSince.IsZero() || created.Before(cur.RunningSince) {
+			cur.RunningSince = created
 		}
 	}
 	for _, pod := range onNode { // some kinds have pods that their selector does not find
@@ -298,4 +312,16 @@ func (r *Restarter) remember(ctx context.Context, v view, cur *restart, onNode [
 	slices.Sort(cur.Pods)
 	cur.Pods = slices.Compact(cur.Pods)
 	return nil
+}
+
+// hit tells of a pod whether it has to be restarted together with the pods on the node.
+func (v view) hit(onNode []corev1.Pod) func(metav1.Object) bool {
+	if v.gang == nil {
+		return func(metav1.Object) bool { return true }
+	}
+	gangs := map[string]bool{}
+	for _, pod := range onNode {
+		gangs[v.gang(&pod)] = true
+	}
+	return func(pod metav1.Object) bool { return gangs[v.gang(pod)] }
 }

@@ -33,15 +33,18 @@ func (c *Controller) act(ctx context.Context, n *corev1.Node, d Decision, starte
 }
 
 // restartJobs makes the decision come true on the jobs of the node. Doing it again and again is meant: a pod that a
-// scheduler bound before it saw the taint is only seen later.
-func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d Decision) error {
+// scheduler bound before it saw the taint is only seen later. Unless again is zero, some job waits for that time.
+func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d Decision) (again time.Duration, err error) {
 	if !d.RestartJobs || c.dryRun {
-		return nil
+		return 0, nil
 	}
-	if err := c.jobs.Sweep(ctx, quarantineOf(n, d.State.Record)); err != nil {
-		return fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
+	q := quarantineOf(n, d.State.Record)
+	rule, _ := c.policy.Policy().Rule(d.State.Record.Taint.Rule)
+	q.CheckpointGrace = rule.CheckpointGrace
+	if again, err = c.jobs.Sweep(ctx, q); err != nil {
+		return again, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}
-	return nil
+	return again, nil
 }
 
 // apply puts the state on a node object.

@@ -48,7 +48,8 @@ const (
 
 // JobRestarter restarts the jobs that have pods on a quarantined node.
 type JobRestarter interface {
-	Sweep(ctx context.Context, q jobs.Quarantine) error
+	// Unless again is zero, it is to be called again after that time.
+	Sweep(ctx context.Context, q jobs.Quarantine) (again time.Duration, err error)
 }
 
 // Options configure a [Controller].
@@ -193,8 +194,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	err = c.restartJobs(ctx, &n, decision)
 	again := decision.RequeueAfter
+	waits, err := c.restartJobs(ctx, &n, decision)
+	if waits > 0 && (again == 0 || again > waits) {
+		again = waits
+	}
 	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) && (again == 0 || again > recheck) {
 		again = recheck
 	}

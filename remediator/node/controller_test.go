@@ -63,12 +63,13 @@ func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch,
 // swept records the quarantines whose jobs were looked at.
 type swept struct {
 	quarantines []jobs.Quarantine
+	again       time.Duration
 	err         error
 }
 
-func (s *swept) Sweep(_ context.Context, q jobs.Quarantine) error {
+func (s *swept) Sweep(_ context.Context, q jobs.Quarantine) (time.Duration, error) {
 	s.quarantines = append(s.quarantines, q)
-	return s.err
+	return s.again, s.err
 }
 
 type rig struct {
@@ -185,6 +186,11 @@ func TestJobsAreLookedAtOnEveryReconcileWhileTheQuarantineStands(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || got.ID == "" {
 			t.Error(diff)
 		}
+	}
+
+	r.swept.again = time.Millisecond
+	if got := r.reconcile(t, "a"); got.RequeueAfter != time.Millisecond {
+		t.Errorf("a job that waits for a millisecond is looked at again after %s", got.RequeueAfter)
 	}
 
 	broken := errors.New("no pods today")

@@ -36,8 +36,9 @@ func Slim(object any) (any, error) {
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
-			Conditions: n.Status.Conditions,
-			NodeInfo:   corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+			Conditions:  n.Status.Conditions,
+			Allocatable: n.Status.Allocatable, // read by the jobs half, which looks for room
+			NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
 		},
 	}
 	for key, value := range n.Annotations {

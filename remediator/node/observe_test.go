@@ -41,8 +41,9 @@ func slimNode() *corev1.Node {
 		},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{
-			Conditions: []corev1.NodeCondition{{Type: "GPUXidError", Status: "True", LastHeartbeatTime: now}},
-			NodeInfo:   corev1.NodeSystemInfo{BootID: "b"},
+			Conditions:  []corev1.NodeCondition{{Type: "GPUXidError", Status: "True", LastHeartbeatTime: now}},
+			Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+			NodeInfo:    corev1.NodeSystemInfo{BootID: "b"},
 		},
 	}
 }
