@@ -9,8 +9,10 @@ CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
+# The tag of the images.
+VERSION  ?= dev
 
-.PHONY: help demo test build components lint verify fuzz bench clean
+.PHONY: help demo test build components lint generate verify fuzz images bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +21,7 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian ## every test, including those against a real control plane and a real NPD
+## every test, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
 
 build: ## plugins, remediator, preflight and kubectl plugin into bin/
@@ -27,11 +29,15 @@ build: ## plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
-	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector
+	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm
 
 lint: ## the rules of .golangci.yml
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
+
+generate: ## the page of conditions, the chart's copies and schema, and install.yaml, from their sources
+	go test ./monitors -run Page -update
+	go test ./manifests/chart -run Generated -update
 
 verify: ## fail if formatting or modules are not as committed
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
@@ -41,6 +47,9 @@ verify: ## fail if formatting or modules are not as committed
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
 		echo "$$name in $$(dirname $$file)"; go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
+
+images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
 bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
@@ -52,6 +61,12 @@ bench: components build ## the comparisons in docs/benchmarks.md
 clean: ## remove what was built
 	rm -rf bin
 
+# The plugins that load NVIDIA's libraries need a C compiler for each architecture.
+.PHONY: cross
+cross:
+	@if [ "$$(id -u)" = 0 ] && [ "$$(uname -m)" = x86_64 ] && ! command -v aarch64-linux-gnu-gcc >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross >/dev/null; fi
+
 # The tests write real kernel records through netfilter's log, which needs root and nft.
 .PHONY: nft
 nft:
@@ -61,11 +76,24 @@ nft:
 # What the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
 DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager
+bin/debian: PACKAGES = $(DEBS)
 bin/debian: Makefile
-	@rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}
-	@cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt
-	@find $@.new/apt -type f -exec sed -i -E '/^(Components:|deb )/s/$$/ non-free/' {} +
-	@cd $@.new && apt="apt-get -qq -o Dir::Etc::sourcelist=$$PWD/apt/sources.list -o Dir::Etc::sourceparts=$$PWD/apt/sources.list.d \
-		-o Dir::State::lists=$$PWD/apt/lists -o Dir::Cache=$$PWD/apt -o APT::Sandbox::User=root"; $$apt update; $$apt download $(DEBS)
+	@$(FETCH)
 	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
-	@rm -rf $@ $@.new/apt && mv $@.new $@
+	@rm -rf $@ && mv $@.new $@
+
+# What the images are made from; `make images` refuses other versions than these, the tests do not.
+bin/images/debian: PACKAGES = $(shell awk '!/^#/ {print $$1 ($$2 == "all" ? "" : ":" $$2) "=" $$3}' images/debian.lock)
+bin/images/debian: images/debian.lock
+	@$(FETCH)
+	@rm -rf $@ && mv $@.new $@
+
+# Packages from the machine's own sources, of both architectures; the newest where the archive has the wanted one no more.
+define FETCH
+rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}; \
+cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt; \
+find $@.new/apt -type f -exec sed -i -E '/^(Components:|deb )/s/$$/ non-free/' {} +; \
+cd $@.new; apt="apt-get -qq -o Dir::Etc::sourcelist=$$PWD/apt/sources.list -o Dir::Etc::sourceparts=$$PWD/apt/sources.list.d \
+	-o Dir::State::lists=$$PWD/apt/lists -o Dir::Cache=$$PWD/apt -o APT::Sandbox::User=root -o APT::Architectures::=arm64"; \
+$$apt update; $$apt download $(PACKAGES) || $$apt download $(foreach p,$(PACKAGES),$(firstword $(subst =, ,$(p)))); rm -rf apt
+endef
