@@ -117,6 +117,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	d.decide()
 	d.notify()
 	d.closeBreaker()
+	d.showAWS()
 	d.State = &State{Record: d.record, Marks: d.marks}
 	d.RestartJobs = d.restartJobs()
 	if o.Paused != "" {

@@ -70,6 +70,7 @@ func Strip(n *corev1.Node) *corev1.Node {
 	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
 		s.Marks.strip(&record.Quarantine)
 	}
+	s.Marks.unmarkAWS()
 	s.Marks.Taints = slices.DeleteFunc(s.Marks.Taints, func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance
 	})

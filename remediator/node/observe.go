@@ -18,6 +18,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
+// whole are the annotations that are read, however long they are.
+var whole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, awsResults}
+
 // Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
 // most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
 // out, because they hold only differences.
@@ -42,7 +45,7 @@ func Slim(object any) (any, error) {
 		},
 	}
 	for key, value := range n.Annotations {
-		if len(value) > policy.MaxAnnotation && key != conditions.AnnotationQuarantine && key != conditions.AnnotationGPUs {
+		if len(value) > policy.MaxAnnotation && !slices.Contains(whole, key) {
 			value = "" // That it is there is all that we need to know: it is not ours.
 		}
 		slim.Annotations = set(slim.Annotations, key, value)

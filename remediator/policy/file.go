@@ -51,6 +51,7 @@ type spec struct {
 	Restart    restart            `yaml:"restart"`
 	JobKinds   []jobKind          `yaml:"jobKinds"`
 	HandOff    *handOff           `yaml:"handOff"`
+	Output     output             `yaml:"output"`
 	Webhooks   map[string]webhook `yaml:"webhooks"`
 	Rules      map[string]rule    `yaml:"rules"`
 }
@@ -105,6 +106,10 @@ type taint struct {
 	Key    string `yaml:"key"`
 	Value  string `yaml:"value"`
 	Effect string `yaml:"effect"`
+}
+
+type output struct {
+	AWS bool `yaml:"aws"`
 }
 
 type flaps struct {
@@ -192,6 +197,7 @@ func (d document) check() (*Policy, field.ErrorList) {
 		Restart:    c.restart(at.Child("restart"), d.Spec.Restart),
 		JobKinds:   c.jobKinds(at.Child("jobKinds"), d.Spec.JobKinds),
 	}
+	p.Output = Output(d.Spec.Output)
 	p.Webhooks = c.webhooks(at.Child("webhooks"), d.Spec.Webhooks)
 	common := defaults{
 		observe: c.observe(at.Child("mode"), d.Spec.Mode, true),

@@ -26,6 +26,8 @@ type Policy struct {
 	Restart Restart
 	// JobKinds are the kinds of jobs that can be restarted beside those that are built in.
 	JobKinds []JobKind
+	// Output says in which other forms the state of nodes is shown.
+	Output Output
 	// Webhooks are told what becomes of nodes.
 	Webhooks []Webhook
 	// Rules, the first that matches a condition first: by priority, then by name.
@@ -46,6 +48,12 @@ type Budget struct {
 	Scope string
 	// Window, when not zero, also counts nodes that were quarantined within it and are back in service.
 	Window time.Duration
+}
+
+// Output are marks on every node in the form of other projects.
+type Output struct {
+	// AWS are the labels and the annotation of the AWS GPU cluster health check suite.
+	AWS bool
 }
 
 // Unlimited lets every node go.
