@@ -21,8 +21,9 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-## every test, including those against a real control plane and a real NPD
+test: components nft bin/debian bin/images/debian ## every test, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
+	go test -C images/build ./...
 
 build: ## plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
