@@ -43,7 +43,7 @@ func TestTheMarksOfTheAWSSuite(t *testing.T) {
 		"theirs, wanted or not":   {[]step{labels(awsStatus, "pass"), annotates(awsResults, theirs), decide, showsAWS, gpu(ecc), decide, hidesAWS, decide}, "pass", "", theirs},
 		"theirs are not stripped": {[]step{labels(awsStatus, "pass"), annotates(awsResults, theirs), func(w *world) { w.node = Strip(w.node) }}, "pass", "", theirs},
 		"somebody else's label":   {[]step{showsAWS, gpuFine, decide, labels(awsStatus, "fail"), decide}, "pass", "PASS", result("12:00:00", "pass", "", xid("PASS", ""))},
-		"an instance":             {[]step{labels(instance, "p5"), labels("node-role.kubernetes.io/control-plane", "x"), showsAWS, gpuFine, decide}, "", "", ""},
+		"the control plane":       {[]step{labels("node-role.kubernetes.io/control-plane", "x"), showsAWS, gpuFine, decide}, "", "", ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
