@@ -76,7 +76,7 @@ nft:
 
 # What the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
-DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager
+DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager containerd runc containernetworking-plugins
 bin/debian: PACKAGES = $(DEBS)
 bin/debian: Makefile
 	@$(FETCH)

@@ -58,12 +58,12 @@ func (a *authority) client(user string, groups ...string) (keyPair, error) {
 	})
 }
 
-// server issues a certificate for a server on loopback.
+// server issues a certificate for a server on loopback, and for the address of Service kubernetes.
 func (a *authority) server() (keyPair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "pitcrew-e2e-server"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)},
 	})
 }
 
