@@ -236,7 +236,7 @@ func TestANewRemediatorLeavesPoolsAlone(t *testing.T) {
 }
 
 func TestPolicyIsMerged(t *testing.T) {
-	shipped, err := os.ReadFile("../policy.yaml")
+	shipped, err := os.ReadFile("files/policy.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

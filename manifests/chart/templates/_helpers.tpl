@@ -61,27 +61,30 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "pitcrew.monitor" -}}
 {{- $monitor := .root.Files.Get (printf "files/monitors/%s.json" .type) | fromJson }}
 {{- $rule := first $monitor.rules }}
-{{- $_ := set $rule "args" (concat $rule.args .args) }}
+{{- $_ := set $rule "args" (concat $rule.args .args | default list) }}
 {{- toPrettyJson $monitor }}
 {{- end }}
 
-{{- /* dict root, file, namespace: the objects of a plain file, with our labels. The file has them in namespace pitcrew, which becomes
-the release's, or, for another namespace's, in none. */}}
+{{- /* dict root, file, namespace: the objects of a plain file, with our labels. What is in namespace pitcrew there is in the
+release's, and what is in none of them, in the given one. */}}
 {{- define "pitcrew.objects" -}}
-{{- $labels := include "pitcrew.labels" .root | fromYaml }}
-{{- range regexSplit "(?m)^---$" (.root.Files.Get .file) -1 }}
+{{- $root := .root }}
+{{- $namespace := .namespace }}
+{{- $labels := include "pitcrew.labels" $root | fromYaml }}
+{{- range regexSplit "(?m)^---$" ($root.Files.Get .file) -1 }}
 {{- with fromYaml . }}
-{{- $_ := set .metadata "labels" (merge (dict) $labels (.metadata.labels | default dict)) }}
-{{- if or (eq (default "" .metadata.namespace) "pitcrew") $.namespace }}{{ $_ := set .metadata "namespace" ($.namespace | default $.root.Release.Namespace) }}{{ end }}
+{{- $_ := set .metadata "labels" (merge $labels (.metadata.labels | default dict)) }}
+{{- if eq "pitcrew" (.metadata.namespace | default "") }}{{ $_ := set .metadata "namespace" $root.Release.Namespace }}
+{{- else if $namespace }}{{ $_ := set .metadata "namespace" $namespace }}{{ end }}
 {{- range .subjects }}
-{{- $_ := set . "namespace" (empty .namespace | ternary $.namespace $.root.Release.Namespace) }}
+{{- $_ := set . "namespace" (empty .namespace | ternary $namespace $root.Release.Namespace) }}
 {{- end }}
-{{- $ours := and (eq .kind "Namespace") (eq .metadata.name "pitcrew") }}
-{{- if or (not $ours) $.root.Values.createNamespace }}
-{{- if $ours }}
-{{- $_ := set .metadata "name" $.root.Release.Namespace }}
-{{- if $.root.Values.pools }}{{ $_ := set .metadata.labels "pod-security.kubernetes.io/enforce" "privileged" }}{{ end }}
+{{- $release := and (eq .kind "Namespace") (eq .metadata.name "pitcrew") }}
+{{- if $release }}
+{{- $_ := set .metadata "name" $root.Release.Namespace }}
+{{- if $root.Values.pools }}{{ $_ := set .metadata.labels "pod-security.kubernetes.io/enforce" "privileged" }}{{ end }}
 {{- end }}
+{{- if or (not $release) $root.Values.createNamespace }}
 ---
 {{ toYaml . }}
 {{- end }}

@@ -1,0 +1,240 @@
+package chart_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+// existing is where the manifests for a Node Problem Detector lie that runs already.
+const existing = "../existing-npd"
+
+// guard runs a plugin by a shell that is always there: NPD does not start while the path of a rule does not exist. The plugin takes
+// the shell's place, so that it is NPD's own child.
+const guard = `[ -x "$0" ] || { echo "unknown: $0 is not installed yet"; exit 2; }; exec "$0" "$@"`
+
+// What is added to an existing NPD is what a pool of our own has: monitors, mounts, and what keeps it alive.
+func TestGeneratedExistingNPD(t *testing.T) {
+	objects := mustRender(t, "pools: [{name: existing, preset: nvidia, checks: {HCAPortDown: {}}}]")
+	ds := find[appsv1.DaemonSet](t, objects, "DaemonSet", "pitcrew-npd-existing")
+	monitors := find[corev1.ConfigMap](t, objects, "ConfigMap", "pitcrew-npd-existing").Data
+	pod := ds.Spec.Template.Spec
+	var volumes, mounts []any
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			v.Name = "pitcrew-" + v.Name
+			volumes = append(volumes, v)
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.Name != "monitors" {
+			m.Name = "pitcrew-" + m.Name
+			mounts = append(mounts, m)
+		}
+	}
+	write := func(file string, value any) {
+		t.Helper()
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written(t, filepath.Join(existing, file), append([]byte("# Made from the chart's pool with the preset nvidia by `make generate`.\n"), text...))
+	}
+	type object = map[string]any
+	type list = []any
+
+	write("monitors.yaml", object{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": object{"name": "pitcrew-monitors", "namespace": "kube-system", "labels": object{"app.kubernetes.io/part-of": "pitcrew"}},
+		"data":     monitors,
+	})
+	image := strings.Replace(pod.Containers[0].Image, "/npd-plugins:", "/plugins:", 1)
+	if installer, err := os.ReadFile(filepath.Join(existing, "installer.yaml")); err != nil || !strings.Contains(string(installer), "image: "+image+"\n") {
+		t.Errorf("installer.yaml (%v) does not install %s", err, image)
+	}
+	plugins := func(path string, readOnly bool) object {
+		return object{"name": "pitcrew-plugins", "mountPath": path, "readOnly": readOnly}
+	}
+	write("patch.yaml", object{
+		"apiVersion": "apps/v1", "kind": "DaemonSet",
+		"metadata": object{"name": "node-problem-detector", "namespace": "kube-system"},
+		"spec": object{"template": object{"spec": object{
+			"shareProcessNamespace":         true,
+			"terminationGracePeriodSeconds": 5,
+			// It starts after they are all there.
+			"initContainers": list{object{
+				"name": "pitcrew-plugins", "image": image, "args": list{"/target"}, "volumeMounts": list{plugins("/target", false)},
+			}},
+			"containers": list{object{
+				"name":      "node-problem-detector",
+				"resources": object{"limits": object{"cpu": nil, "memory": pod.Containers[0].Resources.Limits.Memory()}},
+				"volumeMounts": append(slices.Clone(mounts), plugins("/opt/pitcrew", true),
+					object{"name": "pitcrew-monitors", "mountPath": "/etc/pitcrew/monitors", "readOnly": true}),
+			}},
+			"volumes": append(slices.Clone(volumes), object{"name": "pitcrew-plugins", "emptyDir": object{}},
+				object{"name": "pitcrew-monitors", "configMap": object{"name": "pitcrew-monitors"}}),
+		}}},
+	})
+	args := list{}
+	for _, arg := range pod.Containers[0].Args[:2] {
+		args = append(args, object{"op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": arg})
+	}
+	write("command.yaml", args)
+	definitions, paths := object{}, list{}
+	for file, text := range monitors {
+		definitions[file] = guarded(t, text)
+	}
+	for _, file := range slices.Sorted(maps.Keys(monitors)) {
+		paths = append(paths, "/custom-config/"+file)
+	}
+	write("deliveryhero-values.yaml", object{
+		"settings": object{
+			"custom_monitor_definitions": definitions, "custom_plugin_monitors": paths, "heartBeatPeriod": "1m0s",
+		},
+		// The chart cannot share the process namespace of a pod, so the node's first process reaps.
+		"hostPID":     true,
+		"tolerations": pod.Tolerations,
+		"extraVolumes": append(slices.Clone(volumes), object{"name": "pitcrew-plugins",
+			"hostPath": object{"path": "/var/lib/pitcrew", "type": "DirectoryOrCreate"}}),
+		"extraVolumeMounts": append(slices.Clone(mounts), plugins("/opt/pitcrew", true)),
+	})
+}
+
+// guarded makes a monitor run its plugin by [guard].
+func guarded(t *testing.T, monitor string) string {
+	t.Helper()
+	var config map[string]any
+	if err := json.Unmarshal([]byte(monitor), &config); err != nil {
+		t.Fatal(err)
+	}
+	rule := config["rules"].([]any)[0].(map[string]any)
+	rule["args"] = append([]any{"-c", guard, rule["path"]}, rule["args"].([]any)...)
+	rule["path"] = "/bin/sh"
+	text, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text) + "\n"
+}
+
+// Upstream's manifest with our component is taken by the API server, and is what a pool of our own is.
+func TestUpstreamsManifestWithOurComponent(t *testing.T) {
+	c := clustertest.Get(t)
+	upstream, err := components.NodeProblemDetector.ModuleDir(t.Context(), c.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	relative := func(path string) string {
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rel
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, "resources: [%s]\ncomponents: [%s]\n",
+		relative(filepath.Join(upstream, "deployment")), relative(filepath.Join(c.Root, "manifests", "existing-npd"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := kubectl(t, c, "kustomize", dir)
+	objects := decode(t, out)
+	var ds appsv1.DaemonSet
+	for _, o := range objects {
+		if o.GetKind() == "DaemonSet" {
+			ds = find[appsv1.DaemonSet](t, objects, "DaemonSet", o.GetName())
+		}
+	}
+	keepsTheRules(t, ds)
+	pod := ds.Spec.Template.Spec
+	// The last two are ours, as in a pool of our own.
+	pod.Containers[0].Args = pod.Containers[0].Command[len(pod.Containers[0].Command)-2:]
+	ds.Spec.Template.Spec = pod
+	monitorsRun(t, ds, find[corev1.ConfigMap](t, objects, "ConfigMap", "pitcrew-monitors"))
+	file := filepath.Join(dir, "all.yaml")
+	if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", file)
+	kubectl(t, c, "delete", "-f", file)
+	for _, verb := range [][]string{{"apply", "--server-side", "--validate=strict"}, {"delete"}} {
+		kubectl(t, c, append(verb, "--namespace=kube-system", "-f", filepath.Join(existing, "installer.yaml"))...)
+	}
+}
+
+// A Node Problem Detector whose monitors name a plugin that is not there yet goes on, says so, and uses it when it is.
+func TestAMissingPluginIsUnknown(t *testing.T) {
+	c := clustertest.Get(t)
+	if err := c.AddThisMachine(t.Context(), "existing"); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text, err := os.ReadFile(filepath.Join(existing, "deliveryhero-values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values struct {
+		Settings struct {
+			Definitions map[string]string `json:"custom_monitor_definitions"`
+		} `json:"settings"`
+	}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	monitor := strings.NewReplacer("/opt/pitcrew/bin/", dir+"/", "/host/proc", "/proc", `"invoke_interval": "30s"`, `"invoke_interval": "1s"`).
+		Replace(values.Settings.Definitions["MountReadOnly.json"])
+	file := filepath.Join(dir, "MountReadOnly.json")
+	if err := os.WriteFile(file, []byte(monitor), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	npd, err := c.StartNPD(t.Context(), cluster.NPD{Node: "existing", Monitors: []cluster.Monitor{{File: file}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer npd.Stop(5 * time.Second)
+	message := func() string {
+		var node corev1.Node
+		if err := c.Client.Get(t.Context(), client.ObjectKey{Name: "existing"}, &node); err != nil {
+			return err.Error()
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == "MountReadOnly" {
+				return fmt.Sprintf("%s %s", condition.Status, condition.Message)
+			}
+		}
+		return "no condition"
+	}
+	missing := "Unknown unknown: " + dir + "/mounts is not installed yet"
+	clustertest.Until(t, time.Minute, "the plugin is missing", func() error {
+		if got := message(); got != missing {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	if err := components.BuildOurs(t.Context(), c.Root, "./plugins/mounts"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(c.Root, "bin", "mounts"), filepath.Join(dir, "mounts")); err != nil {
+		t.Fatal(err)
+	}
+	clustertest.Until(t, time.Minute, "the plugin is there", func() error {
+		if got := message(); got == missing {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+}
