@@ -338,6 +338,9 @@ func (d *decider) updateCauses() {
 		}
 		switch p, stands := d.standing[c.Condition]; {
 		case stands:
+			if d.record.Phase == Suspect && !c.HealthySince.IsZero() {
+				c.FirstSeen, c.Due = d.now, d.returned(p)
+			}
 			// What only observes must not keep a quarantine that another rule has made.
 			if d.record.Phase != Quarantined || !p.rule.Observe {
 				c.see(p, d.Node.Status.NodeInfo.BootID)
@@ -346,12 +349,15 @@ func (d *decider) updateCauses() {
 		case d.healthy(c):
 			if c.HealthySince.IsZero() {
 				c.HealthySince = d.now
+				d.dipped(c)
 				if c.Repair == conditions.ResetGPU {
 					d.mended(c)
 				}
 			}
 		default:
-			c.HealthySince = time.Time{}
+			if d.record.Phase != Suspect { // a suspect's cause is healthy only in memory of its dips
+				c.HealthySince = time.Time{}
+			}
 			d.wake(d.now.Add(recheck))
 		}
 	}
@@ -404,9 +410,14 @@ func clip(message string) string {
 
 // healthy tells whether the cause's condition says, believably, that the problem is gone.
 func (d *decider) healthy(c *Cause) bool {
-	rule, ok := d.policy.Rule(c.Rule)
+	rule, ok := d.ruleOf(c)
 	i := slices.IndexFunc(d.Node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
-	if !ok || i < 0 {
+	if i < 0 {
+		// A monitor that was removed never says that its fault is gone. That ends no quarantine, but a person's release must not
+		// wait for it.
+		return d.record.Holds
+	}
+	if !ok {
 		return false
 	}
 	condition := d.Node.Status.Conditions[i]
@@ -417,9 +428,21 @@ func (d *decider) healthy(c *Cause) bool {
 	return true
 }
 
+// ruleOf is the rule of a cause or, if the policy has renamed it, the first one for the condition.
+func (d *decider) ruleOf(c *Cause) (policy.Rule, bool) {
+	if rule, ok := d.policy.Rule(c.Rule); ok {
+		return rule, true
+	}
+	i := slices.IndexFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Condition == c.Condition && !r.AlertOnly })
+	if i < 0 {
+		return policy.Rule{}, false
+	}
+	return d.policy.Rules[i], true
+}
+
 // cleared tells whether the cause has been healthy for as long as its rule wants.
 func (d *decider) cleared(c Cause) bool {
-	rule, ok := d.policy.Rule(c.Rule)
+	rule, ok := d.ruleOf(&c)
 	if !ok || c.HealthySince.IsZero() {
 		return false
 	}
@@ -432,7 +455,7 @@ func (d *decider) cleared(c Cause) bool {
 func (d *decider) suspect() {
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
 		p, stands := d.standing[c.Condition]
-		return stands && !actionable(p) || !c.HealthySince.IsZero()
+		return stands && !actionable(p) || !c.HealthySince.IsZero() && d.dips(c) == 0
 	})
 	if len(d.record.Causes) == 0 {
 		d.forget()
@@ -449,12 +472,14 @@ func (d *decider) suspect() {
 	if d.Blocked = d.heldBack(worst); d.Blocked != nil {
 		return
 	}
-	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !enforced(d.standing[c.Condition]) })
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
+		return !enforced(d.standing[c.Condition]) || !c.HealthySince.IsZero()
+	})
 	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
 	d.taint(worst)
 	only := ""
 	if d.record.Sticky = d.flapped(worst); d.record.Sticky {
-		only = fmt.Sprintf("; quarantined %d times within %s, so only a person releases it", worst.rule.Flaps.Max, worst.rule.Flaps.Window)
+		only = fmt.Sprintf("; it came and went %d times within %s, so only a person releases the node", worst.rule.Flaps.Max, worst.rule.Flaps.Window)
 	}
 	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s", describe(worst), d.record.Taint, only)
 }
@@ -464,23 +489,6 @@ func andJobs(r policy.Rule) string {
 		return " and its jobs restarted"
 	}
 	return ""
-}
-
-// flapped tells whether this quarantine is one too many. A person's release starts the count again.
-func (d *decider) flapped(p problem) bool {
-	if p.rule.Flaps.Max == 0 {
-		return false
-	}
-	count := 1
-	for _, q := range d.record.Last {
-		if q.ReleasedBy == ByPerson {
-			break
-		}
-		if q.blames(p.condition.Type) && d.now.Sub(q.QuarantinedAt) < p.rule.Flaps.Window {
-			count++
-		}
-	}
-	return count >= p.rule.Flaps.Max
 }
 
 // forget drops the suspicion. What was closed before it is the current quarantine again.
@@ -501,7 +509,7 @@ func (d *decider) worstDue(wanted func(problem) bool) (problem, bool) {
 		if !stands || !wanted(p) {
 			continue
 		}
-		if due := c.FirstSeen.Add(p.rule.For); !c.Due && d.now.Before(due) {
+		if due := c.FirstSeen.Add(p.rule.For); !c.Due && d.now.Before(due) && !d.flapped(p) {
 			d.wake(due)
 			continue
 		}
@@ -526,7 +534,7 @@ func strength(class conditions.Repair, rule policy.Rule) int {
 func (d *decider) quarantined() {
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
 	for _, c := range d.record.Causes {
-		if _, ok := d.policy.Rule(c.Rule); !ok && c.Rule != policy.ByHand {
+		if _, ok := d.ruleOf(&c); !ok && c.Rule != policy.ByHand {
 			d.Blocked = &Blocked{c.Rule, BlockedByPolicy, fmt.Sprintf(
 				"the policy has no rule %s any more, so nothing says when %s has cleared; remove taint %s twice to release the node",
 				c.Rule, c.Condition, d.record.Taint)}
@@ -569,6 +577,8 @@ func (d *decider) releasable() bool {
 func (d *decider) restore() bool {
 	if rule, _ := d.policy.Rule(d.record.Taint.Rule); d.record.Taint.Restored || rule.Observe {
 		d.release(ByPerson)
+		d.record.Holds = true
+		d.updateCauses()
 		d.heldByPerson()
 		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released until %s has cleared",
 			d.record.Taint, d.causes())
@@ -604,7 +614,9 @@ func (d *decider) upgrade() {
 func (d *decider) heldByPerson() {
 	holds := false
 	for _, c := range d.record.Causes {
-		holds = c.Rule != policy.ByHand && !d.cleared(c) || holds
+		// What no rule asks about any more quarantines nobody.
+		_, asked := d.ruleOf(&c)
+		holds = asked && !d.cleared(c) || holds
 	}
 	d.record.Holds = holds
 	if !holds {

@@ -196,6 +196,25 @@ func flaps(n int) step {
 	}
 }
 
+// dips has a port fail for half a minute, n times.
+func dips(n int) step {
+	return func(w *world) {
+		for range n {
+			for _, s := range []step{flapping, decide, passes(30 * time.Second), says("PortFlapping", "False", ""), decide, passes(time.Minute)} {
+				s(w)
+			}
+		}
+	}
+}
+
+func renamed(w *world) {
+	for i := range w.policy.Rules {
+		w.policy.Rules[i].Name += "-new"
+	}
+}
+
+func noConditions(w *world) { w.node.Status.Conditions = nil }
+
 // beats is a heartbeat of every condition.
 func beats(w *world) {
 	for i := range w.node.Status.Conditions {
@@ -389,7 +408,7 @@ func TestDecide(t *testing.T) {
 			starves(25 * time.Minute), beats, starves(5 * time.Minute)},
 			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect",
 				Said: "NodeQuarantined blocked:stale"}},
-		"a missing condition never releases": {[]step{gpu(ecc), decide, func(w *world) { w.node.Status.Conditions = nil }, decide, lasts(time.Hour)},
+		"a missing condition never releases": {[]step{gpu(ecc), decide, noConditions, decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"positive polarity: True releases": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute),
 			says("AcceleratorReady", "True", ""), decide, lasts(2 * time.Minute)}, released},
@@ -420,11 +439,7 @@ func TestDecide(t *testing.T) {
 			decide, lasts(10 * time.Minute)}, released},
 		"a rule that is gone never releases, and it is said": {[]step{gpu(ecc), decide, func(w *world) { w.policy.Rules = nil }, gpuFine, decide},
 			quarantined.but(func(o *outcome) { o.Repair, o.Restart, o.Said = "ResetGPU", false, "NodeQuarantined blocked:rule-gone" })},
-		"a renamed rule takes over while the fault stands": {[]step{gpu(ecc), decide, func(w *world) {
-			for i := range w.policy.Rules {
-				w.policy.Rules[i].Name += "-new"
-			}
-		}, decide, gpuFine, decide, lasts(10 * time.Minute)}, released.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},
+		"a renamed rule takes over while the fault stands": {[]step{gpu(ecc), decide, renamed, decide, gpuFine, decide, lasts(10 * time.Minute)}, released.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},
 		"a class that became alertOnly does not release": {[]step{gpu(ecc), decide, gpu(inspect), decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"a new fault after a release is a new quarantine": {[]step{gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide},
@@ -547,6 +562,35 @@ func TestDecide(t *testing.T) {
 			says("PortFlapping", "False", ""), decide, lasts(11 * time.Minute), flaps(1)},
 			outcome{Phase: Released, By: ByPitcrew, Status: "healthy",
 				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined TaintRestored ReleaseByHand NodeQuarantined NodeReleased"}},
+
+		"dips shorter than for count, too": {[]step{dips(2), flapping, decide},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+		"and then it stays": {[]step{dips(2), flapping, decide, passes(time.Minute), says("PortFlapping", "False", ""), decide, lasts(24 * time.Hour)},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+		"in between the node is healthy":     {[]step{dips(1)}, outcome{Phase: Suspect, Status: "healthy"}},
+		"when it is back it waits as before": {[]step{dips(1), flapping, decide, passes(59 * time.Second), decide}, outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect", Requeue: time.Second}},
+		"a day later the dips are forgotten": {[]step{dips(2), lasts(24 * time.Hour)}, untouched},
+		"dips and quarantines count together": {[]step{dips(1), lasts(time.Hour), flaps(1), lasts(time.Hour), flapping, decide},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
+		"Unknown is no dip": {[]step{dips(1), says("PortFlapping", "Unknown", ""), decide, says("PortFlapping", "False", ""), decide,
+			says("PortFlapping", "Unknown", ""), decide, says("PortFlapping", "False", ""), decide, flapping, decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect"}},
+		"what the budget held back is a dip": {[]step{others(1), flapping, decide, lasts(2 * time.Minute), says("PortFlapping", "False", ""), decide,
+			others(0), passes(time.Minute), dips(1), flapping, decide},
+			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "blocked:budget NodeQuarantined"}},
+		"another fault makes its own quarantine": {[]step{dips(2), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)}, released},
+
+		// A person's word ends when nobody can speak against it any more.
+		"a release by hand does not hold for a rule that is gone": {[]step{gpu(ecc), decide, pardoned, decide, func(w *world) {
+			w.policy.Rules = slices.DeleteFunc(w.policy.Rules, func(r policy.Rule) bool { return r.Condition == "GPUXidError" })
+		}, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"it holds for one that is renamed":  {[]step{gpu(ecc), decide, pardoned, renamed, decide, lasts(time.Hour)}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"until the fault has cleared by it": {[]step{gpu(ecc), decide, pardoned, gpuFine, renamed, decide, lasts(10 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"it holds for clearAfter when the condition is gone": {[]step{gpu(ecc), decide, pardoned, noConditions, decide, passes(10*time.Minute - time.Second), decide},
+			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined", Requeue: time.Second}},
+		"and no longer than that": {[]step{gpu(ecc), decide, pardoned, noConditions, decide, passes(10 * time.Minute), decide},
+			outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"a renamed rule releases a node that is healthy": {[]step{gpu(ecc), decide, gpuFine, renamed, decide, lasts(10 * time.Minute)}, released},
 
 		// The record.
 		"a record that does not parse is left alone, and it is said": {[]step{func(w *world) {
@@ -687,7 +731,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}
 	events := []step{
 		gpu(lost), gpu(ecc), gpu(drain), gpu(inspect), gpu(replace), gpu("Reboot"), gpuFine, says("GPUXidError", "Unknown", ""),
-		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), says("AcceleratorReady", "False", "x"), says("AcceleratorReady", "True", ""), watched, says("WatchedFailing", "False", ""), flaps(1),
+		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), says("AcceleratorReady", "False", "x"), says("AcceleratorReady", "True", ""), watched, says("WatchedFailing", "False", ""), flaps(1), dips(1), flapping, says("PortFlapping", "False", ""), pardonedIfQuarantined,
 		says("Ready", "True", ""), says("Ready", "Unknown", ""), beats, reboots, others(0), others(1), pauses("x"), pauses(""),
 		lasts(time.Second), lasts(time.Minute), lasts(10 * time.Minute), passes(12 * time.Minute),
 		func(w *world) { w.node.Spec.Taints = []corev1.Taint{foreign} },
@@ -695,7 +739,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 		func(w *world) { w.node.Status.Conditions = nil },
 		func(w *world) { w.node.UID += "+" },
 	}
-	quarantines := 0
+	quarantines, held := 0, 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		w := newWorld(t)
@@ -712,6 +756,12 @@ func TestDecideOnRandomWalks(t *testing.T) {
 			}
 			if w.last.RestartJobs && (w.record().Phase != Quarantined || !hasTaint(w.node.Spec.Taints, w.record().Taint)) {
 				t.Fatalf("seed %d: jobs are restarted while the node is not tainted", seed)
+			}
+			if r := w.record(); r != nil && r.Holds {
+				held++
+				if len(w.last.Events) > 0 && w.last.Events[0].Reason != ReleaseByHand || hasTaint(w.node.Spec.Taints, r.Taint) {
+					t.Fatalf("seed %d: a person's release was passed over: %+v", seed, w.last.Events)
+				}
 			}
 			for _, e := range w.last.Events {
 				if e.Reason != NodeQuarantined {
@@ -731,7 +781,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 			}
 		}
 	}
-	if quarantines < 100 {
-		t.Errorf("only %d quarantines: the walks prove little", quarantines)
+	if quarantines < 100 || held < 100 {
+		t.Errorf("only %d quarantines, %d decisions under a person's release: the walks prove little", quarantines, held)
 	}
 }

@@ -19,7 +19,7 @@ type Peer struct {
 	Rule string
 	// Began are the quarantines that its record remembers.
 	Began []Began
-	// Waits is set while a due cause is held back.
+	// Waits is set while a due cause is held back that is not only observed.
 	Waits bool
 	// Turned says since when each condition that a rule matches has been as it is.
 	Turned map[corev1.NodeConditionType]time.Time
@@ -57,7 +57,10 @@ func peerOf(p *policy.Policy, n *corev1.Node) Peer {
 	case record.Phase == Quarantined:
 		peer.Out, peer.Rule = true, record.Taint.Rule
 	case record.Phase == Suspect:
-		peer.Waits = slices.ContainsFunc(record.Causes, func(c Cause) bool { return c.Due })
+		peer.Waits = slices.ContainsFunc(record.Causes, func(c Cause) bool {
+			rule, ok := p.Rule(c.Rule)
+			return c.Due && ok && !rule.Observe
+		})
 	}
 	for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
 		if q.Taint != nil {
@@ -206,7 +209,10 @@ func (d *decider) broken() string {
 // closeBreaker closes a breaker that has cooled down once no node waits for it.
 func (d *decider) closeBreaker() {
 	b := d.policy.Breaker
-	if d.Breaker == nil || b == nil || d.now.Before(d.Breaker.OpenedAt.Add(b.CoolDown)) || d.Blocked != nil {
+	if d.Breaker == nil || b == nil || d.now.Before(d.Breaker.OpenedAt.Add(b.CoolDown)) {
+		return
+	}
+	if d.Blocked != nil && slices.Contains([]string{BlockedByBudget, BlockedByBreaker, BlockedBySuspicion}, d.Blocked.Reason) {
 		return
 	}
 	began, _ := d.began(b.Window)

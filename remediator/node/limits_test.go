@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,27 @@ func TestTheBreaker(t *testing.T) {
 	// The last one got through; its neighbours of the last ten minutes are no more than the breaker allows.
 	f.each(beats)
 	want("-qq-----qqqq", false)
+}
+
+func TestTheBreakerDoesNotWaitForWhatIsOnlyObserved(t *testing.T) {
+	f := newFleet(t, 3, "budget: {maxPercent: 100}\nbreaker: {maxNodes: 1, window: 1m, coolDown: 5m, pace: 1m}", "")
+	gpu(ecc)(f.worlds[0])
+	f.decide(0)
+	gpu(ecc)(f.worlds[1])
+	f.decide(1)
+	if f.phases() != "qs-" || f.broken == nil {
+		t.Fatalf("nodes are %s, breaker %v", f.phases(), f.broken)
+	}
+	gpuFine(f.worlds[1])
+	f.decide(1)
+	disk := slices.IndexFunc(f.worlds[2].policy.Rules, func(r policy.Rule) bool { return r.Name == "disk" })
+	f.worlds[2].policy.Rules[disk].Observe = true
+	says("DiskFailing", "True", "x")(f.worlds[2])
+	f.decide(2)
+	f.each(passes(5*time.Minute), beats)
+	if f.phases() != "qss" && f.phases() != "q-s" || f.broken != nil {
+		t.Errorf("nodes are %s, breaker %v", f.phases(), f.broken)
+	}
 }
 
 func TestFaultsThatComeTogetherAreTheDetectors(t *testing.T) {

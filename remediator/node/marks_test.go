@@ -131,7 +131,7 @@ func TestMarksOfOthersOnRandomWalks(t *testing.T) {
 }
 
 func pardonedIfQuarantined(w *world) {
-	if r := w.record(); r != nil && r.Phase == Quarantined {
+	if r := w.record(); r != nil && r.Phase == Quarantined && r.NodeUID == w.node.UID {
 		pardoned(w)
 	}
 }

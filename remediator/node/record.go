@@ -97,6 +97,9 @@ type Cause struct {
 	Due bool `json:"due,omitempty"`
 	// BootID is the boot in which the fault was last seen.
 	BootID string `json:"bootID"`
+	// Dips are the times at which the fault went before it quarantined the node, as far as its rule's flaps count them. A
+	// suspect's cause that is healthy is remembered for them alone.
+	Dips []time.Time `json:"dips,omitempty"`
 	// Mended is set once the repair that the class wants was done and counted.
 	Mended bool `json:"mended,omitempty"`
 	// HealthySince is since when the condition has been healthy and fresh; zero: it is not.
@@ -141,6 +144,8 @@ func (r *Record) Labels() (status, repair string) {
 		return "healthy", ""
 	case r.Phase == Quarantined:
 		return "quarantined", r.worst().String()
+	case r.past():
+		return "healthy", ""
 	}
 	return "suspect", r.worst().String()
 }
@@ -148,6 +153,11 @@ func (r *Record) Labels() (status, repair string) {
 // blames tells whether the condition is a cause.
 func (q *Quarantine) blames(t corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Condition == t })
+}
+
+// past tells whether all that is left of a suspicion is the memory of dips.
+func (q *Quarantine) past() bool {
+	return q.Phase == Suspect && !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.HealthySince.IsZero() })
 }
 
 // closed tells whether the current quarantine is history.
