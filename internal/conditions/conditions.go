@@ -59,6 +59,8 @@ const (
 	// AnnotationPreflightPod and AnnotationPreflightPodUID are the pod that reports.
 	AnnotationPreflightPod    = Domain + "/preflight-pod"
 	AnnotationPreflightPodUID = Domain + "/preflight-pod-uid"
+	// AnnotationPreflightVerdict says what was decided, in words. It is never read.
+	AnnotationPreflightVerdict = Domain + "/preflight-verdict"
 )
 
 // PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.

@@ -45,6 +45,14 @@ func (c *Controller) judge(ctx context.Context, namespace string, r run) error {
 	if c.Now().Sub(from.decided) >= c.TTL {
 		return nil
 	}
+	about := notes(v)
+	for i, f := range r.filings {
+		words := about[f.report.Node]
+		if i == 0 {
+			words = append(words, summary(v, r))
+		}
+		c.annotate(ctx, namespace, f, strings.Join(words, "; "))
+	}
 	for _, node := range v.Failed {
 		if err := c.write(ctx, node, func(n *corev1.Node) (corev1.NodeCondition, bool) {
 			return failedCondition(n, r.failedChecks(node), from)
@@ -154,6 +162,43 @@ func (c *Controller) write(ctx context.Context, node string, change func(*corev1
 	}
 	c.Events.Eventf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: n.UID}}, nil, severity, Verdict, "Judge", "%s", message)
 	return nil
+}
+
+// annotate writes on a report what was decided about it, for people. Nothing depends on it, so a failure is only logged.
+func (c *Controller) annotate(ctx context.Context, namespace string, f filing, text string) {
+	if c.DryRun || c.written[f.uid] == text {
+		return
+	}
+	c.written[f.uid] = text
+	value := &text
+	if text == "" {
+		value = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": f.uid, "annotations": map[string]any{conditions.AnnotationPreflightVerdict: value},
+	}})
+	if err == nil {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: f.name}}
+		err = c.nodes.Patch(ctx, cm, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
+	}
+	if client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Write the verdict on a report", "configMap", f.name)
+	}
+}
+
+// notes say what was decided about each node, for those that are not well.
+func notes(v verdict.Verdict) map[string][]string {
+	about := map[string][]string{}
+	for _, s := range v.Slow {
+		about[s.Node] = append(about[s.Node], fmt.Sprintf("slow: p %.3f, drop %.2f, seen by %d partners", s.P, s.Drop, s.Partners))
+	}
+	for _, node := range v.Failed {
+		about[node] = append(about[node], "failed: a local check")
+	}
+	for _, pair := range v.Retest {
+		about[pair[0]] = append(about[pair[0]], "retest with "+pair[1])
+	}
+	return about
 }
 
 // result is the metric's label.

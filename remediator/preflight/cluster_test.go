@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -205,6 +206,20 @@ func (s site) node(name string) *corev1.Node {
 	return n
 }
 
+// verdicts are the annotations on a run's reports, by node.
+func (s site) verdicts(run string) map[string]string {
+	s.Helper()
+	var list corev1.ConfigMapList
+	s.must(s.Client.List(s.Context(), &list, client.InNamespace(s.namespace), client.MatchingLabels{conditions.LabelPreflightRun: run}))
+	verdicts := map[string]string{}
+	for _, cm := range list.Items {
+		if v := cm.Annotations[conditions.AnnotationPreflightVerdict]; v != "" {
+			verdicts[cm.Annotations[conditions.AnnotationPreflightNode]] = v
+		}
+	}
+	return verdicts
+}
+
 // hears waits for an Event in the site's namespace.
 func (s site) hears(reason string, words ...string) {
 	s.Helper()
@@ -248,6 +263,20 @@ func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 		}
 		return fmt.Errorf("taints %v", s.node(slow).Spec.Taints)
 	})
+	// The verdict stands on the reports too: about the run on the first one, about a node on its own.
+	s.until("the verdicts stand on the reports", func() error {
+		got := s.verdicts("first")
+		for rank, want := range map[int]string{17: "slow: p 1.000, drop 0.50, seen by 5 partners", 40: "failed: a local check"} {
+			if node := s.pods[rank].Spec.NodeName; !strings.HasPrefix(got[node], want) {
+				return fmt.Errorf("on the report of %s: %q, want %q", node, got[node], want)
+			}
+		}
+		// One of the three is the first report, which may be that of a node of the other two.
+		if about := slices.Collect(maps.Values(got)); len(about) > 3 || !slices.ContainsFunc(about, func(v string) bool { return strings.Contains(v, "64 of 64 reported") }) {
+			return fmt.Errorf("annotations %q", about)
+		}
+		return nil
+	})
 	for i, pod := range s.pods {
 		for _, v := range conditions.Verdicts {
 			if c, stands := condition(s.node(pod.Spec.NodeName), v.Type); stands && i != 17 && i != 40 {
@@ -290,7 +319,14 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 	s.file(reports[:7])
 
 	s.hears(Refused, "NaN")
-	s.hears(Refused, "workload_size 12, but the run has 8")
+	s.hears(Refused, "report of pod "+s.pods[6].Name+" in run r refused: workload_size 12, but the run has 8")
+	s.until("the refusals stand on the reports", func() error {
+		got := s.verdicts("r")
+		if six, seven := got[s.pods[6].Spec.NodeName], got[pod.Spec.NodeName]; !strings.HasPrefix(six, "refused: workload_size 12") || !strings.HasPrefix(seven, "refused: ") {
+			return fmt.Errorf("annotations %q", got)
+		}
+		return nil
+	})
 	// The run ends by timeout, with a verdict from what arrived. An admin's run confirms it at once.
 	found := s.says(s.pods[2].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue)
 	if !strings.HasPrefix(found.Message, "Inspect node: confirmed slow by run refused/r") {
@@ -338,8 +374,42 @@ func TestAReportComesFromTheNodeThatItNames(t *testing.T) {
 			t.Errorf("an update of %s was admitted", name)
 		}
 	}
+	// The remediator may write what it decided, and nothing else; the reporter may not.
+	const verdict = `{"metadata":{"annotations":{"pitcrew.dev/preflight-verdict":"slow"}}}`
+	patch := func(c client.Client, name, patch string) error {
+		target := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+		return c.Patch(s.Context(), target, client.RawPatch(types.MergePatchType, []byte(patch)))
+	}
 	free := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "no-report"}}
 	s.must(s.Client.Create(t.Context(), free))
+	s.must(s.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reporter-patches, namespace: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+subjects: [{kind: ServiceAccount, name: pitcrew-preflight, namespace: %[1]s}]
+`, s.namespace)))
+	s.until("the reporter may edit ConfigMaps", func() error { return patch(reporter, free.Name, `{"data":{"a":"b"}}`) })
+	if _, err := s.Kubectl(t.Context(), "apply", "-f", s.Root+"/manifests/remediator/rbac.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := s.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
+	s.must(err)
+	remediator, err := client.New(config, client.Options{Scheme: s.Client.Scheme(), Mapper: s.Client.RESTMapper()})
+	s.must(err)
+	for what, refused := range map[string]error{
+		"the reporter's verdict":               patch(reporter, own.Name, verdict),
+		"a label by the remediator":            patch(remediator, own.Name, `{"metadata":{"labels":{"a":"b"}}}`),
+		"another annotation by the remediator": patch(remediator, own.Name, `{"metadata":{"annotations":{"pitcrew.dev/preflight-node":"x"}}}`),
+		"a lost annotation":                    patch(remediator, own.Name, `{"metadata":{"annotations":{"pitcrew.dev/preflight-pod":null}}}`),
+		"no owner":                             patch(remediator, own.Name, `{"metadata":{"ownerReferences":null}}`),
+		"another ConfigMap by the remediator":  patch(remediator, free.Name, verdict),
+	} {
+		if !apierrors.IsForbidden(refused) && !apierrors.IsInvalid(refused) {
+			t.Errorf("%s: %v", what, refused)
+		}
+	}
+	s.must(patch(remediator, own.Name, verdict))
 }
 
 func TestNPDPatchesItsOwnNodeOnly(t *testing.T) {

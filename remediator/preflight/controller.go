@@ -7,7 +7,10 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -27,6 +31,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
 
 // Reasons of Events; they are part of the contract with users.
@@ -70,9 +76,31 @@ type Controller struct {
 	judged  *prometheus.CounterVec
 	// began is the first look of this process.
 	began time.Time
-	// known and told decide nothing: they spare requests and repeated Events.
-	known map[types.NamespacedName]map[types.UID]look
-	told  map[types.UID]string
+	// known, told and written decide nothing: they spare requests and repeated Events.
+	known   map[types.NamespacedName]map[types.UID]look
+	told    map[types.UID]string
+	written map[types.UID]string
+	// limits of each namespace.
+	limits map[string]limits
+}
+
+// limits keep a flood of reports in one namespace from holding up the others, and from becoming one of Events.
+type limits struct{ looks, words flowcontrol.RateLimiter }
+
+const (
+	// A look asks the API server about a pod and its job: the largest run takes a minute, and a flood half of the time.
+	looksPerSecond, looksAtOnce = 150, 500
+	// A refusal that is not said for this limit is said when the run is looked at again.
+	wordsPerSecond, wordsAtOnce = 0.5, 50
+)
+
+func (c *Controller) limitsOf(namespace string) limits {
+	l, ok := c.limits[namespace]
+	if !ok {
+		l = limits{flowcontrol.NewTokenBucketRateLimiter(looksPerSecond, looksAtOnce), flowcontrol.NewTokenBucketRateLimiter(wordsPerSecond, wordsAtOnce)}
+		c.limits[namespace] = l
+	}
+	return l
 }
 
 // SetupWithManager registers the controller, its metrics and its own cache of ConfigMaps, which holds nothing but
@@ -92,7 +120,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		Mapper:                      mgr.GetRESTMapper(),
 		HTTPClient:                  mgr.GetHTTPClient(),
 		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: namespaces, Transform: cache.TransformStripManagedFields()}},
+		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: namespaces, Transform: slim}},
 	})
 	if err != nil {
 		return fmt.Errorf("make the cache of preflight reports: %w", err)
@@ -112,8 +140,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			Name: "pitcrew_preflight_runs_total",
 			Help: "Preflight runs judged, by what came of them: clean, slow, failed, fabric or undecided.",
 		}, []string{"result"}),
-		known: map[types.NamespacedName]map[types.UID]look{},
-		told:  map[types.UID]string{},
+		known:   map[types.NamespacedName]map[types.UID]look{},
+		told:    map[types.UID]string{},
+		written: map[types.UID]string{},
+		limits:  map[string]limits{},
 	}
 	slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pitcrew_slow_nodes", Help: "Nodes whose condition SlowNode is True.",
@@ -128,7 +158,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		WatchesRawSource(source.Kind(reports, &corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, cm *corev1.ConfigMap) []reconcile.Request {
 				return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}}}
-			}))).
+			}),
+			// A report never changes, but for what we write on it.
+			predicate.TypedFuncs[*corev1.ConfigMap]{UpdateFunc: func(event.TypedUpdateEvent[*corev1.ConfigMap]) bool { return false }})).
 		// A node that was deleted and came back has lost its conditions.
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.runsWith), builder.WithPredicates(predicate.Funcs{
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
@@ -139,6 +171,23 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		return fmt.Errorf("add the controller of preflight reports: %w", err)
 	}
 	return c.setupExpiry(mgr)
+}
+
+// slim keeps of a ConfigMap what a report may have: whoever may create some cannot fill the memory with large ones.
+func slim(object any) (any, error) {
+	cm, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		return object, nil
+	}
+	cm.ManagedFields = nil
+	maps.DeleteFunc(cm.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, conditions.Domain+"/") })
+	text := cm.Data[carrier.Key]
+	if len(cm.Data) != 1 || len(cm.BinaryData) > 0 || text == "" {
+		cm.Data, cm.BinaryData = nil, nil // no report
+	} else if len(text) > verdict.MaxReport {
+		cm.Data[carrier.Key] = strings.Clone(text[:verdict.MaxReport+1])
+	}
+	return cm, nil
 }
 
 func runOf(object client.Object) []string {
@@ -156,6 +205,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("list the reports of run %s: %w", req, err)
 	}
 	filings, over, err := c.look(ctx, req.NamespacedName, list.Items)
+	if errors.Is(err, errTooMany) {
+		return ctrl.Result{RequeueAfter: time.Second}, nil // others first
+	}
 	if err != nil || len(filings) == 0 {
 		return ctrl.Result{}, err
 	}

@@ -3,6 +3,7 @@ package preflight
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,9 @@ type look struct {
 	orphan bool
 }
 
+// errTooMany ends a look for the moment: the namespace has had its share.
+var errTooMany = errors.New("too many new reports")
+
 // look returns the reports that count. over tells that pods of the run are gone that we never saw.
 func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []corev1.ConfigMap) (filings []filing, over bool, err error) {
 	// The oldest ones: a flood of later ones cannot displace them.
@@ -42,7 +46,10 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []
 			f, _ := readFiling(cm)
 			c.refuse(ctx, key.Namespace, f, fmt.Sprintf("the run has %d reports already", maxCandidates))
 		default:
-			if l, err = c.first(ctx, cm); err != nil {
+			if err = errTooMany; c.limitsOf(key.Namespace).looks.TryAccept() {
+				l, err = c.first(ctx, cm)
+			}
+			if err != nil {
 				maps.Copy(seen, known) // the next look goes on from here
 				c.known[key] = seen
 				return nil, false, err
@@ -57,6 +64,7 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []
 	for uid := range known {
 		if _, ok := seen[uid]; !ok {
 			delete(c.told, uid)
+			delete(c.written, uid)
 		}
 	}
 	if c.known[key] = seen; len(seen) == 0 {
@@ -116,11 +124,16 @@ func (c *Controller) refuse(ctx context.Context, namespace string, f filing, why
 	if c.told[f.uid] == why {
 		return
 	}
-	c.told[f.uid] = why
-	ctrl.LoggerFrom(ctx).Info("Refused a preflight report", "configMap", f.name, "why", why)
 	if c.Now().Sub(f.created) > c.Timeout {
+		c.told[f.uid] = why
 		return
 	}
+	if !c.limitsOf(namespace).words.TryAccept() {
+		return
+	}
+	c.told[f.uid] = why
+	ctrl.LoggerFrom(ctx).Info("Refused a preflight report", "configMap", f.name, "pod", f.pod, "why", why)
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: f.name, UID: f.uid}}
-	c.Events.Eventf(cm, nil, corev1.EventTypeWarning, Refused, "Collect", "report refused: %s", why)
+	c.Events.Eventf(cm, nil, corev1.EventTypeWarning, Refused, "Collect", "report of pod %s in run %s refused: %s", f.pod, f.run, why)
+	c.annotate(ctx, namespace, f, "refused: "+why)
 }

@@ -117,7 +117,7 @@ var runID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 // ignored. The batches of a node whose local check failed are not read, as in kcover.
 func ParseReport(data []byte) (Report, error) {
 	if len(data) > MaxReport {
-		return Report{}, fmt.Errorf("%d bytes, at most %d", len(data), MaxReport)
+		return Report{}, fmt.Errorf("more than %d bytes", MaxReport)
 	}
 	var raw rawReport
 	if err := decode(data, &raw); err != nil {
