@@ -52,6 +52,32 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// TestTheValuesOfTheInstallPageRender gives each YAML block of the page to the chart as its values.
+func TestTheValuesOfTheInstallPageRender(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.Build(t.Context(), os.Stderr, root, components.Helm); err != nil {
+		t.Fatal(err)
+	}
+	blocks := values.FindAllStringSubmatch(read(t, "install.md"), -1)
+	if len(blocks) == 0 {
+		t.Fatal("found no values")
+	}
+	for _, block := range blocks {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(file, []byte(block[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), components.Helm.Path(root), "template", "pitcrew", filepath.Join(root, "manifests/chart"),
+			"--namespace", "pitcrew", "--values", file).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "kind: DaemonSet") {
+			t.Errorf("%s\n%v\n%.2000s", block[1], err, out)
+		}
+	}
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -62,6 +88,7 @@ func read(t *testing.T, file string) string {
 }
 
 var (
+	values    = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 	fenced    = regexp.MustCompile("(?ms)^```.*?^```$")
 	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	noAnchor  = regexp.MustCompile("[^a-z0-9 _-]")
