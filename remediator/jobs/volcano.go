@@ -3,6 +3,8 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -67,10 +70,10 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 	return v, nil
 }
 
-// commandRestart sends the Command once. Its name is that of the stop, and a retry that was counted since means that an
-// earlier process sent it and died before it could say so.
-func commandRestart(ctx context.Context, c client.Client, v view, cur *restart, _ []metav1.PartialObjectMetadata) (string, error) {
-	if cur.Sent || v.retries > cur.Retries {
+// commandRestart sends the Command once. A retry that was counted since the stop, or a pod that was deleted since, means
+// that an earlier process sent it and died before it could say so; the pods go before the retry is counted.
+func commandRestart(ctx context.Context, c client.Client, v view, cur *restart, left []metav1.PartialObjectMetadata) (string, error) {
+	if cur.Sent || v.retries > cur.Retries || slices.ContainsFunc(left, cur.deletedSince) {
 		return "", nil
 	}
 	job := metav1.NewControllerRef(v.object, volcanoJobGVK)
@@ -90,4 +93,13 @@ func commandRestart(ctx context.Context, c client.Client, v view, cur *restart, 
 	}
 	cur.Sent = true
 	return "", nil
+}
+
+// deletedSince tells whether a pod's deletion was asked for in or after the second of the stop.
+func (r *restart) deletedSince(pod metav1.PartialObjectMetadata) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+	return !pod.DeletionTimestamp.Add(-grace).Before(r.PhaseSince.Truncate(time.Second))
 }

@@ -1,0 +1,216 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// mortal lets one process of the remediator do a number of writes and then die: nothing that it tries afterwards
+// reaches the API server.
+type mortal struct {
+	mu     sync.Mutex
+	writes int // still to be done
+	// early: it dies when it tries one more, else as soon as it has done the last.
+	early bool
+	dead  chan struct{}
+}
+
+// write does one write if this process may.
+func (m *mortal) write(do func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.writes > 0 {
+		if err := do(); err != nil {
+			return err // a conflict writes nothing
+		}
+		m.writes--
+		if m.early || m.writes > 0 {
+			return nil
+		}
+	}
+	select {
+	case <-m.dead:
+	default:
+		close(m.dead)
+	}
+	return errCrashed
+}
+
+func (m *mortal) funcs() interceptor.Funcs {
+	return interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return m.write(func() error { return c.Patch(ctx, o, p, opts...) })
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return m.write(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return m.write(func() error { return c.Delete(ctx, o, opts...) })
+		},
+		SubResourceCreate: func(ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption) error {
+			return m.write(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
+		},
+	}
+}
+
+// Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
+// operators/ has the same with real operators; here only Job, JobSet, Deployment and StatefulSet have real controllers,
+// the others are played, see [team.play].
+func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	slow := dying(time.Second, 0)
+	job := func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, slow)) }
+	set := func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2, slow)) }
+	common := [][]string{{"stop"}, {"hold"}, {"start"}, {"close"}}
+	tests := map[string]struct {
+		create func(team) gang
+		// early, see [mortal].
+		early bool
+		// writes are those of each process. A stop that takes longer than a millisecond is held, which is one.
+		writes [][]string
+		// fault befalls the job before the sweep.
+		fault func(g gang, pod corev1.Pod)
+		// check looks at the job afterwards, beyond its pods.
+		check func(g gang)
+	}{
+		"Job":                        {create: job, writes: common},
+		"Job, before the next write": {create: job, writes: common, early: true},
+		"JobSet":                     {create: set, writes: common},
+		"JobSet, before the next":    {create: set, writes: common, early: true},
+		"TrainJob":                   {create: team.playTrainJob, writes: common},
+		"PyTorchJob":                 {create: team.playPyTorchJob, writes: common},
+		"JAXJob":                     {create: team.playJAXJob, writes: common},
+		"MPIJob with a dead worker":  {create: team.playMPIJob, writes: [][]string{{"stop"}, {"hold"}, {"delete"}, {"start"}, {"close"}}, fault: gang.fail},
+		"RayCluster":                 {create: team.playRayCluster, writes: common},
+		"RayJob":                     {create: team.playRayJob, writes: common},
+		"a kind of the policy":       {create: team.playGang, writes: common},
+		"Job in Kueue":               {create: team.playKueue, writes: [][]string{{"stop"}, {"Workload"}, {"hold"}, {"start"}, {"Workload"}, {"close"}}},
+		"Volcano, before it says so": {create: team.playVolcano, writes: [][]string{{"stop"}, {"Command"}, {"hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},
+		"Volcano, after it has":      {create: team.playVolcano, writes: [][]string{{"stop"}, {"Command", "sent"}, {"hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},
+		"LeaderWorkerSet":            {create: team.playLeaderWorkerSet, writes: [][]string{{"stop"}, {"delete"}, {"hold"}, {"start"}, {"close"}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 6, nil)
+			cfg := restarterConfig(t, tm.c)
+			g := test.create(tm)
+			rank := g.runs()[0]
+			q := tm.quarantineOf(rank.Spec.NodeName)
+			if test.fault != nil {
+				test.fault(g, g.runs()[1])
+			}
+			process := func(writes interceptor.Funcs) (*Restarter, func()) {
+				return run(t, cfg, writes, func(r *Restarter) {
+					r.StopTimeout = time.Millisecond
+					r.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}})
+				})
+			}
+			deaths := len(test.writes)
+			if test.early {
+				deaths-- // there is no next write to die at after the last
+			}
+			for n := range deaths {
+				m := &mortal{writes: len(test.writes[n]), early: test.early, dead: make(chan struct{})}
+				r, stop := process(m.funcs())
+				// Every process sweeps the quarantines that it finds.
+				if _, err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+					t.Fatal(err)
+				}
+				select {
+				case <-m.dead:
+				case <-time.After(patience):
+					t.Fatalf("process %d did not write: %q; record %+v", n+1, test.writes[n], g.record())
+				}
+				stop()
+			}
+			if rec := g.record(); !test.early && rec.Current != nil {
+				t.Errorf("%d writes have not closed the restart: %+v", deaths, rec.Current)
+			}
+			r, _ := process(interceptor.Funcs{})
+			sweep(t, r, q)
+			if closed := g.closes(); closed.Phase != done || closed.Held == "" && closed.Outcome == "" {
+				t.Errorf("record %+v", closed)
+			}
+			if n := len(g.record().Last); n != 1 {
+				t.Errorf("%d restarts, want 1", n)
+			}
+			g.restartedOnce(q.Node)
+			if test.check != nil {
+				test.check(g)
+			}
+		})
+	}
+}
+
+// An eviction has no second incarnation of the whole.
+func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	tm := newTeam(t, 3, nil)
+	cfg := restarterConfig(t, tm.c)
+	g := tm.createDeployment()
+	before := g.runs()
+	q := tm.quarantineOf(before[0].Spec.NodeName)
+	for n, write := range []string{"stop", "evict", "start", "close"} {
+		m := &mortal{writes: 1, dead: make(chan struct{})}
+		r, stop := run(t, cfg, m.funcs(), nil)
+		if _, err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+			t.Fatal(err)
+		}
+		select {
+		case <-m.dead:
+		case <-time.After(patience):
+			t.Fatalf("process %d did not write: %q; record %+v", n+1, write, g.record())
+		}
+		stop()
+	}
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || rec.Last[0].Phase != done {
+		t.Errorf("record %+v", rec)
+	}
+	g.replaced(before, before[0].UID, q.Node)
+}
+
+// fail lets a rank fail, as an object that nobody deletes.
+func (g gang) fail(pod corev1.Pod) {
+	g.Helper()
+	if err := g.c.Client.Status().Patch(g.Context(), &pod, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`))); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g gang) retriedOnce() {
+	g.Helper()
+	if n := g.look().retries; n != 1 {
+		g.Errorf("Volcano has counted %d retries, want 1", n)
+	}
+}
+
+func (tm team) playKueue() gang {
+	tm.Helper()
+	tm.serve(workloadGVK)
+	g := tm.createJob("train", map[string]string{kueueQueueLabel: "gpus", "pitcrew.dev/restart-on-node-fault": "true"}, tm.jobSpec(4, dying(time.Second, 0)))
+	workload := tm.object(workloadGVK, "job-train", map[string]string{kueueJobLabel: string(g.look().object.GetUID())}, map[string]any{"active": true})
+	tm.play(func(ctx context.Context) error {
+		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(workload), workload); err != nil {
+			return err
+		}
+		var job batchv1.Job
+		if err := tm.c.Client.Get(ctx, client.ObjectKey{Namespace: tm.name, Name: "train"}, &job); err != nil {
+			return err
+		}
+		if stop := (toggle{path: "spec.active"}).stopped(workload); *job.Spec.Suspend != stop { // whoever has moved it
+			return tm.c.Client.Patch(ctx, &job, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, stop)))
+		}
+		return nil
+	})
+	return g
+}

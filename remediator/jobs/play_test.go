@@ -1,0 +1,397 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// playedKind is a kind that only a policy names.
+var playedKind = policy.JobKind{
+	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
+}
+
+// serve installs a CRD of the kind that takes every field, once.
+func (tm team) serve(gvk schema.GroupVersionKind) {
+	tm.Helper()
+	singular := strings.ToLower(gvk.Kind)
+	crd := fmt.Appendf(nil, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: %[1]ss.%[2]s
+  annotations: {api-approved.kubernetes.io: "unapproved, a test plays it"}
+spec:
+  group: %[2]s
+  names: {kind: %[3]s, singular: %[1]s, plural: %[1]ss}
+  scope: Namespaced
+  versions:
+  - name: %[4]s
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, singular, gvk.Group, gvk.Kind, gvk.Version)
+	if err := tm.c.Apply(tm.Context(), crd); err != nil {
+		tm.Fatal(err)
+	}
+	tm.eventually("wait for "+gvk.Kind+" to be served", func() error {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		return tm.c.Client.List(tm.Context(), list, client.InNamespace(tm.name))
+	})
+}
+
+// object creates an object of a kind that [team.serve] installed.
+func (tm team) object(gvk schema.GroupVersionKind, name string, labels map[string]string, spec map[string]any) *unstructured.Unstructured {
+	tm.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	object.SetGroupVersionKind(gvk)
+	object.SetNamespace(tm.name)
+	object.SetName(name)
+	object.SetLabels(labels)
+	if err := tm.c.Client.Create(tm.Context(), object); err != nil {
+		tm.Fatal(err)
+	}
+	return object
+}
+
+// play does again and again what a controller would, until the test ends. What it is refused because somebody else
+// wrote or deleted meanwhile it does the next time.
+func (tm team) play(step func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(tm.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			if err := step(ctx); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				tm.Error(err)
+			}
+		}, 20*time.Millisecond)
+	}()
+	tm.Cleanup(func() { cancel(); <-ended })
+}
+
+// pod creates a rank of a job that [team.play] plays. It takes a second to die.
+func (tm team) pod(ctx context.Context, owner client.Object, labels map[string]string) error {
+	template := tm.jobSpec(1, dying(time.Second, 0)).Template
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: tm.name, GenerateName: owner.GetName() + "-", Labels: labels, Annotations: template.Annotations,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GetObjectKind().GroupVersionKind())},
+	}, Spec: template.Spec}
+	return tm.c.Client.Create(ctx, pod)
+}
+
+// podsOf lists the pods with the labels.
+func (tm team) podsOf(ctx context.Context, labels map[string]string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := tm.c.Client.List(ctx, &list, client.InNamespace(tm.name), client.MatchingLabels(labels))
+	return list.Items, err
+}
+
+func (tm team) deletePods(ctx context.Context, pods []corev1.Pod) error {
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		if err := tm.c.Client.Delete(ctx, &pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func over(pod corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// setStatus merges fields into the status if they are not there yet.
+func (tm team) setStatus(ctx context.Context, object *unstructured.Unstructured, fields map[string]any) error {
+	status, _, err := unstructured.NestedMap(object.Object, "status")
+	if err != nil {
+		return err
+	}
+	want := map[string]any{}
+	maps.Copy(want, status)
+	maps.Copy(want, fields)
+	if fmt.Sprint(want) == fmt.Sprint(status) {
+		return nil
+	}
+	before := object.DeepCopy()
+	if err := unstructured.SetNestedMap(object.Object, want, "status"); err != nil {
+		return err
+	}
+	return tm.c.Client.Patch(ctx, object, client.MergeFrom(before))
+}
+
+func condition(name string, status bool) map[string]any {
+	value := "False"
+	if status {
+		value = "True"
+	}
+	return map[string]any{"conditions": []any{map[string]any{"type": name, "status": value, "reason": "Played", "message": "", "lastTransitionTime": "2026-11-20T12:00:00Z"}}}
+}
+
+// playSuspend plays the controller of a kind with a toggle, at its worst: it says that it has stopped before the pods are
+// gone, and creates new ones beside old ones that are dying. dead: pods that have ended are neither deleted nor replaced.
+func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string, dead bool, status func(stopped bool) map[string]any) gang {
+	tm.Helper()
+	const ranks = 4
+	tm.serve(k.gvk)
+	job := tm.object(k.gvk, "train", optedIn, spec)
+	tm.play(func(ctx context.Context) error {
+		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		pods, err := tm.podsOf(ctx, labels)
+		if err != nil {
+			return err
+		}
+		v, err := k.look(ctx, tm.c.Client, client.ObjectKeyFromObject(job))
+		if err != nil {
+			return err
+		}
+		if v.suspended {
+			if err := tm.deletePods(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return dead && over(p) })); err != nil {
+				return err
+			}
+			return tm.setStatus(ctx, job, status(true))
+		}
+		alive := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !dead && over(p) })
+		for range ranks - len(alive) {
+			if err := tm.pod(ctx, job, labels); err != nil {
+				return err
+			}
+		}
+		return tm.setStatus(ctx, job, status(false))
+	})
+	return tm.gang(k, "train", ranks)
+}
+
+func suspended(stopped bool) map[string]any { return condition("Suspended", stopped) }
+
+func replicas(field string, types ...string) map[string]any {
+	specs := map[string]any{}
+	for _, name := range types {
+		specs[name] = map[string]any{"replicas": int64(4 / len(types)), "template": map[string]any{}}
+	}
+	return map[string]any{"runPolicy": map[string]any{}, field: specs}
+}
+
+func (tm team) playPyTorchJob() gang {
+	return tm.playSuspend(pyTorchJob, replicas("pytorchReplicaSpecs", "Master", "Worker"),
+		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "pytorchjob-controller"}, false, suspended)
+}
+
+func (tm team) playJAXJob() gang {
+	return tm.playSuspend(jaxJob, replicas("jaxReplicaSpecs", "Worker"),
+		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "jaxjob-controller"}, false, suspended)
+}
+
+func (tm team) playMPIJob() gang {
+	return tm.playSuspend(mpiJob, replicas("mpiReplicaSpecs", "Worker"),
+		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "mpi-operator", kubeflowRoleLabel: "worker"}, true, suspended)
+}
+
+func (tm team) playRayCluster() gang {
+	spec := map[string]any{"headGroupSpec": map[string]any{}, "workerGroupSpecs": []any{map[string]any{"groupName": "gpu", "replicas": int64(3)}}}
+	return tm.playSuspend(rayCluster, spec, map[string]string{rayClusterLabel: "train"}, false,
+		func(stopped bool) map[string]any { return condition("RayClusterSuspended", stopped) })
+}
+
+func (tm team) playGang() gang {
+	tm.Helper()
+	// What the manifests cannot grant: they do not know the kind.
+	if err := tm.c.Apply(tm.Context(), []byte(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: pitcrew-remediator-gangs}
+rules:
+- {apiGroups: [example.com], resources: [gangs], verbs: [get, list, watch, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: pitcrew-remediator-gangs}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pitcrew-remediator-gangs}
+subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
+`)); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.playSuspend(configured(playedKind), map[string]any{}, map[string]string{"example.com/gang": "train"}, false,
+		func(bool) map[string]any { return nil })
+}
+
+// playTrainJob plays the trainer; its JobSet is real.
+func (tm team) playTrainJob() gang {
+	tm.Helper()
+	tm.serve(trainJobGVK)
+	job := tm.object(trainJobGVK, "train", optedIn, map[string]any{"suspend": false})
+	spec := tm.jobSpec(4, dying(time.Second, 0))
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&batchv1.JobTemplateSpec{Spec: spec})
+	if err != nil {
+		tm.Fatal(err)
+	}
+	set := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"replicatedJobs": []any{map[string]any{"name": "node", "replicas": int64(1), "template": template}},
+	}}}
+	set.SetGroupVersionKind(jobSetGVK)
+	set.SetNamespace(tm.name)
+	set.SetName("train")
+	set.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(job, trainJobGVK)})
+	if err := tm.c.Client.Create(tm.Context(), set); err != nil {
+		tm.Fatal(err)
+	}
+	tm.play(func(ctx context.Context) error {
+		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		stop := suspend.stopped(job)
+		if err := tm.c.Client.Patch(ctx, set, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, stop))); err != nil {
+			return err
+		}
+		return tm.setStatus(ctx, job, suspended(stop))
+	})
+	return tm.gang(trainJob, "train", 4)
+}
+
+// playRayJob plays an operator that says Suspended at once and begins with a cluster of another name then.
+func (tm team) playRayJob() gang {
+	tm.Helper()
+	tm.serve(rayClusterGVK)
+	tm.serve(rayJobGVK)
+	pods := map[string]any{"headGroupSpec": map[string]any{}, "workerGroupSpecs": []any{map[string]any{"groupName": "gpu", "replicas": int64(3)}}}
+	job := tm.object(rayJobGVK, "train", optedIn, map[string]any{"shutdownAfterJobFinishes": true, "rayClusterSpec": pods})
+	clusters := 0
+	tm.play(func(ctx context.Context) error {
+		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		status, _, _ := unstructured.NestedString(job.Object, "status", "jobDeploymentStatus")
+		name := fmt.Sprintf("train-%d", clusters)
+		switch {
+		case suspend.stopped(job) && status != "Suspended":
+			old := &unstructured.Unstructured{}
+			old.SetGroupVersionKind(rayClusterGVK)
+			old.SetNamespace(tm.name)
+			old.SetName(name)
+			if err := tm.c.Client.Delete(ctx, old); err != nil {
+				return err
+			}
+			ranks, err := tm.podsOf(ctx, map[string]string{rayClusterLabel: name})
+			if err != nil {
+				return err
+			}
+			if err := tm.deletePods(ctx, ranks); err != nil {
+				return err
+			}
+			return tm.setStatus(ctx, job, map[string]any{"jobDeploymentStatus": "Suspended"})
+		case !suspend.stopped(job) && status != "Running":
+			clusters++
+			name = fmt.Sprintf("train-%d", clusters)
+			cluster := &unstructured.Unstructured{Object: map[string]any{"spec": pods}}
+			cluster.SetGroupVersionKind(rayClusterGVK)
+			cluster.SetNamespace(tm.name)
+			cluster.SetName(name)
+			cluster.SetLabels(map[string]string{rayOwnerLabel: "train", rayOwnerKind: "RayJob"})
+			cluster.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(job, rayJobGVK)})
+			if err := tm.c.Client.Create(ctx, cluster); err != nil {
+				return err
+			}
+			for range 4 {
+				if err := tm.pod(ctx, cluster, map[string]string{rayClusterLabel: name}); err != nil {
+					return err
+				}
+			}
+			return tm.setStatus(ctx, job, map[string]any{"jobDeploymentStatus": "Running"})
+		}
+		return nil
+	})
+	return tm.gang(rayJob, "train", 4)
+}
+
+// playVolcano plays a controller that restarts the job at every Command that it is sent.
+func (tm team) playVolcano() gang {
+	tm.Helper()
+	tm.serve(commandGVK)
+	tm.serve(volcanoJobGVK)
+	job := tm.object(volcanoJobGVK, "train", optedIn, map[string]any{"maxRetry": int64(3), "tasks": []any{map[string]any{"name": "w", "replicas": int64(4)}}})
+	named := map[string]string{"volcano.sh/job-name": "train"}
+	tm.play(func(ctx context.Context) error {
+		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		pods, err := tm.podsOf(ctx, named)
+		if err != nil {
+			return err
+		}
+		commands := &unstructured.UnstructuredList{}
+		commands.SetGroupVersionKind(commandGVK)
+		if err := tm.c.Client.List(ctx, commands, client.InNamespace(tm.name)); err != nil {
+			return err
+		}
+		for _, command := range commands.Items {
+			if err := tm.c.Client.Delete(ctx, &command); err != nil {
+				return err
+			}
+			if err := tm.deletePods(ctx, pods); err != nil {
+				return err
+			}
+			retries, _, _ := unstructured.NestedInt64(job.Object, "status", "retryCount")
+			return tm.setStatus(ctx, job, map[string]any{"retryCount": retries + 1, "state": map[string]any{"phase": "Restarting"}})
+		}
+		if len(pods) > 0 {
+			return nil
+		}
+		for range 4 {
+			if err := tm.pod(ctx, job, named); err != nil {
+				return err
+			}
+		}
+		return tm.setStatus(ctx, job, map[string]any{"state": map[string]any{"phase": "Running"}})
+	})
+	return tm.gang(volcanoJob, "train", 4)
+}
+
+// playLeaderWorkerSet plays one group: if one of its pods is deleted, so are the others, and then there are new ones.
+func (tm team) playLeaderWorkerSet() gang {
+	tm.Helper()
+	tm.serve(leaderWorkerSetGVK)
+	set := tm.object(leaderWorkerSetGVK, "train", optedIn, map[string]any{
+		"replicas": int64(1), "leaderWorkerTemplate": map[string]any{"size": int64(4), "restartPolicy": "RecreateGroupOnPodRestart"},
+	})
+	tm.play(func(ctx context.Context) error {
+		pods, err := tm.podsOf(ctx, map[string]string{lwsNameLabel: "train"})
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			for i := range 4 {
+				if err := tm.pod(ctx, set, map[string]string{lwsNameLabel: "train", lwsGroupLabel: "0", lwsWorkerLabel: strconv.Itoa(i)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
+			return tm.deletePods(ctx, pods)
+		}
+		return nil
+	})
+	return tm.gang(leaderWorkerSet, "train", 4)
+}
