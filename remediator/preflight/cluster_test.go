@@ -30,7 +30,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
 
 // patience is how long a test waits for what takes seconds.
 const patience = 2 * time.Minute
@@ -45,7 +45,22 @@ type site struct {
 
 func (s site) Context() context.Context { return s.T.Context() }
 
+// newSite has a Job that fills n nodes.
 func newSite(t *testing.T, namespace string, n int) site {
+	t.Helper()
+	s := prepare(t, namespace, n)
+	s.must(s.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: %s}
+spec: %s
+`, namespace, s.job(n))))
+	s.scheduled(n)
+	return s
+}
+
+// prepare makes nodes and a namespace whose reports count.
+func prepare(t *testing.T, namespace string, nodes int) site {
 	t.Helper()
 	s := site{t, clustertest.Get(t), namespace, nil}
 	s.must(s.AddNamespace(t.Context(), namespace, nil))
@@ -57,41 +72,36 @@ func newSite(t *testing.T, namespace string, n int) site {
 			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	if _, err := s.AddNodes(t.Context(), namespace, n, nil); err != nil {
-		t.Fatal(err)
-	}
-	// Every pod takes all GPUs of a node.
-	s.must(s.Apply(t.Context(), fmt.Appendf(nil, `
-apiVersion: batch/v1
-kind: Job
-metadata: {name: train, namespace: %s}
-spec:
-  completions: %[2]d
-  parallelism: %[2]d
-  completionMode: Indexed
-  template:
-    spec:
-      serviceAccountName: pitcrew-preflight
-      restartPolicy: Never
-      nodeSelector: {%s: %[1]s}
-      containers:
-      - name: train
-        image: train
-        resources: {limits: {nvidia.com/gpu: 8}}
-`, namespace, n, cluster.LabelPool)))
+	_, err := s.AddNodes(t.Context(), namespace, nodes, nil)
+	s.must(err)
+	return s
+}
+
+// job is the spec of a Job each of whose pods takes all GPUs of a node.
+func (s site) job(n int) string {
+	return fmt.Sprintf(`{completions: %[1]d, parallelism: %[1]d, completionMode: Indexed, template: {spec: {
+  serviceAccountName: pitcrew-preflight, restartPolicy: Never, nodeSelector: {%s: %s},
+  containers: [{name: train, image: train, resources: {limits: {nvidia.com/gpu: 8}}}]}}}`, n, cluster.LabelPool, s.namespace)
+}
+
+// scheduled waits until n pods that are not being deleted have their nodes, and takes them for the ranks, in the order of
+// the nodes.
+func (s *site) scheduled(n int) {
+	s.Helper()
 	s.until("the job's pods are scheduled", func() error {
 		var pods corev1.PodList
-		if err := s.Client.List(s.Context(), &pods, client.InNamespace(namespace)); err != nil {
+		if err := s.Client.List(s.Context(), &pods, client.InNamespace(s.namespace)); err != nil {
 			return err
 		}
-		s.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
+		s.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+			return p.Spec.NodeName == "" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed
+		})
 		if len(s.pods) != n {
 			return fmt.Errorf("%d of %d are", len(s.pods), n)
 		}
 		return nil
 	})
 	slices.SortFunc(s.pods, func(a, b corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
-	return s
 }
 
 func (s site) must(err error) {
@@ -172,7 +182,13 @@ spec:
       taint: {effect: PreferNoSchedule}
       unknownAfter: 168h
 `, cluster.LabelPool, s.namespace), 0o644))
-	p, err := s.StartRemediator(s.Context(), append([]string{"-policy", path, "-leader-elect=false", "-preflight-namespaces", s.namespace}, args...)...)
+	return s.run(append([]string{"-policy", path, "-leader-elect=false", "-preflight-namespaces", s.namespace}, args...)...)
+}
+
+// run runs the built remediator under its own account until the test ends. Nothing may be refused to it.
+func (s site) run(args ...string) *cluster.Process {
+	s.Helper()
+	p, err := s.StartRemediator(s.Context(), args...)
 	s.must(err)
 	s.Cleanup(func() {
 		p.Stop(10 * time.Second)
@@ -197,6 +213,14 @@ func (s site) says(node, conditionType string, status corev1.ConditionStatus) co
 		return nil
 	})
 	return found
+}
+
+// forget takes a condition off a node.
+func (s site) forget(node, conditionType string) {
+	s.Helper()
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	s.must(s.Client.Status().Patch(s.Context(), target, client.RawPatch(types.StrategicMergePatchType,
+		fmt.Appendf(nil, `{"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, conditionType))))
 }
 
 func (s site) node(name string) *corev1.Node {
@@ -289,11 +313,10 @@ func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 	// node that has lost its condition.
 	p.Stop(10 * time.Second)
 	before := s.node(slow)
-	failed := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.pods[40].Spec.NodeName}}
-	s.must(s.Client.Status().Patch(t.Context(), failed, client.RawPatch(types.StrategicMergePatchType,
-		[]byte(`{"status":{"conditions":[{"$patch":"delete","type":"PreflightFailed"}]}}`))))
+	failed := s.pods[40].Spec.NodeName
+	s.forget(failed, conditions.PreflightFailed)
 	s.start()
-	s.says(failed.Name, conditions.PreflightFailed, corev1.ConditionTrue)
+	s.says(failed, conditions.PreflightFailed, corev1.ConditionTrue)
 	after, _ := condition(s.node(slow), conditions.SlowNode)
 	if was, _ := condition(before, conditions.SlowNode); was != after {
 		t.Errorf("after a restart %+v, before %+v", after, was)
@@ -302,7 +325,7 @@ func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 	// The second preflight of the same pods is another run, and clean.
 	s.file(s.reports("second"))
 	s.says(slow, conditions.SlowNode, corev1.ConditionFalse)
-	s.says(failed.Name, conditions.PreflightFailed, corev1.ConditionFalse)
+	s.says(failed, conditions.PreflightFailed, corev1.ConditionFalse)
 }
 
 func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
