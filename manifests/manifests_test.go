@@ -2,9 +2,18 @@
 package manifests_test
 
 import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
@@ -92,6 +101,78 @@ func TestThirdPartyRules(t *testing.T) {
 	} {
 		if r, _, _ := file.Policy().Match(nil, test.condition); r.Name != test.rule {
 			t.Errorf("%s: rule %q, want %q", name, r.Name, test.rule)
+		}
+	}
+}
+
+// monitorsOfNPD are the configurations that the Node Problem Detector ships, without those for Windows.
+func monitorsOfNPD(t *testing.T) (conditions []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(npdModule(t), "config", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		// The one for disks is not JSON: no Node Problem Detector has ever read it.
+		if base := filepath.Base(file); strings.HasPrefix(base, "windows-") || base == "disk-log-message-filelog.json" {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var monitor struct{ Conditions []struct{ Type string } }
+		if err := json.Unmarshal(data, &monitor); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, c := range monitor.Conditions {
+			conditions = append(conditions, c.Type)
+		}
+	}
+	slices.Sort(conditions)
+	return slices.Compact(conditions)
+}
+
+func npdModule(t *testing.T) string {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/node-problem-detector").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(dir))
+}
+
+// The rules for the Node Problem Detector's own conditions are for those that it has, and for all of them.
+func TestRulesForStockNPDNameItsConditions(t *testing.T) {
+	file, err := policy.Open("policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours []string
+	for _, r := range file.Policy().Rules {
+		if strings.HasPrefix(r.Name, "npd-") {
+			ours = append(ours, string(r.Condition))
+		}
+	}
+	slices.Sort(ours)
+	if diff := cmp.Diff(monitorsOfNPD(t), ours); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// docs/handoff.md says that the stock Node Problem Detector goes on whatever the taint.
+func TestStockNPDToleratesEverything(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(npdModule(t), "deployment", "node-problem-detector.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ds appsv1.DaemonSet
+	if err := yaml.Unmarshal(data, &ds); err != nil {
+		t.Fatal(err)
+	}
+	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+		if !slices.Contains(ds.Spec.Template.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: effect}) {
+			t.Errorf("not %s: %v", effect, ds.Spec.Template.Spec.Tolerations)
 		}
 	}
 }
