@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ const namespace = "pitcrew"
 
 // helm runs helm and returns its stdout; an error quotes its stderr.
 func helm(ctx context.Context, args ...string) (string, error) {
-	if err := components.Build(ctx, os.Stderr, root, components.Helm); err != nil {
+	if err := errors.Join(components.Build(ctx, os.Stderr, root, components.Helm), notice(".")); err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, components.Helm.Path(root), args...)
@@ -48,6 +49,17 @@ func helm(ctx context.Context, args ...string) (string, error) {
 		return string(out), fmt.Errorf("helm %q: %w: %s", args, err, stderr.String())
 	}
 	return string(out), nil
+}
+
+// notice looks at every file below a folder. `go test` sees only what the test itself opens: it would answer from its cache after
+// a change of what only helm or kubectl reads.
+func notice(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
 }
 
 // render renders the chart with the values of a YAML text.

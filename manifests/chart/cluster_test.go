@@ -67,7 +67,7 @@ func TestTheAPIServerTakesEveryObject(t *testing.T) {
 	for name, values := range map[string]string{
 		"everything": everything,
 		"bare":       "createNamespace: true\nremediator: {enabled: false}\nadmissionPolicies: false\nnetworkPolicies: {enabled: false}\nuserRoles: {enabled: false}",
-		"pools only": "remediator: {enabled: false}\npools: [{name: p, preset: nvidia}]\nmonitoring: {podMonitor: true}",
+		"pools only": "remediator: {enabled: false}\npools: [{name: p, preset: nvidia}]\nmonitoring: {podMonitor: true, prometheusRule: true}",
 		"defaults":   "{}",
 	} {
 		t.Run(name, func(t *testing.T) {

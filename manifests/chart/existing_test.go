@@ -151,6 +151,9 @@ func TestUpstreamsManifestWithOurComponent(t *testing.T) {
 		relative(filepath.Join(upstream, "deployment")), relative(filepath.Join(c.Root, "manifests", "existing-npd"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := notice(existing); err != nil {
+		t.Fatal(err)
+	}
 	out := kubectl(t, c, "kustomize", dir)
 	objects := decode(t, out)
 	var ds appsv1.DaemonSet

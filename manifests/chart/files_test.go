@@ -21,6 +21,7 @@ import (
 // A chart can read no file outside of it. It has copies of these, by the folder below files/ that they are in.
 var copies = map[string]string{
 	"monitors":                       "../../monitors/*.json",
+	"alerts-without-remediator":      "../alerts/without-remediator/*.yaml",
 	"dashboards":                     "../dashboards/*.json",
 	"alerts":                         "../alerts/*.yaml",
 	"policy.yaml":                    "../policy.yaml",

@@ -3,6 +3,7 @@ package chart_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -138,6 +139,27 @@ func monitorsRun(t *testing.T, ds appsv1.DaemonSet, config corev1.ConfigMap) {
 		if out, err := exec.CommandContext(t.Context(), rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput(); err != nil {
 			t.Errorf("%s %q: %v: %s", plugin, rule.Args, err, out)
 		}
+	}
+}
+
+// The programs take the arguments that they are given: -version comes after parsing.
+func TestArguments(t *testing.T) {
+	if err := errors.Join(components.Build(t.Context(), os.Stderr, root, components.NodeProblemDetector),
+		components.BuildOurs(t.Context(), root, "./remediator")); err != nil {
+		t.Fatal(err)
+	}
+	objects := mustRender(t, everything)
+	for _, name := range []string{"nvidia", "metax"} { // without and with the host's network
+		ds := find[appsv1.DaemonSet](t, objects, "DaemonSet", "pitcrew-npd-"+name)
+		args := append(slices.Clone(ds.Spec.Template.Spec.Containers[0].Args), "--version")
+		if out, err := exec.CommandContext(t.Context(), components.NodeProblemDetector.Path(root), args...).CombinedOutput(); err != nil {
+			t.Errorf("node-problem-detector %q: %v\n%s", args, err, out)
+		}
+	}
+	d := find[appsv1.Deployment](t, objects, "Deployment", "pitcrew-remediator")
+	args := append(slices.Clone(d.Spec.Template.Spec.Containers[0].Args), "-version")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "remediator"), args...).CombinedOutput(); err != nil {
+		t.Errorf("remediator %q: %v\n%s", args, err, out)
 	}
 }
 
