@@ -36,8 +36,9 @@ lint: ## the rules of .golangci.yml
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
 
-generate: ## the page of conditions, the chart's copies and schema, and install.yaml, from their sources
+generate: ## the page of conditions, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update
+	go test ./manifests/alerts -run Generated -update
 	go test ./manifests/chart -run Generated -update
 
 verify: ## fail if formatting or modules are not as committed

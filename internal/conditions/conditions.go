@@ -87,6 +87,8 @@ type Condition struct {
 	// Healthy and Problem are the condition's reasons. Healthy is a neutral word: NPD keeps it while the status is
 	// Unknown (node-problem-detector pkg/custompluginmonitor, generateStatus).
 	Healthy, Problem string
+	// Says is what it says about the node when it is True, as the end of a sentence that begins with the node.
+	Says string
 }
 
 // GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
@@ -133,20 +135,20 @@ const AscendNPUUnhealthy = "AscendNPUUnhealthy"
 
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
-	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen"},
-	{Type: KernelHardwareError, Plugin: "xid", Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault"},
-	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault"},
-	{Type: GPUCountMismatch, Plugin: "gpucount", Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra"},
-	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault"},
-	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault"},
-	{Type: DCGMDiagFailed, Plugin: "dcgm", Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault"},
-	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault"},
-	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault"},
-	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault"},
-	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault"},
-	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault"},
-	{Type: MetaXGPUUnhealthy, Plugin: "metax", Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault"},
-	{Type: AscendNPUUnhealthy, Plugin: "ascend", Healthy: "AscendNPUChecked", Problem: "AscendNPUFault"},
+	{Type: GPUXidError, Plugin: "xid", Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen", Says: "the kernel log shows an Xid or a lost GPU"},
+	{Type: KernelHardwareError, Plugin: "xid", Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault", Says: "the kernel reports failing hardware"},
+	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault", Says: "GPU memory is failing"},
+	{Type: GPUCountMismatch, Plugin: "gpucount", Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra", Says: "it has not the GPUs that it should have"},
+	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault", Says: "a GPU is too hot or slowed down"},
+	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault", Says: "an NVLink is down"},
+	{Type: DCGMDiagFailed, Plugin: "dcgm", Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Says: "a diagnostic of DCGM failed"},
+	{Type: HCAPortDown, Plugin: "hca", Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Says: "a fabric port is down"},
+	{Type: WorkloadGPUError, Plugin: "podlog", Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Says: "pods report a GPU error in their logs"},
+	{Type: ClockSkewed, Plugin: "ntp", Healthy: "ClockChecked", Problem: "ClockFault", Says: "the clock is off"},
+	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Says: "a service that it lives on is down"},
+	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Says: "a filesystem cannot be written to"},
+	{Type: MetaXGPUUnhealthy, Plugin: "metax", Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Says: "a MetaX GPU is unhealthy"},
+	{Type: AscendNPUUnhealthy, Plugin: "ascend", Healthy: "AscendNPUChecked", Problem: "AscendNPUFault", Says: "an Ascend NPU is unhealthy"},
 }
 
 // PreflightFailed is the NodeCondition of a local check that failed before a job began.
@@ -157,8 +159,8 @@ const SlowNode = "SlowNode"
 
 // Verdicts lists the conditions that the remediator writes itself. Their heartbeat is the time of the verdict.
 var Verdicts = []Condition{
-	{Type: PreflightFailed, Healthy: "PreflightPassed", Problem: "PreflightCheckFailed"},
-	{Type: SlowNode, Healthy: "NodeKeepsUp", Problem: "NodeIsSlow"},
+	{Type: PreflightFailed, Healthy: "PreflightPassed", Problem: "PreflightCheckFailed", Says: "a preflight check failed"},
+	{Type: SlowNode, Healthy: "NodeKeepsUp", Problem: "NodeIsSlow", Says: "it is slower than its peers"},
 }
 
 // Ours tells whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then

@@ -46,15 +46,17 @@ func casesOfConditions(path string) []testCase {
 			`pitcrew_node_problem_timestamp_seconds{node="n1",instance="b",condition="GPUXidError",repair="Reboot",status="True"}`: "_x7 0x5",
 		}, "7m", []firing{{"severity=critical node=n1 repair=Reboot condition=GPUXidError", epoch}}},
 		testCase{"GPUXidError", "has cleared", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x5 stale"}, "10m", nil},
-		testCase{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
-			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
-		testCase{"PitcrewThirdPartyCondition", "of a kubelet that says False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
-			[]firing{{"severity=warning node=n1 repair=Inspect condition=Ready", epoch}}},
-		testCase{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
 	)
 }
 
 var cases = map[string][]testCase{
+	"third-party.yaml": {
+		{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
+			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
+		{"PitcrewThirdPartyCondition", "of a kubelet that says False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
+			[]firing{{"severity=warning node=n1 repair=Inspect condition=Ready", epoch}}},
+		{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
+	},
 	"checks.yaml": {
 		{"PitcrewCheckUnknown", "for long", map[string]string{problem + `"ClockSkewed",repair="",status="Unknown"}`: "0x40"}, "35m",
 			[]firing{{"node=n1 condition=ClockSkewed", epoch}}},
