@@ -3,67 +3,61 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
 
+// kindsOfPages are words that may stand before the name of a page; the name alone is enough.
+var kindsOfPages = []string{"condition", "alert"}
+
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "explain [xid|sxid] CODE",
-		Short:   "Say what an Xid or SXid means, what it needs and what clears it",
-		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034",
-		Args:    cobra.RangeArgs(1, 2),
+		Use:   "explain [xid|sxid] CODE | [condition|alert] NAME",
+		Short: "Say what an Xid, SXid, condition or alert means, what it needs and what clears it",
+		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034\n" +
+			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen",
+		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return append(runbooks.Names(), "xid", "sxid", "condition", "alert"), cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m := code.FindStringSubmatch(strings.Join(args, " "))
-			if m == nil {
-				return fmt.Errorf("%q is no Xid: say 79, xid 79 or sxid 20034", strings.Join(args, " "))
-			}
-			number, err := strconv.Atoi(m[2])
+			text, err := explain(args)
 			if err != nil {
-				return fmt.Errorf("read the code: %w", err)
+				return err
 			}
-			text := xid.Explain
-			if m[1] != "" {
-				text = xid.ExplainSXid
-			}
-			fmt.Fprint(cmd.OutOrStdout(), text(number))
+			fmt.Fprint(cmd.OutOrStdout(), text)
 			return nil
 		},
 	}
 }
 
-func policyCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "Work with policy files"}
-	cmd.AddCommand(&cobra.Command{
-		Use:   "validate FILE",
-		Short: "Check a policy file; an error names line, rule, field and value",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := policy.Open(args[0])
-			if err != nil {
-				return err
-			}
-			alerts, observes, enforces := 0, 0, 0
-			for _, r := range file.Policy().Rules {
-				switch {
-				case r.AlertOnly:
-					alerts++
-				case r.Observe:
-					observes++
-				default:
-					enforces++
-				}
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules act, %d observe, %d only alert\n", args[0], enforces, observes, alerts)
-			return nil
-		},
-	})
-	return cmd
+func explain(args []string) (string, error) {
+	what := strings.Join(args, " ")
+	if m := code.FindStringSubmatch(what); m != nil {
+		number, err := strconv.Atoi(m[2])
+		if err != nil {
+			return "", fmt.Errorf("read the code: %w", err)
+		}
+		if m[1] != "" {
+			return xid.ExplainSXid(number), nil
+		}
+		return xid.Explain(number), nil
+	}
+	name := args[len(args)-1]
+	if len(args) == 2 && !slices.Contains(kindsOfPages, strings.ToLower(args[0])) {
+		return "", fmt.Errorf("%q is neither an Xid (79, xid 79, sxid 20034) nor a condition or alert", what)
+	}
+	page, err := runbooks.Page(name)
+	if err != nil {
+		return "", fmt.Errorf("%q is no Xid (79, xid 79, sxid 20034), and %w", what, err)
+	}
+	return page, nil
 }

@@ -19,10 +19,20 @@ func quarantineCommand(c *target) *cobra.Command {
 		Use:   "quarantine NODE...",
 		Short: "Taint nodes until `kubectl pitcrew release`; their pods and jobs stay as they are",
 		Args:  cobra.MinimumNArgs(1),
+
+		ValidArgsFunction: c.completeNodes,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return c.changeNodes(cmd, &agreed, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			changes, err := nodeChanges(cmd.Context(), api, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
 				return node.OrderQuarantine(n, reason, c.now().UTC())
 			})
+			if err != nil {
+				return err
+			}
+			return agreed.apply(cmd, changes)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "no reason given", "`why`, for those who find the node tainted")
@@ -32,42 +42,81 @@ func quarantineCommand(c *target) *cobra.Command {
 
 func releaseCommand(c *target) *cobra.Command {
 	var agreed consent
+	var how clearing
+	var alsoClear bool
 	cmd := &cobra.Command{
-		Use:   "release NODE...",
-		Short: "Remove our taint from nodes; it comes back only for a fault after the present ones have cleared",
-		Args:  cobra.MinimumNArgs(1),
+		Use:               "release NODE...",
+		Short:             "Remove our taint from nodes; it comes back only for a fault after the present ones have cleared",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.completeNodes,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return c.changeNodes(cmd, &agreed, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			changes, err := nodeChanges(cmd.Context(), api, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
 				return node.OrderRelease(n, c.now().UTC())
 			})
+			if err != nil {
+				return err
+			}
+			if alsoClear {
+				cleared, err := c.clearCauses(cmd, api, how, names)
+				if err != nil {
+					return err
+				}
+				changes = append(cleared, changes...)
+			}
+			return agreed.apply(cmd, changes)
 		},
 	}
+	cmd.Flags().BoolVar(&alsoClear, "clear", false, "have the plugins on the nodes forget the faults, too")
+	how.flags(cmd)
 	agreed.flags(cmd)
 	return cmd
 }
 
-// changeNodes changes each node if it is still as it was when the change was announced.
-func (c *target) changeNodes(cmd *cobra.Command, agreed *consent, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) error {
-	api, err := c.client()
-	if err != nil {
-		return err
+// clearCauses are the changes that clear what the nodes' records blame.
+func (c *target) clearCauses(cmd *cobra.Command, api client.Client, how clearing, names []string) ([]change, error) {
+	var changes []change
+	for _, name := range names {
+		var n corev1.Node
+		if err := api.Get(cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+			return nil, fmt.Errorf("get node %s: %w", name, err)
+		}
+		types, err := latched(&n)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+		for _, conditionType := range types {
+			cleared, err := c.clears(cmd, api, how, name, conditionType)
+			if err != nil {
+				return nil, err
+			}
+			changes = append(changes, cleared)
+		}
 	}
+	return changes, nil
+}
+
+// nodeChanges change each node if it is still as it was when the change was announced.
+func nodeChanges(ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) ([]change, error) {
 	var changes []change
 	for _, name := range names {
 		var before corev1.Node
-		if err := api.Get(cmd.Context(), client.ObjectKey{Name: name}, &before); err != nil {
-			return fmt.Errorf("get node %s: %w", name, err)
+		if err := api.Get(ctx, client.ObjectKey{Name: name}, &before); err != nil {
+			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
 		after, err := to(&before)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		changes = append(changes, change{
 			says: fmt.Sprintf("%s node %s: taints [%s] become [%s]", verb, name, taints(&before), taints(after)),
 			do:   func(ctx context.Context) error { return patch(ctx, api, &before, after) },
 		})
 	}
-	return agreed.apply(cmd, changes)
+	return changes, nil
 }
 
 func patch(ctx context.Context, api client.Client, before, after *corev1.Node) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -39,7 +40,7 @@ type target struct {
 }
 
 func newCommand() *cobra.Command {
-	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), now: time.Now}
+	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and steer what Pitcrew does about faulty nodes",
@@ -49,21 +50,31 @@ func newCommand() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.rules.ExplicitPath, "kubeconfig", "", "kubeconfig `file`")
-	flags.StringVar(&c.overrides.CurrentContext, "context", "", "`name` of the kubeconfig's context")
-	flags.StringVarP(&c.namespace, "namespace", "n", "pitcrew", "`namespace` that Pitcrew runs in")
+	kubectls := clientcmd.RecommendedConfigOverrideFlags("")
+	kubectls.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{} // ours is Pitcrew's
+	clientcmd.BindOverrideFlags(&c.overrides, flags, kubectls)
+	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
-		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c),
-		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(), preflightCommand(c), uninstallCommand(c),
+		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c),
+		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
 	)
 	return root
 }
 
-func (c *target) client() (client.Client, error) {
+func (c *target) config() (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find a cluster: %w", err)
 	}
-	made, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	return config, nil
+}
+
+func (c *target) client() (client.WithWatch, error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	made, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}

@@ -13,13 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
@@ -29,18 +26,8 @@ const lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
 
 // A person works through a quarantine with the built plugin, beside a running remediator.
 func TestAPersonSteersTheRemediator(t *testing.T) {
-	c := clustertest.Get(t)
-	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
-		t.Fatal(err)
-	}
-	config, err := c.Config("person", "system:masters")
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig, err := c.WriteKubeconfig("person", config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPerson(t)
+	c := p.Cluster
 	nodes, err := c.AddNodes(t.Context(), "hand", 2, func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}
 	})
@@ -48,7 +35,6 @@ func TestAPersonSteersTheRemediator(t *testing.T) {
 		t.Fatal(err)
 	}
 	faulty, other := nodes[0], nodes[1]
-	p := person{t, c, kubeconfig}
 
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(policy, []byte(`
@@ -66,7 +52,7 @@ spec:
 		t.Fatal(err)
 	}
 
-	p.says("status", "none suspect or quarantined")
+	p.says("status", "HEALTHY")
 	p.refused("pause")
 	p.does("pause", "--reason", "network work")
 	p.says("status", "PAUSED: nothing is done at all (network work)")
@@ -130,6 +116,10 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain xid 79", "Xid 79", ""},
 		{"explain sxid 20034", "SXid 20034", ""},
 		{"explain GPU", "", "is no Xid"},
+		{"explain gpuxiderror", "# GPUXidError", ""},
+		{"explain condition HCAPortDown", "# HCAPortDown", ""},
+		{"explain alert PitcrewBreakerOpen", "# PitcrewBreakerOpen", ""},
+		{"explain gpu HCAPortDown", "", "neither an Xid"},
 		{"policy validate ../manifests/policy.yaml", "ok: 0 rules act", ""},
 		{"policy validate pitcrew_test.go", "", "yaml: line "},
 	} {
@@ -218,12 +208,7 @@ func (p person) tainted(name, value string) error {
 // report is what the Node Problem Detector reports of a lost GPU.
 func (p person) report(name string) {
 	p.Helper()
-	now := metav1.Now().Format(time.RFC3339)
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, lost, now, now)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := p.Client.Status().Patch(p.Context(), n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
-		p.Fatal(err)
-	}
+	p.reports(name, "True", lost)
 }
 
 func (p person) until(what string, check func() error) {

@@ -1,172 +1,254 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
+const (
+	labelName = "app.kubernetes.io/name"
+	labelPool = conditions.Domain + "/pool"
+	// ownNPD is the name of the node-problem-detectors of our chart.
+	ownNPD = "pitcrew-node-problem-detector"
+)
+
+// poolLabels are the labels by which clouds name node pools; the instance type stands in for one.
+var poolLabels = []string{
+	labelPool, "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup", "karpenter.sh/nodepool",
+	"kubernetes.azure.com/agentpool", "alibabacloud.com/nodepool-id", "node.kubernetes.io/instance-type",
+}
+
+// statusFlags are the flags of status.
+type statusFlags struct {
+	output     string
+	poolLabels []string
+	all, watch bool
+}
+
 func statusCommand(c *target) *cobra.Command {
-	return &cobra.Command{
+	var f statusFlags
+	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "List the nodes that are suspect, quarantined or released by a person, and what holds the remediator back",
-		Args:  cobra.NoArgs,
+		Short: "List the nodes that somebody should look at, by pool and the worst first, and what holds the remediator back",
+		Long: `List the nodes that somebody should look at, by pool and the worst first, and what holds the remediator back.
+
+  quarantined           tainted by Pitcrew
+  suspect               a fault stands, and a timer, a budget or a rule that only observes holds the taint back
+  released by a person  faults stand, and a person wants the node in service
+  alert                 a condition is a problem that the policy only alerts about
+  unknown               a check cannot tell, or nobody confirms its condition any more
+  unreadable            the record on the node does not parse: nothing is done about the node`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"", "wide", "json", "yaml"}, f.output) {
+				return fmt.Errorf("-o %s is not wide, json or yaml", f.output)
+			}
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			return status(cmd.Context(), cmd.OutOrStdout(), api, c.namespace, c.now())
+			if f.watch {
+				return c.watchStatus(cmd.Context(), cmd.OutOrStdout(), api, f)
+			}
+			text, err := c.renderStatus(cmd.Context(), api, f, isTerminal(cmd.OutOrStdout()))
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
 		},
 	}
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
+	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
+	cmd.Flags().BoolVar(&f.all, "all", false, "list healthy nodes, too")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show it again whenever it changes")
+	return cmd
 }
 
-func status(ctx context.Context, out io.Writer, api client.Client, namespace string, now time.Time) error {
-	for _, stop := range []struct{ name, key, says string }{
-		{conditions.PauseConfigMap, "reason", "PAUSED: nothing is done at all"},
-		{conditions.BreakerConfigMap, "state", "BREAKER OPEN: no node is quarantined"},
-	} {
-		var object corev1.ConfigMap
-		err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: stop.name}, &object)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("get ConfigMap %s: %w", stop.name, err)
+func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFlags, colour bool) ([]byte, error) {
+	fleet, err := c.fleet(ctx, api, f.poolLabels)
+	if err != nil {
+		return nil, err
+	}
+	if !f.all {
+		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(r row) bool { return r.Status == isHealthy })
+	}
+	var out bytes.Buffer
+	switch f.output {
+	case "json":
+		encoder := json.NewEncoder(&out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(fleet)
+	case "yaml":
+		var text []byte
+		text, err = yaml.Marshal(fleet)
+		out.Write(text)
+	default:
+		err = fleet.print(&out, f.output == "wide", colour, c.now())
+	}
+	return out.Bytes(), err
+}
+
+func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
+	if f.Paused != "" {
+		fmt.Fprintf(out, "PAUSED: nothing is done at all (%s)\n", f.Paused)
+	}
+	if f.Breaker != "" {
+		fmt.Fprintf(out, "BREAKER OPEN: no node is quarantined (%s)\n", f.Breaker)
+	}
+	header := "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"
+	if wide {
+		header = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCAUSE"
+	}
+	lines, statuses := []string{header}, []string{""}
+	for _, r := range f.Nodes {
+		lines, statuses = append(lines, r.line(wide, now)), append(statuses, r.Status)
+	}
+	if len(f.Nodes) > 0 {
+		if err := table(out, lines, statuses, colour); err != nil {
+			return err
 		}
-		if err == nil && (stop.name == conditions.PauseConfigMap || object.Data[stop.key] != "") {
-			fmt.Fprintf(out, "%s (%s)\n", stop.says, cmp.Or(object.Data[stop.key], "no reason given"))
+		fmt.Fprintln(out)
+	}
+	lines, statuses = []string{"POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY"}, []string{""}
+	for _, p := range f.Pools {
+		lines = append(lines, fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
+			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy]))
+		statuses = append(statuses, "")
+	}
+	return table(out, lines, statuses, colour)
+}
+
+func (r row) line(wide bool, now time.Time) string {
+	status, since := r.Status, "-"
+	if r.Sticky {
+		status += ", sticky"
+	}
+	if !r.Since.IsZero() {
+		since = duration.HumanDuration(now.Sub(r.Since))
+	}
+	cells := []string{r.Pool, r.Node, status, r.Repair.String(), since}
+	if wide {
+		cells = append(cells, r.Rule, r.Taint, r.BootID)
+	}
+	cells = append(cells, r.Cause)
+	for i, cell := range cells {
+		if cell == "" {
+			cells[i] = "-"
 		}
 	}
-	var nodes corev1.NodeList
-	if err := api.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tSTATUS\tREPAIR\tSINCE\tCAUSE")
-	marked := 0
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
-		record, err := node.RecordOf(n)
-		if err != nil {
-			marked++
-			fmt.Fprintf(table, "%s\tunreadable\t-\t-\t%v\n", n.Name, err)
-			continue
-		}
-		if record == nil || record.Phase == node.Released && !record.Holds {
-			continue
-		}
-		marked++
-		_, repair := record.Labels()
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", n.Name, phase(record), repair,
-			duration.HumanDuration(now.Sub(cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen))), messages(record))
-	}
-	if marked == 0 {
-		fmt.Fprintf(out, "%d nodes, none suspect or quarantined.\n", len(nodes.Items))
-		return nil
-	}
-	if err := table.Flush(); err != nil {
+	return strings.Join(cells, "\t")
+}
+
+// colours of the lines, by status. A colour never stands alone: the word is in the line.
+var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
+
+// table aligns the cells of lines and paints each line.
+func table(out io.Writer, lines, statuses []string, colour bool) error {
+	var aligned bytes.Buffer
+	writer := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(writer, strings.Join(lines, "\n"))
+	if err := writer.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
-	fmt.Fprintf(out, "%d of %d nodes.\n", marked, len(nodes.Items))
-	return nil
-}
-
-func phase(r *node.Record) string {
-	switch {
-	case r.Phase == node.Released:
-		return "released by a person"
-	case r.Sticky:
-		return string(r.Phase) + ", sticky"
-	}
-	return string(r.Phase)
-}
-
-func messages(r *node.Record) string {
-	var all []string
-	for _, c := range r.Causes {
-		all = append(all, string(c.Condition)+": "+c.Message)
-	}
-	return strings.Join(all, " | ")
-}
-
-func describeCommand(c *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "describe NODE",
-		Short: "Say what the remediator knows about a node and what it waits for",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.client()
-			if err != nil {
-				return err
-			}
-			var n corev1.Node
-			if err := api.Get(cmd.Context(), client.ObjectKey{Name: args[0]}, &n); err != nil {
-				return fmt.Errorf("get the node: %w", err)
-			}
-			return describe(cmd.OutOrStdout(), &n, c.now())
-		},
-	}
-}
-
-func describe(out io.Writer, n *corev1.Node, now time.Time) error {
-	record, err := node.RecordOf(n)
-	if err != nil {
-		return err
-	}
-	ago := func(t time.Time) string {
-		return t.Format(time.RFC3339) + ", " + duration.HumanDuration(now.Sub(t)) + " ago"
-	}
-	fmt.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
-	if record == nil {
-		fmt.Fprintln(out, "Record:   none: nothing is wrong, or the node is nobody's business")
-	} else {
-		fmt.Fprintf(out, "Phase:    %s\n", phase(record))
-		if t := record.Taint; t != nil {
-			fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
+	i := 0
+	for line := range strings.Lines(aligned.String()) {
+		if paint := colours[statuses[i]]; colour && paint != "" {
+			line = "\x1b[" + paint + "m" + strings.TrimSuffix(line, "\n") + "\x1b[0m\n"
 		}
-		for _, cause := range record.Causes {
-			fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
-				cause.Condition, cause.Message, ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
+		if _, err := io.WriteString(out, line); err != nil {
+			return fmt.Errorf("write the table: %w", err)
 		}
-		for _, r := range record.Repairs {
-			fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
-		}
-		for _, q := range record.Last {
-			fmt.Fprintf(out, "Before:   %s, released by %s %s\n", q.Causes[0].Message, q.ReleasedBy, ago(q.ReleasedAt))
-		}
-	}
-	for _, condition := range n.Status.Conditions {
-		if conditions.Ours(string(condition.Type)) {
-			fmt.Fprintf(out, "Says:     %s=%s, confirmed %s: %s\n", condition.Type, condition.Status, ago(condition.LastHeartbeatTime.Time), condition.Message)
-		}
+		i++
 	}
 	return nil
 }
 
-// waits says what the release of a cause waits for.
-func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) string) string {
-	byPerson := "only `kubectl pitcrew release` ends it"
-	switch {
-	case r.Phase != node.Quarantined:
-		return "no quarantine yet"
-	case r.Sticky:
-		return "it came and went too often: " + byPerson
-	case c.Repair == conditions.Replace, c.Condition == "ByHand":
-		return byPerson
-	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
-		return "it waits for a reboot"
-	case c.HealthySince.IsZero():
-		return "it waits for the condition to clear"
+// isTerminal tells whether colours and a cleared screen are wanted, see no-color.org.
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
+}
+
+// ageEvery is how often --watch looks without a change of a node: ages grow, and a pause is no node.
+const ageEvery = 10 * time.Second
+
+// watchStatus shows the status again whenever it reads differently.
+func (c *target) watchStatus(ctx context.Context, out io.Writer, api client.WithWatch, f statusFlags) error {
+	terminal := isTerminal(out)
+	var changes watch.Interface
+	shown := ""
+	ticker := time.NewTicker(ageEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		if changes == nil {
+			var err error
+			if changes, err = api.Watch(ctx, &corev1.NodeList{}); err != nil {
+				return fmt.Errorf("watch nodes: %w", err)
+			}
+		}
+		text, err := c.renderStatus(ctx, api, f, terminal)
+		if err != nil {
+			changes.Stop()
+			return err
+		}
+		if string(text) != shown {
+			shown = string(text)
+			if terminal {
+				fmt.Fprint(out, "\x1b[H\x1b[2J") // home, and clear the screen
+			}
+			fmt.Fprintf(out, "%s\n%s\n", c.now().Format(time.TimeOnly), shown)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		case _, open := <-changes.ResultChan():
+			if !open {
+				changes = nil // the API server ends watches after a while
+				continue
+			}
+			settle(ctx, changes)
+		}
 	}
-	return "healthy since " + ago(c.HealthySince)
+	if changes != nil {
+		changes.Stop()
+	}
+	return nil
+}
+
+// settle drops what comes within a second of a change: nodes change together, and one look shows all of it.
+func settle(ctx context.Context, changes watch.Interface) {
+	quiet := time.NewTimer(time.Second)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-quiet.C:
+			return
+		case _, open := <-changes.ResultChan():
+			if !open {
+				<-quiet.C
+				return
+			}
+		}
+	}
 }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+// clearing is how a latched fault is cleared: by the plugin, in the pod that runs it.
+type clearing struct {
+	// plugins is the folder of the plugins in the pod, selector finds the pods.
+	plugins, selector string
+}
+
+func (f *clearing) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.plugins, "plugins", "/opt/pitcrew/bin", "`folder` of the plugins in the node-problem-detector's pod")
+	cmd.Flags().StringVar(&f.selector, "npd-selector", labelName+" in ("+ownNPD+",node-problem-detector)",
+		"`labels` of the node-problem-detector that runs our plugins; ours is taken if there are several")
+}
+
+func clearCommand(c *target) *cobra.Command {
+	var agreed consent
+	var how clearing
+	cmd := &cobra.Command{
+		Use:   "clear NODE CONDITION [SUBJECT]",
+		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
+		Long: `Say that a fault was repaired: runs PLUGIN -clear [SUBJECT] in the node-problem-detector's pod on the node. A fault that still
+stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
+		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
+  kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
+		Args: cobra.RangeArgs(2, 3),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return c.completeNodes(cmd, args, begun)
+			}
+			return clearable(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			cleared, err := c.clears(cmd, api, how, args[0], args[1], args[2:]...)
+			if err != nil {
+				return err
+			}
+			return agreed.apply(cmd, []change{cleared})
+		},
+	}
+	how.flags(cmd)
+	agreed.flags(cmd)
+	return cmd
+}
+
+// clearable lists the conditions that a plugin answers for.
+func clearable() []string {
+	var types []string
+	for _, c := range conditions.All {
+		types = append(types, c.Type)
+	}
+	return types
+}
+
+// clears is the change that clears a condition of a node.
+func (c *target) clears(cmd *cobra.Command, api client.Client, how clearing, name, conditionType string, subject ...string) (change, error) {
+	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
+	if i < 0 {
+		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
+	}
+	pod, container, err := c.npdOn(cmd.Context(), api, how, name)
+	if err != nil {
+		return change{}, err
+	}
+	command := []string{path.Join(how.plugins, conditions.All[i].Plugin)}
+	if conditions.All[i].Type == conditions.KernelHardwareError {
+		command = append(command, "-hardware") // the second condition of the same plugin
+	}
+	command = append(append(command, "-clear"), subject...)
+	return change{
+		says: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", conditions.All[i].Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
+		do: func(ctx context.Context) error {
+			said, err := c.exec(ctx, pod, container, command)
+			fmt.Fprint(cmd.OutOrStdout(), said)
+			return err
+		},
+	}, nil
+}
+
+// npdOn finds the node-problem-detector of a node, and its container. Who may not list the pods of all namespaces sees ours.
+func (c *target) npdOn(ctx context.Context, api client.Client, how clearing, name string) (*corev1.Pod, string, error) {
+	selector, err := labels.Parse(how.selector)
+	if err != nil {
+		return nil, "", fmt.Errorf("--npd-selector: %w", err)
+	}
+	onNode := []client.ListOption{client.MatchingFields{"spec.nodeName": name}, client.MatchingLabelsSelector{Selector: selector}}
+	var pods corev1.PodList
+	err = api.List(ctx, &pods, onNode...)
+	if apierrors.IsForbidden(err) {
+		err = api.List(ctx, &pods, append(onNode, client.InNamespace(c.namespace))...)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("list the pods on node %s: %w", name, err)
+	}
+	pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil })
+	if len(pods.Items) == 0 {
+		return nil, "", fmt.Errorf("no pod that runs on node %s has labels %q", name, how.selector)
+	}
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
+	})
+	pod := &pods.Items[0]
+	container := pod.Spec.Containers[0].Name
+	for _, candidate := range pod.Spec.Containers {
+		if candidate.Name == "node-problem-detector" {
+			container = candidate.Name
+		}
+	}
+	return pod, container, nil
+}
+
+// rank puts the pods of our chart first.
+func rank(p corev1.Pod) int {
+	if p.Labels[labelName] == ownNPD {
+		return 0
+	}
+	return 1
+}
+
+// exec runs a command in a pod and returns what it wrote.
+func (c *target) exec(ctx context.Context, pod *corev1.Pod, container string, command []string) (string, error) {
+	config, err := c.config()
+	if err != nil {
+		return "", err
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", fmt.Errorf("make a client: %w", err)
+	}
+	request := api.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	executor, err := newExecutor(config, request)
+	if err != nil {
+		return "", fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	var out bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out}); err != nil {
+		return out.String(), fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return out.String(), nil
+}
+
+// newExecutor prefers websockets, as kubectl does; SPDY is what older API servers speak.
+func newExecutor(config *rest.Config, request *rest.Request) (remotecommand.Executor, error) {
+	socket, err := remotecommand.NewWebSocketExecutor(config, "GET", request.URL().String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(config, "POST", request.URL())
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(socket, spdy, httpstream.IsUpgradeFailure)
+}
+
+// latched are the conditions of a node's record that a plugin has latched.
+func latched(n *corev1.Node) ([]string, error) {
+	record, err := node.RecordOf(n)
+	if err != nil {
+		return nil, err
+	}
+	if record == nil {
+		return nil, errors.New("the node has no record of a fault")
+	}
+	var types []string
+	for _, cause := range record.Causes {
+		if slices.Contains(clearable(), string(cause.Condition)) {
+			types = append(types, string(cause.Condition))
+		}
+	}
+	return types, nil
+}

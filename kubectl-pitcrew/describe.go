@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func describeCommand(c *target) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:               "describe NODE",
+		Short:             "Say what is known about a node, what happens next, and why nothing has happened",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeNodes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.describe(cmd.Context(), cmd.OutOrStdout(), api, args[0], file)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "policy", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	return cmd
+}
+
+func (c *target) describe(ctx context.Context, out io.Writer, api client.Client, name, file string) error {
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name })
+	if i < 0 {
+		return fmt.Errorf("there is no node %s", name)
+	}
+	n, now := &nodes.Items[i], c.now().UTC()
+	ago := func(t time.Time) string {
+		return t.Format(time.RFC3339) + ", " + duration.HumanDuration(now.Sub(t)) + " ago"
+	}
+	r := rowOf(n, now)
+	fmt.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
+	status := r.Status
+	if r.Repair != 0 {
+		status += ", needs " + r.Repair.String()
+	}
+	if !r.Since.IsZero() {
+		status += ", since " + ago(r.Since)
+	}
+	fmt.Fprintf(out, "Status:   %s\n", status)
+	next, err := c.next(ctx, api, nodes.Items, name, file)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Next:     %s\n", next)
+	record, err := node.RecordOf(n)
+	switch {
+	case err != nil:
+		fmt.Fprintf(out, "Record:   %v\n", err)
+	case record == nil:
+		fmt.Fprintln(out, "Record:   none: nothing is wrong, or the node is nobody's business")
+	default:
+		describeRecord(out, n, record, ago)
+	}
+	if err := c.describeEvidence(ctx, out, api, n); err != nil {
+		return err
+	}
+	return describeConditions(out, n, now)
+}
+
+func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func(time.Time) string) {
+	if t := record.Taint; t != nil {
+		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
+	}
+	for _, cause := range record.Causes {
+		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
+			cause.Condition, cause.Message, ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
+	}
+	for _, r := range record.Repairs {
+		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
+	}
+	for _, q := range record.Last {
+		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", q.Causes[0].Message, q.ReleasedBy, ago(q.ReleasedAt))
+	}
+}
+
+// waits says what the release of a cause waits for.
+func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) string) string {
+	byPerson := "only `kubectl pitcrew release` ends it"
+	switch {
+	case r.Phase != node.Quarantined:
+		return "no quarantine stands"
+	case r.Sticky:
+		return "it came and went too often: " + byPerson
+	case c.Repair == conditions.Replace, c.Rule == policy.ByHand:
+		return byPerson
+	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
+		return "it waits for a reboot"
+	case c.HealthySince.IsZero():
+		return "it waits for the condition to clear"
+	}
+	return "healthy since " + ago(c.HealthySince)
+}
+
+// describeEvidence names what was kept of the node's quarantines.
+func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node) error {
+	var kept corev1.ConfigMap
+	err := api.Get(ctx, client.ObjectKey{Namespace: conditions.EvidenceNamespace, Name: n.Name}, &kept)
+	if err != nil || len(kept.Data) == 0 {
+		// Not everybody may read it, and most nodes have none.
+		if apierrors.IsForbidden(err) {
+			return nil
+		}
+		return client.IgnoreNotFound(err)
+	}
+	fmt.Fprintf(out, "Evidence: kubectl get configmap -n %s %s -o yaml: %s\n",
+		kept.Namespace, kept.Name, strings.Join(slices.Sorted(maps.Keys(kept.Data)), ", "))
+	return nil
+}
+
+func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
+	lines, statuses := []string{"CONDITION\tSTATUS\tNEEDS\tSINCE\tCONFIRMED\tMESSAGE"}, []string{""}
+	for _, c := range n.Status.Conditions {
+		if !conditions.Ours(string(c.Type)) {
+			continue
+		}
+		needs, status := "-", ""
+		switch m, err := conditions.ParseMessage(c.Message); {
+		case c.Status == corev1.ConditionTrue && err == nil:
+			needs, status = m.Repair.String(), isQuarantined
+		case c.Status == corev1.ConditionUnknown:
+			status = isUnknown
+		}
+		lines = append(lines, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", c.Type, c.Status, needs,
+			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), c.Message))
+		statuses = append(statuses, status)
+	}
+	if len(lines) == 1 {
+		fmt.Fprintln(out, "Checks:   none: no condition of ours is on the node")
+		return nil
+	}
+	fmt.Fprintln(out)
+	return table(out, lines, statuses, isTerminal(out))
+}
+
+// next says what the remediator does about the node, or why it does nothing.
+func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Node, name, file string) (string, error) {
+	p, from, err := c.policyInForce(ctx, api, file)
+	if err != nil {
+		return "", err
+	}
+	if p == nil {
+		return "not known: " + from, nil
+	}
+	outcomes, err := c.whatIf(ctx, api, p, nodes)
+	if err != nil {
+		return "", err
+	}
+	o := outcomes[slices.IndexFunc(outcomes, func(o node.Outcome) bool { return o.Before.Name == name })]
+	return says(o, p) + " (by " + from + ")", nil
+}
+
+// whatIf decides about all nodes by a policy.
+func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy, nodes []corev1.Node) ([]node.Outcome, error) {
+	pause, err := c.read(ctx, api, conditions.PauseConfigMap)
+	if err != nil {
+		return nil, err
+	}
+	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
+	if err != nil {
+		return nil, err
+	}
+	paused := ""
+	if pause != nil {
+		paused = "kubectl pitcrew resume ends it"
+		if reason := pause.Data["reason"]; reason != "" {
+			paused = reason
+		}
+	}
+	return node.WhatIf(p, nodes, paused, breaker, c.now().UTC()), nil
+}
+
+// says puts an outcome into words.
+func says(o node.Outcome, p *policy.Policy) string {
+	var words []string
+	for _, e := range o.Events {
+		words = append(words, e.Reason+": "+e.Message)
+	}
+	if o.Blocked != nil {
+		words = append(words, "held back, "+o.Blocked.Reason+": "+o.Blocked.Message)
+	}
+	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == node.Suspect && o.Blocked == nil {
+		for _, cause := range o.State.Record.Causes {
+			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
+				words = append(words, fmt.Sprintf("at %s, if %s stands until then, tainted %s",
+					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), cause.Condition, rule.Taint.ToString()))
+			}
+		}
+	}
+	if o.RestartJobs {
+		words = append(words, "jobs with pods on it are restarted elsewhere")
+	}
+	if len(words) > 0 {
+		return strings.Join(words, "; ")
+	}
+	switch {
+	case o.State == nil:
+		return "nothing: the node is a control plane's, has label " + conditions.LabelSkip + "=true, or is being deleted"
+	case o.State.Record != nil && o.State.Record.Phase == node.Quarantined:
+		return "nothing: the quarantine stands until its causes have cleared"
+	case o.State.Record != nil && o.State.Record.Phase == node.Released && o.State.Record.Holds:
+		return "nothing: a person released the node, which holds until its causes have cleared"
+	}
+	return "nothing: no rule asks for more than an alert"
+}
+
+// policyInForce reads the policy from the file or, without one, from the ConfigMap that the remediator's pods mount. It is nil,
+// with the reason, when there is none to be seen.
+func (c *target) policyInForce(ctx context.Context, api client.Client, file string) (p *policy.Policy, from string, err error) {
+	if file != "" {
+		opened, err := policy.Open(file)
+		if err != nil {
+			return nil, "", err
+		}
+		return opened.Policy(), file, nil
+	}
+	var pods corev1.PodList
+	if err := api.List(ctx, &pods, client.InNamespace(c.namespace), client.MatchingLabels{labelName: node.Name}); err != nil {
+		return nil, fmt.Sprintf("the remediator's pods cannot be listed (%v); name the policy with -f", err), nil
+	}
+	for _, pod := range pods.Items {
+		for _, volume := range pod.Spec.Volumes {
+			if volume.ConfigMap == nil {
+				continue
+			}
+			object, err := c.read(ctx, api, volume.ConfigMap.Name)
+			if err != nil {
+				return nil, "", err
+			}
+			for _, text := range policyTexts(object) {
+				p, err := policy.Parse([]byte(text))
+				if err != nil {
+					return nil, fmt.Sprintf("the policy in ConfigMap %s is broken (%v); name another one with -f", volume.ConfigMap.Name, err), nil
+				}
+				return p, "ConfigMap " + volume.ConfigMap.Name, nil
+			}
+		}
+	}
+	return nil, fmt.Sprintf("no pod of the remediator in namespace %s mounts a policy; name one with -f", c.namespace), nil
+}
+
+// policyTexts are the policies in a ConfigMap.
+func policyTexts(object *corev1.ConfigMap) []string {
+	if object == nil {
+		return nil
+	}
+	var texts []string
+	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+		if strings.Contains(object.Data[key], "kind: "+policy.Kind) {
+			texts = append(texts, object.Data[key])
+		}
+	}
+	return texts
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+)
+
+// What a node is, the worst first.
+const (
+	isUnreadable  = "unreadable"
+	isQuarantined = "quarantined"
+	isSuspect     = "suspect"
+	isReleased    = "released by a person"
+	isAlert       = "alert"
+	isUnknown     = "unknown"
+	isHealthy     = "healthy"
+)
+
+var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy}
+
+// unconfirmed is the age of a heartbeat that rules without an unknownAfter of their own believe no more.
+const unconfirmed = 11 * time.Minute
+
+// fleet is what status shows.
+type fleet struct {
+	// Paused is why everything is paused, Breaker since when the breaker is open; empty: neither.
+	Paused  string `json:"paused,omitempty"`
+	Breaker string `json:"breaker,omitempty"`
+	Pools   []pool `json:"pools"`
+	Nodes   []row  `json:"nodes"`
+}
+
+// pool counts the nodes of a pool by what they are.
+type pool struct {
+	Name  string         `json:"name"`
+	Nodes int            `json:"nodes"`
+	Count map[string]int `json:"count"`
+}
+
+// row is a node.
+type row struct {
+	Pool   string            `json:"pool,omitempty"`
+	Node   string            `json:"node"`
+	Status string            `json:"status"`
+	Sticky bool              `json:"sticky,omitempty"`
+	Repair conditions.Repair `json:"repair,omitempty"`
+	Since  time.Time         `json:"since,omitzero"`
+	Cause  string            `json:"cause,omitempty"`
+	Rule   string            `json:"rule,omitempty"`
+	Taint  string            `json:"taint,omitempty"`
+	BootID string            `json:"bootID"`
+}
+
+func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []string) (fleet, error) {
+	var f fleet
+	pause, err := c.read(ctx, api, conditions.PauseConfigMap)
+	if err != nil {
+		return f, err
+	}
+	if pause != nil {
+		f.Paused = cmp.Or(pause.Data["reason"], "no reason given")
+	}
+	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
+	if err != nil {
+		return f, err
+	}
+	if breaker != nil {
+		f.Breaker = breaker.Data["state"]
+	}
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return f, fmt.Errorf("list nodes: %w", err)
+	}
+	watched, err := c.watchedBy(ctx, api)
+	if err != nil {
+		return f, err
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		r := rowOf(n, c.now())
+		r.Pool = cmp.Or(watched[n.Name], labelled(n, poolLabels))
+		f.Nodes = append(f.Nodes, r)
+	}
+	slices.SortFunc(f.Nodes, worse)
+	f.sum()
+	return f, nil
+}
+
+// read gets a ConfigMap of Pitcrew's namespace; nil when there is none.
+func (c *target) read(ctx context.Context, api client.Client, name string) (*corev1.ConfigMap, error) {
+	var object corev1.ConfigMap
+	err := api.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, &object)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // nothing is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get ConfigMap %s: %w", name, err)
+	}
+	return &object, nil
+}
+
+// watchedBy names the pools of the chart whose node-problem-detectors watch each node. Who may not list pods sees none.
+func (c *target) watchedBy(ctx context.Context, api client.Client) (map[string]string, error) {
+	var pods corev1.PodList
+	err := api.List(ctx, &pods, client.InNamespace(c.namespace), client.MatchingLabels{labelName: ownNPD})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	pools := map[string][]string{}
+	for _, pod := range pods.Items {
+		if name := pod.Labels[labelPool]; !slices.Contains(pools[pod.Spec.NodeName], name) {
+			pools[pod.Spec.NodeName] = append(pools[pod.Spec.NodeName], name)
+		}
+	}
+	names := map[string]string{}
+	for n, list := range pools {
+		slices.Sort(list)
+		names[n] = strings.Join(list, "+")
+	}
+	return names, nil
+}
+
+// labelled is the first of the labels that the node has.
+func labelled(n *corev1.Node, keys []string) string {
+	for _, key := range keys {
+		if value := n.Labels[key]; value != "" {
+			return value
+		}
+	}
+	return "-"
+}
+
+// sum counts the pools, the one with the worst node first.
+func (f *fleet) sum() {
+	for _, r := range f.Nodes {
+		i := slices.IndexFunc(f.Pools, func(p pool) bool { return p.Name == r.Pool })
+		if i < 0 {
+			i = len(f.Pools)
+			f.Pools = append(f.Pools, pool{Name: r.Pool, Count: map[string]int{}})
+		}
+		f.Pools[i].Nodes++
+		f.Pools[i].Count[r.Status]++
+	}
+	place := map[string]int{}
+	for i, p := range f.Pools {
+		place[p.Name] = i
+	}
+	slices.SortStableFunc(f.Nodes, func(a, b row) int { return cmp.Compare(place[a.Pool], place[b.Pool]) })
+}
+
+// worse orders by what the nodes are, then by what they need, then by how long.
+func worse(a, b row) int {
+	return cmp.Or(
+		cmp.Compare(slices.Index(worstFirst, a.Status), slices.Index(worstFirst, b.Status)),
+		cmp.Compare(b.Repair, a.Repair), a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
+}
+
+func rowOf(n *corev1.Node, now time.Time) row {
+	r := row{Node: n.Name, Status: isHealthy, BootID: n.Status.NodeInfo.BootID}
+	record, err := node.RecordOf(n)
+	switch {
+	case err != nil:
+		r.Status, r.Cause = isUnreadable, err.Error()
+		return r
+	case record == nil || record.Phase == node.Released && !record.Holds:
+		r.judge(n, now)
+		return r
+	case record.Phase == node.Released:
+		r.Status = isReleased
+	case record.Phase == node.Quarantined:
+		r.Status, r.Sticky = isQuarantined, record.Sticky
+	default:
+		r.Status = isSuspect
+	}
+	if t := record.Taint; t != nil {
+		r.Rule, r.Taint = t.Rule, t.String()
+	}
+	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
+	var causes []string
+	for _, c := range record.Causes {
+		r.Repair = max(r.Repair, c.Repair)
+		causes = append(causes, string(c.Condition)+": "+c.Message)
+	}
+	r.Cause = strings.Join(causes, " | ")
+	return r
+}
+
+// judge goes by the conditions alone: of what a rule only alerts about there is no record.
+func (r *row) judge(n *corev1.Node, now time.Time) {
+	for _, c := range n.Status.Conditions {
+		if !conditions.Ours(string(c.Type)) {
+			continue
+		}
+		is, since, cause := isHealthy, c.LastTransitionTime.Time, string(c.Type)+": "+c.Message
+		var repair conditions.Repair
+		confirmed := c.LastHeartbeatTime.Time
+		switch m, err := conditions.ParseMessage(c.Message); {
+		case !isVerdict(c.Type) && now.Sub(confirmed) > unconfirmed:
+			is, since, cause = isUnknown, confirmed, string(c.Type)+": nobody confirms it any more"
+		case c.Status == corev1.ConditionUnknown:
+			is = isUnknown
+		case c.Status == corev1.ConditionTrue:
+			is = isAlert
+			if err == nil {
+				repair = m.Repair
+			}
+		}
+		found := row{Node: r.Node, BootID: r.BootID, Status: is, Repair: repair, Since: since, Cause: cause}
+		if is != isHealthy && worse(found, *r) < 0 {
+			*r = found
+		}
+	}
+}
+
+func isVerdict(t corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(t) })
+}

@@ -1,0 +1,364 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+const (
+	inspect = "Inspect gpu 0000:1b:00: Xid 999 unknown"
+	byPool  = "--pool-label=" + labelPool
+)
+
+// newPerson builds the plugin, with a kubeconfig of somebody who may do everything.
+func newPerson(t *testing.T) person {
+	t.Helper()
+	c := clustertest.Get(t)
+	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.Config("person", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.WriteKubeconfig("person", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return person{t, c, kubeconfig}
+}
+
+// The nodes of two pools, of which one is fine.
+func newFleet(t *testing.T) person {
+	t.Helper()
+	p := newPerson(t)
+	names, err := p.AddNodes(t.Context(), "fleet", 5, func(n *corev1.Node) {
+		n.Labels[labelPool] = "h100"
+		if n.Name == "fleet-3" || n.Name == "fleet-4" {
+			n.Labels[labelPool] = "h200"
+		}
+		if n.Name == "fleet-4" {
+			n.Annotations[conditions.AnnotationQuarantine] = "{"
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := p.DeleteNodes(p.Cluster.Context(), names...); err != nil {
+			t.Error(err)
+		}
+	})
+	p.reports("fleet-0", "True", inspect)
+	p.reports("fleet-2", "False", "no fault")
+	p.reports("fleet-3", "Unknown", "cannot open /dev/kmsg")
+	p.does("quarantine", "fleet-1", "--reason", "smells of smoke")
+	return p
+}
+
+func TestStatusIsByPoolAndTheWorstFirst(t *testing.T) {
+	p := newFleet(t)
+	ages := regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
+	got := ages.ReplaceAllString(p.run("status", byPool), "AGE")
+	const want = `POOL  NODE     STATUS       NEEDS    SINCE  CAUSE
+h200  fleet-4  unreadable   -        -      decode quarantine record: unexpected EOF
+h200  fleet-3  unknown      -        AGE     GPUXidError: cannot open /dev/kmsg
+h100  fleet-1  quarantined  Inspect  AGE     ByHand: smells of smoke
+h100  fleet-0  alert        Inspect  AGE     GPUXidError: Inspect gpu 0000:1b:00: Xid 999 unknown
+
+POOL  NODES  QUARANTINED  SUSPECT  ALERT  UNKNOWN  HEALTHY
+h200  2      0            0        0      2        0
+h100  3      1            0        1      0        1
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	p.says("status --all "+byPool, "h100  fleet-2  healthy")
+	p.says("status -o wide "+byPool, "pitcrew.dev/unhealthy=ByHand:NoSchedule")
+	p.fails("status -o table", "is not wide, json or yaml")
+
+	var f fleet
+	if err := json.Unmarshal([]byte(p.run("status", "-o", "json", byPool)), &f); err != nil {
+		t.Fatal(err)
+	}
+	fromYAML := fleet{}
+	if err := yaml.Unmarshal([]byte(p.run("status", "-o", "yaml", byPool)), &fromYAML); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(f, fromYAML); diff != "" || len(f.Nodes) != 4 || f.Nodes[2].Repair != conditions.Inspect {
+		t.Errorf("json %+v: %s", f, diff)
+	}
+
+	// A pool of the chart is known by its node-problem-detector.
+	p.pod("pitcrew-npd-training", "fleet-2", ownNPD, corev1.PodSpec{})
+	p.says("status --all "+byPool, "training  fleet-2  healthy")
+}
+
+func TestColourIsOnlyForPeople(t *testing.T) {
+	f := fleet{Nodes: []row{{Node: "n1", Status: isQuarantined}, {Node: "n2", Status: isHealthy}}}
+	for colour, want := range map[bool]int{true: 1, false: 0} {
+		var out strings.Builder
+		if err := f.print(&out, false, colour, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(out.String(), "\x1b[31m"); got != want || !strings.Contains(out.String(), "quarantined") {
+			t.Errorf("colour %t: %d coloured lines, want %d\n%s", colour, got, want, out.String())
+		}
+	}
+}
+
+func TestWatchShowsAChange(t *testing.T) {
+	p := newPerson(t)
+	if _, err := p.AddNodes(t.Context(), "watched", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(p.Root, "bin", "kubectl-pitcrew"), "--kubeconfig", p.kubeconfig, "status", "--watch")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	until := func(want string) {
+		t.Helper()
+		for patience := time.After(time.Minute); ; {
+			select {
+			case line, open := <-lines:
+				if !open {
+					t.Fatalf("it ended without %q", want)
+				}
+				if strings.Contains(line, want) {
+					return
+				}
+			case <-patience:
+				t.Fatalf("no %q within a minute", want)
+			}
+		}
+	}
+	until("HEALTHY")
+	p.reports("watched-0", "True", inspect)
+	until("watched-0")
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for range lines { //nolint:revive // until it has ended
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("Ctrl-C: %v", err)
+	}
+	if err := p.DeleteNodes(t.Context(), "watched-0"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
+	p := newFleet(t)
+	p.says("describe fleet-0", "no pod of the remediator in namespace pitcrew mounts a policy; name one with -f")
+	p.installPolicy("mode: observe")
+	p.says("describe fleet-0", "Next:     held back, observe-only: GPUXidError needs Inspect by rule gpu (Inspect gpu 0000:1b:00: Xid 999 unknown); observed only, else tainted "+
+		"pitcrew.dev/unhealthy=GPUXidError:NoSchedule (by ConfigMap the-policy)")
+	p.says("describe fleet-0", "GPUXidError  True    Inspect  ")
+	p.says("describe fleet-1", "only `kubectl pitcrew release` ends it")
+	p.says("describe fleet-2", "Next:     nothing: no rule asks for more than an alert")
+	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine is left alone")
+	p.fails("describe nowhere", "there is no node nowhere")
+	p.does("pause", "--reason", "network work")
+	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "held back, paused: paused (network work), else NodeQuarantined")
+	p.does("resume")
+}
+
+func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
+	p := newFleet(t)
+	enforcing, observing := p.policyFile("mode: enforce"), p.policyFile("mode: observe")
+	p.says("policy test -f "+enforcing, "What the present policy does is not known")
+	p.installPolicy("mode: observe")
+	p.says("policy test -f "+observing, "nothing new for 5")
+	for _, args := range []string{"policy test -f " + enforcing, "policy test --enforce -f " + observing} {
+		p.says(args, "fleet-0  -   quarantined  NodeQuarantined: GPUXidError needs Inspect by rule gpu")
+		p.says(args, "[now: held back, observe-only: ")
+		p.says(args, "nothing new for 4")
+	}
+	if n := p.get("fleet-0"); len(n.Spec.Taints) > 0 || n.Annotations[conditions.AnnotationQuarantine] != "" {
+		t.Errorf("the node was changed: %v %v", n.Spec.Taints, n.Annotations)
+	}
+	p.fails("policy test", "name the policy with -f")
+}
+
+func TestClearFindsTheDetectorOfTheNode(t *testing.T) {
+	p := newFleet(t)
+	p.fails("clear fleet-0 Nonsense -y", "no plugin answers for Nonsense")
+	p.fails("clear fleet-0 GPUXidError -y", "no pod that runs on node fleet-0")
+	p.pod("npd-of-somebody", "fleet-0", "node-problem-detector", corev1.PodSpec{})
+	p.pod("npd-of-ours", "fleet-0", ownNPD, corev1.PodSpec{})
+	p.pod("npd-elsewhere", "fleet-2", ownNPD, corev1.PodSpec{})
+	p.refused("clear fleet-0 gpuxiderror")
+	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -clear in pod pitcrew/npd-of-ours")
+	p.says("clear --dry-run fleet-0 KernelHardwareError", "run /opt/pitcrew/bin/xid -hardware -clear in pod")
+	p.fails("release --clear -y fleet-0", "is not quarantined")
+	p.says("release --clear --dry-run fleet-1", "Release node fleet-1") // no plugin has latched a person's word
+}
+
+func TestTheShellCompletes(t *testing.T) {
+	p := newFleet(t)
+	p.says("__complete release fleet-", "fleet-1\n")
+	p.says("__complete clear fleet-0 GPUX", "GPUXidError\n")
+	p.says("__complete explain Pitcrew", "PitcrewBreakerOpen\n")
+	cmd := exec.CommandContext(t.Context(), "./kubectl_complete-pitcrew", "stat")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(p.Root, "bin")+":"+os.Getenv("PATH"))
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "status\t") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestTheKrewManifestIsRendered(t *testing.T) {
+	made, err := template.New("krew.yaml").Funcs(template.FuncMap{
+		"addURIAndSha": func(uri, _ string) string { return fmt.Sprintf("uri: %q\n    sha256: 0", uri) },
+	}).ParseFiles("krew.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := made.Execute(&text, struct{ TagName string }{"v1.2.3"}); err != nil {
+		t.Fatal(err)
+	}
+	var plugin struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version          string
+			ShortDescription string
+			Platforms        []struct {
+				Selector *metav1.LabelSelector
+				URI, Bin string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text.String()), &plugin); err != nil {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	if plugin.Metadata.Name != "pitcrew" || plugin.Spec.Version != "v1.2.3" || plugin.Spec.ShortDescription == "" || len(plugin.Spec.Platforms) == 0 {
+		t.Errorf("%+v", plugin)
+	}
+	for _, platform := range plugin.Spec.Platforms {
+		arch := platform.Selector.MatchLabels["os"] + "_" + platform.Selector.MatchLabels["arch"]
+		if !strings.HasSuffix(platform.URI, "kubectl-pitcrew_"+arch+".tar.gz") || platform.Bin != "kubectl-pitcrew" {
+			t.Errorf("%+v", platform)
+		}
+	}
+}
+
+// reports is what the Node Problem Detector says of the kernel log.
+func (p person) reports(name, status, message string) {
+	p.Helper()
+	now := metav1.Now().Format(time.RFC3339)
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, status, message, now, now)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := p.Client.Status().Patch(p.Context(), n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// policyFile writes a policy that quarantines whatever the kernel log shows.
+func (p person) policyFile(mode string) string {
+	p.Helper()
+	path := filepath.Join(p.TempDir(), "policy.yaml")
+	if err := os.WriteFile(path, []byte(policyText(mode)), 0o644); err != nil {
+		p.Fatal(err)
+	}
+	return path
+}
+
+func policyText(mode string) string {
+	return `apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  ` + mode + `
+  budget: {maxNodes: 9}
+  rules: {gpu: {match: {condition: GPUXidError, repair: [Inspect]}}}
+`
+}
+
+// installPolicy leaves what a running remediator leaves in the cluster: a pod that mounts its policy.
+func (p person) installPolicy(mode string) {
+	p.Helper()
+	p.namespace()
+	policy := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "the-policy"},
+		Data:       map[string]string{"policy.yaml": policyText(mode)},
+	}
+	if err := p.Client.Create(p.Context(), policy); err != nil {
+		p.Fatal(err)
+	}
+	p.gone(policy)
+	p.pod("remediator", "fleet-2", "pitcrew-remediator", corev1.PodSpec{Volumes: []corev1.Volume{{Name: "policy", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: policy.Name}},
+	}}}})
+}
+
+// pod starts a pod in Pitcrew's namespace and waits until it runs.
+func (p person) pod(name, on, app string, spec corev1.PodSpec) {
+	p.Helper()
+	p.namespace()
+	spec.NodeName = on
+	spec.Containers = []corev1.Container{{Name: "main", Image: "none"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name, Labels: map[string]string{labelName: app, labelPool: "training"}}, Spec: spec}
+	if err := p.Client.Create(p.Context(), pod); err != nil {
+		p.Fatal(err)
+	}
+	p.gone(pod)
+	p.until("pod "+name+" runs", func() error {
+		if err := p.Client.Get(p.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("%s %w", pod.Status.Phase, err)
+		}
+		return nil
+	})
+}
+
+// namespace makes Pitcrew's namespace, if it is not there.
+func (p person) namespace() {
+	p.Helper()
+	var ns corev1.Namespace
+	if p.Client.Get(p.Context(), client.ObjectKey{Name: "pitcrew"}, &ns) == nil {
+		return
+	}
+	if err := p.AddNamespace(p.Context(), "pitcrew", nil); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// gone deletes an object, at once, when the test ends.
+func (p person) gone(object client.Object) {
+	p.Cleanup(func() {
+		if err := p.Client.Delete(p.Cluster.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+			p.Error(err)
+		}
+	})
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func policyCommand(c *target) *cobra.Command {
+	cmd := &cobra.Command{Use: "policy", Short: "Work with policy files"}
+	cmd.AddCommand(policyValidateCommand(), policyTestCommand(c))
+	return cmd
+}
+
+func policyValidateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a policy file; an error names line, rule, field and value",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := policy.Open(args[0])
+			if err != nil {
+				return err
+			}
+			alerts, observes, enforces := 0, 0, 0
+			for _, r := range file.Policy().Rules {
+				switch {
+				case r.AlertOnly:
+					alerts++
+				case r.Observe:
+					observes++
+				default:
+					enforces++
+				}
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules act, %d observe, %d only alert\n", args[0], enforces, observes, alerts)
+			return nil
+		},
+	}
+}
+
+func policyTestCommand(c *target) *cobra.Command {
+	var file string
+	var enforce bool
+	cmd := &cobra.Command{
+		Use:   "test -f FILE",
+		Short: "Say what a policy would do to this cluster now, and how that differs from what the present one does",
+		Long: `Say what a policy would do to this cluster now: the remediator's own decisions, on the nodes as they are, each after what was
+decided about the ones before it by name. Nothing is written. Timers go on as the nodes' records say.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return errors.New("name the policy with -f")
+			}
+			opened, err := policy.Open(file)
+			if err != nil {
+				return err
+			}
+			p := opened.Policy()
+			if enforce {
+				p = enforced(p)
+			}
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return c.testPolicy(cmd.Context(), cmd.OutOrStdout(), api, p)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
+	cmd.Flags().BoolVar(&enforce, "enforce", false, "as if every rule that only observes were switched on")
+	return cmd
+}
+
+// enforced is the policy with every rule that observes switched on.
+func enforced(p *policy.Policy) *policy.Policy {
+	on := *p
+	on.Rules = slices.Clone(p.Rules)
+	for i := range on.Rules {
+		on.Rules[i].Observe = false
+	}
+	return &on
+}
+
+func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Client, p *policy.Policy) error {
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	// A pause ends; what would be done then is the question.
+	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
+	if err != nil {
+		return err
+	}
+	now := c.now().UTC()
+	would := node.WhatIf(p, nodes.Items, "", breaker, now)
+	present, from, err := c.policyInForce(ctx, api, "")
+	if err != nil {
+		return err
+	}
+	does := map[string]string{}
+	if present != nil {
+		for _, o := range node.WhatIf(present, nodes.Items, "", breaker, now) {
+			does[o.Before.Name] = says(o, present)
+		}
+	} else {
+		fmt.Fprintf(out, "What the present policy does is not known: %s.\n", from)
+	}
+	lines, statuses := []string{"NODE\tIS\tWOULD BE\tWHAT"}, []string{""}
+	quiet := 0
+	for _, o := range would {
+		is, becomes := statusOf(o.Before), statusOf(o.After)
+		text := says(o, p)
+		same, known := does[o.Before.Name]
+		if known && same == text || !known && becomes == is && o.Blocked == nil {
+			quiet++
+			continue
+		}
+		if known {
+			text += " [now: " + same + "]"
+		}
+		lines, statuses = append(lines, fmt.Sprintf("%s\t%s\t%s\t%s", o.Before.Name, is, becomes, text)), append(statuses, becomes)
+	}
+	if len(lines) > 1 {
+		if err := table(out, lines, statuses, isTerminal(out)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "%d nodes: nothing new for %d.\n", len(would), quiet)
+	return nil
+}
+
+// statusOf is the label that the remediator keeps on a node.
+func statusOf(n *corev1.Node) string {
+	if status := n.Labels[conditions.LabelStatus]; status != "" {
+		return status
+	}
+	return "-"
+}
