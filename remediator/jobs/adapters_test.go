@@ -117,7 +117,7 @@ func TestRead(t *testing.T) {
 		"a RayJob that failed":             {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.Ended = "Failed" })},
 		"a RayJob without a shutdown":      {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Shut = "RayShutdown" })},
 		"a RayJob on somebody's cluster":   {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Shut = "RayClusterShared" })},
-		"a suspended RayJob":               {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) { f.Suspended, f.StopSeen, f.Busy, f.Pods = true, true, true, "" })},
+		"a suspended RayJob":               {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) { f.Suspended, f.StopSeen, f.Busy, f.Pods = true, true, true, "ray.io/cluster=" })},
 		"a Volcano job":                    {volcanoJob, vcjob + "status: {state: {phase: Running}}", volcano},
 		"a Volcano job with one retry":     {volcanoJob, vcjob + "status: {retryCount: 1, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries = 1 })},
 		"a Volcano job on its last try":    {volcanoJob, vcjob + "status: {retryCount: 2, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries, f.Shut = 2, "MaxRetry" })},
@@ -185,7 +185,7 @@ func TestKindOf(t *testing.T) {
 }
 
 // Under Kueue, the Workload of the job decides whether it is stopped, and not the job.
-func TestAdmit(t *testing.T) {
+func TestKueue(t *testing.T) {
 	const (
 		job      = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train, namespace: team, uid: job-uid, labels: {kueue.x-k8s.io/queue-name: gpus}}\nspec: {runPolicy: {suspend: true}}\n"
 		vcjob    = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: train, namespace: team, uid: job-uid}\nspec: {maxRetry: 3}\n"
@@ -203,8 +203,8 @@ func TestAdmit(t *testing.T) {
 		"a job without a queue": {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1) + workload, toggle: "spec.active", on: "pytorchjob-train"},
 		"a Workload made by hand": {kind: pyTorchJob, toggle: "spec.active", on: "mine",
 			objects: strings.Replace(job, "labels: {", "labels: {kueue.x-k8s.io/prebuilt-workload-name: mine, ", 1) + strings.NewReplacer("pytorchjob-train", "mine", "job-uid: job-uid", "a: b").Replace(workload)},
-		"another job's Workload": {kind: pyTorchJob, objects: job + strings.Replace(workload, "job-uid: job-uid", "job-uid: other", 1), suspended: true,
-			toggle: "spec.runPolicy.suspend", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
+		"another job's Workload": {kind: pyTorchJob, objects: job + strings.Replace(workload, "job-uid: job-uid", "job-uid: other", 1),
+			toggle: "spec.active", on: "train", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
 		"no Kueue at all":            {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1), suspended: true, toggle: "spec.runPolicy.suspend"},
 		"a kind that has no suspend": {kind: volcanoJob, objects: vcjob + workload, shut: "Kueue", shutSaying: "managed by Kueue"},
 	}

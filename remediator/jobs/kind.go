@@ -34,7 +34,7 @@ func (k kind) look(ctx context.Context, reader client.Reader, key client.ObjectK
 		return view{}, err
 	}
 	v.kind = k
-	err = v.admit(ctx, reader)
+	err = v.kueue(ctx, reader)
 	return v, err
 }
 

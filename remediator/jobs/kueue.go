@@ -23,20 +23,27 @@ const (
 	kueueJobLabel = "kueue.x-k8s.io/job-uid"
 )
 
-// admit makes the job's Workload its toggle if Kueue manages the job. Jobs without a queue can be managed, too.
-func (v *view) admit(ctx context.Context, reader client.Reader) error {
+// kueue makes the job's Workload its toggle if Kueue manages the job. Jobs without a queue can be managed, too.
+func (v *view) kueue(ctx context.Context, reader client.Reader) error {
 	workload, err := workloadOf(ctx, reader, v.object)
 	if err != nil && !gone(err) {
 		return err
 	}
 	queue, queued := v.object.GetLabels()[kueueQueueLabel]
 	switch {
-	case workload == nil && queued:
-		v.shut = blocked{"Kueue", fmt.Sprintf("it is queued by Kueue in %s, but no Workload of it is found", queue)}
-	case workload != nil && !v.toggle.exists():
+	case workload == nil && !queued:
+	case !v.toggle.exists():
 		v.shut = blocked{"Kueue", "it is managed by Kueue, which can only stop and start jobs of other kinds"}
-	case workload != nil:
-		v.toggle = toggle{path: "spec.active", stops: false, on: workload}
+	case workload == nil:
+		v.shut = blocked{"Kueue", fmt.Sprintf("it is queued by Kueue in %s, but no Workload of it is found", queue)}
+		// A restart under way waits for the Workload; the job's own toggle is Kueue's all the same.
+		workload = &unstructured.Unstructured{}
+		workload.SetGroupVersionKind(workloadGVK)
+		workload.SetNamespace(v.object.GetNamespace())
+		workload.SetName(v.object.GetName())
+		v.toggle, v.suspended = toggle{path: "spec.active", on: workload}, false
+	default:
+		v.toggle = toggle{path: "spec.active", on: workload}
 		v.suspended = v.toggle.stopped(workload)
 	}
 	return nil

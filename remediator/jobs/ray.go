@@ -140,7 +140,8 @@ func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey)
 		return nil, fmt.Errorf("list the RayClusters of RayJob %s: %w", key, err)
 	}
 	if len(list.Items) == 0 {
-		return labels.Nothing(), nil
+		// Which no pod has. labels.Nothing() would become the selector of a list that selects everything.
+		return labels.SelectorFromSet(labels.Set{rayClusterLabel: ""}), nil
 	}
 	var names []string
 	for _, cluster := range list.Items {
