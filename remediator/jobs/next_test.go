@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 var (
@@ -87,5 +89,63 @@ func TestNext(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// A toggle of another object cannot move in the write of the record, so that it may be behind.
+func TestTheToggleOfAnotherObject(t *testing.T) {
+	tests := map[string]struct {
+		phase           phase
+		step            string // what the object bears
+		stopped         bool
+		due, overridden bool
+	}{
+		"to be stopped":                       {stopping, "", false, true, false},
+		"to be stopped, started by a restart": {stopping, "r0 Starting", false, true, false},
+		"stopped by us":                       {stopping, "r1 Stopping", true, false, false},
+		"stopped by a person before us":       {stopping, "", true, false, true},
+		"started by a person since":           {stopping, "r1 Stopping", false, false, true},
+		"to be started":                       {starting, "r1 Stopping", true, true, false},
+		"started by us":                       {starting, "r1 Starting", false, false, false},
+		"started by a person before us":       {starting, "r1 Stopping", false, false, false},
+		"stopped by a person since":           {starting, "r1 Starting", true, false, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			on := &unstructured.Unstructured{}
+			on.SetAnnotations(map[string]string{"pitcrew.dev/restart-step": test.step})
+			v := view{toggle: toggle{path: "spec.active", on: on}, suspended: test.stopped}
+			cur := restart{ID: "r1", Phase: test.phase}
+			if due, overridden := v.due(cur), v.overridden(cur); due != test.due || overridden != test.overridden {
+				t.Errorf("due %t, overridden %t, want %t, %t", due, overridden, test.due, test.overridden)
+			}
+		})
+	}
+}
+
+func TestDeletedSince(t *testing.T) {
+	stop := restart{PhaseSince: noon.Add(700 * time.Millisecond)}
+	tests := map[string]struct {
+		deletion time.Duration // when the grace period ends, after noon
+		grace    int64
+		want     bool
+	}{
+		"before the stop":           {29 * time.Second, 30, false},
+		"in the second of the stop": {30 * time.Second, 30, true},
+		"after the stop":            {35 * time.Second, 30, true},
+		"at once":                   {time.Second, 0, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				DeletionTimestamp: &metav1.Time{Time: noon.Add(test.deletion)}, DeletionGracePeriodSeconds: &test.grace,
+			}}
+			if got := stop.deletedSince(pod); got != test.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+	if stop.deletedSince(metav1.PartialObjectMetadata{}) {
+		t.Error("a pod that is not being deleted")
 	}
 }
