@@ -62,7 +62,7 @@ func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 
 	s.write("95, pid=1, name=python, Uncontained: LTC TAG (0x2,0x0). RST: No, D-RST: No")
 	fired := s.inbox.until(t, "firing", "GPUXidError", "node="+machine, "repair=ResetGPU", "severity=critical")
-	if got, want := fired.Annotations["summary"], "The kernel log of node machine shows an Xid or a lost GPU: it needs ResetGPU"; got != want {
+	if got, want := fired.Annotations["summary"], "Node machine needs ResetGPU: the kernel log shows an Xid or a lost GPU"; got != want {
 		t.Errorf("summary %q, want %q", got, want)
 	}
 	s.becomes(machine, "quarantined")

@@ -205,7 +205,7 @@ func generated(t *testing.T, path, want string) {
 
 func TestEveryMetricOfOursIsExported(t *testing.T) {
 	var source strings.Builder
-	for _, folder := range []string{"node", "jobs", "preflight"} {
+	for _, folder := range []string{"node", "jobs", "preflight", "webhook"} {
 		files, err := filepath.Glob("../../remediator/" + folder + "/*.go")
 		if err != nil {
 			t.Fatal(err)

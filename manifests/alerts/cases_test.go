@@ -180,6 +180,16 @@ var cases = map[string][]testCase{
 		{"PitcrewRemediatorErrors", "a conflict now and then", map[string]string{
 			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="node"}`: "0+1x60",
 		}, "50m", nil},
+
+		{"PitcrewWebhookFailing", "every minute", map[string]string{`pitcrew_webhook_deliveries_total{instance="a",webhook="pager",result="failed"}`: "0+1x60"}, "50m",
+			[]firing{{"webhook=pager", "30"}}},
+		{"PitcrewWebhookFailing", "twice, and then it was sent", map[string]string{
+			`pitcrew_webhook_deliveries_total{instance="a",webhook="pager",result="failed"}`: "0x30 1 2x30",
+			`pitcrew_webhook_deliveries_total{instance="a",webhook="pager",result="sent"}`:   "0+1x60",
+		}, "50m", nil},
+
+		{"PitcrewEvidenceNotKept", "every minute", map[string]string{`pitcrew_evidence_failed_total{instance="a"}`: "0+1x60"}, "50m", []firing{{"", "30"}}},
+		{"PitcrewEvidenceNotKept", "kept", map[string]string{`pitcrew_evidence_failed_total{instance="a"}`: "0x60"}, "50m", nil},
 	},
 	"without-remediator/kube-state-metrics.yaml": {
 		{"PitcrewNodeCondition", "true", map[string]string{`kube_node_status_condition{node="n1",instance="k",condition="GPUXidError",status="true"}`: "1x10"}, "5m",
