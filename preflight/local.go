@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
@@ -17,7 +21,7 @@ import (
 func check(ctx context.Context, commands []string) verdict.Check {
 	result := verdict.Passed
 	for _, command := range commands {
-		out, err := exec.CommandContext(ctx, "sh", "-c", command).Output()
+		out, err := shell(ctx, command).Output()
 		var exit *exec.ExitError
 		switch {
 		case err == nil:
@@ -33,6 +37,52 @@ func check(ctx context.Context, commands []string) verdict.Check {
 		return verdict.Skipped
 	}
 	return result
+}
+
+// figure is what a command measures of this node.
+type figure struct{ name, command string }
+
+// measure runs the figures' commands. One without a figure is left out: the others go on.
+func (o options) measure(ctx context.Context) map[string]float64 {
+	figures := map[string]float64{}
+	for _, f := range o.figures {
+		v, err := o.figure(ctx, f.command)
+		if err != nil {
+			slog.Warn("A figure is not known", "figure", f.name, "err", err)
+			continue
+		}
+		slog.Info("Measured", "figure", f.name, "value", v)
+		figures[f.name] = v
+	}
+	return figures
+}
+
+func (o options) figure(ctx context.Context, command string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.pair.timeout)
+	defer cancel()
+	out, err := shell(ctx, command).Output()
+	if err != nil {
+		return 0, fmt.Errorf("run %q: %w", command, err)
+	}
+	m := o.figurePattern.FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("%q printed no figure", command)
+	}
+	v, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil || !(v > 0) || math.IsInf(v, 0) {
+		return 0, fmt.Errorf("the figure of %q is %.40q", command, m[1])
+	}
+	return v, nil
+}
+
+// shell is a command that ends with all that it has started: a benchmark that outlives its test would slow down the next.
+func shell(ctx context.Context, command string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	cmd.Stderr = os.Stderr
+	return cmd
 }
 
 // storageBytes is what is written to the job's storage: more than its caches would hide for long, quick to write.

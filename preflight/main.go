@@ -43,6 +43,9 @@ type options struct {
 
 	checks  []string
 	storage string
+	figures []figure
+	// figurePattern reads the figures.
+	figurePattern *regexp.Regexp
 
 	pair tester
 	out  string
@@ -83,7 +86,7 @@ func parse(args []string, env func(string) string) (options, error) {
 		return ""
 	}
 	var o options
-	var rank, size, leader, peers, pattern, unit string
+	var rank, size, leader, peers, pattern, figurePattern, unit string
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
 	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "this `rank`, from 0")
 	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
@@ -100,11 +103,20 @@ func parse(args []string, env func(string) string) (options, error) {
 		o.checks = append(o.checks, s)
 		return nil
 	})
+	f.Func("figure", "`name=command`: a figure of this node that is compared with the other nodes', e.g. gemm=..., more is better; may be repeated", func(s string) error {
+		name, command, ok := strings.Cut(s, "=")
+		if !ok || !verdict.FigureName.MatchString(name) || command == "" {
+			return fmt.Errorf("%q is not name=command with a name in small letters", s)
+		}
+		o.figures = append(o.figures, figure{name, command})
+		return nil
+	})
+	f.StringVar(&figurePattern, "figure-pattern", `([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*$`, "`regexp` whose first group is a -figure; the default is the last number")
 	f.StringVar(&o.storage, "storage", "", "`folder` of the job's storage that must hold what is written to it")
 	f.StringVar(&o.pair.command, "command", "", "`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and PREFLIGHT_ROUND; empty: TCP")
 	f.StringVar(&pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`, "`regexp` whose first group is the command's figure; the default is that of nccl-tests")
 	f.StringVar(&unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
-	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "limit of one pair test")
+	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
 	if err := f.Parse(args); err != nil {
@@ -117,6 +129,9 @@ func parse(args []string, env func(string) string) (options, error) {
 	var err error
 	if o.pair.figure, err = regexp.Compile(pattern); err != nil || o.pair.figure.NumSubexp() < 1 {
 		return o, fmt.Errorf("-bandwidth %q is no regexp with a group", pattern)
+	}
+	if o.figurePattern, err = regexp.Compile(figurePattern); err != nil || o.figurePattern.NumSubexp() < 1 {
+		return o, fmt.Errorf("-figure-pattern %q is no regexp with a group", figurePattern)
 	}
 	scale, ok := map[string]float64{"GiB/s": 1, "GB/s": 1e9 / (1 << 30), "Gb/s": 1e9 / 8 / (1 << 30)}[unit]
 	if !ok {
@@ -152,6 +167,7 @@ func run(ctx context.Context, o options) (int, error) {
 	r := verdict.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.least}
 	r.GPU = check(ctx, o.checks)
 	r.Storage = store(o.storage)
+	r.Figures = o.measure(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	led := make(chan error, 1)

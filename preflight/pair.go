@@ -11,11 +11,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
@@ -55,15 +53,10 @@ func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, 
 var errNoFigure = errors.New("the command printed no figure")
 
 func (t tester) run(ctx context.Context, self netip.Addr, o order) (float64, error) {
-	cmd := exec.CommandContext(ctx, "sh", "-c", t.command)
-	// A benchmark that outlives its test would slow down the next one, so all that the shell has started ends with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd := shell(ctx, t.command)
 	cmd.Env = append(os.Environ(),
 		"PREFLIGHT_PEER="+o.Peer.Addr().String(), "PREFLIGHT_SELF="+self.String(),
 		"PREFLIGHT_SERVER="+strconv.FormatBool(o.Serve), "PREFLIGHT_ROUND="+strconv.Itoa(o.Round))
-	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return 0, fmt.Errorf("run the pair command: %w", err)

@@ -29,19 +29,21 @@ func TestFlags(t *testing.T) {
 		want  group
 		wrong string
 	}{
-		"flags":             {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
-		"peers":             {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
-		"an indexed Job":    {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
-		"LeaderWorkerSet":   {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
-		"Kubeflow":          {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
-		"Kubeflow, elastic": {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
-		"no rank":           {args: "-size 4 -leader a -node n", wrong: "-rank"},
-		"a rank too many":   {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
-		"no leader":         {args: "-rank 1 -size 4 -node n", wrong: "-leader"},
-		"no node":           {args: "-rank 1 -size 4 -leader a", wrong: "-node"},
-		"six rounds":        {args: "-rank 1 -size 4 -leader a -node n -rounds 6", wrong: "-rounds"},
-		"a regexp without":  {args: "-rank 1 -size 4 -leader a -node n -bandwidth x", wrong: "-bandwidth"},
-		"a unit of bytes":   {args: "-rank 1 -size 4 -leader a -node n -unit MB", wrong: "-unit"},
+		"flags":               {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
+		"peers":               {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
+		"an indexed Job":      {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
+		"LeaderWorkerSet":     {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
+		"Kubeflow":            {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"Kubeflow, elastic":   {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"no rank":             {args: "-size 4 -leader a -node n", wrong: "-rank"},
+		"a rank too many":     {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
+		"no leader":           {args: "-rank 1 -size 4 -node n", wrong: "-leader"},
+		"no node":             {args: "-rank 1 -size 4 -leader a", wrong: "-node"},
+		"six rounds":          {args: "-rank 1 -size 4 -leader a -node n -rounds 6", wrong: "-rounds"},
+		"a regexp without":    {args: "-rank 1 -size 4 -leader a -node n -bandwidth x", wrong: "-bandwidth"},
+		"a figure of no name": {args: "-rank 1 -size 4 -leader a -node n -figure =true", wrong: "-figure"},
+		"no figure pattern":   {args: "-rank 1 -size 4 -leader a -node n -figure-pattern x", wrong: "-figure-pattern"},
+		"a unit of bytes":     {args: "-rank 1 -size 4 -leader a -node n -unit MB", wrong: "-unit"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,6 +118,29 @@ func TestLocalChecks(t *testing.T) {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
+	arguments := []string{
+		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "2s",
+		"-figure", `gemm=printf 'warm-up 12\nTFLOPS: 612.5\n'`, "-figure", "hbm=echo 3.3e3", "-figure", "says-nothing=true",
+		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0", "-figure", "hangs=sleep 1000",
+	}
+	o, err := parse(arguments, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]float64{"gemm": 612.5, "hbm": 3300}, o.measure(t.Context())); diff != "" {
+		t.Error(diff)
+	}
+	o, err = parse(append(arguments, "-figure-pattern", `warm-up (\d+)`), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.figures = o.figures[:2]
+	if diff := cmp.Diff(map[string]float64{"gemm": 12}, o.measure(t.Context())); diff != "" {
+		t.Error(diff)
 	}
 }
 

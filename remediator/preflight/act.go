@@ -65,6 +65,15 @@ func (c *Controller) judge(ctx context.Context, namespace string, r run) error {
 			return err
 		}
 	}
+	if from.trusted {
+		for _, f := range v.Figures {
+			for _, b := range f.Below {
+				if err := c.write(ctx, b.Node, func(n *corev1.Node) (corev1.NodeCondition, bool) { return figureCondition(n, f, b, from) }); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	if !v.Complete {
 		return nil // what is missing may be what was wrong
 	}
@@ -195,6 +204,11 @@ func notes(v verdict.Verdict) map[string][]string {
 	for _, node := range v.Failed {
 		about[node] = append(about[node], "failed: a local check")
 	}
+	for _, f := range v.Figures {
+		for _, b := range f.Below {
+			about[b.Node] = append(about[b.Node], fmt.Sprintf("suspect: %s %.2f below the median of %d nodes", f.Name, b.Drop, f.Nodes))
+		}
+	}
 	for _, pair := range v.Retest {
 		about[pair[0]] = append(about[pair[0]], "retest with "+pair[1])
 	}
@@ -210,7 +224,7 @@ func result(v verdict.Verdict) string {
 		return "slow"
 	case len(v.Failed) > 0:
 		return "failed"
-	case !v.Complete || len(v.Retest) > 0:
+	case !v.Complete || len(v.Retest) > 0 || slices.ContainsFunc(v.Figures, func(f verdict.Figure) bool { return len(f.Below) > 0 }):
 		return "undecided"
 	}
 	return "clean"
@@ -226,10 +240,16 @@ func summary(v verdict.Verdict, r run) string {
 	for _, pair := range v.Retest {
 		retest = append(retest, pair[0]+" with "+pair[1])
 	}
+	var below []string
+	for _, f := range v.Figures {
+		for _, b := range f.Below {
+			below = append(below, fmt.Sprintf("%s (%s %.2f below the median)", b.Node, f.Name, b.Drop))
+		}
+	}
 	for _, list := range []struct {
 		word  string
 		items []string
-	}{{"slow", slow}, {"failed", v.Failed}, {"suspects that did not report", v.Missing}, {"retest", retest}, {"fabric", v.Fabric}} {
+	}{{"slow", slow}, {"failed", v.Failed}, {"suspects", below}, {"suspects that did not report", v.Missing}, {"retest", retest}, {"fabric", v.Fabric}} {
 		if n := len(list.items); n > 10 {
 			list.items = append(slices.Clone(list.items[:10]), fmt.Sprintf("%d more", n-10))
 		}

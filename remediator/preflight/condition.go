@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,20 @@ func slowCondition(n *corev1.Node, s verdict.Slow, from origin) (corev1.NodeCond
 		word = confirmed
 	}
 	return asserted(before, fmt.Sprintf("%s by run %s, drop %.2f, seen by %d partners", word, from, s.Drop, s.Partners), from.decided), true
+}
+
+// belowMedian tells a verdict by figures from one by pairs.
+const belowMedian = "below the median of"
+
+// figureCondition is what a figure of a node far below the others makes of its condition. A node's word about itself only
+// makes it a suspect, and only in a run of the admins; any verdict by pairs outweighs it.
+func figureCondition(n *corev1.Node, f verdict.Figure, b verdict.Below, from origin) (corev1.NodeCondition, bool) {
+	before, stands := condition(n, conditions.SlowNode)
+	byPairs := before.Status == corev1.ConditionTrue && !strings.Contains(before.Message, belowMedian)
+	if stands && (byPairs || !before.LastHeartbeatTime.Time.Before(from.decided)) {
+		return before, false
+	}
+	return asserted(before, fmt.Sprintf("%s by run %s, %s %.2f %s %d nodes", suspected, from, f.Name, b.Drop, belowMedian, f.Nodes), from.decided), true
 }
 
 // failedCondition is the same for a failed local check.

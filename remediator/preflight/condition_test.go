@@ -32,6 +32,12 @@ func clean(from origin) step {
 	}
 }
 
+func below(from origin) step {
+	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
+		return figureCondition(n, verdict.Figure{Name: "gemm", Median: 600, Nodes: 64}, verdict.Below{Node: "n", Value: 480, Drop: 0.2}, from)
+	}
+}
+
 func TestSlowNode(t *testing.T) {
 	expire := func(minutes int) step {
 		return func(n *corev1.Node) (corev1.NodeCondition, bool) {
@@ -56,6 +62,12 @@ func TestSlowNode(t *testing.T) {
 		"an admin's clean run":                   {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(admin, 2))}, "False clean in run admin/r"},
 		"clean, when nothing was said":           {[]step{clean(by(a, 1))}, "none"},
 		"after a clean run it is suspected anew": {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(b, 2))}, "True Inspect node: suspected slow by run team-b/r, drop 0.40, seen by 5 partners"},
+		"a figure":                               {[]step{below(by(admin, 0))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
+		"a figure, then a tenant's run":          {[]step{below(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a run, then a figure":                   {[]step{slow(by(a, 0)), below(by(admin, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a figure expires":                       {[]step{below(by(admin, 0)), expire(60)}, "False the last verdict has expired"},
+		"a figure again is fresh":                {[]step{below(by(admin, 0)), below(by(admin, 30)), expire(60)}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
+		"a tenant does not clear a figure":       {[]step{below(by(admin, 0)), clean(by(a, 1))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
 		"not yet expired":                        {[]step{slow(by(a, 0)), expire(59)}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
 		"expired":                                {[]step{slow(by(a, 0)), expire(60)}, "False the last verdict has expired"},
 	}

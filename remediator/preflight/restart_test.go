@@ -39,12 +39,16 @@ spec:
 // failed its check. The shipped policy, switched on, quarantines both, since the namespace is an admin's, and the JobSet
 // starts again on the nodes that are left. Its second run, of the same JobSet, is another run.
 func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
-	const n, slow, failed = 64, 20, 50
+	const n, slow, failed, weak = 64, 20, 50, 60
 	s := newJobSet(t, "restart", n)
 	shipped, err := s.ShippedPolicy(time.Second)
 	s.must(err)
 	reports := s.reports("before", slow)
 	reports[failed].GPU, reports[failed].Batches = verdict.Failed, nil
+	for i := range reports {
+		reports[i].Figures = map[string]float64{"gemm": 600}
+	}
+	reports[weak].Figures["gemm"] = 450
 	bad := []string{s.pods[slow].Spec.NodeName, s.pods[failed].Spec.NodeName}
 	old := map[types.UID]bool{}
 	for _, pod := range s.pods {
@@ -58,6 +62,9 @@ func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 	}
 	s.says(bad[1], conditions.PreflightFailed, corev1.ConditionTrue)
 	s.hears(Verdict, "64 of 64 reported", bad[0], bad[1])
+	if c := s.says(s.pods[weak].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue); c.Message != "Inspect node: suspected slow by run restart/before, gemm 0.25 below the median of 64 nodes" {
+		t.Errorf("message %q", c.Message)
+	}
 	for _, node := range bad {
 		s.until(node+" is quarantined", func() error {
 			if taints := s.node(node).Spec.Taints; !slices.ContainsFunc(taints, func(t corev1.Taint) bool {

@@ -47,6 +47,8 @@ type Verdict struct {
 	Retest [][2]string `json:"retest"`
 	// Fabric says what is wrong with more than single nodes. It convicts none of them.
 	Fabric []string `json:"fabric"`
+	// Figures are what the nodes measured of themselves, with those that are far below the others.
+	Figures []Figure `json:"-"`
 	// Healthy are the nodes that were measured with enough partners and found well.
 	Healthy []string `json:"-"`
 }
@@ -69,7 +71,7 @@ func Judge(run string, reports []Report, o Options) Verdict {
 		size = max(size, r.Size)
 	}
 	g := NewGraph(reports)
-	v := Verdict{Run: run, Complete: size > 0 && len(reports) >= size, Slow: []Slow{}, Failed: []string{}, Missing: []string{}, Retest: [][2]string{}, Fabric: []string{}}
+	v := Verdict{Run: run, Figures: figures(reports), Complete: size > 0 && len(reports) >= size, Slow: []Slow{}, Failed: []string{}, Missing: []string{}, Retest: [][2]string{}, Fabric: []string{}}
 	for i, failed := range g.FailFast {
 		if failed {
 			v.Failed = append(v.Failed, g.Nodes[i])
@@ -89,7 +91,15 @@ func Judge(run string, reports []Report, o Options) Verdict {
 	d := decide(g, size)
 	leaves(g, d, o.Leaf, &v)
 	v.fill(g, d)
+	v.Healthy = slices.DeleteFunc(v.Healthy, v.below)
 	return v
+}
+
+// below tells whether a figure of a node is far below the others'.
+func (v Verdict) below(node string) bool {
+	return slices.ContainsFunc(v.Figures, func(f Figure) bool {
+		return slices.ContainsFunc(f.Below, func(b Below) bool { return b.Node == node })
+	})
 }
 
 // fabric says why the whole run is no evidence against single nodes; empty when it is.

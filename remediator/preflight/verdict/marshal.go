@@ -21,18 +21,19 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Bandwidth float64      `json:"busbw_gbps,omitempty"`
 	}
 	out := struct {
-		Version   int        `json:"version"`
-		RunID     string     `json:"run_id,omitempty"`
-		Workload  string     `json:"workload,omitempty"`
-		Size      int        `json:"workload_size"`
-		Rank      int        `json:"rank"`
-		Node      string     `json:"node_name"`
-		IP        netip.Addr `json:"node_ip,omitzero"`
-		Storage   Check      `json:"storage_check"`
-		GPU       Check      `json:"gpu_check"`
-		Threshold string     `json:"node_check_busbw_threshold_gbps,omitempty"`
-		Batches   []batch    `json:"batches"`
-	}{1, r.RunID, r.Workload, r.Size, r.Rank, r.Node, r.IP, r.Storage, r.GPU, "", []batch{}}
+		Version   int                `json:"version"`
+		RunID     string             `json:"run_id,omitempty"`
+		Workload  string             `json:"workload,omitempty"`
+		Size      int                `json:"workload_size"`
+		Rank      int                `json:"rank"`
+		Node      string             `json:"node_name"`
+		IP        netip.Addr         `json:"node_ip,omitzero"`
+		Storage   Check              `json:"storage_check"`
+		GPU       Check              `json:"gpu_check"`
+		Threshold string             `json:"node_check_busbw_threshold_gbps,omitempty"`
+		Figures   map[string]float64 `json:"figures,omitempty"`
+		Batches   []batch            `json:"batches"`
+	}{1, r.RunID, r.Workload, r.Size, r.Rank, r.Node, r.IP, r.Storage, r.GPU, "", r.Figures, []batch{}}
 	if r.Threshold > 0 {
 		out.Threshold = strconv.FormatFloat(r.Threshold, 'g', -1, 64)
 	}

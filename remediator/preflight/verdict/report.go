@@ -49,7 +49,8 @@ const (
 	Skip
 )
 
-// Report is what one rank measured, see contract 4. The JSON is kcover's, raw or compacted, plus run_id and busbw_gbps.
+// Report is what one rank measured, see contract 4. The JSON is kcover's, raw or compacted, plus run_id, busbw_gbps and
+// figures.
 type Report struct {
 	// RunID is empty in kcover's own reports.
 	RunID    string
@@ -62,7 +63,9 @@ type Report struct {
 	GPU, Storage Check
 	// Threshold is the least good bus bandwidth, GiB/s; 0 means none was set.
 	Threshold float64
-	Batches   []Batch
+	// Figures are what the node has measured of itself, by name.
+	Figures map[string]float64
+	Batches []Batch
 }
 
 // Batch is the test of one pair in one round.
@@ -82,16 +85,17 @@ func (r Report) FailFast() bool { return r.GPU == Failed || r.Storage == Failed 
 
 // rawReport is the JSON. Pointers tell what is absent from zero.
 type rawReport struct {
-	RunID     string          `json:"run_id"`
-	Workload  string          `json:"workload"`
-	Size      *int            `json:"workload_size"`
-	Rank      *int            `json:"rank"`
-	Node      string          `json:"node_name"`
-	IP        string          `json:"node_ip"`
-	Storage   Check           `json:"storage_check"`
-	GPU       Check           `json:"gpu_check"`
-	Threshold *string         `json:"node_check_busbw_threshold_gbps"`
-	Batches   json.RawMessage `json:"batches"`
+	RunID     string             `json:"run_id"`
+	Workload  string             `json:"workload"`
+	Size      *int               `json:"workload_size"`
+	Rank      *int               `json:"rank"`
+	Node      string             `json:"node_name"`
+	IP        string             `json:"node_ip"`
+	Storage   Check              `json:"storage_check"`
+	GPU       Check              `json:"gpu_check"`
+	Threshold *string            `json:"node_check_busbw_threshold_gbps"`
+	Figures   map[string]float64 `json:"figures"`
+	Batches   json.RawMessage    `json:"batches"`
 }
 
 type rawBatch struct {
@@ -123,7 +127,7 @@ func ParseReport(data []byte) (Report, error) {
 	if err := decode(data, &raw); err != nil {
 		return Report{}, err
 	}
-	r := Report{RunID: raw.RunID, Workload: raw.Workload, Node: raw.Node, GPU: raw.GPU, Storage: raw.Storage}
+	r := Report{RunID: raw.RunID, Workload: raw.Workload, Node: raw.Node, GPU: raw.GPU, Storage: raw.Storage, Figures: raw.Figures}
 	if err := r.identify(raw); err != nil {
 		return Report{}, err
 	}
@@ -134,6 +138,9 @@ func ParseReport(data []byte) (Report, error) {
 	}
 	var err error
 	if r.Threshold, err = threshold(raw.Threshold); err != nil {
+		return Report{}, err
+	}
+	if err := checkFigures(r.Figures); err != nil {
 		return Report{}, err
 	}
 	if r.FailFast() {

@@ -78,6 +78,11 @@ func (r Run) marks() map[string]string {
 	for _, pair := range r.Verdict.Retest {
 		marks[pair[0]] = "retest"
 	}
+	for _, f := range r.Verdict.Figures {
+		for _, b := range f.Below {
+			marks[b.Node] = "suspect"
+		}
+	}
 	for _, name := range r.Verdict.Missing {
 		marks[name] = "missing"
 	}
@@ -106,6 +111,14 @@ func (r Run) Reasons() []string {
 	for _, why := range v.Fabric {
 		lines = append(lines, "fabric: "+why)
 	}
+	below := 0
+	for _, f := range v.Figures {
+		lines = append(lines, fmt.Sprintf("figure: %s, median %.4g of %d nodes", f.Name, f.Median, f.Nodes))
+		for _, b := range f.Below {
+			lines = append(lines, fmt.Sprintf("suspect: %s (%s %.4g, %.0f %% below the median)", b.Node, f.Name, b.Value, 100*b.Drop))
+		}
+		below += len(f.Below)
+	}
 	for _, pair := range v.Retest {
 		lines = append(lines, fmt.Sprintf("retest: %s with %s would decide", pair[0], pair[1]))
 	}
@@ -118,7 +131,7 @@ func (r Run) Reasons() []string {
 	if !v.Complete {
 		lines = append(lines, "incomplete: not every rank has reported")
 	}
-	if len(v.Slow)+len(v.Failed)+len(v.Fabric)+len(v.Retest) == 0 {
+	if len(v.Slow)+len(v.Failed)+len(v.Fabric)+len(v.Retest)+below == 0 {
 		lines = append(lines, "nothing speaks against a node that has reported")
 	}
 	return lines
