@@ -2,11 +2,10 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -25,16 +24,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
-// clearing is how a latched fault is cleared: by the plugin, in the pod that runs it.
-type clearing struct {
-	// plugins is the folder of the plugins in the pod, selector finds the pods.
-	plugins, selector string
-}
+// clearing is how the node-problem-detector is found whose plugin has latched a fault.
+type clearing struct{ selector string }
 
 func (f *clearing) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.plugins, "plugins", "/opt/pitcrew/bin", "`folder` of the plugins in the node-problem-detector's pod")
 	cmd.Flags().StringVar(&f.selector, "npd-selector", labelName+" in ("+ownNPD+",node-problem-detector)",
-		"`labels` of the node-problem-detector that runs our plugins; ours is taken if there are several")
+		"`labels` of the pods in which node-problem-detectors run our plugins")
 }
 
 func clearCommand(c *target) *cobra.Command {
@@ -43,7 +38,8 @@ func clearCommand(c *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
 		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
-		Long: `Say that a fault was repaired: runs PLUGIN -clear [SUBJECT] in the node-problem-detector's pod on the node. A fault that still
+		Long: `Say that a fault was repaired: runs the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node, with
+the arguments that its monitor gives it. A fault that still
 stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
@@ -86,30 +82,28 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, how clearing, nam
 	if i < 0 {
 		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
 	}
-	pod, container, err := c.npdOn(cmd.Context(), api, how, name)
+	answers := conditions.All[i]
+	pod, command, err := c.detector(cmd.Context(), api, how, name, answers)
 	if err != nil {
 		return change{}, err
 	}
-	command := []string{path.Join(how.plugins, conditions.All[i].Plugin)}
-	if conditions.All[i].Type == conditions.KernelHardwareError {
-		command = append(command, "-hardware") // the second condition of the same plugin
-	}
 	command = append(append(command, "-clear"), subject...)
 	return change{
-		says: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", conditions.All[i].Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
+		says: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
-			said, err := c.exec(ctx, pod, container, command)
+			said, err := c.exec(ctx, pod, command)
 			fmt.Fprint(cmd.OutOrStdout(), said)
 			return err
 		},
 	}, nil
 }
 
-// npdOn finds the node-problem-detector of a node, and its container. Who may not list the pods of all namespaces sees ours.
-func (c *target) npdOn(ctx context.Context, api client.Client, how clearing, name string) (*corev1.Pod, string, error) {
+// detector finds the node-problem-detector that checks a condition of a node, and how it runs the plugin. A node can have several.
+// Who may not list the pods of all namespaces sees ours.
+func (c *target) detector(ctx context.Context, api client.Client, how clearing, name string, answers conditions.Condition) (*corev1.Pod, []string, error) {
 	selector, err := labels.Parse(how.selector)
 	if err != nil {
-		return nil, "", fmt.Errorf("--npd-selector: %w", err)
+		return nil, nil, fmt.Errorf("--npd-selector: %w", err)
 	}
 	onNode := []client.ListOption{client.MatchingFields{"spec.nodeName": name}, client.MatchingLabelsSelector{Selector: selector}}
 	var pods corev1.PodList
@@ -118,35 +112,56 @@ func (c *target) npdOn(ctx context.Context, api client.Client, how clearing, nam
 		err = api.List(ctx, &pods, append(onNode, client.InNamespace(c.namespace))...)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("list the pods on node %s: %w", name, err)
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", name, err)
 	}
-	pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil })
-	if len(pods.Items) == 0 {
-		return nil, "", fmt.Errorf("no pod that runs on node %s has labels %q", name, how.selector)
-	}
-	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
-	})
-	pod := &pods.Items[0]
-	container := pod.Spec.Containers[0].Name
-	for _, candidate := range pod.Spec.Containers {
-		if candidate.Name == "node-problem-detector" {
-			container = candidate.Name
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+			continue
+		}
+		command, err := runs(ctx, api, pod, answers.Type)
+		if command != nil || err != nil {
+			return pod, command, err
 		}
 	}
-	return pod, container, nil
+	return nil, nil, fmt.Errorf("no pod that runs on node %s and has labels %q mounts a ConfigMap with a monitor of %s", name, how.selector, answers.Type)
 }
 
-// rank puts the pods of our chart first.
-func rank(p corev1.Pod) int {
-	if p.Labels[labelName] == ownNPD {
-		return 0
+// runs is the command by which the pod's node-problem-detector checks the condition, as the monitors that it mounts say; nil
+// when none of them does.
+func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		var monitors corev1.ConfigMap
+		key := client.ObjectKey{Namespace: pod.Namespace, Name: volume.ConfigMap.Name}
+		if err := api.Get(ctx, key, &monitors); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get ConfigMap %s: %w", key, err)
+		}
+		for _, text := range monitors.Data {
+			var monitor struct {
+				Rules []struct {
+					Condition string   `json:"condition"`
+					Path      string   `json:"path"`
+					Args      []string `json:"args"`
+				} `json:"rules"`
+			}
+			if json.Unmarshal([]byte(text), &monitor) != nil {
+				continue // it holds other things, too
+			}
+			for _, rule := range monitor.Rules {
+				if rule.Condition == conditionType {
+					return append([]string{rule.Path}, rule.Args...), nil
+				}
+			}
+		}
 	}
-	return 1
+	return nil, nil
 }
 
 // exec runs a command in a pod and returns what it wrote.
-func (c *target) exec(ctx context.Context, pod *corev1.Pod, container string, command []string) (string, error) {
+func (c *target) exec(ctx context.Context, pod *corev1.Pod, command []string) (string, error) {
 	config, err := c.config()
 	if err != nil {
 		return "", err
@@ -156,7 +171,7 @@ func (c *target) exec(ctx context.Context, pod *corev1.Pod, container string, co
 		return "", fmt.Errorf("make a client: %w", err)
 	}
 	request := api.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		VersionedParams(&corev1.PodExecOptions{Container: container(pod), Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := newExecutor(config, request)
 	if err != nil {
 		return "", fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -166,6 +181,16 @@ func (c *target) exec(ctx context.Context, pod *corev1.Pod, container string, co
 		return out.String(), fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return out.String(), nil
+}
+
+// container is the node-problem-detector's in a pod; by default the first.
+func container(pod *corev1.Pod) string {
+	for _, c := range pod.Spec.Containers {
+		if c.Name == "node-problem-detector" {
+			return c.Name
+		}
+	}
+	return pod.Spec.Containers[0].Name
 }
 
 // newExecutor prefers websockets, as kubectl does; SPDY is what older API servers speak.

@@ -217,12 +217,13 @@ func TestClearFindsTheDetectorOfTheNode(t *testing.T) {
 	p := newFleet(t)
 	p.fails("clear fleet-0 Nonsense -y", "no plugin answers for Nonsense")
 	p.fails("clear fleet-0 GPUXidError -y", "no pod that runs on node fleet-0")
-	p.pod("npd-of-somebody", "fleet-0", "node-problem-detector", corev1.PodSpec{})
-	p.pod("npd-of-ours", "fleet-0", ownNPD, corev1.PodSpec{})
-	p.pod("npd-elsewhere", "fleet-2", ownNPD, corev1.PodSpec{})
+	p.detector("npd-plain", "fleet-0", conditions.ClockSkewed)
+	p.fails("clear fleet-0 GPUXidError -y", "mounts a ConfigMap with a monitor of GPUXidError")
+	p.detector("npd-gpu", "fleet-0", conditions.GPUXidError, conditions.KernelHardwareError)
+	p.detector("npd-elsewhere", "fleet-2", conditions.GPUXidError)
 	p.refused("clear fleet-0 gpuxiderror")
-	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -clear in pod pitcrew/npd-of-ours")
-	p.says("clear --dry-run fleet-0 KernelHardwareError", "run /opt/pitcrew/bin/xid -hardware -clear in pod")
+	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -hold 20s -clear in pod pitcrew/npd-gpu")
+	p.says("clear --dry-run fleet-0 KernelHardwareError", "run /opt/pitcrew/bin/xid -hardware ")
 	p.fails("release --clear -y fleet-0", "is not quarantined")
 	p.says("release --clear --dry-run fleet-1", "Release node fleet-1") // no plugin has latched a person's word
 }
@@ -340,6 +341,27 @@ func (p person) pod(name, on, app string, spec corev1.PodSpec) {
 		}
 		return nil
 	})
+}
+
+// detector starts a pod with the monitors of the conditions, as the chart does.
+func (p person) detector(name, on string, types ...string) {
+	p.Helper()
+	p.namespace()
+	monitors := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name}, Data: map[string]string{"README": "no monitor"}}
+	for _, conditionType := range types {
+		text, err := os.ReadFile(filepath.Join(p.Root, "monitors", conditionType+".json"))
+		if err != nil {
+			p.Fatal(err)
+		}
+		monitors.Data[conditionType+".json"] = string(text)
+	}
+	if err := p.Client.Create(p.Context(), monitors); err != nil {
+		p.Fatal(err)
+	}
+	p.gone(monitors)
+	p.pod(name, on, ownNPD, corev1.PodSpec{Volumes: []corev1.Volume{{Name: "monitors", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
+	}}}})
 }
 
 // namespace makes Pitcrew's namespace, if it is not there.
