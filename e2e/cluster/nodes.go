@@ -28,10 +28,11 @@ func (c *Cluster) AddNodes(ctx context.Context, pool string, n int, mutate func(
 	var names []string
 	for i := range n {
 		resources := corev1.ResourceList{
-			corev1.ResourceCPU:    resource.MustParse("96"),
-			corev1.ResourceMemory: resource.MustParse("1Ti"),
-			corev1.ResourcePods:   resource.MustParse("110"),
-			"nvidia.com/gpu":      resource.MustParse("8"),
+			corev1.ResourceCPU:              resource.MustParse("96"),
+			corev1.ResourceMemory:           resource.MustParse("1Ti"),
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"),
+			corev1.ResourcePods:             resource.MustParse("110"),
+			"nvidia.com/gpu":                resource.MustParse("8"),
 		}
 		name := fmt.Sprintf("%s-%d", pool, i)
 		node := &corev1.Node{

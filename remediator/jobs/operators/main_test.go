@@ -6,43 +6,74 @@ package operators
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	clustertest.Main(m, cluster.Options{JobSet: true})
+	if c := mpiOperator.cluster; c != nil {
+		if err := c.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+}
 
 // patience is how long a test waits for what takes a second or two.
 const patience = time.Minute
 
-// operator starts an operator in a cluster. A nil one is none.
+// operator is what a test needs beside Kubernetes and JobSet.
 type operator struct {
 	start func(*cluster.Cluster, context.Context) error
-	once  sync.Once
-	err   error
+	// alone: in a cluster of its own.
+	alone bool
+
+	once    sync.Once
+	cluster *cluster.Cluster
+	err     error
 }
 
 var (
-	none             = &operator{start: func(*cluster.Cluster, context.Context) error { return nil }}
 	trainingOperator = &operator{start: (*cluster.Cluster).StartTrainingOperator}
 	trainer          = &operator{start: (*cluster.Cluster).StartTrainer}
 	kubeRay          = &operator{start: (*cluster.Cluster).StartKubeRay}
 	lws              = &operator{start: (*cluster.Cluster).StartLWS}
 	kueue            = &operator{start: (*cluster.Cluster).StartKueue}
 	volcano          = &operator{start: (*cluster.Cluster).StartVolcano}
+	// Its CRD is of the same name as one of the training-operator's.
+	mpiOperator = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
 )
 
-// clusterWith returns the package's cluster with the operator in it.
-func clusterWith(t *testing.T, o *operator) *cluster.Cluster {
+// in returns a cluster with the operator in it, which is started by the first test that asks.
+func (o *operator) in(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	c := clustertest.Get(t)
-	o.once.Do(func() { o.err = o.start(c, t.Context()) })
+	o.once.Do(func() {
+		//nolint:usetesting // later tests use it, too
+		ctx := context.Background()
+		if o.alone {
+			o.cluster, o.err = cluster.Start(ctx, cluster.Options{Progress: os.Stderr})
+		} else {
+			o.cluster = clustertest.Get(t)
+		}
+		if o.err == nil {
+			o.err = o.start(o.cluster, ctx)
+		}
+	})
 	if o.err != nil {
 		t.Fatal(o.err)
 	}
-	return c
+	if err := context.Cause(o.cluster.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o.cluster
 }

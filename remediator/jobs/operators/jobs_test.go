@@ -1,0 +1,59 @@
+//go:build operators
+
+package operators
+
+import (
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
+	tests := map[string]job{
+		"PyTorchJob, restartPolicy Never":     pyTorchJob("Never"),
+		"PyTorchJob, restartPolicy OnFailure": pyTorchJob("OnFailure"),
+		"PyTorchJob, restartPolicy ExitCode":  pyTorchJob("ExitCode"),
+		"MPIJob of the training-operator":     mpiJobV1,
+		"MPIJob of the mpi-operator":          mpiJob,
+		"TrainJob":                            trainJob,
+		"RayCluster":                          rayCluster,
+		"RayJob":                              rayJob,
+		"LeaderWorkerSet":                     leaderWorkerSet("1", 4),
+		"Job queued by Kueue":                 queuedJob,
+		"JobSet queued by Kueue":              queuedJobSet,
+		"Volcano Job":                         volcanoJob,
+	}
+	for name, job := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, job)
+			before, counted := g.get(), g.count()
+			r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
+			q := g.quarantine(g.runs()[0].Spec.NodeName)
+			for range 3 {
+				sweep(t, r, q)
+			}
+			if closed := g.closes(); closed.Phase != "Done" {
+				t.Errorf("closed as %+v", closed)
+			}
+			sweep(t, r, q)
+			g.restartedOnce(q.Node)
+			if n := len(g.record().Last); n != 1 {
+				t.Errorf("%d restarts, want 1", n)
+			}
+			if added := g.count() - counted; added != job.adds {
+				t.Errorf("the restart added %d to what the owners count, want %d", added, job.adds)
+			}
+			g.says("JobRestarting", before.GetUID(), q.Node)
+			g.says("JobRestarted", before.GetUID(), "ranks run again")
+			g.says("JobRestarted", q.NodeUID, g.namespace+"/train")
+		})
+	}
+}
+
+func (g gang) count() int64 {
+	g.Helper()
+	if g.counted == nil {
+		return 0
+	}
+	return g.counted(g)
+}
