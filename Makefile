@@ -12,18 +12,23 @@ LINTER   := bin/components/golangci-lint
 # The tag of the images.
 VERSION  ?= dev
 
-.PHONY: help demo test build components lint generate verify fuzz images bench clean
+.PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## every test, including those against a real control plane and a real NPD
+test: components nft bin/debian bin/images/debian ## every test but those of test-operators, including those against a real control plane and a real NPD
 	go test -timeout 30m ./...
 	go test -C images/build ./...
+
+test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 12 minutes)
+	@go run ./e2e/components/build kube kwok jobset-controller training-operator mpi-operator trainer kuberay lws kueue \
+		volcano-controller-manager volcano-webhook-manager volcano-scheduler
+	go test -timeout 30m -tags operators ./remediator/jobs/operators
 
 build: ## plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
@@ -57,6 +62,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
 	go run ./bench/xid
 	go run ./bench/podlog
+	go run ./bench/restart
 	go run ./bench/slownode
 	go run ./bench/cost
 
