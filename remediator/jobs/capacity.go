@@ -39,7 +39,7 @@ func (r *Restarter) roomFor(ctx context.Context, q Quarantine, ranks []corev1.Po
 		return 0, delay{}, fmt.Errorf("list nodes: %w", err)
 	}
 	nodes := list.Items
-	if q.Taint.Key != "" { // the cache may not show it yet
+	if q.ofNode() { // the cache may not show it yet
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return n.Name == q.Node })
 	}
 	homeless := homeless(ranks, nodes)

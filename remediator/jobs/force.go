@@ -26,7 +26,7 @@ func mayForce(l policy.Restart, pod *corev1.Pod, node *corev1.Node, cur restart,
 	case policy.ForceUnreachable:
 		return unreachable(node, now.Add(-l.ForceDeleteAfter))
 	case policy.ForceQuarantined:
-		if slices.ContainsFunc(cur.Quarantines, func(c cause) bool { return c.Node == pod.Spec.NodeName }) {
+		if slices.ContainsFunc(cur.Quarantines, func(c cause) bool { return c.Taint.Key != "" && c.Node == pod.Spec.NodeName }) {
 			return "its node is quarantined"
 		}
 		return unreachable(node, now.Add(-l.ForceDeleteAfter))

@@ -1,12 +1,18 @@
 package jobs
 
 import (
+	"fmt"
+	"maps"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
@@ -54,7 +60,7 @@ func TestMayForce(t *testing.T) {
 			if test.deleted != 0 {
 				pod.DeletionTimestamp = &metav1.Time{Time: noon.Add(30*time.Second - test.deleted)}
 			}
-			cur := restart{Quarantines: []cause{{Node: "other"}, {Node: "bad"}}}
+			cur := restart{Quarantines: []cause{{Node: "bad"}, {Node: "bad", Taint: quarantine.Taint}}}
 			if test.elsewhere {
 				cur.Quarantines = cur.Quarantines[:1]
 			}
@@ -64,4 +70,93 @@ func TestMayForce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rank in D state: its node is Ready, and it does not end.
+func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
+	forever := dying(time.Hour, 0)
+	inASecond := func(spec *batchv1.JobSpec) { spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1) }
+	tests := map[string]struct {
+		force  policy.ForceDelete
+		change func(tm team, node string) // of the node, after the taint
+		forced string
+	}{
+		"quarantined, a Ready node":        {policy.ForceQuarantined, nil, "its node is quarantined"},
+		"unreachable, a Ready node":        {policy.ForceUnreachable, nil, ""},
+		"unreachable, an unreachable node": {policy.ForceUnreachable, team.lose, "its node has been unreachable since"},
+		"never, an unreachable node":       {policy.ForceNever, team.lose, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 4, nil)
+			l := limited(policy.Restart{ForceDelete: test.force, ForceDeleteAfter: time.Second})
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { l(r); r.StopTimeout = 4 * time.Second })
+			g := tm.createJob("train", optedIn, tm.jobSpec(2, inASecond))
+			ranks := g.runs()
+			stuck := ranks[0]
+			tm.annotatePod(&stuck, forever)
+			q := tm.quarantineOf(stuck.Spec.NodeName)
+			if test.change != nil {
+				test.change(tm, q.Node)
+			}
+			sweep(t, r, q)
+			uid := g.look().object.GetUID()
+			if test.forced == "" {
+				tm.event("JobRestartBlocked", uid, "pod "+stuck.Name+" on node "+q.Node+" has not ended")
+				if notes := tm.notes("JobRestarting", uid); len(notes) != 1 {
+					t.Errorf("said %q, want the stop alone", notes)
+				}
+				if _, err := tm.c.Kubectl(t.Context(), "delete", "pod", "-n", tm.name, stuck.Name, "--force", "--grace-period=0"); err != nil {
+					t.Fatal(err)
+				}
+				g.closes()
+				return
+			}
+			if closed := g.closes(); closed.Phase != done {
+				t.Errorf("record %+v", closed)
+			}
+			g.restartedOnce(q.Node)
+			tm.event("JobRestarting", uid, "pod "+stuck.Name+" on node "+q.Node+" was deleted by force")
+			tm.event("JobRestarting", q.NodeUID, test.forced)
+		})
+	}
+}
+
+// annotatePod gives one rank the annotations that a change of the template would give all.
+func (tm team) annotatePod(pod *corev1.Pod, change func(*batchv1.JobSpec)) {
+	tm.Helper()
+	var spec batchv1.JobSpec
+	change(&spec)
+	before := pod.DeepCopy()
+	pod.Annotations = maps.Clone(pod.Annotations)
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	maps.Copy(pod.Annotations, spec.Template.Annotations)
+	if err := tm.c.Client.Patch(tm.Context(), pod, client.MergeFrom(before)); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+// lose makes a node unreachable: nobody reports for it any more, and the node lifecycle controller has found out.
+func (tm team) lose(node string) {
+	tm.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := tm.c.Client.Patch(tm.Context(), n, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))); err != nil {
+		tm.Fatal(err)
+	}
+	tm.eventually("wait for the node to be unreachable", func() error {
+		unknown := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":%q}]}}`,
+			time.Now().Add(-time.Minute).UTC().Format(time.RFC3339))
+		if err := tm.c.Client.Status().Patch(tm.Context(), n, client.RawPatch(types.StrategicMergePatchType, unknown)); err != nil {
+			return err
+		}
+		if err := tm.c.Client.Get(tm.Context(), client.ObjectKeyFromObject(n), n); err != nil {
+			return err
+		}
+		if unreachable(n, time.Now()) == "" {
+			return fmt.Errorf("conditions %v", n.Status.Conditions)
+		}
+		return nil
+	})
 }

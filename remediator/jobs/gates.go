@@ -102,6 +102,9 @@ func gate(q Quarantine, v view, onNode []corev1.Pod) blocked {
 // comesBack says why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
+	if !q.ofNode() {
+		return ""
+	}
 	for _, t := range spec.Tolerations {
 		if t.ToleratesTaint(logr.Discard(), &q.Taint, true) {
 			return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())

@@ -72,6 +72,9 @@ type Quarantine struct {
 	CheckpointGrace time.Duration
 }
 
+// ofNode tells a quarantine from the failure of a pod, which is no reason to keep away from its node.
+func (q Quarantine) ofNode() bool { return q.Taint.Key != "" }
+
 // Restarter restarts jobs. Make it with [New].
 type Restarter struct {
 	// StopTimeout is how long a stop may take before it is reported; it is held, not given up. 10 minutes by default.
@@ -147,6 +150,11 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	if err := mgr.Add(labelled); err != nil {
 		return fmt.Errorf("add the cache of jobs under restart: %w", err)
+	}
+	if watch := r.limits().PodFailures; watch.Enabled {
+		if err := r.followPods(mgr, watch.Pods); err != nil {
+			return err
+		}
 	}
 	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
 	return mgr.Add(manager.RunnableFunc(func(context.Context) error { return r.watchAll() }))

@@ -1,12 +1,128 @@
 package jobs
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
+
+// incident is the failure of one rank. It says all that is needed once the pod is gone: its owner may delete it at once.
+type incident struct {
+	namespace, pod, node, why string
+	created, at               int64 // Unix times of the pod and of its failure; that of the zero time: not known
+	owner                     owner
+}
+
+// owner is a controller reference that can be compared.
+type owner struct {
+	apiVersion, kind, name string
+	uid                    types.UID
+}
+
+// retryFailure is how often an incident is looked at again while the job is paused or under restart.
+const retryFailure = 2 * time.Second
+
+// followPods watches the pods that the policy selects and restarts the jobs of those that fail.
+func (r *Restarter) followPods(mgr ctrl.Manager, pods labels.Selector) error {
+	selected, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(),
+		Scheme:     mgr.GetScheme(),
+		Mapper:     mgr.GetRESTMapper(),
+		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: slimPod}},
+	})
+	if err != nil {
+		return fmt.Errorf("make the cache of pods: %w", err)
+	}
+	if err := mgr.Add(selected); err != nil {
+		return fmt.Errorf("add the cache of pods: %w", err)
+	}
+	c, err := controller.NewTyped("pod-failure", mgr, controller.TypedOptions[incident]{Reconciler: reconcile.TypedFunc[incident](r.failed)})
+	if err != nil {
+		return fmt.Errorf("make the pod failure controller: %w", err)
+	}
+	if err := c.Watch(source.TypedKind(selected, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(incidents))); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	return nil
+}
+
+// incidents is the incident of a pod, if it is one.
+func incidents(_ context.Context, p *corev1.Pod) []incident {
+	ref := metav1.GetControllerOf(p)
+	why, at := failure(p)
+	if ref == nil || why == "" {
+		return nil
+	}
+	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}}}
+}
+
+// failed restarts the job of a rank that failed, unless it has been restarted since.
+func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error) {
+	again := ctrl.Result{RequeueAfter: retryFailure}
+	if paused, err := r.paused(ctx); paused || err != nil {
+		return again, err
+	}
+	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[types.UID]root{}}
+	top, err := climb.from(ctx, in.namespace, metav1.OwnerReference{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if top.job == nil || top.stranger != nil || !replacesOne(*top.job) {
+		return ctrl.Result{}, nil
+	}
+	v := *top.job
+	rec, err := readRecord(v.object)
+	if err == nil && in.created < rec.incarnation().Unix() {
+		return ctrl.Result{}, nil
+	}
+	if err == nil && rec.Current != nil && rec.Current.Phase != saving {
+		return again, nil
+	}
+	var node corev1.Node
+	if err := r.writer.Get(ctx, client.ObjectKey{Name: in.node}, &node); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get node %s: %w", in.node, err)
+	}
+	after, err := r.sweepJob(ctx, Quarantine{
+		// All failures of one incarnation are one.
+		ID:      fmt.Sprintf("%s-failure-%d", v.object.GetUID(), rec.Total),
+		Node:    in.node,
+		NodeUID: node.UID,
+		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
+		Since:   time.Unix(in.at, 0),
+	}, v, nil)
+	return ctrl.Result{RequeueAfter: after}, err
+}
+
+// replacesOne tells whether the controllers of a job replace a failed rank alone. Others restart the whole gang, or fail,
+// as their own policies say (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray).
+func replacesOne(v view) bool {
+	return v.toggle.exists() && (v.gvk.GroupKind() == batchv1.SchemeGroupVersion.WithKind("Job").GroupKind() || v.gvk.Group == "kubeflow.org")
+}
+
+// incarnation is the time from which on the pods of the job are those that run now.
+func (rec record) incarnation() time.Time {
+	if rec.Current != nil && rec.Current.Phase != saving {
+		return rec.Current.PhaseSince
+	}
+	if last := rec.lastStop(); last != nil {
+		return last.PhaseSince
+	}
+	return time.Time{}
+}
 
 // slimPod keeps what [failure] reads of a pod, so that watching many of them stays cheap.
 func slimPod(object any) (any, error) {
@@ -49,31 +165,31 @@ func ends(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 // nodeLost is the status.reason of a pod whose node does not answer (kubernetes pkg/util/node, NodeUnreachablePodReason).
 const nodeLost = "NodeLost"
 
-// failure says how a rank failed; empty: it has not, or it restarts in place. A pod that somebody deleted, as a suspended
+// failure says how a rank failed, and when if that is known; empty: it has not, or it restarts in place. A pod that somebody deleted, as a suspended
 // job's controller does, has not failed: it is marked as disrupted if it was evicted or preempted.
-func failure(p *corev1.Pod) string {
+func failure(p *corev1.Pod) (why string, at metav1.Time) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-			return "disrupted: " + c.Reason
+			return "disrupted: " + c.Reason, c.LastTransitionTime
 		}
 	}
 	switch {
 	case p.DeletionTimestamp != nil:
-		return ""
+		return "", at
 	case p.Status.Reason == nodeLost || p.Status.Phase == corev1.PodUnknown:
-		return "its node does not answer"
+		return "its node does not answer", at
 	case p.Status.Phase == corev1.PodFailed && p.Status.Reason != "":
-		return p.Status.Reason // Evicted, UnexpectedAdmissionError, DeadlineExceeded, ...
+		return p.Status.Reason, at // Evicted, UnexpectedAdmissionError, DeadlineExceeded, ...
 	case p.Status.Phase != corev1.PodFailed && p.Spec.RestartPolicy != corev1.RestartPolicyNever:
-		return ""
+		return "", at
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("container %s: %s, exit code %d", c.Name, t.Reason, t.ExitCode)
+			return fmt.Sprintf("container %s: %s, exit code %d", c.Name, t.Reason, t.ExitCode), t.FinishedAt
 		}
 	}
 	if p.Status.Phase == corev1.PodFailed {
-		return "it does not say why"
+		return "it does not say why", at
 	}
-	return ""
+	return "", at
 }

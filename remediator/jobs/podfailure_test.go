@@ -1,10 +1,21 @@
 package jobs
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 func TestFailure(t *testing.T) {
@@ -55,13 +66,99 @@ func TestFailure(t *testing.T) {
 				t.Fatal(err)
 			}
 			for what, p := range map[string]*corev1.Pod{"whole": pod, "slim": slim.(*corev1.Pod)} {
-				if got := failure(p); got != test.want {
+				if got, _ := failure(p); got != test.want {
 					t.Errorf("%s: got %q, want %q", what, got, test.want)
 				}
 			}
 			if c := slim.(*corev1.Pod).Status.ContainerStatuses; len(c) > 0 && c[0].Image != "" {
 				t.Error("the slim pod is not slim")
 			}
+		})
+	}
+}
+
+// failing restarts the jobs of failed pods of a team.
+func (tm team) failing(l policy.Restart) func(*Restarter) {
+	l.PodFailures = policy.PodFailures{Enabled: true, Pods: labels.SelectorFromSet(labels.Set{"team": tm.name})}
+	return limited(l)
+}
+
+// watched are pods that the policy of [team.failing] selects, in a job that survives the failure of some.
+func (tm team) watched(spec *batchv1.JobSpec) {
+	spec.BackoffLimit = ptr.To[int32](10)
+	spec.Template.Labels = map[string]string{"team": tm.name}
+}
+
+// crash lets a rank's container exit with 1, as a kubelet would report it.
+func (tm team) crash(rank corev1.Pod) {
+	tm.Helper()
+	status := fmt.Appendf(nil, `{"status":{"phase":"Failed","containerStatuses":[{"name":"main","image":"none","imageID":"","ready":false,"restartCount":0,
+		"state":{"terminated":{"exitCode":1,"reason":"Error","finishedAt":%q}}}]}}`, time.Now().UTC().Format(time.RFC3339))
+	if err := tm.c.Client.Status().Patch(tm.Context(), &rank, client.RawPatch(types.MergePatchType, status)); err != nil {
+		tm.Fatal(err)
+	}
+}
+
+func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	cfg := restarterConfig(t, tm.c)
+	limits := tm.failing(policy.Restart{BackOff: policy.BackOff{First: 2 * time.Second, Max: time.Minute}, CheckCapacity: true})
+	_, stop := run(t, cfg, interceptor.Funcs{}, limits)
+	g := tm.createJob("train", optedIn, tm.jobSpec(4, tm.watched))
+	uid := g.look().object.GetUID()
+	ranks := g.runs()
+	tm.crash(ranks[0])
+	// The Job controller itself waits for 10 s before it replaces an index that failed once.
+	first := g.closes()
+	if first.Phase != done || len(first.Quarantines) != 1 || first.Quarantines[0].Node != ranks[0].Spec.NodeName {
+		t.Errorf("record %+v", first)
+	}
+	tm.event("JobRestarting", uid, "pod "+ranks[0].Name+" failed: container main: Error, exit code 1")
+	second := g.runs()
+	for _, old := range ranks {
+		if slices.ContainsFunc(second, func(young corev1.Pod) bool { return young.UID == old.UID }) {
+			t.Errorf("rank %s was not restarted", old.Name)
+		}
+	}
+	stop()
+	// The failed pod is still listed, and a new process sees it again.
+	run(t, cfg, interceptor.Funcs{}, limits)
+	for _, rank := range second[:3] { // one takes others with it
+		tm.crash(rank)
+	}
+	g.eventually("wait for the second restart", func() error {
+		if rec := g.record(); rec.Total < 2 {
+			return fmt.Errorf("record %+v", rec)
+		}
+		return nil
+	})
+	g.inPhase(starting)
+	if rec := g.record(); rec.Total != 2 || len(rec.Current.Quarantines) != 1 || rec.Current.StartedAt.Sub(first.EndedAt) < 2*time.Second {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
+	tests := map[string]func(team) gang{
+		"of a job that is not opted in":   func(tm team) gang { return tm.createJob("train", nil, tm.jobSpec(2, tm.watched)) },
+		"of a JobSet with its own policy": func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(1, tm.watched)) },
+	}
+	for name, create := range tests {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 2, nil)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			g := create(tm)
+			ranks := g.runs()
+			rank := ranks[0].DeepCopy()
+			rank.Status.Phase, rank.Status.Reason = corev1.PodFailed, "Evicted"
+			found := incidents(t.Context(), rank)
+			if len(found) != 1 {
+				t.Fatalf("incidents %v", found)
+			}
+			if result, err := r.failed(t.Context(), found[0]); err != nil || result.RequeueAfter != 0 {
+				t.Errorf("looked at again after %s: %v", result.RequeueAfter, err)
+			}
+			g.unharmed(ranks)
 		})
 	}
 }

@@ -164,10 +164,14 @@ type toldKey struct {
 func (r *Restarter) blocked(c cause, job client.Object, kind string, why blocked) {
 	key := toldKey{job.GetUID(), why.reason}
 	r.mu.Lock()
-	t := r.told[c.Node]
+	where := c.Node
+	if c.Taint.Key == "" {
+		where = string(job.GetUID())
+	}
+	t := r.told[where]
 	if t.quarantine != c.ID {
 		t = told{c.ID, map[toldKey]bool{}}
-		r.told[c.Node] = t
+		r.told[where] = t
 	}
 	known := t.about[key]
 	t.about[key] = true
