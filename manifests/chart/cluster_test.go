@@ -215,6 +215,62 @@ func TestOtherWritersAreRefused(t *testing.T) {
 	pitcrew(t, c, "uninstall", "--yes")
 }
 
+// A viewer sees everything and changes nothing; an operator does what `kubectl pitcrew` does, and no more.
+func TestUserRoles(t *testing.T) {
+	c := clustertest.Get(t)
+	if _, err := c.AddNodes(t.Context(), "roles", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
+		t.Fatal(err)
+	}
+	release(t, c, "install", `userRoles:
+  viewers: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: dev}]
+  operators: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: sre}]
+`)
+	for _, test := range []struct {
+		command          string
+		viewer, operator bool
+	}{
+		{"status", true, true},
+		{"describe roles-0", true, true},
+		{"quarantine roles-0 --yes", false, true},
+		{"release roles-0 --yes", false, true},
+		{"pause --yes", false, true},
+		{"resume --yes", false, true},
+	} {
+		for i, group := range []string{"dev", "sre"} {
+			allowed := []bool{test.viewer, test.operator}[i]
+			err := asUser(t, c, group, strings.Fields(test.command)...)
+			if allowed && err != nil || !allowed && (err == nil || !strings.Contains(err.Error(), "forbidden")) {
+				t.Errorf("kubectl pitcrew %s by %s: %v, allowed %v", test.command, group, err, allowed)
+			}
+		}
+	}
+	for _, question := range []string{"delete nodes", "get secrets -n pitcrew", "create pods -n pitcrew", "update configmaps -n pitcrew", "create pods/exec -n default"} {
+		args := append([]string{"auth", "can-i", "--as=one", "--as-group=sre"}, strings.Fields(question)...)
+		if out, err := c.Kubectl(t.Context(), args...); err == nil || !strings.Contains(err.Error(), "no") {
+			t.Errorf("an operator can %s: %s%v", question, out, err)
+		}
+	}
+	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	pitcrew(t, c, "uninstall", "--yes")
+}
+
+// asUser runs the kubectl plugin as a user of a group.
+func asUser(t *testing.T, c *cluster.Cluster, group string, args ...string) error {
+	t.Helper()
+	config, err := c.Config("one-of-"+group, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.WriteKubeconfig(group, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plugin(t, c, kubeconfig, args...)
+}
+
 // writes makes node writer carry GPUXidError as somebody wrote it some time ago.
 func writes(t *testing.T, c *cluster.Cluster, reason, fabric string, age time.Duration) {
 	t.Helper()
@@ -252,16 +308,24 @@ func clean(t *testing.T, c *cluster.Cluster, name string) {
 	}
 }
 
-// pitcrew runs the kubectl plugin.
+// pitcrew runs the kubectl plugin as admin.
 func pitcrew(t *testing.T, c *cluster.Cluster, args ...string) {
+	t.Helper()
+	if err := plugin(t, c, c.Kubeconfig, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func plugin(t *testing.T, c *cluster.Cluster, kubeconfig string, args ...string) error {
 	t.Helper()
 	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Root, "bin", "kubectl-pitcrew"), append(args, "--kubeconfig", c.Kubeconfig)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Root, "bin", "kubectl-pitcrew"), append(args, "--kubeconfig", kubeconfig)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl pitcrew %q: %v\n%s", args, err, out)
+		return fmt.Errorf("kubectl pitcrew %q: %w: %s", args, err, out)
 	}
+	return nil
 }
 
 // patch patches a Node or its status.
