@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -26,12 +27,13 @@ type namedReport struct {
 }
 
 func preflightCommand(c *target) *cobra.Command {
-	var folder, topology, label, output string
+	var folder, namespace, topology, label, output string
 	cmd := &cobra.Command{
 		Use:   "preflight [RUN]",
 		Short: "Show what a preflight run measured, pair by pair, and which nodes are slow",
 		Long: "Show what a preflight run measured, pair by pair, and which nodes are slow.\n\n" +
-			"It judges the reports as they are; whether each comes from the pod that it names, only the remediator checks.",
+			"It judges the reports as they are, but for those that the remediator has refused: whether each comes from the\n" +
+			"pod that it names, only the remediator checks.",
 		Example: "  kubectl pitcrew preflight 5d41402abc4b2a76\n  kubectl pitcrew preflight -f reports/ --topology racks.txt -o html >run.html",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,7 +45,7 @@ func preflightCommand(c *target) *cobra.Command {
 			if folder != "" {
 				r, err = offlineRun(cmd.ErrOrStderr(), folder, topology)
 			} else {
-				r, err = c.clusterRun(cmd.Context(), cmd.ErrOrStderr(), args[0], label)
+				r, err = c.clusterRun(cmd.Context(), cmd.ErrOrStderr(), namespace, args[0], label)
 			}
 			if err != nil {
 				return err
@@ -60,6 +62,7 @@ func preflightCommand(c *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&folder, "filename", "f", "", "`folder` of report files, instead of a cluster")
+	cmd.Flags().StringVar(&namespace, "reports-namespace", "", "`namespace` of the run's job; all of them by default")
 	cmd.Flags().StringVar(&topology, "topology", "", "`file` with a node and its rack or leaf switch on each line, for -f")
 	cmd.Flags().StringVar(&label, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, html or json")
@@ -94,13 +97,13 @@ func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
 }
 
 // clusterRun judges a run's ConfigMaps.
-func (c *target) clusterRun(ctx context.Context, warn io.Writer, run, label string) (view.Run, error) {
+func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run, label string) (view.Run, error) {
 	cluster, err := c.client()
 	if err != nil {
 		return view.Run{}, err
 	}
 	var list corev1.ConfigMapList
-	if err := cluster.List(ctx, &list, client.MatchingLabels{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: run}); err != nil {
+	if err := cluster.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: run}); err != nil {
 		return view.Run{}, fmt.Errorf("list the reports of run %s: %w", run, err)
 	}
 	var nodes corev1.NodeList
@@ -114,6 +117,13 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, run, label stri
 	var files []namedReport
 	for i := range list.Items {
 		cm := &list.Items[i]
+		if first := list.Items[0].Namespace; cm.Namespace != first {
+			return view.Run{}, fmt.Errorf("namespaces %s and %s have reports of run %s; choose with --reports-namespace", first, cm.Namespace, run)
+		}
+		if why, refused := strings.CutPrefix(cm.Annotations[conditions.AnnotationPreflightVerdict], carrier.Refused); refused {
+			fmt.Fprintf(warn, "refused by the remediator: %s/%s: %s\n", cm.Namespace, cm.Name, why)
+			continue
+		}
 		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[carrier.Key])})
 	}
 	return judgeRun(warn, files, run, leaf)

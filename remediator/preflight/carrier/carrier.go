@@ -17,6 +17,9 @@ import (
 // Key is the only key of a report ConfigMap.
 const Key = "report.json"
 
+// Refused begins the annotation of a report that does not count; why follows.
+const Refused = "refused: "
+
 // ConfigMap carries a pod's report. Its name follows from run and pod, so that a second attempt to create it is
 // AlreadyExists. It belongs to the pod's controller and is deleted with it.
 func ConfigMap(pod *corev1.Pod, r verdict.Report) (*corev1.ConfigMap, error) {

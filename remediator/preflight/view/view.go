@@ -205,10 +205,15 @@ func HTML(w io.Writer, r Run) error {
 	for _, t := range r.Graph.Tests {
 		fastest = max(fastest, t.Bandwidth)
 	}
-	type square struct{ Colour, Value, Title string }
+	// Class outlines the rows and columns of suspects, and parts racks.
+	type square struct{ Colour, Value, Title, Class string }
 	type row struct {
 		Name, Leaf, Mark string
+		NewRack          bool
 		Cells            []square
+	}
+	newRack := func(k int) bool {
+		return k > 0 && r.Leaf[r.Graph.Nodes[order[k]]] != r.Leaf[r.Graph.Nodes[order[k-1]]]
 	}
 	data := struct {
 		Run     string
@@ -220,12 +225,18 @@ func HTML(w io.Writer, r Run) error {
 		Of      int
 		Cut     bool
 	}{Run: r.Verdict.Run, Reasons: r.Reasons(), Values: len(order) <= matrixNodes, Shown: len(order), Of: len(r.Graph.Nodes), Cut: cut}
-	for _, i := range order {
+	for k, i := range order {
 		name := r.Graph.Nodes[i]
-		line := row{Name: name, Leaf: r.Leaf[name], Mark: marks[name]}
-		for _, j := range order {
+		line := row{Name: name, Leaf: r.Leaf[name], Mark: marks[name], NewRack: newRack(k)}
+		for l, j := range order {
 			c := cells[[2]int{i, j}]
 			s := square{Value: c.GiBps(), Title: fmt.Sprintf("%s - %s", name, r.Graph.Nodes[j])}
+			if marks[name] != "" || marks[r.Graph.Nodes[j]] != "" {
+				s.Class += " bad"
+			}
+			if newRack(l) {
+				s.Class += " rack"
+			}
 			if c.Met {
 				s.Colour, s.Title = colour(c.Bandwidth, fastest), fmt.Sprintf("%s: %s, round %d", s.Title, s.Value, c.Batch)
 			}
@@ -235,7 +246,7 @@ func HTML(w io.Writer, r Run) error {
 	}
 	for step := range 6 {
 		value := fastest * float64(step) / 5
-		data.Legend = append(data.Legend, square{colour(value, fastest), fmt.Sprintf("%.4g", value), ""})
+		data.Legend = append(data.Legend, square{Colour: colour(value, fastest), Value: fmt.Sprintf("%.4g", value)})
 	}
 	return pageTemplate.Execute(w, data)
 }
