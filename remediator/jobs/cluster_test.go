@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,8 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -208,12 +205,12 @@ type gang struct {
 	kind  kind
 	name  string
 	ranks int
-	pods  *history
+	pods  *clustertest.Pods
 }
 
 func (tm team) gang(k kind, name string, ranks int) gang {
 	tm.Helper()
-	g := gang{tm, k, name, ranks, tm.watchPods()}
+	g := gang{tm, k, name, ranks, clustertest.WatchPods(tm, tm.c, tm.name)}
 	g.runs()
 	return g
 }
@@ -335,61 +332,6 @@ func sweep(t testing.TB, r *Restarter, q Quarantine) {
 	}
 }
 
-// history is every pod of a namespace in the order in which the API server saw it come and go.
-type history struct {
-	mu     sync.Mutex
-	events []watch.Event
-}
-
-func (tm team) watchPods() *history {
-	tm.Helper()
-	c, err := client.NewWithWatch(tm.c.Admin, client.Options{Scheme: clientgoscheme.Scheme})
-	if err != nil {
-		tm.Fatal(err)
-	}
-	w, err := c.Watch(tm.Context(), &corev1.PodList{}, client.InNamespace(tm.name))
-	if err != nil {
-		tm.Fatal(err)
-	}
-	h := &history{}
-	go func() {
-		for e := range w.ResultChan() {
-			h.mu.Lock()
-			h.events = append(h.events, e)
-			h.mu.Unlock()
-		}
-	}()
-	return h
-}
-
-// span is when a pod was first and last seen, as positions in the history; a pod that is not gone has no last.
-type span struct {
-	name        string
-	first, last int
-}
-
-// spans returns the lives of all pods so far, in the order of their creation.
-func (h *history) spans() []span {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	at := map[types.UID]int{}
-	var all []span
-	for i, e := range h.events {
-		pod, ok := e.Object.(*corev1.Pod)
-		if !ok {
-			continue
-		}
-		if _, known := at[pod.UID]; !known {
-			at[pod.UID] = len(all)
-			all = append(all, span{pod.Name, i, 0})
-		}
-		if e.Type == watch.Deleted {
-			all[at[pod.UID]].last = i
-		}
-	}
-	return all
-}
-
 // restartedOnce checks that the job has had exactly two incarnations of all its ranks, the second of which began when
 // nothing was left of the first, and that no rank is on one of the bad nodes.
 func (g gang) restartedOnce(bad ...string) { g.Helper(); g.incarnations(2, bad...) }
@@ -401,20 +343,20 @@ func (g gang) incarnations(n int, bad ...string) {
 			g.Errorf("rank %s runs on %s", pod.Name, pod.Spec.NodeName)
 		}
 	}
-	var spans []span
+	var lives []clustertest.Life
 	g.eventually("wait for the watch to show all incarnations", func() error {
-		if spans = g.pods.spans(); len(spans) < n*g.ranks {
-			return fmt.Errorf("%d pods so far", len(spans))
+		if lives = g.pods.Lives(); len(lives) < n*g.ranks {
+			return fmt.Errorf("%d pods so far", len(lives))
 		}
 		return nil
 	})
-	if len(spans) != n*g.ranks {
-		g.Fatalf("%d pods were created, want %d incarnations of %d: %v", len(spans), n, g.ranks, spans)
+	if len(lives) != n*g.ranks {
+		g.Fatalf("%d pods were created, want %d incarnations of %d: %v", len(lives), n, g.ranks, lives)
 	}
-	for i := g.ranks; i < len(spans); i++ {
-		for _, old := range spans[:i/g.ranks*g.ranks] {
-			if old.last == 0 || old.last > spans[i].first {
-				g.Errorf("pod %v was created before old pod %v was gone", spans[i], old)
+	for i := g.ranks; i < len(lives); i++ {
+		for _, old := range lives[:i/g.ranks*g.ranks] {
+			if old.Gone == 0 || old.Gone > lives[i].Created {
+				g.Errorf("pod %v was created before old pod %v was gone", lives[i], old)
 			}
 		}
 	}
@@ -476,5 +418,3 @@ func sameRanks(t testing.TB, before, after []corev1.Pod) {
 		t.Error("the ranks are not the same as before")
 	}
 }
-
-var errCrashed = errors.New("the process has crashed")

@@ -2,9 +2,8 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,56 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
-
-// mortal lets one process of the remediator do a number of writes and then die: nothing that it tries afterwards
-// reaches the API server.
-type mortal struct {
-	mu     sync.Mutex
-	writes int // still to be done
-	// early: it dies when it tries one more, else as soon as it has done the last.
-	early bool
-	dead  chan struct{}
-}
-
-// write does one write if this process may.
-func (m *mortal) write(do func() error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.writes > 0 {
-		if err := do(); err != nil {
-			return err // a conflict writes nothing
-		}
-		m.writes--
-		if m.early || m.writes > 0 {
-			return nil
-		}
-	}
-	select {
-	case <-m.dead:
-	default:
-		close(m.dead)
-	}
-	return errCrashed
-}
-
-func (m *mortal) funcs() interceptor.Funcs {
-	return interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return m.write(func() error { return c.Patch(ctx, o, p, opts...) })
-		},
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return m.write(func() error { return c.Create(ctx, o, opts...) })
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			return m.write(func() error { return c.Delete(ctx, o, opts...) })
-		},
-		SubResourceCreate: func(ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption) error {
-			return m.write(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
-		},
-	}
-}
 
 // Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
 // operators/ has the same with real operators; here only Job, JobSet, Deployment and StatefulSet have real controllers,
@@ -75,8 +27,8 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	common := [][]string{{"stop"}, {"hold"}, {"start"}, {"close"}}
 	tests := map[string]struct {
 		create func(team) gang
-		// early, see [mortal].
-		early bool
+		// late: the processes die before their next write, see [clustertest.NewMortal].
+		late bool
 		// writes are those of each process. A stop that takes longer than a millisecond is held, which is one.
 		writes [][]string
 		// fault befalls the job before the sweep.
@@ -85,9 +37,9 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		check func(g gang)
 	}{
 		"Job":                        {create: job, writes: common},
-		"Job, before the next write": {create: job, writes: common, early: true},
+		"Job, before the next write": {create: job, writes: common, late: true},
 		"JobSet":                     {create: set, writes: common},
-		"JobSet, before the next":    {create: set, writes: common, early: true},
+		"JobSet, before the next":    {create: set, writes: common, late: true},
 		"TrainJob":                   {create: team.playTrainJob, writes: common},
 		"PyTorchJob":                 {create: team.playPyTorchJob, writes: common},
 		"JAXJob":                     {create: team.playJAXJob, writes: common},
@@ -117,24 +69,24 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 				})
 			}
 			deaths := len(test.writes)
-			if test.early {
+			if test.late {
 				deaths-- // there is no next write to die at after the last
 			}
 			for n := range deaths {
-				m := &mortal{writes: len(test.writes[n]), early: test.early, dead: make(chan struct{})}
-				r, stop := process(m.funcs())
+				m := clustertest.NewMortal(len(test.writes[n]), test.late)
+				r, stop := process(m.Funcs())
 				// Every process sweeps the quarantines that it finds.
-				if _, err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+				if _, err := r.Sweep(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 					t.Fatal(err)
 				}
 				select {
-				case <-m.dead:
+				case <-m.Dead:
 				case <-time.After(patience):
 					t.Fatalf("process %d did not write: %q; record %+v", n+1, test.writes[n], g.record())
 				}
 				stop()
 			}
-			if rec := g.record(); !test.early && rec.Current != nil {
+			if rec := g.record(); !test.late && rec.Current != nil {
 				t.Errorf("%d writes have not closed the restart: %+v", deaths, rec.Current)
 			}
 			r, _ := process(interceptor.Funcs{})
@@ -161,13 +113,13 @@ func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	before := g.runs()
 	q := tm.quarantineOf(before[0].Spec.NodeName)
 	for n, write := range []string{"stop", "evict", "start", "close"} {
-		m := &mortal{writes: 1, dead: make(chan struct{})}
-		r, stop := run(t, cfg, m.funcs(), nil)
-		if _, err := r.Sweep(t.Context(), q); err != nil && !strings.Contains(err.Error(), errCrashed.Error()) {
+		m := clustertest.NewMortal(1, false)
+		r, stop := run(t, cfg, m.Funcs(), nil)
+		if _, err := r.Sweep(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 			t.Fatal(err)
 		}
 		select {
-		case <-m.dead:
+		case <-m.Dead:
 		case <-time.After(patience):
 			t.Fatalf("process %d did not write: %q; record %+v", n+1, write, g.record())
 		}

@@ -49,7 +49,7 @@ func (tm team) createStatefulSet() gang {
 func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
 	g.Helper()
 	after := g.runs()
-	if n := len(g.pods.spans()); n != len(before)+1 {
+	if n := len(g.pods.Lives()); n != len(before)+1 {
 		g.Errorf("%d pods were created, want one more than %d", n, len(before))
 	}
 	for _, old := range before {

@@ -115,7 +115,7 @@ func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
 	sweep(t, r, q1)
 	g.inPhase(starting) // and it stays there: a node is missing
 	g.eventually("wait for three ranks of the second incarnation", func() error {
-		if n := len(g.pods.spans()); n != 8 {
+		if n := len(g.pods.Lives()); n != 8 {
 			return fmt.Errorf("%d pods so far", n)
 		}
 		if rank := g.onNode(tm.nodes[1]); rank == nil {
@@ -265,7 +265,7 @@ func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
 	if v := g.look(); !v.suspended || g.record().Current.Phase != stopping {
 		t.Errorf("suspended %t, record %+v", v.suspended, g.record())
 	}
-	if n := len(g.pods.spans()); n != g.ranks {
+	if n := len(g.pods.Lives()); n != g.ranks {
 		t.Errorf("%d pods were created while the stop is held, want none", n-g.ranks)
 	}
 	tm.setFinalizers(&slow)
@@ -346,13 +346,13 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	if closed := g.closes(); closed.Phase != done {
 		t.Errorf("record %+v", closed)
 	}
-	spans := g.pods.spans()
-	if len(spans) != 9 || spans[4].name != "late" {
-		t.Fatalf("pods %v, want four ranks, late and four ranks", spans)
+	lives := g.pods.Lives()
+	if len(lives) != 9 || lives[4].Name != "late" {
+		t.Fatalf("pods %v, want four ranks, late and four ranks", lives)
 	}
-	for _, rank := range spans[5:] {
-		if rank.first < spans[4].last {
-			t.Errorf("pod %v was created before %v was gone", rank, spans[4])
+	for _, rank := range lives[5:] {
+		if rank.Created < lives[4].Gone {
+			t.Errorf("pod %v was created before %v was gone", rank, lives[4])
 		}
 	}
 }
@@ -368,8 +368,8 @@ func TestACompletedRankStaysCompleted(t *testing.T) {
 		t.Errorf("record %+v", closed)
 	}
 	g.runs()
-	if spans := g.pods.spans(); len(spans) != 7 {
-		t.Errorf("pods %v, want four and then three", spans)
+	if lives := g.pods.Lives(); len(lives) != 7 {
+		t.Errorf("pods %v, want four and then three", lives)
 	}
 	if status := g.look().jobs[0].Status; status.Succeeded != 1 || status.Failed != 0 {
 		t.Errorf("%d succeeded, %d failed", status.Succeeded, status.Failed)

@@ -12,22 +12,24 @@ import (
 // ErrCrashed is what a dead process is told of its writes.
 var ErrCrashed = errors.New("the process has crashed")
 
-// Mortal is the client of a process that does one write and then dies: nothing that it tries afterwards reaches the API
+// Mortal is one process that does a number of writes and then dies: nothing that it tries afterwards reaches the API
 // server. Make it with [NewMortal].
 type Mortal struct {
 	// Dead is closed when the process dies.
 	Dead chan struct{}
 
-	late  bool
-	mu    sync.Mutex
-	wrote bool
+	late   bool
+	mu     sync.Mutex
+	writes int // still to be done
 }
 
-// NewMortal returns a process that dies as soon as it has written, before it learns of it, or, if late, when it tries
-// to write again.
-func NewMortal(late bool) *Mortal { return &Mortal{Dead: make(chan struct{}), late: late} }
+// NewMortal returns a process that dies as soon as it has done its last write, before it learns of it, or, if late, when
+// it tries one more.
+func NewMortal(writes int, late bool) *Mortal {
+	return &Mortal{Dead: make(chan struct{}), late: late, writes: writes}
+}
 
-// Funcs are its writes.
+// Funcs are what its client does.
 func (m *Mortal) Funcs() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -39,18 +41,21 @@ func (m *Mortal) Funcs() interceptor.Funcs {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			return m.do(func() error { return c.Delete(ctx, o, opts...) })
 		},
+		SubResourceCreate: func(ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption) error {
+			return m.do(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
+		},
 	}
 }
 
 func (m *Mortal) do(write func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.wrote {
+	if m.writes > 0 {
 		if err := write(); err != nil {
 			return err // a conflict writes nothing
 		}
-		m.wrote = true
-		if m.late {
+		m.writes--
+		if m.late || m.writes > 0 {
 			return nil
 		}
 	}

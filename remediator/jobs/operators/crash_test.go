@@ -41,7 +41,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 					if processes++; processes > 2*test.writes {
 						t.Fatalf("after %d processes the restart is not closed: %+v", processes, g.record())
 					}
-					g.liveAndDie(clustertest.NewMortal(late), cfg, q)
+					g.liveAndDie(clustertest.NewMortal(1, late), cfg, q)
 				}
 				if processes < test.writes {
 					t.Errorf("%d processes did it all, want a crash after each of %d writes", processes, test.writes)
