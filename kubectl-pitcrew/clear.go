@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -24,17 +23,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
-// clearing is how the node-problem-detector is found whose plugin has latched a fault.
-type clearing struct{ selector string }
-
-func (f *clearing) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.selector, "npd-selector", labelName+" in ("+ownNPD+",node-problem-detector)",
-		"`labels` of the pods in which node-problem-detectors run our plugins")
-}
+// containerNPD is the name of the node-problem-detector's container in our chart, upstream's manifest and the community's chart.
+const containerNPD = "node-problem-detector"
 
 func clearCommand(c *target) *cobra.Command {
 	var agreed consent
-	var how clearing
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
 		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
@@ -55,14 +48,13 @@ stands is reported again at the next look. The quarantine ends by the policy's c
 			if err != nil {
 				return err
 			}
-			cleared, err := c.clears(cmd, api, how, args[0], args[1], args[2:]...)
+			cleared, err := c.clears(cmd, api, args[0], args[1], args[2:]...)
 			if err != nil {
 				return err
 			}
 			return agreed.apply(cmd, []change{cleared})
 		},
 	}
-	how.flags(cmd)
 	agreed.flags(cmd)
 	return cmd
 }
@@ -77,13 +69,13 @@ func clearable() []string {
 }
 
 // clears is the change that clears a condition of a node.
-func (c *target) clears(cmd *cobra.Command, api client.Client, how clearing, name, conditionType string, subject ...string) (change, error) {
+func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
 		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
 	}
 	answers := conditions.All[i]
-	pod, command, err := c.detector(cmd.Context(), api, how, name, answers)
+	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
 	if err != nil {
 		return change{}, err
 	}
@@ -100,31 +92,31 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, how clearing, nam
 
 // detector finds the node-problem-detector that checks a condition of a node, and how it runs the plugin. A node can have several.
 // Who may not list the pods of all namespaces sees ours.
-func (c *target) detector(ctx context.Context, api client.Client, how clearing, name string, answers conditions.Condition) (*corev1.Pod, []string, error) {
-	selector, err := labels.Parse(how.selector)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--npd-selector: %w", err)
-	}
-	onNode := []client.ListOption{client.MatchingFields{"spec.nodeName": name}, client.MatchingLabelsSelector{Selector: selector}}
+func (c *target) detector(ctx context.Context, api client.Client, name, conditionType string) (*corev1.Pod, []string, error) {
+	onNode := client.MatchingFields{"spec.nodeName": name}
 	var pods corev1.PodList
-	err = api.List(ctx, &pods, onNode...)
+	err := api.List(ctx, &pods, onNode)
 	if apierrors.IsForbidden(err) {
-		err = api.List(ctx, &pods, append(onNode, client.InNamespace(c.namespace))...)
+		err = api.List(ctx, &pods, onNode, client.InNamespace(c.namespace))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the pods on node %s: %w", name, err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+		if !isNPD(pod) || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
 			continue
 		}
-		command, err := runs(ctx, api, pod, answers.Type)
+		command, err := runs(ctx, api, pod, conditionType)
 		if command != nil || err != nil {
 			return pod, command, err
 		}
 	}
-	return nil, nil, fmt.Errorf("no pod that runs on node %s and has labels %q mounts a ConfigMap with a monitor of %s", name, how.selector, answers.Type)
+	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s", name, containerNPD, conditionType)
+}
+
+func isNPD(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerNPD })
 }
 
 // runs is the command by which the pod's node-problem-detector checks the condition, as the monitors that it mounts say; nil
@@ -171,7 +163,7 @@ func (c *target) exec(ctx context.Context, pod *corev1.Pod, command []string) (s
 		return "", fmt.Errorf("make a client: %w", err)
 	}
 	request := api.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container(pod), Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		VersionedParams(&corev1.PodExecOptions{Container: containerNPD, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := newExecutor(config, request)
 	if err != nil {
 		return "", fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -181,16 +173,6 @@ func (c *target) exec(ctx context.Context, pod *corev1.Pod, command []string) (s
 		return out.String(), fmt.Errorf("exec into pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return out.String(), nil
-}
-
-// container is the node-problem-detector's in a pod; by default the first.
-func container(pod *corev1.Pod) string {
-	for _, c := range pod.Spec.Containers {
-		if c.Name == "node-problem-detector" {
-			return c.Name
-		}
-	}
-	return pod.Spec.Containers[0].Name
 }
 
 // newExecutor prefers websockets, as kubectl does; SPDY is what older API servers speak.

@@ -216,7 +216,7 @@ func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
 func TestClearFindsTheDetectorOfTheNode(t *testing.T) {
 	p := newFleet(t)
 	p.fails("clear fleet-0 Nonsense -y", "no plugin answers for Nonsense")
-	p.fails("clear fleet-0 GPUXidError -y", "no pod that runs on node fleet-0")
+	p.fails("clear fleet-0 GPUXidError -y", "no pod that runs on node fleet-0 has a container node-problem-detector")
 	p.detector("npd-plain", "fleet-0", conditions.ClockSkewed)
 	p.fails("clear fleet-0 GPUXidError -y", "mounts a ConfigMap with a monitor of GPUXidError")
 	p.detector("npd-gpu", "fleet-0", conditions.GPUXidError, conditions.KernelHardwareError)
@@ -329,7 +329,7 @@ func (p person) pod(name, on, app string, spec corev1.PodSpec) {
 	p.Helper()
 	p.namespace()
 	spec.NodeName = on
-	spec.Containers = []corev1.Container{{Name: "main", Image: "none"}}
+	spec.Containers = []corev1.Container{{Name: "shell", Image: "none"}, {Name: containerNPD, Image: "none"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name, Labels: map[string]string{labelName: app, labelPool: "training"}}, Spec: spec}
 	if err := p.Client.Create(p.Context(), pod); err != nil {
 		p.Fatal(err)

@@ -42,7 +42,6 @@ func quarantineCommand(c *target) *cobra.Command {
 
 func releaseCommand(c *target) *cobra.Command {
 	var agreed consent
-	var how clearing
 	var alsoClear bool
 	cmd := &cobra.Command{
 		Use:               "release NODE...",
@@ -61,7 +60,7 @@ func releaseCommand(c *target) *cobra.Command {
 				return err
 			}
 			if alsoClear {
-				cleared, err := c.clearCauses(cmd, api, how, names)
+				cleared, err := c.clearCauses(cmd, api, names)
 				if err != nil {
 					return err
 				}
@@ -71,13 +70,12 @@ func releaseCommand(c *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&alsoClear, "clear", false, "have the plugins on the nodes forget the faults, too")
-	how.flags(cmd)
 	agreed.flags(cmd)
 	return cmd
 }
 
 // clearCauses are the changes that clear what the nodes' records blame.
-func (c *target) clearCauses(cmd *cobra.Command, api client.Client, how clearing, names []string) ([]change, error) {
+func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []string) ([]change, error) {
 	var changes []change
 	for _, name := range names {
 		var n corev1.Node
@@ -89,7 +87,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, how clearing
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		for _, conditionType := range types {
-			cleared, err := c.clears(cmd, api, how, name, conditionType)
+			cleared, err := c.clears(cmd, api, name, conditionType)
 			if err != nil {
 				return nil, err
 			}
