@@ -234,7 +234,7 @@ func TestAPersonAbortsARestart(t *testing.T) {
 		sweep(t, r, q)
 		tm.event("JobRestartBlocked", g.look().object.GetUID(), "has not ended")
 		g.abort()
-		g.aborted(r, q, "the job was started again without waiting for its old pods")
+		g.aborted(r, q, "the job was started again and is left alone")
 		tm.setFinalizers(&slow)
 		g.runs()
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,11 +34,14 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		writes [][]string
 		// fault befalls the job before the sweep.
 		fault func(g gang, pod corev1.Pod)
+		// grace is the job's time to save its state first, which is announced.
+		grace time.Duration
 		// check looks at the job afterwards, beyond its pods.
 		check func(g gang)
 	}{
 		"Job":                        {create: job, writes: common},
 		"Job, before the next write": {create: job, writes: common, late: true},
+		"Job that saves its state":   {create: job, writes: slices.Concat([][]string{{"announce"}}, common), grace: 2 * time.Second},
 		"JobSet":                     {create: set, writes: common},
 		"JobSet, before the next":    {create: set, writes: common, late: true},
 		"TrainJob":                   {create: team.playTrainJob, writes: common},
@@ -59,6 +63,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			g := test.create(tm)
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
+			q.CheckpointGrace = test.grace
 			if test.fault != nil {
 				test.fault(g, g.runs()[1])
 			}

@@ -54,6 +54,7 @@ func TestJudge(t *testing.T) {
 		rec       record
 		pod       corev1.Pod
 		notOpted  bool
+		grace     time.Duration
 		want      verdict
 		wantBlock string
 	}{
@@ -77,12 +78,19 @@ func TestJudge(t *testing.T) {
 		"restarted for another quarantine":                   {job: trainer(), rec: record{Last: []restart{{Quarantines: []cause{{ID: "q2"}}}}}, pod: young, want: stop},
 		"restarted for this one, starting again for another": {job: trainer(), rec: record{Current: under(starting, "q2").Current, Last: []restart{{Quarantines: []cause{{ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
 		"a person suspended it while it started":             {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(starting, "q2"), pod: young, want: skip},
+		"saving for this quarantine":                         {job: trainer(), rec: under(saving, "q1"), pod: old, grace: time.Minute, want: skip},
+		"saving for this quarantine, which can wait no more": {job: trainer(), rec: under(saving, "q1"), pod: old, want: stop},
+		"saving for another, this one can wait too":          {job: trainer(), rec: under(saving, "q2"), pod: old, grace: time.Minute, want: join},
+		"saving for another, this one cannot wait":           {job: trainer(), rec: under(saving, "q2"), pod: old, want: stop},
+		"a person suspended it while it saved its state":     {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(saving, "q2"), pod: old, want: skip},
 		"a gate is shut while starting for another quarantine": {job: trainer(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" }),
 			rec: under(starting, "q2"), pod: young, want: block, wantBlock: "ComesBack"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			do, why := judge(quarantine, viewOf(test.job), test.rec, !test.notOpted, []corev1.Pod{test.pod})
+			q := quarantine
+			q.CheckpointGrace = test.grace
+			do, why := judge(q, viewOf(test.job), test.rec, !test.notOpted, []corev1.Pod{test.pod})
 			if do != test.want || why.reason != test.wantBlock {
 				t.Errorf("got %s %+v, want %s %s", do, why, test.want, test.wantBlock)
 			}

@@ -56,7 +56,7 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 		return step{do: resume}
 	case aborts(v) && !v.due(cur):
 		return step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
-			"; the job was started again without waiting for its old pods"}
+			"; the job was started again and is left alone"}
 	case cur.Phase == stopping && (v.stopSeen || !v.toggle.exists()) && pods.left == 0:
 		return step{do: resume}
 	case cur.Phase == stopping && inPhase >= limits.stop:

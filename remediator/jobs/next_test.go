@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -16,6 +17,7 @@ var (
 
 func TestNext(t *testing.T) {
 	soon := 200 * time.Millisecond
+	aborting := trainer(func(j *batchv1.Job) { j.Annotations = map[string]string{"pitcrew.dev/abort-restart": ""} })
 	tests := map[string]struct {
 		phase  phase
 		view   view
@@ -43,6 +45,17 @@ func TestNext(t *testing.T) {
 		},
 		"stopping, somebody resumed the job": {
 			stopping, view{suspended: false, stopSeen: true}, podCount{left: 4}, time.Second,
+			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
+		},
+		"stopping, somebody aborts it": {
+			stopping, view{suspended: true, object: aborting}, podCount{left: 4}, time.Second, step{do: resume},
+		},
+		"starting, somebody aborts it": {
+			starting, view{ranks: 4, object: aborting}, podCount{running: 4}, time.Second,
+			step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation pitcrew.dev/abort-restart; the job was started again and is left alone"},
+		},
+		"stopping, somebody aborts it and resumes the job": {
+			stopping, view{object: aborting}, podCount{left: 4}, time.Second,
 			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
 		},
 		"stopping, the job failed": {
