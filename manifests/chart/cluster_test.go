@@ -12,9 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -145,18 +148,63 @@ preflight: {namespaces: [upgrade]}
 // Without Helm: one file in, one command out.
 func TestApplyAndUninstall(t *testing.T) {
 	c := clustertest.Get(t)
-	nodes, err := c.AddNodes(t.Context(), "apply", 1, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
+	nodes, err := c.AddNodes(t.Context(), "apply", 2, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", "../install.yaml")
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "deployment/pitcrew-remediator")
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "daemonset/pitcrew-npd-nvidia")
+	writesItsOwnNodeOnly(t, c, nodes[0], nodes[1])
 	scar(t, c, nodes[0])
 	clean(t, c, nodes[0])
 	if err := nothing(owned(t, c)); err != nil {
 		t.Error(err)
 	}
+}
+
+// writesItsOwnNodeOnly tests that the Node Problem Detector on a node may do its work there, and not on another one.
+func writesItsOwnNodeOnly(t *testing.T, c *cluster.Cluster, own, other string) {
+	t.Helper()
+	var pods corev1.PodList
+	if err := c.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": own},
+		client.MatchingLabels{"app.kubernetes.io/name": "pitcrew-node-problem-detector"}); err != nil || len(pods.Items) != 1 {
+		t.Fatalf("%d pods on %s, %v", len(pods.Items), own, err)
+	}
+	pod := pods.Items[0]
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+	}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.Spec.ServiceAccountName}}
+	if err := c.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(c.Admin)
+	config.BearerToken = request.Status.Token
+	npd, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(node, message string) error {
+		text := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":"False","reason":"GPUKernelLogChecked","message":%q}]}}`, message)
+		return npd.Status().Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+			client.RawPatch(types.StrategicMergePatchType, []byte(text)))
+	}
+	if err := write(own, "by itself"); err != nil {
+		t.Error(err)
+	}
+	tries := 0
+	clustertest.Until(t, time.Minute, "the admission policy is in force", func() error {
+		tries++ // another message each time, for a patch that changes nothing is not admitted either way
+		err := write(other, fmt.Sprint(tries))
+		if err == nil {
+			return fmt.Errorf("%s writes to %s", own, other)
+		}
+		if !strings.Contains(err.Error(), "its own node only") {
+			return err
+		}
+		return nil
+	})
 }
 
 // The remediator's pods are allowed where the restricted pod security standard is enforced.

@@ -215,6 +215,23 @@ func TestNonsenseIsRefused(t *testing.T) {
 	mustRender(t, "pools: [{name: a, "+nodes+", checks: {GPUXidError: {}}}, {name: b, "+nodes+", checks: {ClockSkewed: {}}}]")
 }
 
+func TestAnotherNamespace(t *testing.T) {
+	for _, o := range mustRender(t, everything, "--namespace=health") {
+		if ns := o.GetNamespace(); ns == "pitcrew" || o.GetKind() == "Namespace" && o.GetName() == "pitcrew" {
+			t.Errorf("%s %s/%s", o.GetKind(), ns, o.GetName())
+		}
+		subjects, _, _ := unstructured.NestedSlice(o.Object, "subjects")
+		for _, s := range subjects {
+			if s := s.(map[string]any); s["kind"] == "ServiceAccount" && s["namespace"] != "health" && s["name"] != "pitcrew-preflight" {
+				t.Errorf("%s %s binds %v", o.GetKind(), o.GetName(), s)
+			}
+		}
+		if o.GetKind() == "Deployment" && !strings.Contains(fmt.Sprint(o.Object), "-namespace=health") {
+			t.Error("the remediator looks elsewhere")
+		}
+	}
+}
+
 func TestHostNetworkOpensNoPort(t *testing.T) {
 	ds := find[appsv1.DaemonSet](t, mustRender(t, "pools: [{name: p, preset: nvidia, hostNetwork: true}]"), "DaemonSet", "pitcrew-npd-p")
 	c := ds.Spec.Template.Spec.Containers[0]
