@@ -17,6 +17,8 @@ type change struct {
 	// says what, in the words of somebody who is about to do it.
 	says string
 	do   func(context.Context) error
+	// gate: if it fails nothing after it is done.
+	gate bool
 }
 
 // consent are the flags of a command that changes the cluster.
@@ -49,6 +51,9 @@ func (c *consent) apply(cmd *cobra.Command, changes []change) error {
 	for _, change := range changes {
 		if err := change.do(cmd.Context()); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", change.says, err))
+			if change.gate {
+				break
+			}
 		}
 	}
 	return errors.Join(errs...)

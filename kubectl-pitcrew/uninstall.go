@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,24 +58,13 @@ it writes the conditions again.`,
 
 // uninstall lists what there is to remove: first the remediator, for it would put back what is removed from under it.
 func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, error) {
-	for _, kind := range []schema.GroupVersionKind{
-		{Group: "batch", Version: "v1", Kind: "JobList"},
-		{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSetList"},
-	} {
-		var jobs metav1.PartialObjectMetadataList
-		jobs.SetGroupVersionKind(kind)
-		if err := api.List(ctx, &jobs, client.HasLabels{conditions.LabelRestarting}); err != nil && !meta.IsNoMatchError(err) {
-			return nil, fmt.Errorf("list the jobs that are being restarted: %w", err)
-		}
-		if len(jobs.Items) > 0 {
-			return nil, fmt.Errorf("%s %s/%s is being restarted and would stay suspended: wait for it", strings.TrimSuffix(kind.Kind, "List"),
-				jobs.Items[0].Namespace, jobs.Items[0].Name)
-		}
-	}
 	// What would write again goes first: the remediator and our own Node Problem Detectors.
 	changes, err := deletions(ctx, api, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
 	if err != nil {
 		return nil, err
+	}
+	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, &corev1.Namespace{}); err == nil {
+		changes = append(append([]change{c.quiesce(api)}, changes...), leftSuspended(api))
 	}
 	var nodes corev1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
@@ -87,22 +75,27 @@ func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, er
 	}
 	namespace := &corev1.Namespace{}
 	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, namespace); err == nil {
-		changes = append(changes, deletion(api, namespace))
+		if namespace.Labels[partOf] != pitcrew { // made by Helm or by hand
+			changes = append(changes, deletion(api, namespace))
+		}
 	} else if !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("get Namespace %s: %w", c.namespace, err)
 	}
-	rest, err := deletions(ctx, api, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
+	rest, err := deletions(ctx, api, &corev1.NamespaceList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
 		&admissionv1.ValidatingAdmissionPolicyBindingList{}, &admissionv1.ValidatingAdmissionPolicyList{},
 		// In the namespaces of preflight reports. Those in our own go with it.
 		&rbacv1.RoleBindingList{}, &rbacv1.RoleList{}, &corev1.ServiceAccountList{})
 	return append(changes, rest...), err
 }
 
-// deletions deletes all objects of the lists' kinds that carry the label that manifests and chart give to everything.
+// The label that manifests and chart give to everything.
+const partOf, pitcrew = "app.kubernetes.io/part-of", "pitcrew"
+
+// deletions deletes all objects of the lists' kinds that are part of Pitcrew.
 func deletions(ctx context.Context, api client.Client, lists ...client.ObjectList) ([]change, error) {
 	var changes []change
 	for _, list := range lists {
-		if err := api.List(ctx, list, client.MatchingLabels{"app.kubernetes.io/part-of": "pitcrew"}); err != nil {
+		if err := api.List(ctx, list, client.MatchingLabels{partOf: pitcrew}); err != nil {
 			return nil, fmt.Errorf("list our objects: %w", err)
 		}
 		if err := meta.EachListItem(list, func(object runtime.Object) error {

@@ -47,6 +47,15 @@ var builtIn = []kind{
 	statefulSet, deployment, replicaSet,
 }
 
+// BuiltIn lists the kinds that can be restarted without being named in a policy.
+func BuiltIn() []schema.GroupVersionKind {
+	var list []schema.GroupVersionKind
+	for _, k := range builtIn {
+		list = append(list, k.gvk)
+	}
+	return list
+}
+
 // kindOf finds the adapter of an owner: of the version that the reference names, else of any.
 func kindOf(kinds []kind, ref metav1.OwnerReference) (found kind, known bool) {
 	want := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
