@@ -121,7 +121,9 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain alert PitcrewBreakerOpen", "# PitcrewBreakerOpen", ""},
 		{"explain gpu HCAPortDown", "", "neither an Xid"},
 		{"policy validate ../manifests/policy.yaml", "ok: 0 rules act", ""},
+		{"policy validate -f ../manifests/policy.yaml", "ok: 0 rules act", ""},
 		{"policy validate pitcrew_test.go", "", "yaml: line "},
+		{"policy validate", "", "name the policy with -f"},
 	} {
 		cmd := newCommand()
 		var out strings.Builder

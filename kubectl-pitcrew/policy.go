@@ -16,6 +16,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
+var errNoPolicy = errors.New("name the policy with -f")
+
 func policyCommand(c *target) *cobra.Command {
 	cmd := &cobra.Command{Use: "policy", Short: "Work with policy files"}
 	cmd.AddCommand(policyValidateCommand(), policyTestCommand(c))
@@ -23,17 +25,24 @@ func policyCommand(c *target) *cobra.Command {
 }
 
 func policyValidateCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "validate FILE",
+	var file string
+	cmd := &cobra.Command{
+		Use:   "validate FILE | -f FILE",
 		Short: "Check a policy file; an error names line, rule, field and value",
-		Args:  cobra.ExactArgs(1),
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := policy.Open(args[0])
+			if len(args) > 0 {
+				file = args[0]
+			}
+			if file == "" {
+				return errNoPolicy
+			}
+			opened, err := policy.Open(file)
 			if err != nil {
 				return err
 			}
 			alerts, observes, enforces := 0, 0, 0
-			for _, r := range file.Policy().Rules {
+			for _, r := range opened.Policy().Rules {
 				switch {
 				case r.AlertOnly:
 					alerts++
@@ -43,10 +52,12 @@ func policyValidateCommand() *cobra.Command {
 					enforces++
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules act, %d observe, %d only alert\n", args[0], enforces, observes, alerts)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules act, %d observe, %d only alert\n", file, enforces, observes, alerts)
 			return nil
 		},
 	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
+	return cmd
 }
 
 func policyTestCommand(c *target) *cobra.Command {
@@ -60,7 +71,7 @@ decided about the ones before it by name. Nothing is written. Timers go on as th
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return errors.New("name the policy with -f")
+				return errNoPolicy
 			}
 			opened, err := policy.Open(file)
 			if err != nil {

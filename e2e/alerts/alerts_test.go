@@ -42,13 +42,13 @@ route: {receiver: inbox, group_by: [alertname, node], group_wait: 1s, group_inte
 receivers: [{name: inbox, webhook_configs: [{url: %q}]}]
 `
 
-// prometheusConfig scrapes what the chart's monitors scrape.
+// prometheusConfig scrapes what the chart's PodMonitors scrape, with the labels that those add.
 const prometheusConfig = `
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%q]
 alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}
 scrape_configs:
-- {job_name: remediator, static_configs: [{targets: [%q]}]}
+- {job_name: remediator, honor_labels: true, static_configs: [{targets: [%q], labels: {namespace: pitcrew, pod: pitcrew-remediator-0}}]}
 - {job_name: node-problem-detector, static_configs: [{targets: [%q], labels: {node: machine}}]}
 `
 

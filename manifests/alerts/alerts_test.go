@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -19,6 +20,7 @@ import (
 
 const (
 	promtool = "../../bin/debian/usr/bin/promtool"
+	amtool   = "../../bin/debian/usr/bin/amtool"
 	runbooks = "https://github.com/pitcrew-dev/pitcrew/blob/main/docs/runbooks/"
 )
 
@@ -203,31 +205,87 @@ func generated(t *testing.T, path, want string) {
 	}
 }
 
-func TestEveryMetricOfOursIsExported(t *testing.T) {
-	var source strings.Builder
-	for _, folder := range []string{"node", "jobs", "preflight", "webhook"} {
-		files, err := filepath.Glob("../../remediator/" + folder + "/*.go")
+// exported are the metrics of the remediator, from its source.
+func exported(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	files, err := filepath.Glob("../../remediator/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			source.Write(text)
+		for _, m := range regexp.MustCompile(`"(pitcrew_\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
 		}
 	}
+	slices.Sort(names)
+	return names
+}
+
+func TestEveryMetricOfOursIsExported(t *testing.T) {
+	names := exported(t)
 	for path, rules := range ruleFiles(t) {
 		for _, r := range rules {
 			for _, metric := range regexp.MustCompile(`\bpitcrew_\w+`).FindAllString(r.Expr, -1) {
-				if !strings.Contains(source.String(), `"`+metric+`"`) {
+				if !slices.Contains(names, metric) {
 					t.Errorf("%s: %s asks for %s, which the remediator does not export", path, r.Alert, metric)
 				}
 			}
+		}
+	}
+}
+
+const page = "../../docs/alerting.md"
+
+func TestThePageListsTheMetrics(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, m := range regexp.MustCompile("`(pitcrew_\\w+)`").FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(listed)
+	if diff := cmp.Diff(exported(t), listed); diff != "" {
+		t.Errorf("%s: %s", page, diff)
+	}
+}
+
+// The routes of the page are for Alertmanager, and speak of alerts and labels that there are.
+func TestTheRoutesOfThePageAreValid(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(text), "```yaml\n")
+	config, _, closed := strings.Cut(block, "```")
+	if !found || !closed {
+		t.Fatalf("%s has no YAML", page)
+	}
+	file := filepath.Join(t.TempDir(), "alertmanager.yml")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), amtool, "check-config", file).CombinedOutput(); err != nil {
+		t.Errorf("%v; make bin/debian unpacks amtool\n%s", err, out)
+	}
+	named := map[string]bool{}
+	for _, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			named[r.Alert] = true
+		}
+	}
+	for _, m := range regexp.MustCompile(`alertname = (\w+)`).FindAllStringSubmatch(config, -1) {
+		if !named[m[1]] {
+			t.Errorf("%s routes %s, which is no alert", page, m[1])
 		}
 	}
 }

@@ -154,6 +154,7 @@ var cases = map[string][]testCase{
 
 		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{restart + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job result=Kueue", "1"}}},
 		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{restart + `"Settling"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "a person's word", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
 		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{restart + `"Held"}`: "_x5 1x10"}, "8m", nil},
 
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
