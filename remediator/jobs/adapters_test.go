@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,14 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
-
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
-
-// gangs is a kind that is not built in.
-var gangs = configured(policy.JobKind{
-	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
-})
 
 // facts is what an adapter reads of a job, comparable.
 type facts struct {
@@ -128,10 +122,10 @@ func TestRead(t *testing.T) {
 		"a LeaderWorkerSet":                {leaderWorkerSet, groups, sets},
 		"a LeaderWorkerSet of lone ranks":  {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Shut = "RestartPolicy" })},
 		"a StatefulSet":                    {statefulSet, app, facts{Pods: "app=serve", Ranks: 3, Templates: []string{"StatefulSet serve"}}},
-		"a configured kind that is active": {gangs, gang + "spec: {run: {active: true}}", facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind by default":     {gangs, gang, facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that is not":    {gangs, gang + "spec: {run: {active: false}}", facts{Suspended: true, StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that completed": {gangs, gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{StopSeen: true, Ended: "Complete", Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is active": {configured(playedKind), gang + "spec: {run: {active: true}}", facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind by default":     {configured(playedKind), gang, facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is not":    {configured(playedKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that completed": {configured(playedKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{StopSeen: true, Ended: "Complete", Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +156,7 @@ func readerOf(t *testing.T, stream string) (client.Reader, client.ObjectKey) {
 }
 
 func TestKindOf(t *testing.T) {
-	kinds := append(builtIn[:len(builtIn):len(builtIn)], gangs)
+	kinds := slices.Concat(builtIn, []kind{configured(playedKind)})
 	tests := map[string]struct {
 		apiVersion, kind string
 		want             schema.GroupVersionKind
@@ -171,7 +165,7 @@ func TestKindOf(t *testing.T) {
 		"an MPIJob of the mpi-operator":      {"kubeflow.org/v2beta1", "MPIJob", mpiJobGVK},
 		"a version that is not known":        {"ray.io/v1alpha1", "RayJob", rayJobGVK},
 		"a Job of Volcano":                   {"batch.volcano.sh/v1alpha1", "Job", volcanoJobGVK},
-		"a kind of the policy":               {"example.com/v1", "Gang", gangs.gvk},
+		"a kind of the policy":               {"example.com/v1", "Gang", playedKind.GVK},
 		"a kind that is not known":           {"batch/v1", "CronJob", schema.GroupVersionKind{}},
 	}
 	for name, test := range tests {

@@ -56,7 +56,10 @@ func (r *Restarter) sent(ctx context.Context, v view, rec record) error {
 			return lookErr
 		}
 		again, readErr := readRecord(fresh.object)
-		if readErr != nil || again.Current == nil || again.Current.ID != id {
+		if readErr != nil {
+			return readErr
+		}
+		if again.Current == nil || again.Current.ID != id {
 			return nil // the next look tells what became of it
 		}
 		again.Current.Sent = true

@@ -5,25 +5,21 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// playedKind is a kind that only a policy names.
+// playedKind is a kind that is not built in.
 var playedKind = policy.JobKind{
 	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
 }
@@ -140,17 +136,20 @@ func (tm team) setStatus(ctx context.Context, object *unstructured.Unstructured,
 	return tm.c.Client.Patch(ctx, object, client.MergeFrom(before))
 }
 
-func condition(name string, status bool) map[string]any {
-	value := "False"
-	if status {
-		value = "True"
+// suspendedCondition is the status of a job whose controller says that it has stopped, or has not.
+func suspendedCondition(stopped bool) map[string]any {
+	status := "False"
+	if stopped {
+		status = "True"
 	}
-	return map[string]any{"conditions": []any{map[string]any{"type": name, "status": value, "reason": "Played", "message": "", "lastTransitionTime": "2026-11-20T12:00:00Z"}}}
+	return map[string]any{"conditions": []any{map[string]any{
+		"type": "Suspended", "status": status, "reason": "Played", "message": "", "lastTransitionTime": "2026-11-20T12:00:00Z",
+	}}}
 }
 
 // playSuspend plays the controller of a kind with a toggle, at its worst: it says that it has stopped before the pods are
 // gone, and creates new ones beside old ones that are dying. dead: pods that have ended are neither deleted nor replaced.
-func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string, dead bool, status func(stopped bool) map[string]any) gang {
+func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string, dead bool) gang {
 	tm.Helper()
 	const ranks = 4
 	tm.serve(k.gvk)
@@ -171,7 +170,7 @@ func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string
 			if err := tm.deletePods(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return dead && over(p) })); err != nil {
 				return err
 			}
-			return tm.setStatus(ctx, job, status(true))
+			return tm.setStatus(ctx, job, suspendedCondition(true))
 		}
 		alive := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !dead && over(p) })
 		for range ranks - len(alive) {
@@ -179,40 +178,23 @@ func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string
 				return err
 			}
 		}
-		return tm.setStatus(ctx, job, status(false))
+		return tm.setStatus(ctx, job, suspendedCondition(false))
 	})
 	return tm.gang(k, "train", ranks)
 }
 
-func suspended(stopped bool) map[string]any { return condition("Suspended", stopped) }
-
-func replicas(field string, types ...string) map[string]any {
-	specs := map[string]any{}
-	for _, name := range types {
-		specs[name] = map[string]any{"replicas": int64(4 / len(types)), "template": map[string]any{}}
-	}
-	return map[string]any{"runPolicy": map[string]any{}, field: specs}
-}
-
-func (tm team) playPyTorchJob() gang {
-	return tm.playSuspend(pyTorchJob, replicas("pytorchReplicaSpecs", "Master", "Worker"),
-		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "pytorchjob-controller"}, false, suspended)
+func workers(field string) map[string]any {
+	return map[string]any{"runPolicy": map[string]any{}, field: map[string]any{"Worker": map[string]any{"replicas": int64(4), "template": map[string]any{}}}}
 }
 
 func (tm team) playJAXJob() gang {
-	return tm.playSuspend(jaxJob, replicas("jaxReplicaSpecs", "Worker"),
-		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "jaxjob-controller"}, false, suspended)
+	return tm.playSuspend(jaxJob, workers("jaxReplicaSpecs"),
+		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "jaxjob-controller"}, false)
 }
 
 func (tm team) playMPIJob() gang {
-	return tm.playSuspend(mpiJob, replicas("mpiReplicaSpecs", "Worker"),
-		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "mpi-operator", kubeflowRoleLabel: "worker"}, true, suspended)
-}
-
-func (tm team) playRayCluster() gang {
-	spec := map[string]any{"headGroupSpec": map[string]any{}, "workerGroupSpecs": []any{map[string]any{"groupName": "gpu", "replicas": int64(3)}}}
-	return tm.playSuspend(rayCluster, spec, map[string]string{rayClusterLabel: "train"}, false,
-		func(stopped bool) map[string]any { return condition("RayClusterSuspended", stopped) })
+	return tm.playSuspend(mpiJob, workers("mpiReplicaSpecs"),
+		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "mpi-operator", kubeflowRoleLabel: "worker"}, true)
 }
 
 func (tm team) playGang() gang {
@@ -233,96 +215,7 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 `)); err != nil {
 		tm.Fatal(err)
 	}
-	return tm.playSuspend(configured(playedKind), map[string]any{}, map[string]string{"example.com/gang": "train"}, false,
-		func(bool) map[string]any { return nil })
-}
-
-// playTrainJob plays the trainer; its JobSet is real.
-func (tm team) playTrainJob() gang {
-	tm.Helper()
-	tm.serve(trainJobGVK)
-	job := tm.object(trainJobGVK, "train", optedIn, map[string]any{"suspend": false})
-	spec := tm.jobSpec(4, dying(time.Second, 0))
-	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&batchv1.JobTemplateSpec{Spec: spec})
-	if err != nil {
-		tm.Fatal(err)
-	}
-	set := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"replicatedJobs": []any{map[string]any{"name": "node", "replicas": int64(1), "template": template}},
-	}}}
-	set.SetGroupVersionKind(jobSetGVK)
-	set.SetNamespace(tm.name)
-	set.SetName("train")
-	set.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(job, trainJobGVK)})
-	if err := tm.c.Client.Create(tm.Context(), set); err != nil {
-		tm.Fatal(err)
-	}
-	tm.play(func(ctx context.Context) error {
-		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
-			return err
-		}
-		stop := suspend.stopped(job)
-		if err := tm.c.Client.Patch(ctx, set, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, stop))); err != nil {
-			return err
-		}
-		return tm.setStatus(ctx, job, suspended(stop))
-	})
-	return tm.gang(trainJob, "train", 4)
-}
-
-// playRayJob plays an operator that says Suspended at once and begins with a cluster of another name then.
-func (tm team) playRayJob() gang {
-	tm.Helper()
-	tm.serve(rayClusterGVK)
-	tm.serve(rayJobGVK)
-	pods := map[string]any{"headGroupSpec": map[string]any{}, "workerGroupSpecs": []any{map[string]any{"groupName": "gpu", "replicas": int64(3)}}}
-	job := tm.object(rayJobGVK, "train", optedIn, map[string]any{"shutdownAfterJobFinishes": true, "rayClusterSpec": pods})
-	clusters := 0
-	tm.play(func(ctx context.Context) error {
-		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
-			return err
-		}
-		status, _, _ := unstructured.NestedString(job.Object, "status", "jobDeploymentStatus")
-		name := fmt.Sprintf("train-%d", clusters)
-		switch {
-		case suspend.stopped(job) && status != "Suspended":
-			old := &unstructured.Unstructured{}
-			old.SetGroupVersionKind(rayClusterGVK)
-			old.SetNamespace(tm.name)
-			old.SetName(name)
-			if err := tm.c.Client.Delete(ctx, old); err != nil {
-				return err
-			}
-			ranks, err := tm.podsOf(ctx, map[string]string{rayClusterLabel: name})
-			if err != nil {
-				return err
-			}
-			if err := tm.deletePods(ctx, ranks); err != nil {
-				return err
-			}
-			return tm.setStatus(ctx, job, map[string]any{"jobDeploymentStatus": "Suspended"})
-		case !suspend.stopped(job) && status != "Running":
-			clusters++
-			name = fmt.Sprintf("train-%d", clusters)
-			cluster := &unstructured.Unstructured{Object: map[string]any{"spec": pods}}
-			cluster.SetGroupVersionKind(rayClusterGVK)
-			cluster.SetNamespace(tm.name)
-			cluster.SetName(name)
-			cluster.SetLabels(map[string]string{rayOwnerLabel: "train", rayOwnerKind: "RayJob"})
-			cluster.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(job, rayJobGVK)})
-			if err := tm.c.Client.Create(ctx, cluster); err != nil {
-				return err
-			}
-			for range 4 {
-				if err := tm.pod(ctx, cluster, map[string]string{rayClusterLabel: name}); err != nil {
-					return err
-				}
-			}
-			return tm.setStatus(ctx, job, map[string]any{"jobDeploymentStatus": "Running"})
-		}
-		return nil
-	})
-	return tm.gang(rayJob, "train", 4)
+	return tm.playSuspend(configured(playedKind), map[string]any{}, map[string]string{playedKind.PodLabel: "train"}, false)
 }
 
 // playVolcano plays a controller that restarts the job at every Command that it is sent.
@@ -345,8 +238,8 @@ func (tm team) playVolcano() gang {
 		if err := tm.c.Client.List(ctx, commands, client.InNamespace(tm.name)); err != nil {
 			return err
 		}
-		for _, command := range commands.Items {
-			if err := tm.c.Client.Delete(ctx, &command); err != nil {
+		if len(commands.Items) > 0 {
+			if err := tm.c.Client.Delete(ctx, &commands.Items[0]); err != nil {
 				return err
 			}
 			if err := tm.deletePods(ctx, pods); err != nil {
@@ -366,32 +259,4 @@ func (tm team) playVolcano() gang {
 		return tm.setStatus(ctx, job, map[string]any{"state": map[string]any{"phase": "Running"}})
 	})
 	return tm.gang(volcanoJob, "train", 4)
-}
-
-// playLeaderWorkerSet plays one group: if one of its pods is deleted, so are the others, and then there are new ones.
-func (tm team) playLeaderWorkerSet() gang {
-	tm.Helper()
-	tm.serve(leaderWorkerSetGVK)
-	set := tm.object(leaderWorkerSetGVK, "train", optedIn, map[string]any{
-		"replicas": int64(1), "leaderWorkerTemplate": map[string]any{"size": int64(4), "restartPolicy": "RecreateGroupOnPodRestart"},
-	})
-	tm.play(func(ctx context.Context) error {
-		pods, err := tm.podsOf(ctx, map[string]string{lwsNameLabel: "train"})
-		if err != nil {
-			return err
-		}
-		if len(pods) == 0 {
-			for i := range 4 {
-				if err := tm.pod(ctx, set, map[string]string{lwsNameLabel: "train", lwsGroupLabel: "0", lwsWorkerLabel: strconv.Itoa(i)}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
-			return tm.deletePods(ctx, pods)
-		}
-		return nil
-	})
-	return tm.gang(leaderWorkerSet, "train", 4)
 }
