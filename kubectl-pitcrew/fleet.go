@@ -169,11 +169,12 @@ func worse(a, b row) int {
 func rowOf(n *corev1.Node, now time.Time) row {
 	r := row{Node: n.Name, Status: isHealthy, BootID: n.Status.NodeInfo.BootID}
 	record, err := node.RecordOf(n)
+	labelled, _ := record.Labels()
 	switch {
 	case err != nil:
 		r.Status, r.Cause = isUnreadable, err.Error()
 		return r
-	case record == nil || record.Phase == node.Released && !record.Holds:
+	case record == nil || labelled == "healthy":
 		r.judge(n, now)
 		return r
 	case record.Phase == node.Released:

@@ -80,7 +80,8 @@ type Correlated struct {
 	Scopes []string
 }
 
-// Flaps makes the Max-th quarantine of a node within Window one that only a person ends; zero: never.
+// Flaps makes the Max-th time that a fault comes to a node within Window a quarantine at once, which only a person ends; zero:
+// never. A fault that went before its rule's For had passed counts, too.
 type Flaps struct {
 	Max    int
 	Window time.Duration

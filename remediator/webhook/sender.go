@@ -198,6 +198,7 @@ func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInter
 		return
 	}
 	s.results.WithLabelValues(k.Webhook, "sent").Inc()
+	log.Info("The webhook was told", "attempts", attempts)
 	s.finish(ctx, k)
 }
 
