@@ -217,8 +217,14 @@ func TestTheRemediatorIsRestricted(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, c, "install", "{}") // waits for both replicas
-	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	// It takes out what Helm has installed, and Helm's record of it.
 	pitcrew(t, c, "uninstall", "--yes")
+	if err := nothing(owned(t, c)); err != nil {
+		t.Error(err)
+	}
+	if out, err := tryHelm(t, c, "list", "--short"); err != nil || strings.TrimSpace(out) != "" {
+		t.Errorf("helm list: %s, %v", out, err)
+	}
 }
 
 func TestOtherWritersAreRefused(t *testing.T) {
