@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
@@ -21,17 +22,21 @@ const published = 48
 func main() {
 	trials := flag.Int("trials", published, "runs of each cell; a quarter of it from 256 nodes, a twelfth from 1024")
 	update := flag.Bool("update", false, "write bench/slownode/testdata/table.md")
+	summary := flag.Bool("summary", false, "print what bench/slownode/testdata/grid.csv says")
 	grid := flag.String("grid", "", "measure the cells of the whole grid that `file` lacks (hours; may be stopped)")
 	flag.Parse()
-	if err := run(*trials, *update, *grid); err != nil {
+	if err := run(*trials, *update, *summary, *grid); err != nil {
 		fmt.Fprintln(os.Stderr, "slownode:", err)
 		os.Exit(1)
 	}
 }
 
-func run(trials int, update bool, grid string) error {
+func run(trials int, update, summary bool, grid string) error {
 	if grid != "" {
 		return extendGrid(grid)
+	}
+	if summary {
+		return printSummary(os.Stdout)
 	}
 	var out bytes.Buffer
 	tables(&out, trials)
@@ -42,6 +47,20 @@ func run(trials int, update bool, grid string) error {
 	if update {
 		return os.WriteFile("bench/slownode/testdata/table.md", out.Bytes(), 0o644)
 	}
+	return nil
+}
+
+func printSummary(w io.Writer) error {
+	f, err := os.Open("bench/slownode/testdata/grid.csv")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	all, err := readGrid(f)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", f.Name(), err)
+	}
+	summarize(w, all)
 	return nil
 }
 

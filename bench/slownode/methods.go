@@ -96,11 +96,23 @@ func measureAdaptive(s simulate.Scenario, runs int) score {
 	return sum
 }
 
-// judged is what the verdict convicts, without a topology.
+// judged is what the verdict convicts. A slow rack is judged with the topology, as it is scheduled with it: blaming its
+// switch names all of its nodes.
 func judged(w *simulate.World, reports []verdict.Report) []bool {
+	var o verdict.Options
+	if w.Rack {
+		o.Leaf = map[string]string{}
+		for i := range w.Nodes {
+			o.Leaf[simulate.Name(i)] = simulate.Leaf(i)
+		}
+	}
+	v := verdict.Judge("", reports, o)
 	got := make([]bool, w.Nodes)
-	for _, slow := range verdict.Judge("", reports, verdict.Options{}).Slow {
+	for _, slow := range v.Slow {
 		got[index(slow.Node)] = true
+	}
+	for i := range got {
+		got[i] = got[i] || slices.ContainsFunc(v.Fabric, func(why string) bool { return strings.HasPrefix(why, "switch "+simulate.Leaf(i)+":") })
 	}
 	return got
 }

@@ -31,8 +31,10 @@ const (
 	// outlierDepth is how much a faulty link or congestion slows a test on average, 40 %: two flows on one link halve
 	// each other, far deeper drops are rare. Exponential.
 	outlierDepth = 0.5
-	// weight is how many nodes, or tests, the assumptions are worth.
-	weight = 50
+	// weight is how many nodes, or tests, the assumptions are worth. leafWeight is how many nodes of a leaf those of the
+	// others are worth: what makes one node of a rack slow often makes all of them.
+	weight     = 50
+	leafWeight = 8
 	// slowest is what slower readings are taken for, so that the last state explains them.
 	slowest = -1.5
 	// slowReading is how far below the typical one a test speaks against its ends. Natural logarithm, about 4 %.
@@ -78,8 +80,9 @@ func (m *message) scale() {
 
 // Estimate runs loopy belief propagation on the graph of pairs: O(rounds × tests). The typical bandwidth and the noise
 // are taken from the run itself; if the reports set a threshold, only tests that reach it are taken for healthy there.
-func Estimate(g Graph) Estimates {
-	b := newBeliefs(g)
+// leaf names the nodes' racks or leaf switches, as far as they are known.
+func Estimate(g Graph, leaf map[string]string) Estimates {
+	b := newBeliefs(g, leaf)
 	for round := range rounds {
 		b.sum()
 		if round >= settle {
@@ -108,14 +111,33 @@ type beliefs struct {
 	// told are the messages to A and to B.
 	told [2][]message
 	// state is the belief about each node, as probabilities.
-	state         []message
-	slow, outlier float64
+	state []message
+	// slow is the share of slow nodes that is expected where a node is, in all or in its leaf.
+	slow    []float64
+	outlier float64
+	// leaves are the nodes of each leaf.
+	leaves [][]int
 	// linked counts the tests of each node: one without says nothing about how many are slow.
 	linked []int
 }
 
-func newBeliefs(g Graph) *beliefs {
-	b := &beliefs{slow: assumedSlow, outlier: assumedOutlier, state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
+func newBeliefs(g Graph, leaf map[string]string) *beliefs {
+	b := &beliefs{slow: make([]float64, len(g.Nodes)), outlier: assumedOutlier, state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
+	byName := map[string]int{}
+	for i, node := range g.Nodes {
+		b.slow[i] = assumedSlow
+		name := leaf[node]
+		if name == "" {
+			continue
+		}
+		k, ok := byName[name]
+		if !ok {
+			k = len(b.leaves)
+			byName[name] = k
+			b.leaves = append(b.leaves, nil)
+		}
+		b.leaves[k] = append(b.leaves[k], i)
+	}
 	var x []float64
 	for i, v := range g.logs() {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -154,13 +176,11 @@ func (b *beliefs) likelihood(k, s int) float64 {
 
 // sum joins what the tests tell each node.
 func (b *beliefs) sum() {
-	var before message
-	before[healthy] = 1 - b.slow
-	for s := 1; s < states; s++ {
-		before[s] = b.slow / float64(states-1)
-	}
-	for i := range b.state {
-		b.state[i] = before
+	for i, slow := range b.slow {
+		b.state[i][healthy] = 1 - slow
+		for s := 1; s < states; s++ {
+			b.state[i][s] = slow / float64(states-1)
+		}
 	}
 	for k, t := range b.tests {
 		for side, end := range [2]int{t.A, t.B} {
@@ -191,7 +211,22 @@ func (b *beliefs) relearn() {
 		outliers += both * b.outlier * b.below[k][healthy] / b.likelihood(k, healthy)
 		tests += both
 	}
-	b.slow, b.outlier = min(slow/nodes, 0.4), min(outliers/tests, 0.3)
+	b.outlier = min(outliers/tests, 0.3)
+	for i := range b.slow {
+		b.slow[i] = min(slow/nodes, 0.4)
+	}
+	for _, members := range b.leaves {
+		here, nodes := b.slow[members[0]]*leafWeight, float64(leafWeight)
+		for _, i := range members {
+			if b.linked[i] > 0 {
+				here += 1 - b.state[i][healthy]
+				nodes++
+			}
+		}
+		for _, i := range members {
+			b.slow[i] = min(here/nodes, 0.4)
+		}
+	}
 }
 
 // pass sends test k's messages to both ends: the geometric mean of the old and the new one, which keeps loops from

@@ -88,8 +88,10 @@ func Judge(run string, reports []Report, o Options) Verdict {
 		v.Fabric = append(v.Fabric, why)
 		return v
 	}
-	d := decide(g, size)
-	leaves(g, d, o.Leaf, &v)
+	d := decide(g, size, nil)
+	if len(o.Leaf) > 0 {
+		v.leaves(g, d, decide(g, size, o.Leaf), o.Leaf)
+	}
 	v.fill(g, d)
 	v.Healthy = slices.DeleteFunc(v.Healthy, v.below)
 	return v
@@ -143,13 +145,13 @@ func with(nodes []int, node int) []int {
 	return append(nodes, node)
 }
 
-func decide(g Graph, size int) decision {
+func decide(g Graph, size int, leaf map[string]string) decision {
 	n := len(g.Nodes)
 	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), against: make([][]int, n), partners: make([][]int, n), clean: make([]bool, n)}
 	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
 	lost := func(int) float64 { return 0 }
 	if g.measured() {
-		e := Estimate(g)
+		e := Estimate(g, leaf)
 		d.p = e.P
 		slowTest = func(k int) bool { return e.x[k] < -slowReading }
 		lost = func(k int) float64 { return 1 - math.Exp(e.x[k]) }
@@ -186,7 +188,9 @@ func decide(g Graph, size int) decision {
 }
 
 // leaves blames the switch when more than half of its nodes are slow, and not them.
-func leaves(g Graph, d decision, leaf map[string]string, v *Verdict) {
+// That one node of a leaf is slow makes it likelier that the next one is, which together decides; a single node is not
+// convicted for its neighbours.
+func (v *Verdict) leaves(g Graph, d, together decision, leaf map[string]string) {
 	nodes := map[string][]int{}
 	for i := range g.Known {
 		if name := leaf[g.Nodes[i]]; name != "" && len(d.partners[i]) > 0 {
@@ -196,7 +200,7 @@ func leaves(g Graph, d decision, leaf map[string]string, v *Verdict) {
 	for name, members := range nodes {
 		slow := 0
 		for _, i := range members {
-			if d.slow[i] {
+			if together.slow[i] {
 				slow++
 			}
 		}
@@ -267,7 +271,7 @@ func Next(reports []Report) [][2]string {
 	if !g.measured() || g.fabric() != "" {
 		return nil
 	}
-	d := decide(g, 0)
+	d := decide(g, 0, nil)
 	ranked := d.ranked(g)
 	var pairs [][2]string
 	taken := make([]bool, len(g.Nodes))

@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -82,6 +83,33 @@ func TestSimulatedRuns(t *testing.T) {
 				t.Errorf("the intersection's recall is %.3f: the scenario shows nothing", intersect.recall())
 			}
 		})
+	}
+}
+
+// Its nodes test each other in two of five rounds, and every tenth link is bad: no single node's tests would do.
+func TestTheSwitchOfASlowRackIsBlamed(t *testing.T) {
+	const runs = 20
+	blamed, wrong := 0, 0
+	for seed := range uint64(runs) {
+		w := simulate.New(simulate.Scenario{Nodes: 256, Slow: 8, Rack: true, Topology: true, Drop: 0.2, Noise: 0.05, BadLinks: 0.1}, seed)
+		leaf, slow := map[string]string{}, ""
+		for i, isSlow := range w.IsSlow {
+			leaf[simulate.Name(i)] = simulate.Leaf(i)
+			if isSlow {
+				slow = "switch " + simulate.Leaf(i) + ":"
+			}
+		}
+		v := verdict.Judge("", w.Reports(5), verdict.Options{Leaf: leaf})
+		for _, why := range v.Fabric {
+			if strings.HasPrefix(why, slow) {
+				blamed++
+			} else {
+				wrong++
+			}
+		}
+	}
+	if blamed < 19 || wrong > 0 {
+		t.Errorf("the switch was blamed in %d of %d runs, others %d times", blamed, runs, wrong)
 	}
 }
 
