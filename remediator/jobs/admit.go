@@ -30,7 +30,7 @@ func (r *Restarter) admit(ctx context.Context, q Quarantine, v view, rec record,
 	if aborts(v) {
 		return 0, r.abortEarly(ctx, q, v, rec)
 	}
-	l := r.limits()
+	l := v.bounds(r.limits())
 	if l.MaxConcurrent > 0 || l.CheckCapacity {
 		// Two that are admitted side by side would both take the last place. Who is second does not wait here: a node's
 		// controller that waits would delay taints.
@@ -66,6 +66,15 @@ func (r *Restarter) admit(ctx context.Context, q Quarantine, v view, rec record,
 		return 0, r.announce(ctx, v, rec, now.Add(q.CheckpointGrace))
 	}
 	return 0, r.stop(ctx, v, rec, onNode, rec.Current.Quarantines)
+}
+
+// bounds are the limits that mean something to a job. Where each pod or group is replaced by itself, one restart says
+// nothing about the next.
+func (v view) bounds(l policy.Restart) policy.Restart {
+	if v.gang != nil {
+		l.MaxPerDay, l.MaxPerJob, l.BackOff = 0, 0, policy.BackOff{}
+	}
+	return l
 }
 
 // claimed is how many ranks of restarts under way have to move, and need room that nobody has taken yet.

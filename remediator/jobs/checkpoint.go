@@ -80,7 +80,10 @@ func (r *Restarter) reconcileSaving(ctx context.Context, v view, rec record) (ct
 	s := nextSaving(cur, v, waits{released: len(onNode) == 0, paused: paused}, now)
 	switch s.do {
 	case halt:
-		return retryConflict(r.stop(ctx, v, rec, onNode, cur.Quarantines))
+		if err := r.stop(ctx, v, rec, onNode, cur.Quarantines); err != nil {
+			return retryConflict(err)
+		}
+		s.after = pause(0)
 	case end:
 		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now)); err != nil {
 			return retryConflict(err)

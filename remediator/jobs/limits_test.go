@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
@@ -57,6 +58,17 @@ func TestDelayed(t *testing.T) {
 				t.Errorf("got %+v, want %s after %s: %s", got, test.reason, test.after, test.says)
 			}
 		})
+	}
+}
+
+func TestPodsThatAreReplacedByThemselvesHaveNoBudget(t *testing.T) {
+	l := policy.Restart{Settle: time.Second, MaxPerDay: 1, MaxPerJob: 1, BackOff: policy.BackOff{First: time.Minute, Max: time.Hour}, MaxConcurrent: 1, CheckCapacity: true}
+	if diff := cmp.Diff(l, view{}.bounds(l)); diff != "" {
+		t.Errorf("a gang: %s", diff)
+	}
+	want := policy.Restart{Settle: time.Second, MaxConcurrent: 1, CheckCapacity: true}
+	if diff := cmp.Diff(want, view{gang: func(metav1.Object) string { return "" }}.bounds(l)); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -72,6 +72,9 @@ func incidents(_ context.Context, p *corev1.Pod) []incident {
 
 // failed restarts the job of a rank that failed, unless it has been restarted since.
 func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error) {
+	if !r.limits().PodFailures.Enabled { // any more
+		return ctrl.Result{}, nil
+	}
 	again := ctrl.Result{RequeueAfter: retryFailure}
 	if paused, err := r.paused(ctx); paused || err != nil {
 		return again, err

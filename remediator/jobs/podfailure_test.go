@@ -146,7 +146,7 @@ func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 2, nil)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, tm.failing(policy.Restart{}))
 			g := create(tm)
 			ranks := g.runs()
 			rank := ranks[0].DeepCopy()

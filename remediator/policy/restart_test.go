@@ -24,6 +24,17 @@ func TestRestartsAreNotLimitedUnlessThePolicySaysSo(t *testing.T) {
 	}
 }
 
+func TestTheShippedPolicyForcesNothing(t *testing.T) {
+	file, err := Open("../../manifests/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := file.Policy().Restart
+	if r.ForceDelete != ForceNever || r.PodFailures.Enabled || !r.CheckCapacity || r.MaxPerDay == 0 || r.MaxConcurrent == 0 || r.BackOff.First == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestParseRestart(t *testing.T) {
 	got := parse(t, restartHead+`  restart:
     settle: 5s
