@@ -2,9 +2,11 @@ package chart_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +15,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	npdconfig "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -179,6 +183,66 @@ func TestUpstreamsManifestWithOurComponent(t *testing.T) {
 	}
 }
 
+// communityValues are those of the community chart that we set, by its own README.
+type communityValues struct {
+	Settings struct {
+		Definitions map[string]string `json:"custom_monitor_definitions"`
+		Monitors    []string          `json:"custom_plugin_monitors"`
+		Heartbeat   string            `json:"heartBeatPeriod"`
+	} `json:"settings"`
+	HostPID           bool                 `json:"hostPID"`
+	Tolerations       []corev1.Toleration  `json:"tolerations"`
+	ExtraVolumes      []corev1.Volume      `json:"extraVolumes"`
+	ExtraVolumeMounts []corev1.VolumeMount `json:"extraVolumeMounts"`
+}
+
+func readCommunityValues(t *testing.T) (values communityValues) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(existing, "deliveryhero-values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// The community chart itself cannot be had here: what it makes of the values is a pod with them and a file for each definition.
+func TestCommunityChartValues(t *testing.T) {
+	c := clustertest.Get(t)
+	values := readCommunityValues(t)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "community"},
+		Spec: corev1.PodSpec{
+			HostPID: values.HostPID, Tolerations: values.Tolerations, Volumes: values.ExtraVolumes, ServiceAccountName: "default",
+			Containers: []corev1.Container{{Name: "npd", Image: "npd", VolumeMounts: values.ExtraVolumeMounts}},
+		},
+	}
+	clustertest.Until(t, time.Minute, "the API server takes the pod", func() error {
+		return c.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
+	})
+	for _, path := range values.Settings.Monitors {
+		var monitor npdconfig.CustomPluginConfig
+		definition := strings.ReplaceAll(values.Settings.Definitions[filepath.Base(path)], "/opt/pitcrew/bin/", filepath.Join(c.Root, "bin")+"/")
+		if err := json.Unmarshal([]byte(definition), &monitor); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err := errors.Join(monitor.ApplyConfiguration(), monitor.Validate()); err != nil {
+			t.Error(err)
+		}
+		rule := monitor.Rules[0]
+		plugin := filepath.Base(rule.Args[2])
+		if err := components.BuildOurs(t.Context(), c.Root, "./plugins/"+plugin); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), plugin+" ") {
+			t.Errorf("%s %q: %v: %s", rule.Path, rule.Args, err, out)
+		}
+	}
+}
+
 // A Node Problem Detector whose monitors name a plugin that is not there yet goes on, says so, and uses it when it is.
 func TestAMissingPluginIsUnknown(t *testing.T) {
 	c := clustertest.Get(t)
@@ -186,20 +250,8 @@ func TestAMissingPluginIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	text, err := os.ReadFile(filepath.Join(existing, "deliveryhero-values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var values struct {
-		Settings struct {
-			Definitions map[string]string `json:"custom_monitor_definitions"`
-		} `json:"settings"`
-	}
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
 	monitor := strings.NewReplacer("/opt/pitcrew/bin/", dir+"/", "/host/proc", "/proc", `"invoke_interval": "30s"`, `"invoke_interval": "1s"`).
-		Replace(values.Settings.Definitions["MountReadOnly.json"])
+		Replace(readCommunityValues(t).Settings.Definitions["MountReadOnly.json"])
 	file := filepath.Join(dir, "MountReadOnly.json")
 	if err := os.WriteFile(file, []byte(monitor), 0o600); err != nil {
 		t.Fatal(err)
