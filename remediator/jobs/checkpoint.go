@@ -52,7 +52,7 @@ func checkpointBy(cur restart) string { return cur.CheckpointBy.UTC().Format(tim
 func (r *Restarter) announce(ctx context.Context, v view, rec record, by time.Time) error {
 	// To the second, so that a script can compare it.
 	rec.Current.Phase, rec.Current.CheckpointBy = saving, by.Truncate(time.Second)
-	if err := r.watch(v.kind); err != nil {
+	if err := r.watch(ctx, v.kind); err != nil {
 		return err
 	}
 	if err := r.write(ctx, v, rec); err != nil {

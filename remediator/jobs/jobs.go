@@ -50,6 +50,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -157,11 +158,11 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 		}
 	}
 	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
-	return mgr.Add(manager.RunnableFunc(func(context.Context) error { return r.watchAll() }))
+	return mgr.Add(manager.RunnableFunc(r.watchAll))
 }
 
 // watchAll follows, once, all kinds that the API server serves when this process begins to lead.
-func (r *Restarter) watchAll() error {
+func (r *Restarter) watchAll(ctx context.Context) error {
 	r.mu.Lock()
 	done := r.watchedAll
 	r.mu.Unlock()
@@ -169,7 +170,12 @@ func (r *Restarter) watchAll() error {
 		return nil
 	}
 	for _, k := range r.kinds() {
-		if err := r.watch(k); err != nil {
+		err := r.watch(ctx, k)
+		if apierrors.IsForbidden(err) { // an old role, or a kind of the policy that has none
+			log.FromContext(ctx).Error(err, "jobs of this kind are not restarted", "kind", k.gvk)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -192,13 +198,25 @@ func (r *Restarter) kinds() []kind {
 }
 
 // watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.
-func (r *Restarter) watch(k kind) error {
+func (r *Restarter) watch(ctx context.Context, k kind) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.watched[k.gvk] {
+	watched := r.watched[k.gvk]
+	r.mu.Unlock()
+	if watched {
 		return nil
 	}
 	if _, err := r.mapper.RESTMapping(k.gvk.GroupKind(), k.gvk.Version); meta.IsNoMatchError(err) {
+		return nil
+	}
+	// What may not be listed never fills its cache, and who asks that cache waits for ever.
+	var probe metav1.PartialObjectMetadataList
+	probe.SetGroupVersionKind(k.gvk.GroupVersion().WithKind(k.gvk.Kind + "List"))
+	if err := r.reader.List(ctx, &probe, client.MatchingLabels{conditions.LabelRestarting: "true"}, client.Limit(1)); err != nil {
+		return fmt.Errorf("list the %ss under restart: %w", k.gvk.Kind, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched[k.gvk] {
 		return nil
 	}
 	var object metav1.PartialObjectMetadata

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
@@ -637,6 +639,27 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 			}
 		})
 	}
+}
+
+// As after an upgrade without the new role, or with a kind of the policy that nobody has granted.
+func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
+	tm := newTeam(t, 3, nil)
+	squad := policy.JobKind{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Squad"}, Toggle: "spec.suspend", PodLabel: "squad"}
+	tm.serve(squad.GVK)
+	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) {
+		r.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
+	})
+	g := tm.createJob("train", optedIn, tm.jobSpec(2))
+	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := r.Sweep(ctx, q); err != nil {
+		t.Fatal(err)
+	}
+	if closed := g.closes(); closed.Phase != done {
+		t.Errorf("record %+v", closed)
+	}
+	g.restartedOnce(q.Node)
 }
 
 // The cluster has no JobSet controller, and at first no JobSet CRD; the test plays the controller.

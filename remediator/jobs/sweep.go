@@ -279,7 +279,7 @@ func (r *Restarter) stop(ctx context.Context, v view, rec record, onNode []corev
 		return nil
 	}
 	// Watched before it is labelled: the watch is what drives the restart.
-	if err := r.watch(v.kind); err != nil {
+	if err := r.watch(ctx, v.kind); err != nil {
 		return err
 	}
 	if err := r.move(ctx, v, rec); err != nil {
