@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -51,5 +52,25 @@ func TestWhatIfKnowsTheBreaker(t *testing.T) {
 		if got != want {
 			t.Errorf("breaker %v: held back by %q, want %q", breaker.Data, got, want)
 		}
+	}
+}
+
+func TestWhatIfOpensTheBreakerOnce(t *testing.T) {
+	r := newRig(t, "a", "b", "c")
+	p := *r.policy.Policy()
+	p.Budget = policy.Budget{MaxNodes: 9, MaxPercent: 100}
+	p.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
+	var says []string
+	for _, o := range WhatIf(&p, r.client.nodes, "", nil, r.now()) {
+		said := o.After.Labels[conditions.LabelStatus]
+		if o.Blocked != nil {
+			_, why, _ := strings.Cut(o.Blocked.Message, ", but ")
+			said += ", " + why
+		}
+		says = append(says, said)
+	}
+	want := []string{"quarantined", "suspect, 1 quarantines began within 1h0m0s: the breaker opens", "suspect, the breaker is open"}
+	if diff := cmp.Diff(want, says); diff != "" {
+		t.Error(diff)
 	}
 }
