@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // What a node is, the worst first.
@@ -28,9 +29,6 @@ const (
 )
 
 var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy}
-
-// unconfirmed is the age of a heartbeat that rules without an unknownAfter of their own believe no more.
-const unconfirmed = 11 * time.Minute
 
 // fleet is what status shows.
 type fleet struct {
@@ -207,7 +205,7 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 		var repair conditions.Repair
 		confirmed := c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
-		case !isVerdict(c.Type) && now.Sub(confirmed) > unconfirmed:
+		case !isVerdict(c.Type) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
 			is, since, cause = isUnknown, confirmed, string(c.Type)+": nobody confirms it any more"
 		case c.Status == corev1.ConditionUnknown:
 			is = isUnknown

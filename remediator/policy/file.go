@@ -28,11 +28,11 @@ const (
 	Kind       = "RemediationPolicy"
 )
 
-const (
-	defaultClearAfter = 10 * time.Minute
-	// Two heartbeats of the Node Problem Detector, which writes one every 5 minutes by default, and a bit.
-	defaultUnknownAfter = 11 * time.Minute
-)
+const defaultClearAfter = 10 * time.Minute
+
+// DefaultUnknownAfter is the unknownAfter of a rule that has none: two heartbeats of the Node Problem Detector, which writes
+// one every 5 minutes by default, and a bit.
+const DefaultUnknownAfter = 11 * time.Minute
 
 // document is the file as it is written. Durations, classes and patterns are text, so that an error about one can
 // name its rule, field and value. manifests/policy.schema.json describes the same fields.
@@ -310,7 +310,7 @@ func (c *checker) unknownAfter(at *field.Path, text string) time.Duration {
 	if text == "never" {
 		return Never
 	}
-	return c.duration(at, text, defaultUnknownAfter)
+	return c.duration(at, text, DefaultUnknownAfter)
 }
 
 func (c *checker) classes(at *field.Path, names []string) []conditions.Repair {
