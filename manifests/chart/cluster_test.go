@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,26 +106,23 @@ func TestInstallUpgradeRollbackUninstall(t *testing.T) {
 	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
 		t.Fatal(err)
 	}
-	const old = `image: {tag: 0.0.9}
-pools: [{name: gpu, preset: nvidia}]
-policy: {mode: enforce}
-`
-	release(t, c, "install", old)
+	const values = "policy: {mode: enforce}\npools: [{name: gpu, preset: nvidia}]\n"
+	release(t, c, "install", olderChart(t), values)
 	installed := owned(t, c)
 	first := daemonSet(t, c)
 	if first.Status.NumberReady != int32(len(nodes)) {
 		t.Errorf("%d pods are ready, want one on each of %s", first.Status.NumberReady, nodes)
 	}
 
-	release(t, c, "upgrade", old+"remediator: {tag: 0.1.0}\n")
+	release(t, c, "upgrade", ".", "policy: {mode: enforce}\npools: [{name: gpu, preset: nvidia, tag: 0.0.9}]\n")
 	if second := daemonSet(t, c); second.Generation != first.Generation {
-		t.Error("the newer remediator restarts the plugins")
+		t.Error("the newer remediator restarts the plugins:", cmp.Diff(first.Spec, second.Spec))
 	}
 	if got := remediatorImage(t, c); got != "ghcr.io/pitcrew-dev/remediator:0.1.0" {
 		t.Errorf("the remediator is %s", got)
 	}
 
-	release(t, c, "upgrade", `pools: [{name: gpu, preset: nvidia, checks: {HCAPortDown: {}}}, {name: metax, preset: metax}]
+	release(t, c, "upgrade", ".", `pools: [{name: gpu, preset: nvidia, checks: {HCAPortDown: {}}}, {name: metax, preset: metax}]
 preflight: {namespaces: [upgrade]}
 `)
 	if third := daemonSet(t, c); third.Spec.Template.Spec.Containers[0].Image != "ghcr.io/pitcrew-dev/npd-plugins:0.1.0" {
@@ -143,6 +141,25 @@ preflight: {namespaces: [upgrade]}
 	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
 	clustertest.Until(t, time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
 	clean(t, c, nodes[0])
+}
+
+// olderChart is the chart in a version before this one.
+func olderChart(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pitcrew")
+	if err := os.CopyFS(dir, os.DirFS(".")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "Chart.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := regexp.MustCompile(`(?m)^(version|appVersion): .*$`).ReplaceAll(text, []byte("$1: 0.0.9"))
+	if err := os.WriteFile(path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // Without Helm: one file in, one command out.
@@ -216,7 +233,7 @@ func TestTheRemediatorIsRestricted(t *testing.T) {
 	if err := c.AddNamespace(t.Context(), namespace, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}); err != nil {
 		t.Fatal(err)
 	}
-	release(t, c, "install", "{}") // waits for both replicas
+	release(t, c, "install", ".", "{}") // waits for both replicas
 	// It takes out what Helm has installed, and Helm's record of it.
 	pitcrew(t, c, "uninstall", "--yes")
 	if err := nothing(owned(t, c)); err != nil {
@@ -278,7 +295,7 @@ func TestUserRoles(t *testing.T) {
 	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
 		t.Fatal(err)
 	}
-	release(t, c, "install", `userRoles:
+	release(t, c, "install", ".", `userRoles:
   viewers: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: dev}]
   operators: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: sre}]
 `)
@@ -429,9 +446,9 @@ func remediatorImage(t *testing.T, c *cluster.Cluster) string {
 }
 
 // release installs or upgrades the release and waits until its pods are ready.
-func release(t *testing.T, c *cluster.Cluster, verb, values string) {
+func release(t *testing.T, c *cluster.Cluster, verb, chart, values string) {
 	t.Helper()
-	mustHelm(t, c, verb, "pitcrew", ".", "--wait", "--timeout=60s", "--values", valuesFile(t, values))
+	mustHelm(t, c, verb, "pitcrew", chart, "--wait", "--timeout=60s", "--values", valuesFile(t, values))
 }
 
 func valuesFile(t *testing.T, values string) string {
