@@ -37,8 +37,8 @@ func uninstallCommand(c *target) *cobra.Command {
 		Long: `Remove everything of Pitcrew from the cluster: the remediator, our Node Problem Detectors, the namespace and roles, and on every
 node our taints, record, labels and conditions. Labels that people set (skip, restart-on-node-fault) stay.
 
-If Helm installed it, run helm uninstall first. If another Node Problem Detector runs our monitors, take them out of it first, or
-it writes the conditions again.`,
+What Helm has installed goes too, and with the namespace Helm's record of it. If another Node Problem Detector runs our monitors,
+take them out of it first, or it writes the conditions again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.client()

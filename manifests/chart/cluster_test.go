@@ -274,6 +274,11 @@ func TestOtherWritersAreRefused(t *testing.T) {
 			}
 		})
 	}
+	_, err := tryHelm(t, c, "install", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t,
+		"pools: [{name: p, nodeSelector: {fabric: a}, checks: {NVLinkDown: {}}}, {name: q, matchExpressions: [{key: fabric, operator: Exists}], checks: {NVLinkDown: {}}}]"))
+	if err == nil || !strings.Contains(err.Error(), "node writer is in the pools p and q, which both write NVLinkDown") {
+		t.Errorf("two pools with one node: %v", err)
+	}
 	// Later it is our own NPD that writes; but another one may still come.
 	mustHelm(t, c, "install", "pitcrew", ".", "--values", valuesFile(t, "remediator: {enabled: false}"))
 	writes(t, c, ours, "a", 0)
