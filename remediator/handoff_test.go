@@ -271,7 +271,27 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 	if err := tm.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.EvidenceNamespace, Name: name}}); err != nil {
 		t.Fatal(err)
 	}
+	forgotten := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: conditions.EvidenceNamespace, Name: "long-gone", Labels: map[string]string{"app.kubernetes.io/managed-by": node.Name},
+		Annotations: map[string]string{conditions.AnnotationEvidenceAt: "2020-01-01T00:00:00Z"},
+	}}
+	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.EvidenceNamespace, Name: "theirs", Annotations: forgotten.Annotations}}
+	for _, object := range []client.Object{forgotten, theirs} {
+		if err := tm.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
 	tm.start(policy, alone)
+	tm.until("what nobody will ask for is gone", func() error {
+		err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(forgotten), forgotten)
+		if err == nil {
+			return errStill
+		}
+		return client.IgnoreNotFound(err)
+	})
+	if err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil {
+		t.Error(err)
+	}
 	var text string
 	tm.until("it is kept again", func() error {
 		for _, text = range tm.evidence(name) {

@@ -4,11 +4,13 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -133,6 +135,21 @@ func TestMarksOfOthersOnRandomWalks(t *testing.T) {
 func pardonedIfQuarantined(w *world) {
 	if r := w.record(); r != nil && r.Phase == Quarantined && r.NodeUID == w.node.UID {
 		pardoned(w)
+	}
+}
+
+func TestALongValueOfOthersIsNeverTakenForOurs(t *testing.T) {
+	for _, value := range []string{"", "true", strings.Repeat("x", policy.MaxAnnotation)} {
+		var m Marks
+		put := m.hand(policy.HandOff{Annotations: map[string]string{"a": value}})
+		slim, err := Slim(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": strings.Repeat("x", policy.MaxAnnotation+1)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := marksOf(slim.(*corev1.Node))
+		if after.takeBack(put); len(after.Annotations) != 1 {
+			t.Errorf("%q was handed off, and what somebody put in its place is gone", value)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,9 @@ import (
 
 // whole are the annotations that are read, however long they are.
 var whole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, awsResults}
+
+// long stands for a value of others that is longer than any that we set, and so is not ours, whatever it says.
+var long = strings.Repeat("x", policy.MaxAnnotation+1)
 
 // Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
 // most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
@@ -46,7 +50,7 @@ func Slim(object any) (any, error) {
 	}
 	for key, value := range n.Annotations {
 		if len(value) > policy.MaxAnnotation && !slices.Contains(whole, key) {
-			value = "" // That it is there is all that we need to know: it is not ours.
+			value = long
 		}
 		slim.Annotations = set(slim.Annotations, key, value)
 	}
