@@ -1,0 +1,237 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// driverRoot is where the chart looks for NVIDIA's library unless a pool says otherwise; /run is our own.
+const driverRoot = "/run/nvidia/driver"
+
+// sicken gives the host one fault for each thing that a pod sees of it through a mount. Services are real; hardware, which
+// this machine has not, is files.
+func (m *machine) sicken(t *testing.T) {
+	t.Helper()
+	m.systemd(t)
+	m.chronyd(t)
+	m.adapter(t)
+	m.library(t)
+	mount(t, "raid", "/var/log/raid", "tmpfs", unix.MS_RDONLY, "")
+}
+
+func mount(t *testing.T, source, path, kind string, flags uintptr, options string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(source, path, kind, flags, options); err != nil {
+		t.Fatalf("mount %s: %v", path, err)
+	}
+}
+
+// systemd starts a systemd, a user's as process 1 is taken, with its socket where the system's is. One unit has failed.
+func (m *machine) systemd(t *testing.T) {
+	t.Helper()
+	m.write(t, "units/e2e.service", "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/false\n")
+	m.write(t, "units/node.target", "[Unit]\nDefaultDependencies=no\nWants=e2e.service\n")
+	// It runs only on a machine that systemd has booted.
+	if err := os.MkdirAll("/run/systemd/system", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := `for root in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do
+	if [ -e $root/cgroup.procs ]; then mkdir $root/` + systemdGroup + ` && echo $$ >$root/` + systemdGroup + `/cgroup.procs || exit; fi
+done
+exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_UNIT_PATH=` + filepath.Join(m.dir, "units") + `\
+	unshare --cgroup /lib/systemd/systemd --user --unit=node.target --log-target=console`
+	m.start(t, "sh", "-c", script)
+	clustertest.Until(t, patience, "systemd", func() error {
+		if _, err := os.Stat("/run/systemd/private"); err != nil {
+			return fmt.Errorf("%w\n%s", err, m.logs("sh"))
+		}
+		return nil
+	})
+}
+
+// chronyd starts one that finds its clock wrong, with its socket where the system's is.
+func (m *machine) chronyd(t *testing.T) {
+	t.Helper()
+	for name, config := range map[string]string{
+		"server": "local stratum 2\nallow 127.0.0.0/8\nbindaddress 127.0.0.2\nport 123\n",
+		"chrony": "server 127.0.0.2 iburst minpoll -1 maxpoll -1 offset 0.3\nport 0\n",
+	} {
+		dir := filepath.Join("/run", name)
+		// It demands that nobody else may enter.
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		config += fmt.Sprintf("cmdport 0\nbindcmdaddress %s/chronyd.sock\npidfile %s/pid\n", dir, dir)
+		m.start(t, m.debian("usr/sbin/chronyd"), "-x", "-d", "-u", "root", "-f", m.write(t, name+".conf", config))
+	}
+}
+
+// adapter adds an InfiniBand adapter with a port that is down to what sysfs shows.
+func (m *machine) adapter(t *testing.T) {
+	t.Helper()
+	for name, value := range map[string]string{
+		"hca_type": "MT4129", "ports/1/state": "1: DOWN", "ports/1/phys_state": "2: Polling",
+		"ports/1/rate": "10 Gb/sec (4X SDR)", "ports/1/link_layer": "InfiniBand",
+	} {
+		m.write(t, "class/infiniband/mlx5_0/"+name, value+"\n")
+	}
+	mount(t, "class", "/sys/class", "overlay", 0, "lowerdir="+filepath.Join(m.dir, "class")+":/sys/class")
+}
+
+// library compiles the stand-in for NVIDIA's library into the driver's root. It reads what it answers from there, where the
+// container sees it.
+func (m *machine) library(t *testing.T) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join(m.Root, "internal/nvml/nvmltest/testdata/libnvidia-ml.c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers, err := exec.CommandContext(t.Context(), "go", "list", "-C", m.Root, "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := m.write(t, "libnvidia-ml.c", strings.Replace(string(source), `getenv("NVML_STANDIN")`, `"/host/driver/standin"`, 1))
+	to := driverRoot + "/usr/lib64/libnvidia-ml.so.1"
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations",
+		"-I", filepath.Join(strings.TrimSpace(string(headers)), "pkg/nvml"), "-o", to, file).CombinedOutput()
+	if err != nil {
+		t.Fatalf("compile the stand-in: %v\n%s", err, out)
+	}
+	m.answer(t, sickGPU)
+}
+
+// sickGPU is the answer of one GPU that is to be replaced.
+const sickGPU = "gpus 1\n0.remap.failed 1\n"
+
+// answer sets what the stand-in for NVIDIA's library answers.
+func (m *machine) answer(t *testing.T, lines string) {
+	t.Helper()
+	if err := os.WriteFile(driverRoot+"/standin", []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plug puts an NVIDIA GPU on the PCI bus that a pod's container sees, and loads its driver.
+func (m *machine) plug(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	files := map[string]string{
+		"/sys/bus/pci/devices/0000:10:00.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:10:00.0/class": "0x030200\n",
+		"/sys/module/nvidia/initstate": "live\n", "/sys/module/nvidia/version": "550.163.01\n",
+	}
+	m.within(t, pod, func() error {
+		for _, path := range []string{"/sys/bus/pci", "/sys/module"} {
+			if err := unix.Mount("hardware", path, "tmpfs", 0, ""); err != nil {
+				return fmt.Errorf("mount %s: %w", path, err)
+			}
+		}
+		for path, content := range files {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// within does something among the mounts of a pod's container.
+func (m *machine) within(t *testing.T, pod *corev1.Pod, do func() error) {
+	t.Helper()
+	done := make(chan error)
+	mounts := fmt.Sprintf("/proc/%d/ns/mnt", m.pid(t, pod))
+	go func() {
+		runtime.LockOSThread() // the thread ends with this
+		done <- func() error {
+			namespace, err := unix.Open(mounts, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(namespace)
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return err
+			}
+			if err := unix.Setns(namespace, unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			return do()
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pid returns the process id of a pod's only container.
+func (m *machine) pid(t *testing.T, pod *corev1.Pod) (pid int) {
+	t.Helper()
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	for line := range strings.Lines(m.ctr(t, "tasks", "list")) {
+		if _, err := fmt.Sscanf(line, id+" %d", &pid); err == nil {
+			return pid
+		}
+	}
+	t.Fatalf("container %s does not run", id)
+	return 0
+}
+
+// job runs a pod that writes a line into its log.
+func (m *machine) job(t *testing.T, line string) {
+	t.Helper()
+	if err := m.AddNamespace(t.Context(), "jobs", nil); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "jobs", Name: "train"},
+		Spec: corev1.PodSpec{
+			NodeName:    nodeName,
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name: "train", Image: "ghcr.io/pitcrew-dev/preflight:" + tag, ImagePullPolicy: corev1.PullNever,
+				Command: []string{"/bin/sh", "-c", "echo '" + line + "'; exec /bin/busybox sleep 3600"},
+			}},
+		},
+	}
+	if err := m.Client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each of these findings comes from behind one mount of the chart, in a pod with the chart's own security context: without
+// the mount, or without a privilege that it needs, the check would be Unknown or find nothing.
+func TestEveryMountIsSeenThrough(t *testing.T) {
+	m := theMachine(t)
+	m.install(t, tag)
+	m.job(t, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+	m.plug(t, m.pod(t, "gpu", nil))
+	for _, want := range []struct{ mount, condition, text string }{
+		{"/host/sys", conditions.HCAPortDown, "hca mlx5_0 port 1: state DOWN, expected ACTIVE"},
+		{"/host/driver", conditions.GPUMemoryError, "Replace gpu 0000:10:00: row remapping failed"},
+		{"/run/systemd", conditions.NodeServiceDown, "unit e2e.service: failed"},
+		{"/run/chrony", conditions.ClockSkewed, "clock: offset of more than 10ms by chronyd"},
+		{"/host/proc", conditions.MountReadOnly, "mount /var/log/raid: read-only"},
+		{"/var/log/pods", conditions.WorkloadGPUError, "uncorrectable ECC error"},
+	} {
+		t.Run(want.mount, func(t *testing.T) { m.until(t, want.condition, corev1.ConditionTrue, want.text) })
+	}
+}

@@ -1,0 +1,165 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+)
+
+// inside, in the environment, is the folder of this run. It tells that this process is in the namespaces.
+const inside = "PITCREW_E2E_NODE"
+
+// The tests run in namespaces of their own, so that a kubelet and a container runtime can do as they like: network, mounts
+// and processes of theirs are not this machine's, and end with the tests however these end.
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) == "" {
+		code, err := outside()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	}
+	if err := enter(os.Getenv(inside)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	clustertest.Main(m, cluster.Options{})
+}
+
+// hostNetwork is the descriptor of this machine's network namespace, in the namespaces.
+const hostNetwork = 3
+
+// outside builds what the tests run, runs them in the namespaces and removes what these leave behind.
+func outside() (code int, err error) {
+	if os.Geteuid() != 0 {
+		return 1, errors.New("a real kubelet needs root")
+	}
+	root, err := components.Root()
+	if err != nil {
+		return 1, err
+	}
+	dir, err := os.MkdirTemp("", "pitcrew-node-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, removeGroups(), os.RemoveAll(dir)) }()
+	if err := build(root, dir); err != nil {
+		return 1, err
+	}
+	network, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return 1, err
+	}
+	defer network.Close()
+	runtime.LockOSThread() // the child is killed when the thread that started it ends
+	defer runtime.UnlockOSThread()
+	tests := exec.Command("/proc/self/exe", os.Args[1:]...)
+	tests.Env = append(os.Environ(), inside+"="+dir)
+	tests.Stdout, tests.Stderr = os.Stdout, os.Stderr
+	tests.ExtraFiles = []*os.File{network}
+	tests.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	err = tests.Run()
+	if exit := (&exec.ExitError{}); errors.As(err, &exit) {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
+
+// systemdGroup is the control group of our systemd.
+const systemdGroup = "pitcrew-e2e-node"
+
+// removeGroups removes the control groups of processes that are no more. Not all kinds of them have namespaces.
+func removeGroups() error {
+	var errs []error
+	for _, name := range []string{"k8s.io", systemdGroup} {
+		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
+			groups, err := filepath.Glob(pattern)
+			errs = append(errs, err)
+			for _, group := range groups {
+				errs = append(errs, removeGroup(group))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeGroup removes a control group and those in it. Their files cannot be removed, and need not be.
+func removeGroup(group string) error {
+	entries, err := os.ReadDir(group)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		if entry.IsDir() {
+			errs = append(errs, removeGroup(filepath.Join(group, entry.Name())))
+		}
+	}
+	return errors.Join(append(errs, unix.Rmdir(group))...)
+}
+
+// settings are what a kubelet changes for the whole machine. It changes files of ours instead.
+var settings = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// enter makes the namespaces of this process those of a node.
+func enter(dir string) error {
+	// Mounts of pods must reach containers, but nothing must reach this machine.
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
+		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+			return fmt.Errorf("mounts of our own: %w", err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, path := range []string{"/run", "/var/log"} {
+		if err := unix.Mount("tmpfs", path, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount %s: %w", path, err)
+		}
+	}
+	for _, setting := range settings {
+		path, own := filepath.Join("/proc/sys", setting), filepath.Join(dir, strings.ReplaceAll(setting, "/", "."))
+		value, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(own, value, 0o644)
+		}
+		if err == nil {
+			err = unix.Mount(own, path, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("keep %s: %w", path, err)
+		}
+	}
+	for _, args := range []string{
+		"link set lo up",
+		// Without a kube-proxy the API server's address for pods is the node's own, see relay.
+		"addr add " + serviceIP + "/32 dev lo",
+		"link add node0 type veth peer name node1",
+		"addr add " + nodeIP + "/24 dev node0",
+		"link set node0 up",
+		"link set node1 up",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,414 @@
+// Package node tests what is installed on a real node: our images, run by a real kubelet and containerd as the chart says.
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+)
+
+// namespace is where the chart is installed.
+const namespace = "pitcrew"
+
+// values are those of the tests: everything that reads a mount, by privilege. Nothing waits for a young node, and a healthy
+// one is released at once.
+const values = `
+image: {tag: %s, pullPolicy: Never}
+remediator: {replicas: 1, tolerations: [{operator: Exists}]}
+policy: {rules: {gpu-xid: {mode: enforce, clearAfter: 5s}}}
+pools:
+- name: gpu
+  nodeSelector: {kubernetes.io/hostname: machine}
+  checks:
+    GPUXidError: {}
+    GPUMemoryError: {args: {grace: 0s}}
+    HCAPortDown: {args: {expect: mlx5_0, grace: 0s}}
+- name: plain
+  nodeSelector: {kubernetes.io/hostname: machine}
+  checks:
+    ClockSkewed: {args: {grace: 0s, daemon: chronyd}}
+    NodeServiceDown: {args: {grace: 0s, units: e2e.service}}
+    MountReadOnly: {args: {grace: 0s, mounted: /var/log/raid, kubelet-dir: %s}}
+    WorkloadGPUError: {args: {namespaces: jobs}}
+`
+
+// install installs the chart with images of that tag, or upgrades it, and waits until its pods run.
+func (m *machine) install(t *testing.T, tag string) {
+	t.Helper()
+	file := m.write(t, "values.yaml", fmt.Sprintf(values, tag, m.kubeletDir()))
+	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "upgrade", "--install", "pitcrew", filepath.Join(m.Root, "manifests", "chart"),
+		"--namespace", namespace, "--create-namespace", "--values", file, "--wait", "--timeout", patience.String(), "--kubeconfig", m.Kubeconfig)
+	helm.Env = append(os.Environ(), "HOME="+m.dir)
+	if out, err := helm.CombinedOutput(); err != nil {
+		pods, _ := m.Kubectl(t.Context(), "--namespace", namespace, "get", "pods")
+		said, _ := m.Kubectl(t.Context(), "--namespace", namespace, "logs", "--prefix", "--tail=5", "--selector=app.kubernetes.io/part-of=pitcrew")
+		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, said, m.logs("kubelet"))
+	}
+}
+
+// until waits until the condition has the status and a message with the text, and returns it.
+func (m *machine) until(t *testing.T, condition string, status corev1.ConditionStatus, text string) corev1.NodeCondition {
+	t.Helper()
+	var found corev1.NodeCondition
+	clustertest.Until(t, patience, fmt.Sprintf("%s is %s with %q", condition, status, text), func() error {
+		node, err := m.node(t)
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if string(c.Type) != condition {
+				continue
+			}
+			found = c
+			if c.Status == status && strings.Contains(c.Message, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %s with %q", found.Status, found.Message)
+	})
+	return found
+}
+
+// pod returns the running pod of a pool that is not the old one.
+func (m *machine) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	var found *corev1.Pod
+	clustertest.Until(t, patience, "a pod of pool "+pool, func() error {
+		var pods corev1.PodList
+		if err := m.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{"pitcrew.dev/pool": pool}); err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && (old == nil || pod.UID != old.UID) {
+				found = &pod
+				return nil
+			}
+		}
+		return fmt.Errorf("%d pods, none of them new and running", len(pods.Items))
+	})
+	return found
+}
+
+// exec runs a command in a pod of a pool.
+func (m *machine) exec(t *testing.T, pool string, command ...string) string {
+	t.Helper()
+	pod := m.pod(t, pool, nil)
+	out, err := m.Kubectl(t.Context(), append([]string{"--namespace", namespace, "exec", pod.Name, "--"}, command...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// fault is a kernel record of a GPU that no other test has.
+type fault struct{ gpu string }
+
+// strike makes the machine's kernel report a fault of a GPU.
+func (m *machine) strike(t *testing.T) fault {
+	t.Helper()
+	log, err := kernellog.OpenNFT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	f := fault{fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
+	written := make(chan error)
+	go func() {
+		// The switch for records from other network namespaces is in the machine's own; the thread ends with this.
+		runtime.LockOSThread()
+		err := unix.Setns(hostNetwork, unix.CLONE_NEWNET)
+		if err == nil {
+			_, err = log.Write(context.Background(), "NVRM: Xid (PCI:"+f.gpu+"): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
+		}
+		written <- err
+	}()
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// tainted tells whether the remediator has taken the node out of service.
+func (m *machine) tainted(t *testing.T, want bool) {
+	t.Helper()
+	clustertest.Until(t, patience, fmt.Sprintf("tainted: %v", want), func() error {
+		node, err := m.node(t)
+		if err != nil {
+			return err
+		}
+		has := false
+		for _, taint := range node.Spec.Taints {
+			has = has || taint.Key == conditions.TaintUnhealthy && taint.Value == conditions.GPUXidError
+		}
+		if has != want {
+			return fmt.Errorf("taints %v, record %s", node.Spec.Taints, node.Annotations[conditions.AnnotationQuarantine])
+		}
+		return nil
+	})
+}
+
+// clear forgets all faults that the kernel log has reported.
+func (m *machine) clear(t *testing.T) {
+	t.Helper()
+	m.exec(t, "gpu", "/opt/pitcrew/bin/xid", "-clear")
+	m.until(t, conditions.GPUXidError, corev1.ConditionFalse, "")
+}
+
+func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {
+	m := theMachine(t)
+	m.install(t, tag)
+	m.clear(t)
+	f := m.strike(t)
+	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu+": Xid 119")
+	m.tainted(t, true)
+	m.clear(t)
+	m.tainted(t, false)
+}
+
+func TestAFaultOutlivesPodAndUpgrade(t *testing.T) {
+	m := theMachine(t)
+	m.install(t, tag)
+	m.clear(t)
+	f := m.strike(t)
+	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu)
+	doubts := m.doubts(t)
+
+	old := m.pod(t, "gpu", nil)
+	if err := m.Client.Delete(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	m.reports(t, m.pod(t, "gpu", old), f)
+
+	old = m.pod(t, "gpu", nil)
+	const next = tag + "-next"
+	m.ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/npd-plugins:"+tag, "ghcr.io/pitcrew-dev/npd-plugins:"+next)
+	m.ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/remediator:"+tag, "ghcr.io/pitcrew-dev/remediator:"+next)
+	m.install(t, next)
+	upgraded := m.pod(t, "gpu", old)
+	if image := upgraded.Spec.Containers[0].Image; image != "ghcr.io/pitcrew-dev/npd-plugins:"+next {
+		t.Errorf("after the upgrade the pod runs %s", image)
+	}
+	m.reports(t, upgraded, f)
+
+	if seen := doubts(); len(seen) > 0 {
+		t.Errorf("between the fault and -clear the condition was also %q", seen)
+	}
+	m.clear(t)
+}
+
+// reports waits until NPD in the pod has reported the fault.
+func (m *machine) reports(t *testing.T, pod *corev1.Pod, f fault) {
+	t.Helper()
+	running := pod.Status.ContainerStatuses[0].State.Running
+	if running == nil {
+		t.Fatalf("pod %s does not run: %v", pod.Name, pod.Status.ContainerStatuses[0].State)
+	}
+	clustertest.Until(t, patience, "a report of the new pod", func() error {
+		c := m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu)
+		if !c.LastHeartbeatTime.After(running.StartedAt.Time) {
+			return fmt.Errorf("the last one is of %s, the pod of %s", c.LastHeartbeatTime, running.StartedAt)
+		}
+		return nil
+	})
+}
+
+// doubts watches for versions of the node on which the fault is not reported; the returned function ends that and tells
+// them.
+func (m *machine) doubts(t *testing.T) func() []string {
+	t.Helper()
+	watcher, err := m.Client.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": nodeName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watcher.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				continue
+			}
+			for _, c := range node.Status.Conditions {
+				if c.Type == conditions.GPUXidError && c.Status != corev1.ConditionTrue {
+					seen = append(seen, fmt.Sprintf("%s: %s", c.Status, c.Message))
+				}
+			}
+		}
+	}()
+	return func() []string {
+		watcher.Stop()
+		<-done
+		return seen
+	}
+}
+
+// NPD as process 1 reaps no orphan; the pause container, with which the pod shares its processes, does.
+func TestAStuckWorkerLeavesNoZombie(t *testing.T) {
+	m := theMachine(t)
+	m.install(t, tag)
+	frozen := npdtest.Freeze(t)
+	mount(t, frozen.Dir, driverRoot+"/frozen", "", unix.MS_BIND, "")
+	t.Cleanup(func() {
+		if err := unix.Unmount(driverRoot+"/frozen", unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	pod := m.pod(t, "gpu", nil)
+	m.plug(t, pod)
+	m.answer(t, "write /host/driver/frozen/x\n")
+	t.Cleanup(func() { m.answer(t, sickGPU) })
+	_, err := m.Kubectl(t.Context(), "--namespace", namespace, "exec", pod.Name, "--",
+		"/opt/pitcrew/bin/ecc", "-driver-root=/host/driver", "-state-dir=/run/pitcrew/stuck", "-timeout=2s")
+	if err == nil || !strings.Contains(err.Error(), "exit code 2") {
+		t.Errorf("a check whose worker is stuck: %v", err)
+	}
+	orphan, all := 0, processes(t)
+	for pid, p := range all {
+		if p.name == "ecc" && all[p.parent].name == "pause" && p.stuck {
+			orphan = pid
+		}
+	}
+	if orphan == 0 {
+		t.Fatalf("no worker is stuck and orphaned: %v\n%v", err, all)
+	}
+	frozen.Thaw()
+	clustertest.Until(t, patience, "the end of the stuck worker", func() error {
+		if p, ok := processes(t)[orphan]; ok {
+			return fmt.Errorf("it is still there: %+v", p)
+		}
+		return nil
+	})
+}
+
+type process struct {
+	name, state string
+	parent      int
+	// stuck tells that a thread sleeps uninterruptibly. The others of a killed process have ended; its state is Z then.
+	stuck bool
+}
+
+// processes lists all processes of the namespaces.
+func processes(t *testing.T) map[int]process {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[int]process{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		var pid int
+		var p process
+		head, rest, _ := strings.Cut(string(text), ") ")
+		if _, err := fmt.Sscanf(head, "%d (%s", &pid, &p.name); err != nil {
+			continue // a name with a space
+		}
+		if _, err := fmt.Sscanf(rest, "%s %d", &p.state, &p.parent); err != nil {
+			t.Fatalf("%s: %q: %v", file, text, err)
+		}
+		threads, err := filepath.Glob(filepath.Join(filepath.Dir(file), "task/*/stat"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thread := range threads {
+			text, _ := os.ReadFile(thread)
+			p.stuck = p.stuck || strings.Contains(string(text), ") D ")
+		}
+		all[pid] = p
+	}
+	return all
+}
+
+// Why pools that read the kernel log are privileged. /dev/kmsg is a device, which the device cgroup refuses to containers
+// whatever their capabilities; Kubernetes can grant single devices only through a device plugin.
+func TestTheKernelLogNeedsAPrivilegedContainer(t *testing.T) {
+	m := theMachine(t)
+	for name, test := range map[string]struct {
+		context corev1.SecurityContext
+		reads   bool
+	}{
+		"plain":      {corev1.SecurityContext{}, false},
+		"syslog":     {corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYSLOG"}}}, false},
+		"all-caps":   {corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"ALL"}}}, false},
+		"privileged": {corev1.SecurityContext{Privileged: new(true)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said, code := m.run(t, "kmsg-"+name, corev1.PodSpec{
+				Containers: []corev1.Container{{
+					Name: "xid", Image: "ghcr.io/pitcrew-dev/npd-plugins:" + tag, ImagePullPolicy: corev1.PullNever,
+					Command: []string{"/opt/pitcrew/bin/xid", "-state-dir=/tmp"}, SecurityContext: &test.context,
+					VolumeMounts: []corev1.VolumeMount{{Name: "kmsg", MountPath: "/dev/kmsg", ReadOnly: true}},
+				}},
+				Volumes: []corev1.Volume{{Name: "kmsg", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/kmsg"}}}},
+			})
+			if refused := code == 2 && strings.Contains(said, "operation not permitted"); refused == test.reads {
+				t.Errorf("exit code %d, %s", code, said)
+			}
+		})
+	}
+}
+
+func TestTheCarrierFillsAVolume(t *testing.T) {
+	m := theMachine(t)
+	said, code := m.run(t, "carrier", corev1.PodSpec{
+		InitContainers: []corev1.Container{{
+			Name: "install", Image: "ghcr.io/pitcrew-dev/plugins:" + tag, ImagePullPolicy: corev1.PullNever, Args: []string{"/target"},
+			VolumeMounts: []corev1.VolumeMount{{Name: "plugins", MountPath: "/target"}},
+		}},
+		Containers: []corev1.Container{{
+			Name: "detector", Image: "ghcr.io/pitcrew-dev/preflight:" + tag, ImagePullPolicy: corev1.PullNever,
+			Command:      []string{"/bin/sh", "-c", "/opt/pitcrew/bin/metax -version && /opt/pitcrew/bin/thermal -version && cat /opt/pitcrew/monitors/GPUOverheated.json"},
+			VolumeMounts: []corev1.VolumeMount{{Name: "plugins", MountPath: "/opt/pitcrew"}},
+		}},
+		Volumes: []corev1.Volume{{Name: "plugins", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+	})
+	if code != 0 || !strings.Contains(said, `"source": "thermal"`) {
+		t.Errorf("exit code %d, %s", code, said)
+	}
+}
+
+// run runs a pod to its end and returns what it said and its exit code.
+func (m *machine) run(t *testing.T, name string, spec corev1.PodSpec) (said string, code int32) {
+	t.Helper()
+	spec.NodeName, spec.RestartPolicy = nodeName, corev1.RestartPolicyNever
+	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Spec: spec}
+	if err := m.Client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	clustertest.Until(t, patience, "the end of pod "+name, func() error {
+		if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Terminated == nil {
+			return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
+		}
+		return nil
+	})
+	said, err := m.Kubectl(t.Context(), "logs", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
+}
