@@ -163,14 +163,19 @@ func extendGrid(path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	var done []entry
 	w := csv.NewWriter(f)
-	if info, err := f.Stat(); err != nil {
-		return err
-	} else if info.Size() == 0 {
+	if info.Size() == 0 {
 		err = w.Write(header())
 	} else if done, err = readGrid(f); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		err = fmt.Errorf("read %s: %w", path, err)
+	}
+	if err != nil {
+		return err
 	}
 	for _, e := range cells()[len(done):] {
 		e.scores = measure(e.Scenario, e.runs)

@@ -64,10 +64,11 @@ func printSummary(w io.Writer) error {
 	return nil
 }
 
-// cell is a scenario with its name.
+// cell is a scenario with its name, and how many runs it has if not as many as others of its size.
 type cell struct {
 	name string
 	simulate.Scenario
+	runs int
 }
 
 // tables are the published cells: one fault at a time, then all together, then noise that nobody assumes.
@@ -76,7 +77,7 @@ func tables(out *bytes.Buffer, trials int) {
 	with := func(name string, change func(*simulate.Scenario)) cell {
 		s := base
 		change(&s)
-		return cell{name, s}
+		return cell{name, s, 0}
 	}
 	mixed := simulate.Scenario{Nodes: 1024, Slow: 20, Drop: 0.15, Spread: 1, Noise: 0.03, Missing: 0.05, BadLinks: 0.02, Intermittent: 0.9}
 	var size, faults, none, other []cell
@@ -98,7 +99,7 @@ func tables(out *bytes.Buffer, trials int) {
 		with("slow in 80 % of tests", func(s *simulate.Scenario) { s.Intermittent = 0.8 }),
 		with("half of 8 slow", func(s *simulate.Scenario) { s.Nodes, s.Slow = 8, 4 }),
 		with("a rack of 8 slow", func(s *simulate.Scenario) { s.Slow, s.Rack = 8, true }),
-		cell{"1024 nodes, all mixed", mixed},
+		cell{"1024 nodes, all mixed", mixed, published / 2},
 	)
 	for _, n := range []int{8, 64, 1024} {
 		for _, noise := range []float64{0.01, 0.05} {
@@ -118,7 +119,7 @@ func tables(out *bytes.Buffer, trials int) {
 		with("congested leaves 10 %", func(s *simulate.Scenario) { s.Congestion = 0.1 }),
 		with("the same, schedule by leaf, none slow", func(s *simulate.Scenario) { s.Slow, s.Congestion, s.Topology = 0, 0.1, true }),
 		with("the same, schedule by leaf", func(s *simulate.Scenario) { s.Congestion, s.Topology = 0.1, true }),
-		cell{"1024 nodes, all mixed, heavy tails", heavy},
+		cell{"1024 nodes, all mixed, heavy tails", heavy, 0},
 	)
 	for _, t := range []struct {
 		title string
@@ -138,11 +139,13 @@ func tables(out *bytes.Buffer, trials int) {
 }
 
 func (c cell) print(out *bytes.Buffer, trials int) {
-	if c.Nodes >= 256 {
+	switch {
+	case c.runs > 0:
+		trials = min(c.runs, trials)
+	case c.Nodes >= 1024:
+		trials = max(trials/12, 1)
+	case c.Nodes >= 256:
 		trials = max(trials/4, 1)
-	}
-	if c.Nodes >= 1024 {
-		trials = max(trials/3, 1)
 	}
 	line := func(method string, s score) {
 		t := float64(trials)
