@@ -27,7 +27,8 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		"LeaderWorkerSet":            {leaderWorkerSet("1", 4), 4}, // the deletion of a pod
 		"Job queued by Kueue":        {queuedJob, 5},               // its Workload twice
 		"JobSet queued by Kueue":     {queuedJobSet, 5},
-		"Volcano Job":                {volcanoJob, 4}, // the Command; the retry it made tells that it was sent
+		// The Command; the retry that it made tells the next process that it was sent, while the old ranks are still there.
+		"Volcano Job": {volcanoJob.with("term-delay: 1s", "term-delay: 6s"), 4},
 	}
 	for name, test := range tests {
 		for when, late := range map[string]bool{"dies as soon as it has written": false, "dies before its next write": true} {
