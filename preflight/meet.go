@@ -89,6 +89,7 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 	run := hex.EncodeToString(id[:])
 	var reports []verdict.Report
 	var leaf []string
+	leafOf := map[string]string{}
 	for _, m := range members {
 		defer m.conn.Close()
 		m.send(order{Run: run})
@@ -97,6 +98,7 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 			r.GPU = verdict.Failed
 		}
 		reports, leaf = append(reports, r), append(leaf, m.Leaf)
+		leafOf[m.Node] = m.Leaf
 	}
 	if slices.Contains(leaf, "") {
 		leaf = nil
@@ -116,7 +118,7 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 		}
 		test(members, reports, len(rounds)+extra, pairs, o)
 	}
-	v := verdict.Judge(run, reports, verdict.Options{})
+	v := verdict.Judge(run, reports, verdict.Options{Leaf: leafOf})
 	for _, m := range members {
 		slow := slices.ContainsFunc(v.Slow, func(s verdict.Slow) bool { return s.Node == m.Node })
 		m.send(order{Done: true, Slow: slow})
