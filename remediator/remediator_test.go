@@ -284,7 +284,10 @@ func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
 	tm := newTeam(t, "dry", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
 	job := tm.job()
-	tm.start(tm.policy(1, "clearAfter: 1s", "restartJobs: true"), alone, "-dry-run")
+	policy := tm.policy(1, "clearAfter: 1s", "restartJobs: true")
+	server := newReceiver(t)
+	server.hook(tm, policy)
+	tm.start(policy, alone, "-dry-run")
 	uid := tm.get(first).UID
 	tm.says(first, "True", ecc)
 	tm.hears(uid, "NodeQuarantined: dry run: ")
@@ -296,6 +299,12 @@ func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
 	tm.hears(uid, "NodeQuarantined: dry run: ")
 	for _, name := range tm.nodes {
 		tm.untouched(name)
+		if len(tm.evidence(name)) > 0 {
+			t.Errorf("evidence of node %s is kept", name)
+		}
+	}
+	if n := server.calls.Load(); n > 0 {
+		t.Errorf("the webhook was called %d times", n)
 	}
 	if now := tm.getJob(); now.Generation != job.Generation || now.Annotations[conditions.AnnotationRestart] != "" {
 		t.Errorf("the job was changed: %+v", now.ObjectMeta)

@@ -20,17 +20,22 @@ const maxNotices = 16
 // Notice is something that webhooks are still to be told.
 type Notice struct {
 	// ID is the same in every delivery.
-	ID         string                   `json:"id"`
-	Event      string                   `json:"event"`
-	At         time.Time                `json:"at"`
+	ID    string    `json:"id"`
+	Event string    `json:"event"`
+	At    time.Time `json:"at"`
+	Case
+	// To are the webhooks that have not been told.
+	To []string `json:"to"`
+}
+
+// Case is what a webhook is told of a quarantine: its id, the cause that decided and the taint.
+type Case struct {
 	Quarantine string                   `json:"quarantine"`
 	Condition  corev1.NodeConditionType `json:"condition"`
 	Rule       string                   `json:"rule"`
 	Repair     conditions.Repair        `json:"repair"`
 	Message    string                   `json:"message"`
 	Taint      string                   `json:"taint"`
-	// To are the webhooks that have not been told.
-	To []string `json:"to"`
 }
 
 // payload is the body of a delivery, in the form that Standard Webhooks recommend. docs/webhooks.md describes it.
@@ -41,14 +46,9 @@ type payload struct {
 }
 
 type payloadData struct {
-	Node       string                   `json:"node"`
-	NodeUID    types.UID                `json:"nodeUID"`
-	Quarantine string                   `json:"quarantine"`
-	Condition  corev1.NodeConditionType `json:"condition"`
-	Rule       string                   `json:"rule"`
-	Repair     conditions.Repair        `json:"repair"`
-	Message    string                   `json:"message"`
-	Taint      string                   `json:"taint"`
+	Node    string    `json:"node"`
+	NodeUID types.UID `json:"nodeUID"`
+	Case
 }
 
 // deliveries are what a node's record wants delivered.
@@ -58,9 +58,7 @@ func deliveries(n *corev1.Node, r *Record) ([]webhook.Delivery, error) {
 	}
 	var list []webhook.Delivery
 	for _, notice := range r.Notices {
-		body, err := json.Marshal(payload{notice.Event, notice.At, payloadData{
-			n.Name, r.NodeUID, notice.Quarantine, notice.Condition, notice.Rule, notice.Repair, notice.Message, notice.Taint,
-		}})
+		body, err := json.Marshal(payload{notice.Event, notice.At, payloadData{n.Name, r.NodeUID, notice.Case}})
 		if err != nil {
 			return nil, fmt.Errorf("encode notice %s of node %s: %w", notice.ID, n.Name, err)
 		}
@@ -90,8 +88,8 @@ func (d *decider) notify() {
 	r.Noticed = state
 	cause := r.decisive()
 	notice := Notice{
-		ID: r.ID + "-" + event + "-" + d.now.Format("150405.000"), Event: event, At: d.now, Quarantine: r.ID,
-		Condition: cause.Condition, Rule: r.Taint.Rule, Repair: r.Taint.Repair, Message: cause.Message, Taint: r.Taint.String(),
+		ID: r.ID + "-" + event + "-" + d.now.Format("150405.000"), Event: event, At: d.now,
+		Case: Case{r.ID, cause.Condition, r.Taint.Rule, r.Taint.Repair, cause.Message, r.Taint.String()},
 	}
 	for _, hook := range d.policy.Webhooks {
 		if slices.Contains(hook.Events, event) {

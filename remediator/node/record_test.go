@@ -31,7 +31,7 @@ func full() *Record {
 		},
 		ReleasedAt: at(4), ReleasedBy: ByPerson, Sticky: true, Holds: true,
 	}
-	notice := Notice{"id", NodeReleased, at(4), q.ID, "GPUXidError", "gpu-xid", conditions.Reboot, lost, gpuTaint, []string{"pager"}}
+	notice := Notice{"id", NodeReleased, at(4), Case{q.ID, "GPUXidError", "gpu-xid", conditions.Reboot, lost, gpuTaint}, []string{"pager"}}
 	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairDone{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}, Notices: []Notice{notice}, Noticed: q.ID + " released"}
 }
 
