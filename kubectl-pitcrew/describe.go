@@ -88,13 +88,13 @@ func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func
 	}
 	for _, cause := range record.Causes {
 		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
-			cause.Condition, cause.Message, ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
+			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
 	}
 	for _, r := range record.Repairs {
 		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
 	}
 	for _, q := range record.Last {
-		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", q.Causes[0].Message, q.ReleasedBy, ago(q.ReleasedAt))
+		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, ago(q.ReleasedAt))
 	}
 }
 
@@ -133,7 +133,7 @@ func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client
 }
 
 func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
-	lines, statuses := []string{"CONDITION\tSTATUS\tNEEDS\tSINCE\tCONFIRMED\tMESSAGE"}, []string{""}
+	lines := []line{{text: "CONDITION\tSTATUS\tNEEDS\tSINCE\tCONFIRMED\tMESSAGE"}}
 	for _, c := range n.Status.Conditions {
 		if !conditions.Ours(string(c.Type)) {
 			continue
@@ -145,16 +145,15 @@ func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
 		case c.Status == corev1.ConditionUnknown:
 			status = isUnknown
 		}
-		lines = append(lines, fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", c.Type, c.Status, needs,
-			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), c.Message))
-		statuses = append(statuses, status)
+		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", c.Type, c.Status, needs,
+			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), printable(c.Message)), status})
 	}
 	if len(lines) == 1 {
 		fmt.Fprintln(out, "Checks:   none: no condition of ours is on the node")
 		return nil
 	}
 	fmt.Fprintln(out)
-	return table(out, lines, statuses, isTerminal(out))
+	return table(out, lines, isTerminal(out))
 }
 
 // next says what the remediator does about the node, or why it does nothing.
@@ -215,7 +214,7 @@ func says(o node.Outcome, p *policy.Policy) string {
 		words = append(words, "jobs with pods on it are restarted elsewhere")
 	}
 	if len(words) > 0 {
-		return strings.Join(words, "; ")
+		return printable(strings.Join(words, "; "))
 	}
 	switch {
 	case o.State == nil:

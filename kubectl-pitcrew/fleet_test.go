@@ -115,6 +115,17 @@ h100  3      1            0        1      0        1
 	p.says("status --all "+byPool, "training  fleet-2  healthy")
 }
 
+func TestAMessageCannotSteerTheTerminal(t *testing.T) {
+	f := fleet{Nodes: []row{{Node: "n1", Status: isSuspect, Cause: "\x1b[2Jgone\nn2  healthy"}, {Node: "n2", Status: isQuarantined, Cause: "x"}}}
+	var out strings.Builder
+	if err := f.print(&out, false, false, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "\x1b") || strings.Count(out.String(), "\n") != 5 {
+		t.Errorf("%q", out.String())
+	}
+}
+
 func TestColourIsOnlyForPeople(t *testing.T) {
 	f := fleet{Nodes: []row{{Node: "n1", Status: isQuarantined}, {Node: "n2", Status: isHealthy}}}
 	for colour, want := range map[bool]int{true: 1, false: 0} {

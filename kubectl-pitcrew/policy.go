@@ -127,7 +127,7 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 	} else {
 		fmt.Fprintf(out, "What the present policy does is not known: %s.\n", from)
 	}
-	lines, statuses := []string{"NODE\tIS\tWOULD BE\tWHAT"}, []string{""}
+	lines := []line{{text: "NODE\tIS\tWOULD BE\tWHAT"}}
 	quiet := 0
 	for _, o := range would {
 		is, becomes := statusOf(o.Before), statusOf(o.After)
@@ -140,10 +140,10 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 		if known {
 			text += " [now: " + same + "]"
 		}
-		lines, statuses = append(lines, fmt.Sprintf("%s\t%s\t%s\t%s", o.Before.Name, is, becomes, text)), append(statuses, becomes)
+		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s", o.Before.Name, is, becomes, text), becomes})
 	}
 	if len(lines) > 1 {
-		if err := table(out, lines, statuses, isTerminal(out)); err != nil {
+		if err := table(out, lines, isTerminal(out)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -114,30 +115,28 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	if f.Breaker != "" {
 		fmt.Fprintf(out, "BREAKER OPEN: no node is quarantined (%s)\n", f.Breaker)
 	}
-	header := "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"
-	if wide {
-		header = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCAUSE"
-	}
-	lines, statuses := []string{header}, []string{""}
-	for _, r := range f.Nodes {
-		lines, statuses = append(lines, r.line(wide, now)), append(statuses, r.Status)
-	}
 	if len(f.Nodes) > 0 {
-		if err := table(out, lines, statuses, colour); err != nil {
+		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
+		if wide {
+			nodes[0].text = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCAUSE"
+		}
+		for _, r := range f.Nodes {
+			nodes = append(nodes, line{r.cells(wide, now), r.Status})
+		}
+		if err := table(out, nodes, colour); err != nil {
 			return err
 		}
 		fmt.Fprintln(out)
 	}
-	lines, statuses = []string{"POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY"}, []string{""}
+	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY"}}
 	for _, p := range f.Pools {
-		lines = append(lines, fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
-			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy]))
-		statuses = append(statuses, "")
+		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
+			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy])})
 	}
-	return table(out, lines, statuses, colour)
+	return table(out, pools, colour)
 }
 
-func (r row) line(wide bool, now time.Time) string {
+func (r row) cells(wide bool, now time.Time) string {
 	status, since := r.Status, "-"
 	if r.Sticky {
 		status += ", sticky"
@@ -149,7 +148,7 @@ func (r row) line(wide bool, now time.Time) string {
 	if wide {
 		cells = append(cells, r.Rule, r.Taint, r.BootID)
 	}
-	cells = append(cells, r.Cause)
+	cells = append(cells, printable(r.Cause))
 	for i, cell := range cells {
 		if cell == "" {
 			cells[i] = "-"
@@ -158,26 +157,39 @@ func (r row) line(wide bool, now time.Time) string {
 	return strings.Join(cells, "\t")
 }
 
+// printable keeps foreign text from breaking lines and from steering the terminal: a condition's message is anybody's.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
 var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
 
+// line is one of a table: cells between tabs, and the status that it is painted by.
+type line struct{ text, status string }
+
 // table aligns the cells of lines and paints each line.
-func table(out io.Writer, lines, statuses []string, colour bool) error {
+func table(out io.Writer, lines []line, colour bool) error {
 	var aligned bytes.Buffer
 	writer := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(writer, strings.Join(lines, "\n"))
+	for _, l := range lines {
+		fmt.Fprintln(writer, l.text)
+	}
 	if err := writer.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
-	i := 0
-	for line := range strings.Lines(aligned.String()) {
-		if paint := colours[statuses[i]]; colour && paint != "" {
-			line = "\x1b[" + paint + "m" + strings.TrimSuffix(line, "\n") + "\x1b[0m\n"
+	for i, text := range strings.Split(strings.TrimSuffix(aligned.String(), "\n"), "\n") {
+		if paint := colours[lines[i].status]; colour && paint != "" {
+			text = "\x1b[" + paint + "m" + text + "\x1b[0m"
 		}
-		if _, err := io.WriteString(out, line); err != nil {
+		if _, err := fmt.Fprintln(out, text); err != nil {
 			return fmt.Errorf("write the table: %w", err)
 		}
-		i++
 	}
 	return nil
 }
