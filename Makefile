@@ -28,8 +28,8 @@ test: components nft bin/debian bin/images/debian ## every test but those of tes
 	go test -C images/build ./...
 
 test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 12 minutes)
-	@go run ./e2e/components/build kube kwok jobset-controller training-operator mpi-operator trainer kuberay lws kueue \
-		volcano-controller-manager volcano-webhook-manager volcano-scheduler
+	@go run ./e2e/components/build kube kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
+		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 	go test -timeout 30m -tags operators ./remediator/jobs/operators
 
 build: ## plugins, remediator, preflight and kubectl plugin into bin/
@@ -90,7 +90,7 @@ bin/debian: PACKAGES = $(DEBS)
 bin/debian: Makefile
 	@$(FETCH)
 	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
-	@rm -rf $@ && mv $@.new $@
+	@touch $@.new && rm -rf $@ && mv $@.new $@
 
 # What the images are made from; `make images` refuses other versions than these, the tests do not.
 bin/images/debian: PACKAGES = $(shell awk '!/^#/ {print $$1 ($$2 == "all" ? "" : ":" $$2) "=" $$3}' images/debian.lock)
