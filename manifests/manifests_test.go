@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -160,19 +161,32 @@ func TestRulesForStockNPDNameItsConditions(t *testing.T) {
 	}
 }
 
-// docs/handoff.md says that the stock Node Problem Detector goes on whatever the taint.
-func TestStockNPDToleratesEverything(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(npdModule(t), "deployment", "node-problem-detector.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ds appsv1.DaemonSet
-	if err := yaml.Unmarshal(data, &ds); err != nil {
-		t.Fatal(err)
-	}
-	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
-		if !slices.Contains(ds.Spec.Template.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: effect}) {
-			t.Errorf("not %s: %v", effect, ds.Spec.Template.Spec.Tolerations)
+// What detects goes on, or a node could never be released: docs/handoff.md says so of our DaemonSets and of the stock Node Problem
+// Detector's.
+func TestDetectorsTolerateEverything(t *testing.T) {
+	stock := filepath.Join(npdModule(t), "deployment", "node-problem-detector.yaml")
+	for _, path := range []string{stock, "install.yaml", filepath.Join("existing-npd", "installer.yaml")} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, document := range regexp.MustCompile(`(?m)^---.*$`).Split(string(data), -1) {
+			var ds appsv1.DaemonSet
+			if err := yaml.Unmarshal([]byte(document), &ds); err != nil || ds.Kind != "DaemonSet" {
+				continue
+			}
+			found++
+			for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+				if !slices.ContainsFunc(ds.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool {
+					return t.Operator == corev1.TolerationOpExists && t.Key == "" && (t.Effect == effect || t.Effect == "")
+				}) {
+					t.Errorf("%s: DaemonSet %s does not tolerate every %s", path, ds.Name, effect)
+				}
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s has no DaemonSet", path)
 		}
 	}
 }
