@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -183,7 +185,7 @@ func TestKueue(t *testing.T) {
 	const (
 		job      = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train, namespace: team, uid: job-uid, labels: {kueue.x-k8s.io/queue-name: gpus}}\nspec: {runPolicy: {suspend: true}}\n"
 		vcjob    = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: train, namespace: team, uid: job-uid}\nspec: {maxRetry: 3}\n"
-		workload = "---\napiVersion: kueue.x-k8s.io/v1beta1\nkind: Workload\nmetadata: {name: pytorchjob-train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}}\nspec: {active: true}\n"
+		workload = "---\napiVersion: kueue.x-k8s.io/v1beta1\nkind: Workload\nmetadata: {name: pytorchjob-train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}, ownerReferences: [{kind: PyTorchJob, name: train, uid: job-uid, controller: true}]}\nspec: {active: true}\n"
 	)
 	tests := map[string]struct {
 		kind             kind
@@ -193,11 +195,13 @@ func TestKueue(t *testing.T) {
 		shut, shutSaying string
 	}{
 		"an active Workload":    {kind: pyTorchJob, objects: job + workload, toggle: "spec.active", on: "pytorchjob-train"},
-		"an inactive Workload":  {kind: pyTorchJob, objects: job + strings.Replace(workload, "true", "false", 1), suspended: true, toggle: "spec.active", on: "pytorchjob-train"},
+		"an inactive Workload":  {kind: pyTorchJob, objects: job + strings.Replace(workload, "active: true", "active: false", 1), suspended: true, toggle: "spec.active", on: "pytorchjob-train"},
 		"a job without a queue": {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1) + workload, toggle: "spec.active", on: "pytorchjob-train"},
 		"a Workload made by hand": {kind: pyTorchJob, toggle: "spec.active", on: "mine",
 			objects: strings.Replace(job, "labels: {", "labels: {kueue.x-k8s.io/prebuilt-workload-name: mine, ", 1) + strings.NewReplacer("pytorchjob-train", "mine", "job-uid: job-uid", "a: b").Replace(workload)},
 		"another job's Workload": {kind: pyTorchJob, objects: job + strings.Replace(workload, "job-uid: job-uid", "job-uid: other", 1),
+			toggle: "spec.active", on: "train", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
+		"a Workload that names the job and belongs to another": {kind: pyTorchJob, objects: job + strings.Replace(workload, ", uid: job-uid", ", uid: other", 1),
 			toggle: "spec.active", on: "train", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
 		"no Kueue at all":            {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1), suspended: true, toggle: "spec.runPolicy.suspend"},
 		"a kind that has no suspend": {kind: volcanoJob, objects: vcjob + workload, shut: "Kueue", shutSaying: "managed by Kueue"},
@@ -256,6 +260,28 @@ func TestRecreateGroups(t *testing.T) {
 		names = append(names, p.Name)
 	}
 	if diff := cmp.Diff([]string{"train-0-0", "train-0-2", "train-1-0", "train-1-1", "train-1-2"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A record that somebody else has written may name any pod.
+func TestOnlyTheJobsOwnPodsAreReplaced(t *testing.T) {
+	own := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "own", Labels: map[string]string{"app": "serve"}}}
+	other := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"app": "store"}}}
+	var got []string
+	v := view{pods: labels.SelectorFromSet(labels.Set{"app": "serve"}), kind: kind{
+		replace: func(_ context.Context, _ client.Client, _ view, _ *restart, left []metav1.PartialObjectMetadata) (string, error) {
+			for _, pod := range left {
+				got = append(got, pod.Name)
+			}
+			return "", nil
+		},
+	}}
+	rec := record{Current: &restart{Phase: stopping}}
+	if _, err := (&Restarter{}).enforce(t.Context(), v, rec, oldPods{left: []metav1.PartialObjectMetadata{other, own}}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"own"}, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +29,7 @@ func (r *Restarter) enforce(ctx context.Context, v view, rec record, pods oldPod
 	}
 	if v.replace != nil {
 		before := cur.Sent
-		if refused, err = v.replace(ctx, r.writer, v, cur, pods.left); err != nil {
+		if refused, err = v.replace(ctx, r.writer, v, cur, v.own(pods.left)); err != nil {
 			return refused, err
 		}
 		if cur.Sent != before {
@@ -40,6 +42,11 @@ func (r *Restarter) enforce(ctx context.Context, v view, rec record, pods oldPod
 		}
 	}
 	return refused, nil
+}
+
+// own are those of the pods that are the job's. Whoever may write the job's record could name any pod of the namespace there.
+func (v view) own(pods []metav1.PartialObjectMetadata) []metav1.PartialObjectMetadata {
+	return slices.DeleteFunc(slices.Clone(pods), func(p metav1.PartialObjectMetadata) bool { return !v.pods.Matches(labels.Set(p.Labels)) })
 }
 
 // sent writes what must not be done twice. A look at the job as it was before could do it again, so that a concurrent

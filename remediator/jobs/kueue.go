@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,20 +50,27 @@ func (v *view) kueue(ctx context.Context, reader client.Reader) error {
 	return nil
 }
 
-// workloadOf finds the Workload of a job; nil if it has none.
+// workloadOf finds the Workload that the job owns; nil if it has none. Labels alone could lead to another job's.
 func workloadOf(ctx context.Context, reader client.Reader, job client.Object) (*unstructured.Unstructured, error) {
-	if name, found := job.GetLabels()[kueueWorkloadLabel]; found {
+	var found []unstructured.Unstructured
+	if name, byHand := job.GetLabels()[kueueWorkloadLabel]; byHand {
 		workload, _, err := fetch[struct{}](ctx, reader, workloadGVK, client.ObjectKey{Namespace: job.GetNamespace(), Name: name})
-		return workload, err
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, *workload)
+	} else {
+		var list unstructured.UnstructuredList
+		list.SetGroupVersionKind(workloadGVK.GroupVersion().WithKind("WorkloadList"))
+		if err := reader.List(ctx, &list, client.InNamespace(job.GetNamespace()), client.MatchingLabels{kueueJobLabel: string(job.GetUID())}); err != nil {
+			return nil, fmt.Errorf("list the Workloads of %s: %w", client.ObjectKeyFromObject(job), err)
+		}
+		found = list.Items
 	}
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(workloadGVK.GroupVersion().WithKind("WorkloadList"))
-	err := reader.List(ctx, &list, client.InNamespace(job.GetNamespace()), client.MatchingLabels{kueueJobLabel: string(job.GetUID())})
-	if err != nil {
-		return nil, fmt.Errorf("list the Workloads of %s: %w", client.ObjectKeyFromObject(job), err)
+	for i := range found {
+		if metav1.IsControlledBy(&found[i], job) {
+			return &found[i], nil
+		}
 	}
-	if len(list.Items) == 0 {
-		return nil, nil
-	}
-	return &list.Items[0], nil
+	return nil, nil
 }
