@@ -42,6 +42,7 @@ components: ## build the real components that tests and demo run (once; minutes 
 lint: ## the rules of .golangci.yml
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
+	cd images/build && ../../$(LINTER) run ./...
 
 generate: ## the page of conditions, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -88,12 +89,12 @@ func (i image) assemble(o options, architecture string, layers [][]file) (v1.Ima
 
 // save writes an OCI layout as one file. The annotations name the image for those who import it: containerd by the
 // first, skopeo and podman by the second.
-func (i image) save(o options, index v1.ImageIndex) error {
+func (i image) save(o options, index v1.ImageIndex) (err error) {
 	dir, err := os.MkdirTemp("", "pitcrew-layout-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err

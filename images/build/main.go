@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -92,7 +93,7 @@ func parse(args []string, env func(string) string) (options, error) {
 }
 
 // run makes the images and says what they are called and what their digests are.
-func run(ctx context.Context, o options, said io.Writer) error {
+func run(ctx context.Context, o options, said io.Writer) (err error) {
 	wanted, err := chosen(o.only)
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func run(ctx context.Context, o options, said io.Writer) error {
 		if err := p.compile(ctx); err != nil {
 			return err
 		}
-		defer os.RemoveAll(p.bin)
+		defer func() { err = errors.Join(err, os.RemoveAll(p.bin)) }()
 		platforms = append(platforms, p)
 	}
 	for _, i := range wanted {
