@@ -356,6 +356,16 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 		t.Errorf("message %q", found.Message)
 	}
 	s.hears(Incomplete, "6 of 8 reported", "suspects that did not report: "+s.pods[6].Spec.NodeName+", "+s.pods[7].Spec.NodeName)
+	// A pod that reports of ever more runs is not believed for ever.
+	reporter := s.as("pitcrew-preflight", &s.pods[0])
+	for i := range maxPerPod {
+		another := reports[0]
+		another.RunID = fmt.Sprint("another-", i)
+		cm, err := carrier.ConfigMap(&s.pods[0], another)
+		s.must(err)
+		s.must(reporter.Create(t.Context(), cm))
+	}
+	s.hears(Refused, fmt.Sprintf("refused: pod %s has filed %d reports already", s.pods[0].Name, maxPerPod))
 }
 
 func TestAReportComesFromTheNodeThatItNames(t *testing.T) {

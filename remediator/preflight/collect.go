@@ -17,8 +17,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
 
-// maxCandidates bounds the ConfigMaps that are looked at for one run id in one namespace.
-const maxCandidates = 2 * verdict.MaxSize
+const (
+	// maxCandidates bounds the ConfigMaps that are looked at for one run id in one namespace.
+	maxCandidates = 2 * verdict.MaxSize
+	// maxPerPod bounds the runs that a pod can report of, one each time its init container starts: each of them may end
+	// with a list of the namespace's pods and an Event.
+	maxPerPod = 30
+)
 
 // filing is a report with the ConfigMap that carries it.
 type filing struct {

@@ -45,8 +45,11 @@ const (
 // fieldOwner is whose the conditions are in managed fields.
 const fieldOwner = "pitcrew-preflight"
 
-// indexRun finds report ConfigMaps by their run.
-const indexRun = "pitcrew.run"
+// indexRun and indexPod find report ConfigMaps by their run and by the pod that they say they are of.
+const (
+	indexRun = "pitcrew.run"
+	indexPod = "pitcrew.pod"
+)
 
 // Options configure a [Controller].
 type Options struct {
@@ -80,8 +83,9 @@ type Controller struct {
 	known   map[types.NamespacedName]map[types.UID]look
 	told    map[types.UID]string
 	written map[types.UID]string
-	// limits of each namespace.
+	// limits of each namespace, and how long runs beyond them have waited last.
 	limits map[string]limits
+	waited map[types.NamespacedName]time.Duration
 }
 
 // limits keep a flood of reports in one namespace from holding up the others, and from becoming one of Events.
@@ -90,6 +94,8 @@ type limits struct{ looks, words flowcontrol.RateLimiter }
 const (
 	// A look asks the API server about a pod and its job: the largest run takes a minute, and a flood half of the time.
 	looksPerSecond, looksAtOnce = 150, 500
+	// A run that has to wait for its namespace's share waits longer each time: thousands of them must not fill the queue.
+	firstWait, longestWait = time.Second, time.Minute
 	// A refusal that is not said for this limit is said when the run is looked at again.
 	wordsPerSecond, wordsAtOnce = 0.5, 50
 )
@@ -125,8 +131,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err != nil {
 		return fmt.Errorf("make the cache of preflight reports: %w", err)
 	}
-	if err := reports.IndexField(ctx, &corev1.ConfigMap{}, indexRun, runOf); err != nil {
-		return fmt.Errorf("index preflight reports: %w", err)
+	for name, of := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
+		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, of); err != nil {
+			return fmt.Errorf("index preflight reports: %w", err)
+		}
 	}
 	if err := mgr.Add(reports); err != nil {
 		return fmt.Errorf("add the cache of preflight reports: %w", err)
@@ -144,6 +152,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		told:    map[types.UID]string{},
 		written: map[types.UID]string{},
 		limits:  map[string]limits{},
+		waited:  map[types.NamespacedName]time.Duration{},
 	}
 	slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pitcrew_slow_nodes", Help: "Nodes whose condition SlowNode is True.",
@@ -194,6 +203,10 @@ func runOf(object client.Object) []string {
 	return []string{object.GetLabels()[conditions.LabelPreflightRun]}
 }
 
+func podOf(object client.Object) []string {
+	return []string{object.GetAnnotations()[conditions.AnnotationPreflightPodUID]}
+}
+
 // Reconcile judges the runs of one run id in one namespace: usually one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	now := c.Now()
@@ -206,8 +219,10 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	filings, over, err := c.look(ctx, req.NamespacedName, list.Items)
 	if errors.Is(err, errTooMany) {
-		return ctrl.Result{RequeueAfter: time.Second}, nil // others first
+		c.waited[req.NamespacedName] = min(max(2*c.waited[req.NamespacedName], firstWait), longestWait)
+		return ctrl.Result{RequeueAfter: c.waited[req.NamespacedName]}, nil
 	}
+	delete(c.waited, req.NamespacedName)
 	if err != nil || len(filings) == 0 {
 		return ctrl.Result{}, err
 	}

@@ -34,9 +34,7 @@ var errTooMany = errors.New("too many new reports")
 // look returns the reports that count. over tells that pods of the run are gone that we never saw.
 func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []corev1.ConfigMap) (filings []filing, over bool, err error) {
 	// The oldest ones: a flood of later ones cannot displace them.
-	slices.SortFunc(list, func(a, b corev1.ConfigMap) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(list, func(a, b corev1.ConfigMap) int { return older(&a, &b) })
 	known := c.known[key]
 	seen := map[types.UID]look{}
 	for i := range list {
@@ -82,6 +80,12 @@ func (c *Controller) first(ctx context.Context, cm *corev1.ConfigMap) (look, err
 		c.refuse(ctx, cm.Namespace, f, err.Error())
 		return look{}, nil
 	}
+	if before, err := c.before(ctx, cm); err != nil {
+		return look{}, err
+	} else if before >= maxPerPod {
+		c.refuse(ctx, cm.Namespace, f, fmt.Sprintf("pod %s has filed %d reports already", f.pod, maxPerPod))
+		return look{}, nil
+	}
 	var pod corev1.Pod
 	err = c.live.Get(ctx, client.ObjectKey{Namespace: cm.Namespace, Name: f.pod}, &pod)
 	if apierrors.IsNotFound(err) {
@@ -99,6 +103,26 @@ func (c *Controller) first(ctx context.Context, cm *corev1.ConfigMap) (look, err
 		return look{}, err
 	}
 	return look{filing: f, ok: true}, nil
+}
+
+// before counts the older reports of the same pod.
+func (c *Controller) before(ctx context.Context, cm *corev1.ConfigMap) (int, error) {
+	var list corev1.ConfigMapList
+	if err := c.reports.List(ctx, &list, client.InNamespace(cm.Namespace), client.MatchingFields{indexPod: podOf(cm)[0]}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list the reports of the pod of %s/%s: %w", cm.Namespace, cm.Name, err)
+	}
+	n := 0
+	for i := range list.Items {
+		if older(&list.Items[i], cm) < 0 {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// older orders ConfigMaps by age; the UID decides within a second.
+func older(a, b *corev1.ConfigMap) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
 // root is the controller of a Job that belongs to something larger, a JobSet for instance, whose Jobs run together.

@@ -26,11 +26,18 @@ import (
 type podless struct {
 	client.Client
 	asked int
+	// ofPod are the reports of every pod.
+	ofPod []corev1.ConfigMap
 }
 
 func (p *podless) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	p.asked++
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "train")
+}
+
+func (p *podless) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*corev1.ConfigMapList).Items = p.ofPod
+	return nil
 }
 
 func (p *podless) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
@@ -40,7 +47,7 @@ func (p *podless) Patch(context.Context, client.Object, client.Patch, ...client.
 func TestAFloodHasItsShareAndNoMore(t *testing.T) {
 	api, said := &podless{}, events.NewFakeRecorder(10*wordsAtOnce)
 	c := &Controller{
-		Options: Options{Timeout: time.Hour, Events: said, Now: time.Now}, nodes: api, live: api,
+		Options: Options{Timeout: time.Hour, Events: said, Now: time.Now}, nodes: api, live: api, reports: api,
 		known: map[types.NamespacedName]map[types.UID]look{}, told: map[types.UID]string{}, written: map[types.UID]string{}, limits: map[string]limits{},
 	}
 	flood := make([]corev1.ConfigMap, 2*looksAtOnce)
@@ -70,6 +77,19 @@ func TestAFloodHasItsShareAndNoMore(t *testing.T) {
 	}
 	if _, _, err := c.look(t.Context(), types.NamespacedName{Namespace: "flood", Name: "r"}, flood); !errors.Is(err, errTooMany) {
 		t.Errorf("the flood goes on: %v", err)
+	}
+}
+
+func TestAPodReportsOfSoManyRuns(t *testing.T) {
+	reports := make([]corev1.ConfigMap, maxPerPod+1)
+	for i := range reports {
+		reports[i].UID, reports[i].CreationTimestamp = types.UID(fmt.Sprint(i)), metav1.NewTime(noon.Add(time.Duration(i)*time.Second))
+	}
+	c := &Controller{reports: &podless{ofPod: reports}}
+	for i, want := range map[int]int{0: 0, 1: 1, maxPerPod - 1: maxPerPod - 1, maxPerPod: maxPerPod} {
+		if got, err := c.before(t.Context(), &reports[i]); err != nil || got != want {
+			t.Errorf("%d reports before number %d, %v", got, i, err)
+		}
 	}
 }
 
