@@ -126,29 +126,6 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	return d.Decision
 }
 
-// handsOff tells nodes that are nobody's business here.
-func handsOff(n *corev1.Node) bool {
-	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
-	_, isControlPlane := n.Labels[controlPlane]
-	_, isMaster := n.Labels[master]
-	return isControlPlane || isMaster || hasTaintKey(n.Spec.Taints, controlPlane) || hasTaintKey(n.Spec.Taints, master) ||
-		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
-}
-
-// maintained tells whether somebody else is at work on the node.
-func maintained(n *corev1.Node) bool {
-	if hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
-		return true
-	}
-	// The GPU operator's upgrade controller names the step it is at (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go).
-	// Waiting for an upgrade and having failed at one are not at work.
-	switch n.Labels["nvidia.com/gpu-driver-upgrade-state"] {
-	case "", "unknown", "upgrade-required", "upgrade-failed", "upgrade-done":
-		return false
-	}
-	return true
-}
-
 // decider is one run of Decide: the record and the node's marks as they are to become.
 type decider struct {
 	policy *policy.Policy
@@ -162,13 +139,6 @@ type decider struct {
 	// standing are the conditions that are a problem now, by a rule, and can be believed.
 	standing map[corev1.NodeConditionType]problem
 	Decision
-}
-
-// problem is a condition that matches a rule.
-type problem struct {
-	condition corev1.NodeCondition
-	rule      policy.Rule
-	class     conditions.Repair
 }
 
 func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
@@ -201,64 +171,6 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 		}
 	}
 	return d
-}
-
-// listen finds out whether anybody still confirms the node's conditions.
-func (d *decider) listen() {
-	var silent []string
-	confirmed := false
-	for _, c := range d.Node.Status.Conditions {
-		limit, named := d.policy.UnknownAfter(c.Type)
-		if !named || limit == policy.Never {
-			continue
-		}
-		silent = append(silent, string(c.Type))
-		if until := c.LastHeartbeatTime.Add(limit); !d.now.After(until) {
-			confirmed = true
-			d.wake(until.Add(time.Second))
-		}
-	}
-	if !confirmed && !maintained(d.Node) {
-		d.silent = silent
-	}
-}
-
-// believable tells whether a condition says something about the node as it is now. One whose heartbeat is old has lost
-// its writer. One from before the boot is about a machine that is no more, and there is no clock on a Node that says when
-// it booted:
-//   - With a record, we know when we first saw the boot id. That is late by our own downtime and by the kubelet's first
-//     report, so a verdict of the new boot may be passed over until its next heartbeat.
-//   - Without one, a node that rebooted has usually become Ready again since. That can also be a mere network cut, after
-//     which a verdict is passed over until its next heartbeat, too.
-//
-// Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets
-// one from before the boot pass if it is ahead by more than the boot took.
-func (d *decider) believable(c corev1.NodeCondition, rule policy.Rule) bool {
-	if maintained(d.Node) {
-		return false
-	}
-	heartbeat := c.LastHeartbeatTime.Time
-	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
-		// Its writer says nothing again after a reboot, and a boot makes nothing ill.
-		return true
-	}
-	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
-		heartbeat = c.LastTransitionTime.Time
-	}
-	return d.now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(d.up().Truncate(time.Second))
-}
-
-// up is a time at which the node was in its current boot, as early as is known; zero when nothing is known.
-func (d *decider) up() time.Time {
-	if d.record != nil {
-		return d.record.Boot.Seen
-	}
-	for _, c := range d.Node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }
 
 func (d *decider) decide() {
@@ -309,146 +221,6 @@ func (d *decider) begin() {
 func newID(n *corev1.Node, now time.Time) string {
 	sum := sha256.Sum256([]byte(string(n.UID) + now.Format(time.RFC3339Nano)))
 	return hex.EncodeToString(sum[:6])
-}
-
-// problems lists what stands, in the order of the condition types.
-func (d *decider) problems() []problem {
-	var list []problem
-	for _, c := range d.Node.Status.Conditions {
-		if p, ok := d.standing[c.Type]; ok {
-			list = append(list, p)
-		}
-	}
-	slices.SortFunc(list, func(a, b problem) int { return strings.Compare(string(a.condition.Type), string(b.condition.Type)) })
-	return list
-}
-
-func actionable(p problem) bool { return !p.rule.AlertOnly }
-
-func enforced(p problem) bool { return actionable(p) && !p.rule.Observe }
-
-func observed(p problem) bool { return actionable(p) && p.rule.Observe }
-
-// updateCauses brings the causes up to date with the conditions. No clock starts again because a message changed.
-func (d *decider) updateCauses() {
-	for i := range d.record.Causes {
-		c := &d.record.Causes[i]
-		if c.Rule == policy.ByHand {
-			continue // no condition speaks for it or against it
-		}
-		switch p, stands := d.standing[c.Condition]; {
-		case stands:
-			if d.record.Phase == Suspect && !c.HealthySince.IsZero() {
-				c.FirstSeen, c.Due = d.now, d.returned(p)
-			}
-			// What only observes must not keep a quarantine that another rule has made.
-			if d.record.Phase != Quarantined || !p.rule.Observe {
-				c.see(p, d.Node.Status.NodeInfo.BootID)
-			}
-			c.HealthySince = time.Time{}
-		case d.healthy(c):
-			if c.HealthySince.IsZero() {
-				c.HealthySince = d.now
-				d.dipped(c)
-				if c.Repair == conditions.ResetGPU {
-					d.mended(c)
-				}
-			}
-		default:
-			if d.record.Phase != Suspect { // a suspect's cause is healthy only in memory of its dips
-				c.HealthySince = time.Time{}
-			}
-			d.wake(d.now.Add(recheck))
-		}
-	}
-	if d.record.Holds {
-		return
-	}
-	for _, p := range d.problems() {
-		wanted := enforced(p) || observed(p) && d.record.Phase == Suspect
-		if wanted && !d.record.blames(p.condition.Type) {
-			c := Cause{Condition: p.condition.Type, FirstSeen: d.now, Due: d.returned(p)}
-			c.see(p, d.Node.Status.NodeInfo.BootID)
-			d.record.Causes = append(d.record.Causes, c)
-		}
-	}
-}
-
-// returned tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
-// release. It has been waited for once.
-func (d *decider) returned(p problem) bool {
-	if d.record.Phase != Suspect || len(d.record.Last) == 0 {
-		return false
-	}
-	last := d.record.Last[0]
-	return last.blames(p.condition.Type) && d.now.Sub(last.ReleasedAt) < p.rule.ClearAfter
-}
-
-// see takes over what the condition says, unless it is milder than what it said before in the same boot. What a boot
-// cannot mend stays across boots.
-func (c *Cause) see(p problem, bootID string) {
-	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
-	again := c.BootID != bootID || !c.HealthySince.IsZero()
-	c.BootID, c.Mended = bootID, false
-	if p.class < c.Repair && sameBoot {
-		return
-	}
-	c.Rule = p.rule.Name
-	if p.class != c.Repair || again {
-		c.Repair = p.class
-		c.Message = clip(p.condition.Message)
-	}
-}
-
-// clip bounds what a foreign message adds to the annotation.
-func clip(message string) string {
-	if len(message) > conditions.MaxMessage {
-		message = message[:conditions.MaxMessage]
-	}
-	return strings.ToValidUTF8(message, "?")
-}
-
-// healthy tells whether the cause's condition says, believably, that the problem is gone.
-func (d *decider) healthy(c *Cause) bool {
-	rule, ok := d.ruleOf(c)
-	i := slices.IndexFunc(d.Node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
-	if i < 0 {
-		// A monitor that was removed never says that its fault is gone. That ends no quarantine, but a person's release must not
-		// wait for it.
-		return d.record.Holds
-	}
-	if !ok {
-		return false
-	}
-	condition := d.Node.Status.Conditions[i]
-	if condition.Status == rule.Status || condition.Status == corev1.ConditionUnknown || !d.believable(condition, rule) {
-		return false
-	}
-	d.wake(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))
-	return true
-}
-
-// ruleOf is the rule of a cause or, if the policy has renamed it, the first one for the condition.
-func (d *decider) ruleOf(c *Cause) (policy.Rule, bool) {
-	if rule, ok := d.policy.Rule(c.Rule); ok {
-		return rule, true
-	}
-	i := slices.IndexFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Condition == c.Condition && !r.AlertOnly })
-	if i < 0 {
-		return policy.Rule{}, false
-	}
-	return d.policy.Rules[i], true
-}
-
-// cleared tells whether the cause has been healthy for as long as its rule wants.
-func (d *decider) cleared(c Cause) bool {
-	rule, ok := d.ruleOf(&c)
-	if !ok || c.HealthySince.IsZero() {
-		return false
-	}
-	due := c.HealthySince.Add(rule.ClearAfter)
-	d.wake(due)
-	return !d.now.Before(due)
 }
 
 // suspect quarantines the node when a problem is due, and forgets a suspicion that came to nothing.
