@@ -133,6 +133,9 @@ func (c climber) climb(ctx context.Context, namespace string, owner metav1.Owner
 		if err != nil {
 			return root{}, err
 		}
+		if below := top.job; below != nil && v.templates == nil { // a kind that says little of itself
+			v.jobs, v.templates = below.jobs, below.templates
+		}
 		top.job = &v
 		up := metav1.GetControllerOf(v.object)
 		if up == nil {
