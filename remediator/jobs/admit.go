@@ -31,6 +31,7 @@ func (r *Restarter) admit(ctx context.Context, q Quarantine, v view, rec record,
 		return 0, r.abortEarly(ctx, q, v, rec)
 	}
 	l := v.bounds(r.limits())
+	var others []restart
 	if l.MaxConcurrent > 0 || l.CheckCapacity {
 		// Two that are admitted side by side would both take the last place. Who is second does not wait here: a node's
 		// controller that waits would delay taints.
@@ -38,10 +39,10 @@ func (r *Restarter) admit(ctx context.Context, q Quarantine, v view, rec record,
 			return retryAdmission, nil
 		}
 		defer r.admitting.Unlock()
-	}
-	others, err := r.others(ctx, request{v.gvk, v.key()})
-	if err != nil {
-		return 0, err
+		var err error
+		if others, err = r.others(ctx, request{v.gvk, v.key()}); err != nil {
+			return 0, err
+		}
 	}
 	now := r.now()
 	moving := 0

@@ -3,11 +3,15 @@
 // A level, not an edge: while a quarantine stands, no opted-in job may have an active pod on the node. The node
 // controller calls [Restarter.Sweep] after it has written the taint, again 2 s, 15 s and 60 s later, because a pod may
 // have been bound by a scheduler that had not seen the taint, and on every reconcile of the node. A sweep begins the
-// restart of each such job; a controller of its own drives the restarts that are under way:
+// restart of each such job, or says when to sweep again if the limits of the policy hold it; a controller of its own
+// drives the restarts that are under way:
 //
+//	saving    nothing is stopped yet, until the job has saved its state or its time is over; only for faults that can wait
 //	stopping  the job's toggle (spec.suspend, ...) is set, until every pod of the old incarnation is gone: no status of
 //	          any owner proves that
 //	starting  the toggle is back, until all ranks run
+//
+// Failed pods may begin a restart, too, see [Restarter.followPods].
 //
 // What differs between the kinds of jobs is in one adapter file each, see [kind]. A kind without a toggle is told to
 // replace its pods instead; only the recorded pods have to go, and there is nothing to start.
@@ -24,9 +28,9 @@
 // A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
 // of the remediator after the CRD was installed.
 //
-// RBAC that this package needs: pods get, list, delete; pods/eviction create; namespaces get; events.k8s.io/events
-// create, patch; of every kind of job get, list, watch, patch; bus.volcano.sh/commands create; kueue.x-k8s.io/workloads
-// get, list, patch.
+// RBAC that this package needs: nodes get, list; pods get, list, watch, delete; pods/eviction create; namespaces get;
+// events.k8s.io/events create, patch; of every kind of job get, list, watch, patch; bus.volcano.sh/commands create;
+// kueue.x-k8s.io/workloads get, list, patch; the ConfigMap of the pause get.
 package jobs
 
 import (

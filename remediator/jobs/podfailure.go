@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -84,7 +83,7 @@ func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if top.job == nil || top.stranger != nil || !replacesOne(*top.job) {
+	if top.job == nil || top.stranger != nil || !top.job.replacesOne() {
 		return ctrl.Result{}, nil
 	}
 	v := *top.job
@@ -110,11 +109,9 @@ func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error
 	return ctrl.Result{RequeueAfter: after}, err
 }
 
-// replacesOne tells whether the controllers of a job replace a failed rank alone. Others restart the whole gang, or fail,
-// as their own policies say (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray).
-func replacesOne(v view) bool {
-	return v.toggle.exists() && (v.gvk.GroupKind() == batchv1.SchemeGroupVersion.WithKind("Job").GroupKind() || v.gvk.Group == "kubeflow.org")
-}
+// replacesOne tells whether the controllers of a kind replace a failed rank alone. Others restart the whole gang, or fail,
+// as their own policies say (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray), or have no gang.
+func (k kind) replacesOne() bool { return k.gvk == batchJob.gvk || k.gvk.Group == pyTorchJob.gvk.Group }
 
 // incarnation is the time from which on the pods of the job are those that run now.
 func (rec record) incarnation() time.Time {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,5 +161,18 @@ func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
 			}
 			g.unharmed(ranks)
 		})
+	}
+}
+
+func TestKindsThatReplaceOneRank(t *testing.T) {
+	var got []string
+	for _, k := range builtIn {
+		if k.replacesOne() {
+			got = append(got, k.gvk.Kind+"."+k.gvk.Version)
+		}
+	}
+	want := []string{"Job.v1", "PyTorchJob.v1", "TFJob.v1", "XGBoostJob.v1", "PaddleJob.v1", "JAXJob.v1", "MPIJob.v1", "MPIJob.v2beta1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
