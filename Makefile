@@ -27,7 +27,7 @@ test: components nft bin/debian bin/images/debian ## every test but those of tes
 	go test -timeout 30m ./e2e/node
 	go test -C images/build ./...
 
-test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 12 minutes)
+test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 13 minutes)
 	@go run ./e2e/components/build kube kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 	go test -timeout 30m -tags operators ./remediator/jobs/operators

@@ -87,6 +87,11 @@ var (
 		Name: "training-operator", Dir: "training-operator", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
 		Module: "github.com/kubeflow/training-operator", Cold: "65 s",
 	}
+	// TrainingOperator19 is a later one, the first minor version with JAXJob.
+	TrainingOperator19 = Component{
+		Name: "training-operator-1.9", Dir: "training-operator-1.9", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+		Module: "github.com/kubeflow/training-operator", Cold: "65 s",
+	}
 	// MPIOperator is kubeflow's, for the v2beta1 MPIJob.
 	MPIOperator = Component{
 		Name: "mpi-operator", Dir: "mpi-operator", Package: "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
@@ -121,7 +126,7 @@ var (
 // All lists every component.
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
-	TrainingOperator, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
+	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint,
 }
 

@@ -3,6 +3,7 @@
 package operators
 
 import (
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,23 +46,35 @@ func (g gang) sum(o *unstructured.Unstructured, fields ...string) int64 {
 	return total
 }
 
-func pyTorchJob(restartPolicy string) job {
+// trainingJob is a job of the training-operator with four ranks, one of which is the master if that kind has one.
+func trainingJob(kind, replicaSpecs, container, restartPolicy string, masters int) job {
 	return job{
-		operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: "PyTorchJob", container: "pytorch", ranks: 4,
-		manifest: strings.ReplaceAll(`
+		operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: kind, container: container, ranks: 4,
+		manifest: strings.NewReplacer("KIND", kind, "SPECS", replicaSpecs, "POLICY", restartPolicy,
+			"WORKERS", strconv.Itoa(4-masters)).Replace(`
 apiVersion: kubeflow.org/v1
-kind: PyTorchJob
-metadata: `+optedIn+`
+kind: KIND
+metadata: ` + optedIn + `
 spec:
   runPolicy: {cleanPodPolicy: None, backoffLimit: 0}
-  pytorchReplicaSpecs:
-    Master: {replicas: 1, restartPolicy: POLICY, template: {`+dying+`, spec: {RANK}}}
-    Worker: {replicas: 3, restartPolicy: POLICY, template: {`+dying+`, spec: {RANK}}}
-`, "POLICY", restartPolicy),
+  SPECS:
+    Worker: {replicas: WORKERS, restartPolicy: POLICY, template: {` + dying + `, spec: {RANK}}}
+` + strings.Repeat(`    Master: {replicas: 1, restartPolicy: POLICY, template: {`+dying+`, spec: {RANK}}}
+`, masters)),
 		counted: func(g gang) int64 {
 			return g.sum(g.get(), "status.replicaStatuses.Master.failed", "status.replicaStatuses.Worker.failed")
 		},
 	}
+}
+
+func pyTorchJob(restartPolicy string) job {
+	return trainingJob("PyTorchJob", "pytorchReplicaSpecs", "pytorch", restartPolicy, 1)
+}
+
+func jaxJob() job {
+	j := trainingJob("JAXJob", "jaxReplicaSpecs", "jax", "Never", 0)
+	j.operator = trainingOperator19
+	return j
 }
 
 var mpiJobV1 = job{

@@ -22,8 +22,11 @@ import (
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	clustertest.Main(m, cluster.Options{JobSet: true})
-	if c := mpiOperator.cluster; c != nil {
-		if err := c.Close(); err != nil {
+	for _, o := range []*operator{mpiOperator, trainingOperator19} {
+		if o.cluster == nil {
+			continue
+		}
+		if err := o.cluster.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
@@ -50,8 +53,9 @@ var (
 	lws              = &operator{start: (*cluster.Cluster).StartLWS}
 	kueue            = &operator{start: (*cluster.Cluster).StartKueue}
 	volcano          = &operator{start: (*cluster.Cluster).StartVolcano}
-	// Its CRD is of the same name as one of the training-operator's.
-	mpiOperator = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
+	// Their CRDs are of the same names as some of the training-operator's.
+	mpiOperator        = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
+	trainingOperator19 = &operator{start: (*cluster.Cluster).StartTrainingOperator19, alone: true}
 )
 
 // in returns a cluster with the operator in it, which is started by the first test that asks.
