@@ -42,9 +42,9 @@ spec:
 )
 
 func main() {
-	limit := flag.Duration("limit", 2*time.Minute, "how long to wait for a job")
+	limit := flag.Duration("limit", 3*time.Minute, "how long to wait for a job")
 	sizes := flag.String("ranks", "64,512", "how many ranks a job has")
-	rounds := flag.Int("rounds", 3, "how many faults of each kind")
+	rounds := flag.Int("rounds", 1, "how many faults of each kind")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, strings.Split(*sizes, ","), *rounds, *limit, os.Stdout, os.Stderr)
