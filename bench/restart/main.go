@@ -80,7 +80,7 @@ func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, o
 	defer cancel(nil)
 	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
-	if err := c.StartTrainingOperator(ctx); err != nil {
+	if err := c.StartTrainingOperator19(ctx); err != nil {
 		return err
 	}
 	// Every fault takes a node away for good.
