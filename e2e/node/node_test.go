@@ -282,12 +282,12 @@ func TestAStuckWorkerLeavesNoZombie(t *testing.T) {
 	}
 	orphan, all := 0, processes(t)
 	for pid, p := range all {
-		if p.name == "ecc" && all[p.parent].name == "pause" && p.stuck {
+		if p.name == "ecc" && p.stuck {
 			orphan = pid
 		}
 	}
 	if orphan == 0 {
-		t.Fatalf("no worker is stuck and orphaned: %v\n%v", err, all)
+		t.Fatalf("no worker is stuck: %v\n%v", err, all)
 	}
 	frozen.Thaw()
 	clustertest.Until(t, patience, "the end of the stuck worker", func() error {
