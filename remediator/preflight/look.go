@@ -46,8 +46,10 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName, list []
 			f, _ := readFiling(cm)
 			c.refuse(ctx, key.Namespace, f, fmt.Sprintf("the run has %d reports already", maxCandidates))
 		default:
-			if err = errTooMany; c.limitsOf(key.Namespace).looks.TryAccept() {
+			if c.limitsOf(key.Namespace).looks.TryAccept() {
 				l, err = c.first(ctx, cm)
+			} else {
+				err = errTooMany
 			}
 			if err != nil {
 				maps.Copy(seen, known) // the next look goes on from here
