@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -198,14 +199,14 @@ func writesItsOwnNodeOnly(t *testing.T, c *cluster.Cluster, own, other string) {
 	}
 	config := rest.AnonymousClientConfig(c.Admin)
 	config.BearerToken = request.Status.Token
-	npd, err := client.New(config, client.Options{})
+	npd, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write := func(node, message string) error {
 		text := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":"False","reason":"GPUKernelLogChecked","message":%q}]}}`, message)
-		return npd.Status().Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
-			client.RawPatch(types.StrategicMergePatchType, []byte(text)))
+		_, err := npd.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{}, "status")
+		return err
 	}
 	if err := write(own, "by itself"); err != nil {
 		t.Error(err)
