@@ -67,7 +67,8 @@ func (r *Restarter) force(ctx context.Context, v view, cur restart, left []metav
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !overdue(pod, l.ForceDeleteAfter, now) {
+		waitedFor := slices.ContainsFunc(left, func(p metav1.PartialObjectMetadata) bool { return p.UID == pod.UID })
+		if !waitedFor || !overdue(pod, l.ForceDeleteAfter, now) {
 			continue
 		}
 		var node *corev1.Node
