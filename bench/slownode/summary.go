@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -43,7 +42,6 @@ func summarize(w io.Writer, all []entry) {
 	methodsTable(w, all)
 	factorsTable(w, all)
 	falseTable(w, all)
-	fmt.Fprint(w, "Held against what was expected:\n\n")
 	worse(w, all)
 	falsely(w, all)
 }
@@ -131,61 +129,48 @@ func falseTable(w io.Writer, all []entry) {
 // margin is how much worse than the seed rule, or how often wrong, the estimate may be.
 const margin = 0.01
 
-// worse lists the cells with slow nodes and complete data in which the estimate is worse than the seed rule.
+// worse compares the estimate with the seed rule where there are slow nodes and complete data.
 func worse(w io.Writer, all []entry) {
-	var complete int
-	type kind struct {
-		model model
-		nodes int
-		slow  string
-	}
-	type loss struct {
-		cells int
-		most  float64
-	}
-	recall, precision := map[kind]loss{}, 0
-	for _, e := range all {
-		if e.Slow == 0 || e.Missing > 0 {
-			continue
+	fmt.Fprintf(w, "Cells with slow nodes and complete data in which the estimate is worse or better than the seed rule by more than %g:\n\n", margin)
+	fmt.Fprint(w, "| noise | nodes | cells | recall worse | by at most | recall better | precision worse | precision better |\n|---|---|---|---|---|---|---|---|\n")
+	for _, m := range models {
+		for _, n := range sizes {
+			var cells, lower, higher, lessSure, surer int
+			most := 0.0
+			for _, e := range all {
+				if e.model != m || e.Nodes != n || e.Slow == 0 || e.Missing > 0 {
+					continue
+				}
+				cells++
+				theirs, ours := e.scores[seedRule], e.scores[estimate]
+				if d := theirs.recall() - ours.recall(); d > margin {
+					lower++
+					most = max(most, d)
+				} else if d < -margin {
+					higher++
+				}
+				if d := theirs.precision() - ours.precision(); d > margin {
+					lessSure++
+				} else if d < -margin {
+					surer++
+				}
+			}
+			if cells > 0 {
+				fmt.Fprintf(w, "| %s | %d | %d | %d | %.2f | %d | %d | %d |\n", m, n, cells, lower, most, higher, lessSure, surer)
+			}
 		}
-		complete++
-		k := kind{e.model, e.Nodes, fmt.Sprint(e.Slow)}
-		if e.Rack {
-			k.slow += " in a rack"
-		}
-		if d := e.scores[seedRule].recall() - e.scores[estimate].recall(); d > margin {
-			l := recall[k]
-			recall[k] = loss{l.cells + 1, max(l.most, d)}
-		}
-		if e.scores[seedRule].precision()-e.scores[estimate].precision() > margin {
-			precision++
-		}
 	}
-	cells := 0
-	for _, l := range recall {
-		cells += l.cells
-	}
-	fmt.Fprintf(w, "- Never worse than the seed rule by more than %g where data are complete: its recall is in %d of %d cells, its precision in %d.\n", margin, cells, complete, precision)
-	keys := make([]kind, 0, len(recall))
-	for k := range recall {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b kind) int {
-		return cmp.Or(slices.Index(models, a.model)-slices.Index(models, b.model), a.nodes-b.nodes, cmp.Compare(a.slow, b.slow))
-	})
-	for _, k := range keys {
-		fmt.Fprintf(w, "  - %s, %d nodes, %s slow: %d cells, recall up to %.2f lower\n", k.model, k.nodes, k.slow, recall[k].cells, recall[k].most)
-	}
+	fmt.Fprintln(w)
 }
 
 // falsely says in how many cells without slow nodes the estimate accuses more often than it may.
 func falsely(w io.Writer, all []entry) {
+	fmt.Fprintf(w, "Cells without slow nodes in which the estimate wrongly names more than %g nodes per run:\n\n", margin)
 	for _, m := range models {
 		t := where(all, func(e entry) bool { return e.model == m && e.Slow == 0 })
 		over := where(all, func(e entry) bool {
 			return e.model == m && e.Slow == 0 && share(e.scores[estimate].wrong, e.runs) > margin
 		})
-		fmt.Fprintf(w, "- At most %g nodes wrongly named per run without slow nodes, %s: %.4f over all; more in %d of %d cells.\n",
-			margin, m, share(t.scores[estimate].wrong, t.runs), over.cells, t.cells)
+		fmt.Fprintf(w, "- %s: %d of %d cells, %.4f over all of its runs.\n", m, over.cells, t.cells, share(t.scores[estimate].wrong, t.runs))
 	}
 }
