@@ -41,7 +41,6 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		"Job that saves its state":   {create: job, writes: slices.Concat([][]string{{"announce"}}, common), grace: 2 * time.Second},
 		"JobSet":                     {create: set, writes: common},
 		"JobSet, before the next":    {create: set, writes: common, late: true},
-		"JAXJob":                     {create: team.playJAXJob, writes: common},
 		"MPIJob with a dead worker":  {create: team.playMPIJob, writes: [][]string{{"stop"}, {"hold"}, {"delete"}, {"start"}, {"close"}}, fault: gang.fail},
 		"a kind of the policy":       {create: team.playGang, writes: common},
 		"Volcano, before it says so": {create: team.playVolcano, writes: [][]string{{"stop"}, {"Command"}, {"hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},

@@ -183,17 +183,9 @@ func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string
 	return tm.gang(k, "train", ranks)
 }
 
-func workers(field string) map[string]any {
-	return map[string]any{"runPolicy": map[string]any{}, field: map[string]any{"Worker": map[string]any{"replicas": int64(4), "template": map[string]any{}}}}
-}
-
-func (tm team) playJAXJob() gang {
-	return tm.playSuspend(jaxJob, workers("jaxReplicaSpecs"),
-		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "jaxjob-controller"}, false)
-}
-
 func (tm team) playMPIJob() gang {
-	return tm.playSuspend(mpiJob, workers("mpiReplicaSpecs"),
+	worker := map[string]any{"replicas": int64(4), "template": map[string]any{}}
+	return tm.playSuspend(mpiJob, map[string]any{"runPolicy": map[string]any{}, "mpiReplicaSpecs": map[string]any{"Worker": worker}},
 		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "mpi-operator", kubeflowRoleLabel: "worker"}, true)
 }
 
