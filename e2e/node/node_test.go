@@ -164,10 +164,17 @@ func (m *machine) tainted(t *testing.T, want bool) {
 	})
 }
 
-// clear forgets all faults that the kernel log has reported.
+// clear has `kubectl pitcrew clear` forget all faults that the kernel log has reported.
 func (m *machine) clear(t *testing.T) {
 	t.Helper()
-	m.exec(t, "gpu", "/opt/pitcrew/bin/xid", "-clear")
+	if err := components.BuildOurs(t.Context(), m.Root, "./kubectl-pitcrew"); err != nil {
+		t.Fatal(err)
+	}
+	plugin := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "kubectl-pitcrew"), "--kubeconfig", m.Kubeconfig,
+		"clear", nodeName, conditions.GPUXidError, "-y")
+	if out, err := plugin.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl pitcrew clear: %v\n%s", err, out)
+	}
 	m.until(t, conditions.GPUXidError, corev1.ConditionFalse, "")
 }
 
