@@ -32,7 +32,8 @@ func maintained(n *corev1.Node) bool {
 	return true
 }
 
-// listen finds out whether anybody still confirms the node's conditions.
+// listen finds out whether anybody still confirms the node's conditions. A verdict of our own says nothing about whether
+// its detectors live.
 func (d *decider) listen() {
 	var silent []string
 	confirmed := false
@@ -41,10 +42,11 @@ func (d *decider) listen() {
 		if !named || limit == policy.Never {
 			continue
 		}
-		silent = append(silent, string(c.Type))
-		if until := c.LastHeartbeatTime.Add(limit); !d.now.After(until) {
-			confirmed = true
-			d.wake(until.Add(time.Second))
+		until := c.LastHeartbeatTime.Add(limit)
+		d.wake(until.Add(time.Second))
+		if !isVerdict(c) {
+			silent = append(silent, string(c.Type))
+			confirmed = confirmed || !d.now.After(until)
 		}
 	}
 	if !confirmed && !maintained(d.Node) {

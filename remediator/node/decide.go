@@ -227,7 +227,8 @@ func newID(n *corev1.Node, now time.Time) string {
 func (d *decider) suspect() {
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
 		p, stands := d.standing[c.Condition]
-		return stands && !actionable(p) || !c.HealthySince.IsZero() && d.dips(c) == 0
+		_, asked := d.ruleOf(&c)
+		return !asked || stands && !actionable(p) || !c.HealthySince.IsZero() && d.dips(c) == 0
 	})
 	if len(d.record.Causes) == 0 {
 		d.forget()
@@ -245,7 +246,11 @@ func (d *decider) suspect() {
 		return
 	}
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
-		return !enforced(d.standing[c.Condition]) || !c.HealthySince.IsZero()
+		p, stands := d.standing[c.Condition]
+		if !stands { // it says nothing just now
+			p.rule, _ = d.ruleOf(&c)
+		}
+		return !enforced(p) || !c.HealthySince.IsZero()
 	})
 	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
 	d.taint(worst)
@@ -286,7 +291,7 @@ func (d *decider) worstDue(wanted func(problem) bool) (problem, bool) {
 			continue
 		}
 		c.Due = true
-		stronger := cmp.Compare(strength(p.class, p.rule), strength(worst.class, worst.rule))
+		stronger := cmp.Compare(p.strength(), worst.strength())
 		if cmp.Or(stronger, cmp.Compare(p.rule.Priority, worst.rule.Priority)) > 0 || worst.rule.Name == "" {
 			worst = p
 		}
@@ -294,12 +299,16 @@ func (d *decider) worstDue(wanted func(problem) bool) (problem, bool) {
 	return worst, worst.rule.Name != ""
 }
 
-// strength orders decisions by what they do: the class, then whether jobs are restarted.
-func strength(class conditions.Repair, rule policy.Rule) int {
-	if rule.RestartJobs {
-		return 2*int(class) + 1
+func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
+
+// strength orders decisions by what they do: the class, then what the taint keeps away, then whether jobs are restarted.
+func strength(class conditions.Repair, effect corev1.TaintEffect, restarts bool) int {
+	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
+	order := 2 * (len(effects)*int(class) + slices.Index(effects, effect))
+	if restarts {
+		order++
 	}
-	return 2 * int(class)
+	return order
 }
 
 // quarantined releases the node when every cause has cleared, and else keeps the taint as it must be.
@@ -370,7 +379,7 @@ func (d *decider) upgrade() {
 	}
 	// A rule that the policy no longer has restarts nothing.
 	decided, _ := d.policy.Rule(d.record.Taint.Rule)
-	if strength(worst.class, worst.rule) <= strength(d.record.Taint.Repair, decided) {
+	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) {
 		return
 	}
 	if why := d.correlated(worst); why != "" {

@@ -52,10 +52,15 @@ spec:
     mute:
       match: {condition: NT_NPU_CARD_LOSE, repair: [Reboot]}
       unknownAfter: never
+    slow:
+      match: {condition: SlowNode, repair: [Inspect]}
+      taint: {effect: PreferNoSchedule}
     fan:
       match: {condition: FanFailing, repair: [Inspect]}
       clearAfter: 30m
       taint: {key: example.com/fan}
+    z:
+      match: {condition: ZFailing, repair: [Inspect]}
     accelerator:
       match: {condition: AcceleratorReady, status: "False", repair: [Inspect]}
       for: 1m
@@ -181,6 +186,7 @@ func mute(w *world) {
 var (
 	watched  = says("WatchedFailing", "True", "x")
 	flapping = says("PortFlapping", "True", "x")
+	slow     = says("SlowNode", "True", "Inspect node: slow in 1 run")
 )
 
 const flapTaint = "pitcrew.dev/unhealthy=PortFlapping:NoSchedule"
@@ -352,6 +358,9 @@ func TestDecide(t *testing.T) {
 			says("FanFailing", "False", ""), decide}, untouched},
 		"a condition of no rule speaks for nobody": {[]step{gpuFine, passes(11*time.Minute + time.Second), says("Ready", "True", ""), decide},
 			untouched.but(func(o *outcome) { o.Said = "blocked:stale" })},
+		"a verdict of ours does not, for it says nothing about the detector": {[]step{gpuFine, passes(11*time.Minute + time.Second), says("SlowNode", "False", ""), decide},
+			untouched.but(func(o *outcome) { o.Said = "blocked:stale" })},
+		"an old verdict is no silent detector": {[]step{says("SlowNode", "False", ""), passes(24 * time.Hour), decide}, untouched},
 		"in maintenance nobody needs to confirm anything": {[]step{gpuFine, taints(maintenance), passes(time.Hour), decide},
 			untouched.but(func(o *outcome) { o.Taints = "pitcrew.dev/maintenance=sweep:NoSchedule" })},
 		"in a driver upgrade nothing is believed":           {[]step{labels("nvidia.com/gpu-driver-upgrade-state", "pod-restart-required"), gpu(lost), decide}, untouched},
@@ -460,6 +469,13 @@ func TestDecide(t *testing.T) {
 		"the worst decides from the start": {[]step{says("AcceleratorReady", "False", "x"), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
 			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 
+		"the same class with a harder taint upgrades": {[]step{slow, decide, says("FanFailing", "True", "x"), decide},
+			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined QuarantineUpgraded"}},
+		"of one class the harder taint decides from the start": {[]step{slow, says("ZFailing", "True", "x"), decide},
+			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=ZFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+		"a softer one does not downgrade": {[]step{says("FanFailing", "True", "x"), decide, slow, decide},
+			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+
 		// A taint that goes, and a person's word.
 		"a lost taint is put back once": {[]step{gpu(lost), decide, untaints, decide},
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined TaintRestored" })},
@@ -540,6 +556,11 @@ func TestDecide(t *testing.T) {
 			})},
 		"observe: it upgrades nothing and keeps nothing": {[]step{gpu(drain), decide, watched, decide, lasts(2 * time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
 			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined NodeReleased"}},
+		"observe: it keeps nothing, even if it says nothing just then": {[]step{watched, decide, lasts(2 * time.Minute), says("WatchedFailing", "Unknown", ""), gpu(drain), decide,
+			gpuFine, decide, lasts(10 * time.Minute)},
+			released.but(func(o *outcome) { o.Said = "blocked:observe-only NodeQuarantined NodeReleased" })},
+		"observe: a suspicion that no rule asks about any more leaves no trace": {[]step{watched, decide, lasts(2 * time.Minute), func(w *world) { w.policy.Rules = nil }, decide},
+			untouched.but(func(o *outcome) { o.Said = "blocked:observe-only" })},
 		"observe: a rule that is switched off releases by itself": {[]step{gpu(ecc), decide, switchedOff, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
 
 		"observe: a rule that is switched off restarts no jobs": {[]step{gpu(ecc), decide, switchedOff, lasts(time.Minute), decide},
