@@ -88,7 +88,8 @@ func (d *decider) notify() {
 	r.Noticed = state
 	cause := r.decisive()
 	notice := Notice{
-		ID: r.ID + "-" + event + "-" + d.now.Format("150405.000"), Event: event, At: d.now,
+		// No full stop: it is what a signature parts the id from the time with.
+		ID: fmt.Sprintf("%s-%s-%d", r.ID, event, d.now.UnixMilli()), Event: event, At: d.now,
 		Case: Case{r.ID, cause.Condition, r.Taint.Rule, r.Taint.Repair, cause.Message, r.Taint.String()},
 	}
 	for _, hook := range d.policy.Webhooks {
@@ -124,7 +125,8 @@ func (r *Record) news() (event, state string) {
 	told := strings.HasPrefix(r.Noticed, during)
 	switch r.Phase {
 	case Quarantined:
-		state = during + r.Taint.Since.Format(time.RFC3339Nano)
+		tainted := during + r.Taint.Since.Format(time.RFC3339Nano)
+		state = tainted
 		if r.Taint.Restored {
 			state += " restored"
 		}
@@ -133,10 +135,10 @@ func (r *Record) news() (event, state string) {
 			return "", state
 		case !told:
 			return NodeQuarantined, state
-		case r.Taint.Restored && !strings.HasSuffix(r.Noticed, " restored"):
-			return TaintRestored, state
+		case !strings.HasPrefix(r.Noticed, tainted):
+			return QuarantineUpgraded, state
 		}
-		return QuarantineUpgraded, state
+		return TaintRestored, state
 	case Released:
 		if !told {
 			return "", r.Noticed

@@ -47,6 +47,7 @@ func TestNotices(t *testing.T) {
 		"an upgrade":                                 {[]step{hooks(), gpu(drain), decide, told("pager"), passes(time.Second), gpu(lost), decide}, "QuarantineUpgraded>pager"},
 		"a taint that is put back":                   {[]step{hooks(), gpu(ecc), decide, told("pager"), untaints, decide}, "TaintRestored>pager"},
 		"an upgrade after it is no restoration":      {[]step{hooks(), gpu(drain), decide, untaints, decide, told("pager"), passes(time.Second), gpu(lost), decide}, "QuarantineUpgraded>pager"},
+		"an upgrade together with one":               {[]step{hooks(), gpu(drain), decide, told("pager"), untaints, passes(time.Second), gpu(lost), decide}, "QuarantineUpgraded>pager"},
 		"a release":                                  {[]step{hooks(), gpu(ecc), decide, told("pager"), gpuFine, decide, lasts(10 * time.Minute)}, "NodeReleased>pager"},
 		"a person's removal of the taint":            {[]step{hooks(), gpu(ecc), decide, untaints, decide, told("pager"), untaints, decide}, "ReleaseByHand>pager"},
 		"a person's release, which nobody wrote":     {[]step{hooks(), gpu(ecc), decide, told("pager"), decide, pardoned, decide}, "ReleaseByHand>pager"},
@@ -99,6 +100,9 @@ func TestADeliverySaysWhatHappenedAndKeepsItsID(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	if strings.Contains(list[0].ID, ".") {
+		t.Errorf("the signature parts id %s from the time with a full stop", list[0].ID)
 	}
 	lasts(time.Hour)(w)
 	again, err := deliveries(w.node, w.record())
