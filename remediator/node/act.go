@@ -160,12 +160,7 @@ func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
 
 // quarantineOf is what the jobs half needs to know of a quarantine that stands.
 func quarantineOf(n *corev1.Node, r *Record) jobs.Quarantine {
-	cause := r.Causes[0]
-	for _, c := range r.Causes {
-		if c.Rule == r.Taint.Rule {
-			cause = c
-		}
-	}
+	cause := r.decisive()
 	return jobs.Quarantine{
 		ID:      r.ID,
 		Node:    n.Name,
