@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,7 +20,7 @@ import (
 
 // kind is a kind of job.
 type kind struct {
-	name string
+	apiVersion, name string
 	// podLabel has the job's name on its pods.
 	podLabel string
 	manifest string
@@ -40,7 +40,7 @@ const byLabel = "pods deleted by label"
 
 var kinds = []kind{
 	// What kcover restarts: the operator makes new pods at once.
-	{"PyTorchJob", "training.kubeflow.org/job-name", `
+	{"kubeflow.org/v1", "PyTorchJob", "training.kubeflow.org/job-name", `
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
 metadata: {name: train, namespace: $NAME, labels: {$OPTIN: "$IN"}}
@@ -49,8 +49,8 @@ spec:
   pytorchReplicaSpecs: {Worker: {replicas: $RANKS, restartPolicy: OnFailure, template: {
     metadata: {annotations: {e2e.pitcrew.dev/term-delay: $DEATH}}, spec: {nodeSelector: {$LABEL: $POOL},
     containers: [{name: pytorch, image: none, resources: {limits: {nvidia.com/gpu: 8}}}]}}}}
-`, []method{{"remediator", true, 0}, {byLabel, false, 0}}},
-	{"JobSet", "jobset.sigs.k8s.io/jobset-name", `
+`, []method{{"remediator", true, 0}, {byLabel, false, 1 << 20}}},
+	{"jobset.x-k8s.io/v1alpha2", "JobSet", "jobset.sigs.k8s.io/jobset-name", `
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata: {name: train, namespace: $NAME, labels: {$OPTIN: "$IN"}}
@@ -121,7 +121,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace string, r row, l
 		if pods.count() == (counts{old: 0, running: r.ranks}) {
 			return true, nil
 		}
-		failed, _, err := status(ctx, c, namespace)
+		failed, _, err := r.status(ctx, c, namespace)
 		if failed {
 			o.end = fmt.Sprintf("the job failed for good after %s", seconds(o.took))
 		}
@@ -133,7 +133,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace string, r row, l
 	if n := pods.onNode(bad); o.end == "" && n > 0 {
 		return outcome{}, fmt.Errorf("%d ranks run on the faulty node %s", n, bad)
 	}
-	if _, o.failures, err = status(ctx, c, namespace); err != nil {
+	if _, o.failures, err = r.status(ctx, c, namespace); err != nil {
 		return outcome{}, err
 	}
 	// The next job needs the nodes.
@@ -167,17 +167,28 @@ func deleteByLabel(ctx context.Context, c *cluster.Cluster, node, namespace, lab
 	return nil
 }
 
-// status tells whether a Job has failed for good and how many failures are counted.
-func status(ctx context.Context, c *cluster.Cluster, namespace string) (failed bool, failures int, err error) {
+// status tells whether the job has failed for good and how many failures Jobs have counted.
+func (r row) status(ctx context.Context, c *cluster.Cluster, namespace string) (failed bool, failures int, err error) {
+	var job unstructured.Unstructured
+	job.SetAPIVersion(r.kind.apiVersion)
+	job.SetKind(r.kind.name)
+	if err := c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "train"}, &job); err != nil {
+		return false, 0, fmt.Errorf("get the job: %w", err)
+	}
+	all, _, err := unstructured.NestedSlice(job.Object, "status", "conditions")
+	if err != nil {
+		return false, 0, fmt.Errorf("read the job: %w", err)
+	}
+	for _, one := range all {
+		condition, _ := one.(map[string]any)
+		failed = failed || condition["type"] == "Failed" && condition["status"] == "True"
+	}
 	var jobs batchv1.JobList
 	if err := c.Client.List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
 		return false, 0, fmt.Errorf("list the Jobs: %w", err)
 	}
 	for _, job := range jobs.Items {
 		failures += int(job.Status.Failed)
-		failed = failed || slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
-			return c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue
-		})
 	}
 	return failed, failures, nil
 }
