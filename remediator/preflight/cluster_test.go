@@ -363,6 +363,15 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 		another.RunID = fmt.Sprint("another-", i)
 		cm, err := carrier.ConfigMap(&s.pods[0], another)
 		s.must(err)
+		if i == maxPerPod-1 { // times of creation have seconds, and all the others must be older
+			next := time.Now().Truncate(time.Second).Add(time.Second)
+			s.until("the next second", func() error {
+				if time.Now().Before(next) {
+					return errors.New("it has not begun")
+				}
+				return nil
+			})
+		}
 		s.must(reporter.Create(t.Context(), cm))
 	}
 	s.hears(Refused, fmt.Sprintf("refused: pod %s has filed %d reports already", s.pods[0].Name, maxPerPod))
