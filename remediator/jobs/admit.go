@@ -78,11 +78,12 @@ func (v view) bounds(l policy.Restart) policy.Restart {
 	return l
 }
 
-// claimed is how many ranks of restarts under way have to move, and need room that nobody has taken yet.
+// claimed is how many ranks of restarts under way have to move, and need room that nobody has taken yet. Whoever may write
+// a job can write any number into its record.
 func claimed(all []restart) int {
 	n := 0
 	for _, r := range all {
-		n += r.Moving
+		n += min(max(r.Moving, 0), maxPods)
 	}
 	return n
 }

@@ -47,15 +47,16 @@ func (r *Restarter) roomFor(ctx context.Context, q Quarantine, ranks []corev1.Po
 	if moving == 0 {
 		return 0, delay{}, nil
 	}
-	wanted := slices.Concat(homeless, slices.Repeat(homeless[:1], claimed))
+	// What the ranks of other jobs need is not known; they count like the first of this one.
+	wanted, others := homeless, claimed
 	looked := 0
 	first := int(now.Unix()/int64(retryCapacity/time.Second)) * maxLooked
 	for i := range nodes {
 		node := &nodes[(first+i)%len(nodes)]
-		if !slices.ContainsFunc(wanted, func(p corev1.Pod) bool { return suits(node, &p) }) {
+		if !slices.ContainsFunc(wanted, func(p corev1.Pod) bool { return suits(node, &p) }) && (others == 0 || !suits(node, &homeless[0])) {
 			continue
 		}
-		if looked == maxLooked+len(wanted) {
+		if looked == maxLooked+moving {
 			break
 		}
 		looked++
@@ -63,13 +64,13 @@ func (r *Restarter) roomFor(ctx context.Context, q Quarantine, ranks []corev1.Po
 		if err := r.reader.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
 			return 0, delay{}, fmt.Errorf("list the pods on node %s: %w", node.Name, err)
 		}
-		if wanted = place(wanted, node, there.Items); len(wanted) == 0 {
+		if wanted, others = place(wanted, &homeless[0], others, node, there.Items); len(wanted) == 0 && others == 0 {
 			return moving, delay{}, nil
 		}
 	}
-	text := fmt.Sprintf("%d of its ranks have to move, and room for %d was found on the %d nodes that suit them", moving, moving+claimed-len(wanted), looked)
+	text := fmt.Sprintf("%d of its ranks have to move, and room for %d was found on the %d nodes that suit them", moving, moving-len(wanted), looked)
 	if claimed > 0 {
-		text += fmt.Sprintf(", where the restarts of other jobs need room for %d", claimed)
+		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", claimed, claimed-others)
 	}
 	return moving, delay{blocked{"Capacity", text}, retryCapacity}, nil
 }
@@ -106,22 +107,28 @@ func ready(node *corev1.Node) bool {
 	})
 }
 
-// place takes those of the wanted pods away for which a node, with the pods that are there, has room.
-func place(wanted []corev1.Pod, node *corev1.Node, there []corev1.Pod) []corev1.Pod {
+// place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many
+// more pods like one of them.
+func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod) (left []corev1.Pod, moreLeft int) {
 	free := node.Status.Allocatable.DeepCopy()
 	for i := range there {
-		if p := &there[i]; !ended(p) && !preempts(&wanted[0], p) {
+		if p := &there[i]; !ended(p) && !preempts(like, p) {
 			take(free, needs(p))
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(wanted), func(p corev1.Pod) bool {
+	placed := func(p corev1.Pod) bool {
 		need := needs(&p)
 		if !suits(node, &p) || !fits(need, free) {
 			return false
 		}
 		take(free, need)
 		return true
-	})
+	}
+	left = slices.DeleteFunc(slices.Clone(wanted), placed)
+	for more > 0 && placed(*like) {
+		more--
+	}
+	return left, more
 }
 
 func ended(p *corev1.Pod) bool {

@@ -83,13 +83,19 @@ func TestPlace(t *testing.T) {
 	two := []corev1.Pod{holder("w1", "", "4"), holder("w2", "", "4")}
 	tests := map[string]struct {
 		wanted []corev1.Pod
+		others int
 		there  []corev1.Pod
 		change func(*corev1.Node)
 		left   []string
+		still  int // of the others
 	}{
-		"an empty node has room for both": {wanted: two},
-		"half a node has room for one":    {wanted: two, there: []corev1.Pod{holder("x", "n", "4")}, left: []string{"w2"}},
-		"a full node has none":            {wanted: two, there: []corev1.Pod{holder("x", "n", "8")}, left: []string{"w1", "w2"}},
+		"an empty node has room for both":       {wanted: two},
+		"half a node has room for one":          {wanted: two, there: []corev1.Pod{holder("x", "n", "4")}, left: []string{"w2"}},
+		"room for one, and one of another job":  {wanted: two[:1], others: 1},
+		"first one's own, then that of others":  {wanted: two, others: 1, left: nil, still: 1},
+		"others only":                           {others: 3, still: 1},
+		"as many others as somebody may invent": {others: 1 << 60, still: 1<<60 - 2},
+		"a full node has none":                  {wanted: two, there: []corev1.Pod{holder("x", "n", "8")}, left: []string{"w1", "w2"}},
 		"what has ended takes no room": {wanted: two, there: []corev1.Pod{
 			holder("x", "n", "8", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), holder("y", "n", "8", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}},
 		"a large rank does not keep a small one out": {wanted: []corev1.Pod{holder("w1", "", "6"), holder("w2", "", "2")}, there: []corev1.Pod{holder("x", "n", "4")}, left: []string{"w1"}},
@@ -109,12 +115,24 @@ func TestPlace(t *testing.T) {
 				test.change(&node)
 			}
 			before := node.DeepCopy()
-			if diff := cmp.Diff(test.left, podNames(place(test.wanted, &node, test.there))); diff != "" {
-				t.Error(diff)
+			like := &two[0]
+			if len(test.wanted) > 0 {
+				like = &test.wanted[0]
+			}
+			left, still := place(test.wanted, like, test.others, &node, test.there)
+			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || still != test.still {
+				t.Errorf("of others %d, want %d; %s", still, test.still, diff)
 			}
 			if diff := cmp.Diff(before, &node); diff != "" {
 				t.Errorf("the cached node was changed: %s", diff)
 			}
 		})
+	}
+}
+
+// A record is written by whoever may write the job.
+func TestClaimsAreBounded(t *testing.T) {
+	if got := claimed([]restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
+		t.Errorf("got %d", got)
 	}
 }
