@@ -55,10 +55,27 @@ func newCommand() *cobra.Command {
 	clientcmd.BindOverrideFlags(&c.overrides, flags, kubectls)
 	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
-		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c),
+		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c), abortCommand(c),
 		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
 	)
+	for _, cmd := range root.Commands() {
+		nameUse(cmd)
+	}
 	return root
+}
+
+// nameUse has an error about the number of arguments say which are wanted.
+func nameUse(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 func (c *target) config() (*rest.Config, error) {
