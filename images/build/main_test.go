@@ -46,34 +46,62 @@ func makeImages(t *testing.T, root string) (out, digests string) {
 	return out, said.String()
 }
 
+// once holds the images that all tests look at, and the sources that they are made from.
 var once = struct {
 	sync.Once
-	out, digests string
+	dir, digests string
 }{}
 
 // made returns the images of this repository; they are built by the first test that asks.
 func made(t *testing.T) (out, digests string) {
 	t.Helper()
 	once.Do(func() {
-		built, digests := makeImages(t, "../..")
-		out, err := os.MkdirTemp("", "pitcrew-images-test-")
-		if err == nil {
-			err = os.CopyFS(out, os.DirFS(built))
-		}
+		dir, err := os.MkdirTemp("", "pitcrew-images-test-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		once.out, once.digests = out, digests
+		once.dir = dir
+		copySources(t, dir+"/sources")
+		built, digests := makeImages(t, dir+"/sources")
+		if err := os.CopyFS(dir+"/out", os.DirFS(built)); err != nil {
+			t.Fatal(err)
+		}
+		once.digests = digests
 	})
-	if once.out == "" {
+	if once.digests == "" {
 		t.Fatal("the images could not be built")
 	}
-	return once.out, once.digests
+	return once.dir + "/out", once.digests
 }
 
 func TestMain(m *testing.M) {
 	m.Run()
-	os.RemoveAll(once.out)
+	os.RemoveAll(once.dir)
+}
+
+// copySources copies what git has of this repository, or would have.
+func copySources(t *testing.T, to string) {
+	t.Helper()
+	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "-z").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted, not yet committed
+		}
+		path := filepath.Join(to, name)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(path), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(path, text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // content is an image as a container runtime sees it.
@@ -264,29 +292,15 @@ func TestProgramsStart(t *testing.T) {
 }
 
 func TestTheSameSourcesElsewhereGiveTheSameBits(t *testing.T) {
-	elsewhere := t.TempDir()
-	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "-z").Output()
-	if err != nil {
+	_, want := made(t)
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.CopyFS(elsewhere, os.DirFS(once.dir+"/sources")); err != nil {
 		t.Fatal(err)
 	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
-		text, err := os.ReadFile(filepath.Join("../..", name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted, not yet committed
-		}
-		to := filepath.Join(elsewhere, name)
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(to), 0o755)
-		}
-		if err == nil {
-			err = os.WriteFile(to, text, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := os.RemoveAll(elsewhere + "/bin"); err != nil {
+		t.Fatal(err)
 	}
-	_, digests := makeImages(t, elsewhere)
-	if _, want := made(t); digests != want {
+	if _, digests := makeImages(t, elsewhere); digests != want {
 		t.Error(cmp.Diff(want, digests))
 	}
 }
