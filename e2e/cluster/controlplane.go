@@ -78,8 +78,8 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 			"--bind-address=" + loopback, "--secure-port=" + strconv.Itoa(port), "--advertise-address=" + loopback,
 			"--endpoint-reconciler-type=none", // nobody uses the API server's own Service
 			"--service-cluster-ip-range=10.0.0.0/24",
-			// For e2e/node, which has a real kubelet.
-			"--allow-privileged", "--kubelet-preferred-address-types=InternalIP",
+			// e2e/node has a real kubelet, whose name no DNS knows.
+			"--kubelet-preferred-address-types=InternalIP",
 			"--authorization-mode=Node,RBAC",
 			"--allow-privileged=true", // as kubeadm has it; our Node Problem Detector reads /dev/kmsg
 			"--client-ca-file=ca.crt", "--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--cert-dir=certs",
