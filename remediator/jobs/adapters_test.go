@@ -21,6 +21,7 @@ import (
 // facts is what an adapter reads of a job, comparable.
 type facts struct {
 	Suspended, StopSeen, Busy bool
+	LateStart                 bool
 	Ended, ManagedBy, Shut    string
 	Toggle, Pods              string
 	Ranks                     int
@@ -30,7 +31,7 @@ type facts struct {
 
 func factsOf(v view) facts {
 	f := facts{
-		Suspended: v.suspended, StopSeen: v.stopSeen, Busy: v.busy, Ended: v.ended, ManagedBy: v.managedBy, Shut: v.shut.reason,
+		Suspended: v.suspended, StopSeen: v.stopSeen, Busy: v.busy, LateStart: v.lateStart, Ended: v.ended, ManagedBy: v.managedBy, Shut: v.shut.reason,
 		Toggle: v.toggle.path, Pods: v.pods.String(), Ranks: v.ranks, Retries: v.retries,
 	}
 	for _, t := range v.templates {
@@ -63,7 +64,7 @@ func TestRead(t *testing.T) {
 		change(&f)
 		return f
 	}
-	torch := facts{Toggle: "spec.runPolicy.suspend", Pods: named + "pytorchjob-controller", Ranks: 4, Templates: []string{"Master", "Worker"}}
+	torch := facts{LateStart: true, Toggle: "spec.runPolicy.suspend", Pods: named + "pytorchjob-controller", Ranks: 4, Templates: []string{"Master", "Worker"}}
 	volcano := facts{Pods: "volcano.sh/job-name=train", Ranks: 3, Templates: []string{"task master", "task worker"}}
 	sets := facts{Pods: "leaderworkerset.sigs.k8s.io/name=train", Ranks: 8, Templates: []string{"the leader", "the workers"}}
 	tests := map[string]struct {
@@ -90,7 +91,7 @@ func TestRead(t *testing.T) {
 		"a JAXJob": {jaxJob, strings.NewReplacer("PyTorchJob", "JAXJob", "pytorchReplicaSpecs", "jaxReplicaSpecs").Replace(pytorch),
 			with(torch, func(f *facts) { f.Pods = named + "jaxjob-controller" })},
 		"an MPIJob of the training-operator": {mpiJobV1, strings.Replace(mpi, "v2beta1", "v1", 1),
-			facts{Toggle: "spec.runPolicy.suspend", Pods: named + "mpijob-controller", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
+			facts{LateStart: true, Toggle: "spec.runPolicy.suspend", Pods: named + "mpijob-controller", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
 		"an MPIJob of the mpi-operator": {mpiJob, mpi + "  runPolicy: {managedBy: kubeflow.org/mpi-operator}",
 			facts{Toggle: "spec.runPolicy.suspend", Pods: named + "mpi-operator", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
 		"a TrainJob whose JobSet has not said that it stopped": {trainJob, trainjob + itsJobSet,
@@ -124,10 +125,10 @@ func TestRead(t *testing.T) {
 		"a LeaderWorkerSet":                {leaderWorkerSet, groups, sets},
 		"a LeaderWorkerSet of lone ranks":  {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Shut = "RestartPolicy" })},
 		"a StatefulSet":                    {statefulSet, app, facts{Pods: "app=serve", Ranks: 3, Templates: []string{"StatefulSet serve"}}},
-		"a configured kind that is active": {configured(playedKind), gang + "spec: {run: {active: true}}", facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind by default":     {configured(playedKind), gang, facts{StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that is not":    {configured(playedKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, StopSeen: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that completed": {configured(playedKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{StopSeen: true, Ended: "Complete", Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is active": {configured(playedKind), gang + "spec: {run: {active: true}}", facts{StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind by default":     {configured(playedKind), gang, facts{StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is not":    {configured(playedKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that completed": {configured(playedKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{StopSeen: true, LateStart: true, Ended: "Complete", Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -24,10 +24,11 @@ func configured(j policy.JobKind) kind {
 			return view{}, err
 		}
 		v := view{
-			object:   object,
-			toggle:   toggle{path: j.Toggle, stops: !j.Active},
-			stopSeen: true,
-			pods:     labels.SelectorFromSet(labels.Set{j.PodLabel: key.Name}),
+			object:    object,
+			toggle:    toggle{path: j.Toggle, stops: !j.Active},
+			stopSeen:  true,
+			lateStart: true,
+			pods:      labels.SelectorFromSet(labels.Set{j.PodLabel: key.Name}),
 		}
 		v.suspended = v.toggle.stopped(object)
 		for _, ended := range []string{failedCondition, "Succeeded", "Complete", "Completed"} {

@@ -61,7 +61,9 @@ type replicaSpec struct {
 func kubeflow(name, replicaSpecs, operator string) kind {
 	gvk := schema.GroupVersionKind{Group: "kubeflow.org", Version: "v1", Kind: name}
 	return kind{gvk: gvk, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
-		return readKubeflow(ctx, reader, gvk, key, replicaSpecs, operator, "kubeflow.org/training-operator")
+		v, err := readKubeflow(ctx, reader, gvk, key, replicaSpecs, operator, "kubeflow.org/training-operator")
+		v.lateStart = true
+		return v, err
 	}}
 }
 

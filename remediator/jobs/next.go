@@ -52,9 +52,9 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 	case v.overridden(cur):
 		return step{do: end, phase: failed, result: "Abandoned", outcome: fmt.Sprintf(
 			"somebody %s while the job was %s; it is left as it is", v.toggle.moved(v.suspended), doing(cur.Phase))}
-	case aborts(v) && cur.Phase == stopping:
+	case aborts(v) && cur.Phase == stopping && !v.lateStart:
 		return step{do: resume}
-	case aborts(v) && !v.due(cur):
+	case aborts(v) && cur.Phase == starting && !v.due(cur):
 		return step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
 			"; the job was started again and is left alone"}
 	case cur.Phase == stopping && (v.stopSeen || !v.toggle.exists()) && pods.left == 0:

@@ -50,6 +50,15 @@ func TestNext(t *testing.T) {
 		"stopping, somebody aborts it": {
 			stopping, view{suspended: true, object: aborting}, podCount{left: 4}, time.Second, step{do: resume},
 		},
+		"stopping, somebody aborts it, whom an old pod would fail": {
+			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{left: 1}, 10 * time.Second, step{do: await, after: time.Second},
+		},
+		"stopping, the same at the limit": {
+			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{left: 1}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+		},
+		"stopping, the same once every old pod is gone": {
+			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{}, time.Second, step{do: resume},
+		},
 		"starting, somebody aborts it": {
 			starting, view{ranks: 4, object: aborting}, podCount{running: 4}, time.Second,
 			step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation pitcrew.dev/abort-restart; the job was started again and is left alone"},
