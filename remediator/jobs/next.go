@@ -73,9 +73,16 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 // whole is how many pods run once the job is whole again.
 func (v view) whole(cur restart) int { return cmp.Or(v.ranks, cur.Ranks) }
 
-// due tells whether the toggle of another object is still to be moved for the restart's phase.
+// due tells whether the toggle of another object is still to be moved for the restart's phase. What we did not stop we do
+// not start.
 func (v view) due(cur restart) bool {
-	return v.toggle.on != nil && !v.marked(cur) && v.suspended != (cur.Phase == stopping)
+	switch {
+	case v.toggle.on == nil:
+		return false
+	case cur.Phase == stopping:
+		return !v.suspended && !v.marked(cur, stopping)
+	}
+	return v.suspended && v.marked(cur, stopping)
 }
 
 // overridden tells whether somebody else has moved the toggle, or stopped a job that has none.
@@ -83,13 +90,17 @@ func (v view) overridden(cur restart) bool {
 	switch {
 	case !v.toggle.exists():
 		return v.suspended
-	case v.toggle.on != nil && !v.marked(cur):
-		return v.suspended && cur.Phase == stopping // somebody was faster than we
+	case v.due(cur):
+		return false
+	case v.toggle.on != nil && cur.Phase == stopping && !v.marked(cur, stopping):
+		return v.suspended // somebody was faster than we
 	}
 	return v.suspended != (cur.Phase == stopping)
 }
 
-func (v view) marked(cur restart) bool {
+// marked tells whether the toggle of another object was last moved for a phase of the restart.
+func (v view) marked(cur restart, p phase) bool {
+	cur.Phase = p
 	return v.toggle.on.GetAnnotations()[conditions.AnnotationRestartStep] == cur.step()
 }
 

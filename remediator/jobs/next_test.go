@@ -131,6 +131,8 @@ func TestTheToggleOfAnotherObject(t *testing.T) {
 		"started by us":                       {starting, "r1 Starting", false, false, false},
 		"started by a person before us":       {starting, "r1 Stopping", false, false, false},
 		"stopped by a person since":           {starting, "r1 Starting", true, false, true},
+		"stopped by somebody else":            {starting, "", true, false, true},
+		"stopped by another restart":          {starting, "r0 Stopping", true, false, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
