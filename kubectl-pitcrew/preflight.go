@@ -20,6 +20,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/view"
 )
 
+var errNoReport = errors.New("there is no report")
+
 // namedReport is the text of a report and where it comes from.
 type namedReport struct {
 	name string
@@ -93,7 +95,11 @@ func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
 		}
 		files = append(files, namedReport{path, data})
 	}
-	return judgeRun(warn, files, "", leaf)
+	run, err := judgeRun(warn, files, "", leaf)
+	if err != nil {
+		return view.Run{}, fmt.Errorf("%w in the %d *.json files of %s", err, len(files), folder)
+	}
+	return run, nil
 }
 
 // clusterRun judges a run's ConfigMaps.
@@ -126,7 +132,11 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 		}
 		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[carrier.Key])})
 	}
-	return judgeRun(warn, files, run, leaf)
+	judged, err := judgeRun(warn, files, run, leaf)
+	if err != nil {
+		return view.Run{}, fmt.Errorf("%w of run %s in %d ConfigMaps with label %s=%s", err, run, len(list.Items), conditions.LabelPreflightRun, run)
+	}
+	return judged, nil
 }
 
 // judgeRun reads reports, warns of those that are none and of ranks that report twice, and judges the rest.
@@ -152,7 +162,7 @@ func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]s
 		reports = append(reports, r)
 	}
 	if len(reports) == 0 {
-		return view.Run{}, errors.New("there is no report")
+		return view.Run{}, errNoReport
 	}
 	return view.Run{Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports, verdict.Options{Leaf: leaf}), Leaf: leaf}, nil
 }

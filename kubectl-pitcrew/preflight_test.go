@@ -51,7 +51,7 @@ func TestPreflightOffline(t *testing.T) {
 	for args, want := range map[string]string{
 		"preflight":                      "name a run",
 		"preflight r -f " + samples:      "name a run",
-		"preflight -f " + t.TempDir():    "there is no report",
+		"preflight -f " + t.TempDir():    "there is no report in the 0 *.json files of ",
 		"preflight -o pdf -f " + samples: "not text, html or json",
 	} {
 		cmd := newCommand()
