@@ -70,6 +70,9 @@ func clearable() []string {
 
 // clears is the change that clears a condition of a node.
 func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
+	if isVerdict(corev1.NodeConditionType(conditionType)) {
+		return change{}, fmt.Errorf("%s is the remediator's verdict and no plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
+	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
 		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
@@ -91,8 +94,25 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionTy
 }
 
 // detector finds the node-problem-detector that checks a condition of a node, and how it runs the plugin. A node can have several.
-// Who may not list the pods of all namespaces sees ours.
 func (c *target) detector(ctx context.Context, api client.Client, name, conditionType string) (*corev1.Pod, []string, error) {
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {
+		return nil, nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	pods, err := c.detectors(ctx, api, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range pods {
+		command, err := runs(ctx, api, &pods[i], conditionType)
+		if command != nil || err != nil {
+			return &pods[i], command, err
+		}
+	}
+	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s", name, containerNPD, conditionType)
+}
+
+// detectors are the node-problem-detectors that run on a node. Who may not list the pods of all namespaces sees ours.
+func (c *target) detectors(ctx context.Context, api client.Client, name string) ([]corev1.Pod, error) {
 	onNode := client.MatchingFields{"spec.nodeName": name}
 	var pods corev1.PodList
 	err := api.List(ctx, &pods, onNode)
@@ -100,19 +120,11 @@ func (c *target) detector(ctx context.Context, api client.Client, name, conditio
 		err = api.List(ctx, &pods, onNode, client.InNamespace(c.namespace))
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods on node %s: %w", name, err)
+		return nil, fmt.Errorf("list the pods on node %s: %w", name, err)
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if !isNPD(pod) || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
-			continue
-		}
-		command, err := runs(ctx, api, pod, conditionType)
-		if command != nil || err != nil {
-			return pod, command, err
-		}
-	}
-	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s", name, containerNPD, conditionType)
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		return !isNPD(&pod) || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
+	}), nil
 }
 
 func isNPD(pod *corev1.Pod) bool {

@@ -72,18 +72,30 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	case err != nil:
 		fmt.Fprintf(out, "Record:   %v\n", err)
 	case record == nil:
-		fmt.Fprintln(out, "Record:   none: nothing is wrong, or the node is nobody's business")
+		fmt.Fprintln(out, "Record:   none: nothing has been done about the node")
 	default:
 		describeRecord(out, n, record, ago)
 	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
 		return err
 	}
+	detectors, err := c.detectors(ctx, api, name)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return err
+	}
+	for _, pod := range detectors {
+		fmt.Fprintf(out, "Detector: pod %s/%s\n", pod.Namespace, pod.Name)
+	}
 	return describeConditions(out, n, now)
 }
 
 func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func(time.Time) string) {
-	if t := record.Taint; t != nil {
+	past := record.Last
+	if record.Phase == node.Released && !record.Holds { // it is over; the next one moves it to the others
+		past = append([]node.Quarantine{record.Quarantine}, past...)
+		record.Causes = nil
+	}
+	if t := record.Taint; t != nil && record.Phase == node.Quarantined {
 		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 	}
 	for _, cause := range record.Causes {
@@ -93,7 +105,7 @@ func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func
 	for _, r := range record.Repairs {
 		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
 	}
-	for _, q := range record.Last {
+	for _, q := range past {
 		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, ago(q.ReleasedAt))
 	}
 }
@@ -102,6 +114,8 @@ func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func
 func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) string) string {
 	byPerson := "only `kubectl pitcrew release` ends it"
 	switch {
+	case r.Phase == node.Released:
+		return "a person released the node " + ago(r.ReleasedAt)
 	case r.Phase != node.Quarantined:
 		return "no quarantine stands"
 	case r.Sticky:
@@ -210,6 +224,9 @@ func says(o node.Outcome, p *policy.Policy) string {
 			}
 		}
 	}
+	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == node.Quarantined {
+		words = append(words, "the quarantine stands")
+	}
 	if o.RestartJobs {
 		words = append(words, "jobs with pods on it are restarted elsewhere")
 	}
@@ -219,12 +236,10 @@ func says(o node.Outcome, p *policy.Policy) string {
 	switch {
 	case o.State == nil:
 		return "nothing: the node is a control plane's, has label " + conditions.LabelSkip + "=true, or is being deleted"
-	case o.State.Record != nil && o.State.Record.Phase == node.Quarantined:
-		return "nothing: the quarantine stands until its causes have cleared"
 	case o.State.Record != nil && o.State.Record.Phase == node.Released && o.State.Record.Holds:
 		return "nothing: a person released the node, which holds until its causes have cleared"
 	}
-	return "nothing: no rule asks for more than an alert"
+	return "nothing: no rule acts on what its conditions say"
 }
 
 // policyInForce reads the policy from the file or, without one, from the ConfigMap that the remediator's pods mount. It is nil,

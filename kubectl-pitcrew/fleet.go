@@ -26,9 +26,10 @@ const (
 	isAlert       = "alert"
 	isUnknown     = "unknown"
 	isHealthy     = "healthy"
+	isUnchecked   = "unchecked"
 )
 
-var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy}
+var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
 
 // fleet is what status shows.
 type fleet struct {
@@ -67,7 +68,7 @@ func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []stri
 		return f, err
 	}
 	if pause != nil {
-		f.Paused = cmp.Or(pause.Data["reason"], "no reason given")
+		f.Paused = cmp.Or(pause.Data["reason"], noReason)
 	}
 	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
 	if err != nil {
@@ -182,7 +183,7 @@ func rowOf(n *corev1.Node, now time.Time) row {
 	default:
 		r.Status = isSuspect
 	}
-	if t := record.Taint; t != nil {
+	if t := record.Taint; t != nil && record.Phase == node.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
@@ -195,8 +196,9 @@ func rowOf(n *corev1.Node, now time.Time) row {
 	return r
 }
 
-// judge goes by the conditions alone: of what a rule only alerts about there is no record.
+// judge goes by the conditions alone: of what a rule only alerts about there is no record. Without a condition nobody has looked.
 func (r *row) judge(n *corev1.Node, now time.Time) {
+	r.Status = isUnchecked
 	for _, c := range n.Status.Conditions {
 		if !conditions.Ours(string(c.Type)) {
 			continue
@@ -216,7 +218,10 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 			}
 		}
 		found := row{Node: r.Node, BootID: r.BootID, Status: is, Repair: repair, Since: since, Cause: cause}
-		if is != isHealthy && worse(found, *r) < 0 {
+		switch {
+		case is == isHealthy && r.Status == isUnchecked:
+			r.Status = isHealthy
+		case is != isHealthy && worse(found, *r) < 0:
 			*r = found
 		}
 	}

@@ -52,9 +52,9 @@ func newPerson(t *testing.T) person {
 func newFleet(t *testing.T) person {
 	t.Helper()
 	p := newPerson(t)
-	names, err := p.AddNodes(t.Context(), "fleet", 5, func(n *corev1.Node) {
+	names, err := p.AddNodes(t.Context(), "fleet", 6, func(n *corev1.Node) {
 		n.Labels[labelPool] = "h100"
-		if n.Name == "fleet-3" || n.Name == "fleet-4" {
+		if n.Name > "fleet-2" {
 			n.Labels[labelPool] = "h200"
 		}
 		if n.Name == "fleet-4" {
@@ -87,14 +87,15 @@ h200  fleet-3  unknown      -        AGE     GPUXidError: cannot open /dev/kmsg
 h100  fleet-1  quarantined  Inspect  AGE     ByHand: smells of smoke
 h100  fleet-0  alert        Inspect  AGE     GPUXidError: Inspect gpu 0000:1b:00: Xid 999 unknown
 
-POOL  NODES  QUARANTINED  SUSPECT  ALERT  UNKNOWN  HEALTHY
-h200  2      0            0        0      2        0
-h100  3      1            0        1      0        1
+POOL  NODES  QUARANTINED  SUSPECT  ALERT  UNKNOWN  HEALTHY  UNCHECKED
+h200  3      0            0        0      2        0        1
+h100  3      1            0        1      0        1        0
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	p.says("status --all "+byPool, "h100  fleet-2  healthy")
+	p.says("status --all "+byPool, "h200  fleet-5  unchecked")
 	p.says("status -o wide "+byPool, "pitcrew.dev/unhealthy=ByHand:NoSchedule")
 	p.fails("status -o table", "is not wide, json or yaml")
 
@@ -199,12 +200,19 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 		"pitcrew.dev/unhealthy=GPUXidError:NoSchedule (by ConfigMap the-policy)")
 	p.says("describe fleet-0", "GPUXidError  True    Inspect  ")
 	p.says("describe fleet-1", "only `kubectl pitcrew release` ends it")
-	p.says("describe fleet-2", "Next:     nothing: no rule asks for more than an alert")
+	p.says("describe fleet-2", "Next:     nothing: no rule acts on what its conditions say")
 	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine is left alone")
 	p.fails("describe nowhere", "there is no node nowhere")
+	p.fails("describe", "accepts 1 arg(s), received 0: kubectl pitcrew describe NODE")
 	p.does("pause", "--reason", "network work")
+	p.fails("pause -y", "paused already (network work)")
 	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "held back, paused: paused (network work), else NodeQuarantined")
 	p.does("resume")
+	p.does("release", "fleet-1")
+	p.says("describe fleet-1", "Before:   smells of smoke, released by ")
+	if out := p.run("describe", "fleet-1"); strings.Contains(out, "Taint:") || strings.Contains(out, "Cause:") {
+		t.Errorf("of a node that was released:\n%s", out)
+	}
 }
 
 func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
@@ -212,11 +220,11 @@ func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
 	enforcing, observing := p.policyFile("mode: enforce"), p.policyFile("mode: observe")
 	p.says("policy test -f "+enforcing, "What the present policy does is not known")
 	p.installPolicy("mode: observe")
-	p.says("policy test -f "+observing, "nothing new for 5")
+	p.says("policy test -f "+observing, "nothing new for 6")
 	for _, args := range []string{"policy test -f " + enforcing, "policy test --enforce -f " + observing} {
 		p.says(args, "fleet-0  -   quarantined  NodeQuarantined: GPUXidError needs Inspect by rule gpu")
 		p.says(args, "[now: held back, observe-only: ")
-		p.says(args, "nothing new for 4")
+		p.says(args, "nothing new for 5")
 	}
 	if n := p.get("fleet-0"); len(n.Spec.Taints) > 0 || n.Annotations[conditions.AnnotationQuarantine] != "" {
 		t.Errorf("the node was changed: %v %v", n.Spec.Taints, n.Annotations)
@@ -227,11 +235,14 @@ func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
 func TestClearFindsTheDetectorOfTheNode(t *testing.T) {
 	p := newFleet(t)
 	p.fails("clear fleet-0 Nonsense -y", "no plugin answers for Nonsense")
+	p.fails("clear fleet-0 SlowNode -y", "SlowNode is the remediator's verdict")
+	p.fails("clear nowhere GPUXidError -y", `"nowhere" not found`)
 	p.fails("clear fleet-0 GPUXidError -y", "no pod that runs on node fleet-0 has a container node-problem-detector")
 	p.detector("npd-plain", "fleet-0", conditions.ClockSkewed)
 	p.fails("clear fleet-0 GPUXidError -y", "mounts a ConfigMap with a monitor of GPUXidError")
 	p.detector("npd-gpu", "fleet-0", conditions.GPUXidError, conditions.KernelHardwareError)
 	p.detector("npd-elsewhere", "fleet-2", conditions.GPUXidError)
+	p.says("describe fleet-2", "Detector: pod pitcrew/npd-elsewhere\n")
 	p.refused("clear fleet-0 gpuxiderror")
 	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -hold 20s -clear in pod pitcrew/npd-gpu")
 	p.says("clear --dry-run fleet-0 KernelHardwareError", "run /opt/pitcrew/bin/xid -hardware ")

@@ -35,7 +35,7 @@ func quarantineCommand(c *target) *cobra.Command {
 			return agreed.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "no reason given", "`why`, for those who find the node tainted")
+	cmd.Flags().StringVar(&reason, "reason", noReason, "`why`, for those who find the node tainted")
 	agreed.flags(cmd)
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -11,6 +12,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
+
+// noReason stands where a person gave none.
+const noReason = "no reason given"
 
 func pauseCommand(c *target) *cobra.Command {
 	var agreed consent
@@ -24,6 +28,13 @@ func pauseCommand(c *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			present, err := c.read(cmd.Context(), api, conditions.PauseConfigMap)
+			if err != nil {
+				return err
+			}
+			if present != nil {
+				return fmt.Errorf("paused already (%s); `kubectl pitcrew resume` ends it", cmp.Or(present.Data["reason"], noReason))
+			}
 			return agreed.apply(cmd, []change{{
 				says: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
 				do: func(ctx context.Context) error {
@@ -34,7 +45,7 @@ func pauseCommand(c *target) *cobra.Command {
 			}})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "no reason given", "`why`, for those who wonder")
+	cmd.Flags().StringVar(&reason, "reason", noReason, "`why`, for those who wonder")
 	agreed.flags(cmd)
 	return cmd
 }

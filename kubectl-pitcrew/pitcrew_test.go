@@ -74,6 +74,7 @@ spec:
 	p.does("release", faulty)
 	p.taints(faulty, "example.com/theirs:NoSchedule")
 	p.says("status", "released by a person")
+	p.says("describe "+faulty, "a person released the node ")
 
 	p.does("quarantine", other, "--reason", "smells of smoke")
 	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")

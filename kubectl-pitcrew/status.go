@@ -56,7 +56,9 @@ func statusCommand(c *target) *cobra.Command {
   released by a person  faults stand, and a person wants the node in service
   alert                 a condition is a problem that the policy only alerts about
   unknown               a check cannot tell, or nobody confirms its condition any more
-  unreadable            the record on the node does not parse: nothing is done about the node`,
+  unreadable            the record on the node does not parse: nothing is done about the node
+
+Only counted, but with --all: healthy nodes, and those that are unchecked because no condition of ours is on them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml"}, f.output) {
@@ -79,7 +81,7 @@ func statusCommand(c *target) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
 	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
-	cmd.Flags().BoolVar(&f.all, "all", false, "list healthy nodes, too")
+	cmd.Flags().BoolVar(&f.all, "all", false, "list healthy and unchecked nodes, too")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show it again whenever it changes")
 	return cmd
 }
@@ -90,7 +92,7 @@ func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFl
 		return nil, err
 	}
 	if !f.all {
-		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(r row) bool { return r.Status == isHealthy })
+		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(r row) bool { return r.Status == isHealthy || r.Status == isUnchecked })
 	}
 	var out bytes.Buffer
 	switch f.output {
@@ -128,10 +130,10 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 		}
 		fmt.Fprintln(out)
 	}
-	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY"}}
+	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY\tUNCHECKED"}}
 	for _, p := range f.Pools {
-		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
-			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy])})
+		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
+			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy], p.Count[isUnchecked])})
 	}
 	return table(out, pools, colour)
 }
