@@ -23,6 +23,8 @@ type waits struct {
 	released bool
 	// paused: nothing new is begun.
 	paused bool
+	// shut is why stopping would harm the job by now, see [gate].
+	shut blocked
 }
 
 // nextSaving decides the next step of a restart that gives the job time to save its state. It is pure, as [next] is.
@@ -39,10 +41,14 @@ func nextSaving(cur restart, v view, w waits, now time.Time) step {
 		return step{do: end, phase: done, result: "Withdrawn", outcome: "no rank is on a quarantined node any more; the job was not stopped"}
 	case w.paused:
 		return step{do: await, after: 2 * time.Second}
-	case left <= 0, v.object.GetAnnotations()[conditions.AnnotationCheckpointed] == checkpointBy(cur):
-		return step{do: halt}
+	case left > 0 && v.object.GetAnnotations()[conditions.AnnotationCheckpointed] != checkpointBy(cur):
+		return step{do: await, after: min(left, 2*time.Second)}
+	case v.busy:
+		return step{do: await, after: 2 * time.Second}
+	case w.shut.reason != "":
+		return step{do: end, phase: failed, result: w.shut.reason, outcome: "not stopped after all: " + w.shut.text}
 	}
-	return step{do: await, after: min(left, 2*time.Second)}
+	return step{do: halt}
 }
 
 // checkpointBy is the value of the annotation; a job that has saved its state repeats it.
@@ -77,7 +83,7 @@ func (r *Restarter) reconcileSaving(ctx context.Context, v view, rec record) (ct
 	}
 	now := r.now()
 	cur := *rec.Current
-	s := nextSaving(cur, v, waits{released: len(onNode) == 0, paused: paused}, now)
+	s := nextSaving(cur, v, waits{released: len(onNode) == 0, paused: paused, shut: shut(cur, v, onNode)}, now)
 	switch s.do {
 	case halt:
 		if err := r.stop(ctx, v, rec, onNode, cur.Quarantines); err != nil {
@@ -91,6 +97,16 @@ func (r *Restarter) reconcileSaving(ctx context.Context, v view, rec record) (ct
 		r.ended(v, cur, s, now)
 	}
 	return ctrl.Result{RequeueAfter: s.after}, nil
+}
+
+// shut asks the gates for all causes of a restart.
+func shut(cur restart, v view, onNode []corev1.Pod) blocked {
+	for _, c := range cur.Quarantines {
+		if b := gate(Quarantine{ID: c.ID, Node: c.Node, Taint: c.Taint}, v, onNode); b.reason != "" {
+			return b
+		}
+	}
+	return blocked{}
 }
 
 // onQuarantined lists the job's active pods on those of the nodes whose quarantine stands.

@@ -26,16 +26,21 @@ func TestNextSaving(t *testing.T) {
 	tests := map[string]struct {
 		change func(*batchv1.Job)
 		waits  waits
+		busy   bool
 		passed time.Duration
 		want   step
 	}{
-		"it has time":            {want: step{do: await, after: 2 * time.Second}},
-		"it has a second":        {passed: 119 * time.Second, want: step{do: await, after: time.Second}},
-		"its time is over":       {passed: 2 * time.Minute, want: step{do: halt}},
-		"it has saved":           {change: annotated(conditions.AnnotationCheckpointed, by), want: step{do: halt}},
-		"it saved last time":     {change: annotated(conditions.AnnotationCheckpointed, "2026-11-19T12:02:00Z"), want: step{do: await, after: 2 * time.Second}},
-		"the node is well again": {waits: waits{released: true}, passed: time.Hour, want: step{do: end, phase: done, result: "Withdrawn", outcome: "no rank is on a quarantined node any more; the job was not stopped"}},
-		"everything is paused":   {waits: waits{paused: true}, passed: time.Hour, want: step{do: await, after: 2 * time.Second}},
+		"its own controller is restarting it": {busy: true, passed: time.Hour, want: step{do: await, after: 2 * time.Second}},
+		"its last retry is all that is left": {waits: waits{shut: blocked{"MaxRetry", "its retryCount is 2"}}, passed: time.Hour,
+			want: step{do: end, phase: failed, result: "MaxRetry", outcome: "not stopped after all: its retryCount is 2"}},
+		"the same, and it has time": {waits: waits{shut: blocked{"MaxRetry", "its retryCount is 2"}}, want: step{do: await, after: 2 * time.Second}},
+		"it has time":               {want: step{do: await, after: 2 * time.Second}},
+		"it has a second":           {passed: 119 * time.Second, want: step{do: await, after: time.Second}},
+		"its time is over":          {passed: 2 * time.Minute, want: step{do: halt}},
+		"it has saved":              {change: annotated(conditions.AnnotationCheckpointed, by), want: step{do: halt}},
+		"it saved last time":        {change: annotated(conditions.AnnotationCheckpointed, "2026-11-19T12:02:00Z"), want: step{do: await, after: 2 * time.Second}},
+		"the node is well again":    {waits: waits{released: true}, passed: time.Hour, want: step{do: end, phase: done, result: "Withdrawn", outcome: "no rank is on a quarantined node any more; the job was not stopped"}},
+		"everything is paused":      {waits: waits{paused: true}, passed: time.Hour, want: step{do: await, after: 2 * time.Second}},
 		"somebody aborts it": {change: annotated(conditions.AnnotationAbortRestart, ""), passed: time.Hour,
 			want: step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation pitcrew.dev/abort-restart before the job was stopped"}},
 		"somebody suspended it": {change: func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }, passed: time.Hour,
@@ -51,11 +56,26 @@ func TestNextSaving(t *testing.T) {
 				test.change(job)
 			}
 			cur := restart{Phase: saving, CheckpointBy: noon.Add(2 * time.Minute)}
-			got := nextSaving(cur, viewOf(job), test.waits, noon.Add(test.passed))
+			v := viewOf(job)
+			v.busy = test.busy
+			got := nextSaving(cur, v, test.waits, noon.Add(test.passed))
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(step{})); diff != "" {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestGatesThatShutMeanwhile(t *testing.T) {
+	other := corev1.Taint{Key: "example.com/other", Effect: corev1.TaintEffectNoSchedule}
+	cur := restart{Quarantines: []cause{{Node: "bad", Taint: quarantine.Taint}, {Node: "worse", Taint: other}}}
+	job := trainer()
+	if b := shut(cur, viewOf(job), nil); b.reason != "" {
+		t.Errorf("blocked: %v", b)
+	}
+	job.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: other.Key, Operator: corev1.TolerationOpExists}}
+	if b := shut(cur, viewOf(job), nil); b.reason != "ComesBack" {
+		t.Errorf("blocked: %v", b)
 	}
 }
 
