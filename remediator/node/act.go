@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -121,22 +122,25 @@ func (c *Controller) tell(ctx context.Context, n *corev1.Node, d Decision, start
 }
 
 func (c *Controller) event(ctx context.Context, n *corev1.Node, e Event) {
+	c.publish(ctx, n, "Quarantine", e)
+}
+
+// announce writes an Event that is about no node in particular: on our namespace.
+func (c *Controller) announce(ctx context.Context, e Event) {
+	about := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
+	c.publish(ctx, about, "Policy", e)
+}
+
+// maxNote is the longest note of an Event that the API server takes (kubernetes pkg/apis/core/validation/events.go).
+const maxNote = 1024
+
+func (c *Controller) publish(ctx context.Context, about runtime.Object, action string, e Event) {
 	message := e.Message
 	if c.dryRun {
 		message = "dry run: " + message
 	}
 	ctrl.LoggerFrom(ctx).Info(message, "reason", e.Reason)
-	c.events.Eventf(n, nil, e.Type, e.Reason, "Quarantine", "%s", message)
-}
-
-// announce writes an Event that is about no node in particular: on our namespace.
-func (c *Controller) announce(ctx context.Context, e Event) {
-	if c.dryRun {
-		e.Message = "dry run: " + e.Message
-	}
-	ctrl.LoggerFrom(ctx).Info(e.Message, "reason", e.Reason)
-	about := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
-	c.events.Eventf(about, nil, e.Type, e.Reason, "Policy", "%s", e.Message)
+	c.events.Eventf(about, nil, e.Type, e.Reason, action, "%s", clipTo(message, maxNote))
 }
 
 // frozen is where the memory keeps what was said of a rule; no node is called so.

@@ -108,11 +108,11 @@ func (c *Cause) see(p problem, bootID string) {
 }
 
 // clip bounds what a foreign message adds to the annotation.
-func clip(message string) string {
-	if len(message) > conditions.MaxMessage {
-		message = message[:conditions.MaxMessage]
-	}
-	return strings.ToValidUTF8(message, "?")
+func clip(message string) string { return clipTo(message, conditions.MaxMessage) }
+
+// clipTo cuts a message, and leaves no half a character.
+func clipTo(message string, most int) string {
+	return strings.ToValidUTF8(message[:min(len(message), most)], "?")
 }
 
 // healthy tells whether the cause's condition says, believably, that the problem is gone.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -134,7 +135,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		For(&corev1.Node{}, builder.WithPredicates(changed)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.everyNode)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.everyNode))).
-		WatchesRawSource(source.Channel(told, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(told, whenIdle)).
 		WithOptions(controller.Options{
 			// Only the writes and the looks at jobs are concurrent, see Controller.decide.
 			MaxConcurrentReconciles: writers,
@@ -152,6 +153,16 @@ func decideAnew(told chan<- event.GenericEvent) func(context.Context, string) {
 		}
 	}
 }
+
+// whenIdle has a node decided once no change of another one waits: what webhooks were told must not delay a taint.
+var whenIdle = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
+	if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(byClock)}, request)
+		return
+	}
+	queue.Add(request)
+}}
 
 // everyNode has each node decided anew when the pause begins, changes or ends, and when the policy changes.
 func (c *Controller) everyNode(ctx context.Context, _ client.Object) []reconcile.Request {
@@ -201,6 +212,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) && (again == 0 || again > recheck) {
 		again = recheck
+	}
+	if err != nil {
+		again = 0 // the queue knows when to try again
 	}
 	// What the clock asks for waits behind what has just happened to other nodes: in a burst, looking at jobs again must not
 	// delay a taint.

@@ -7,16 +7,21 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -195,8 +200,33 @@ func TestJobsAreLookedAtOnEveryReconcileWhileTheQuarantineStands(t *testing.T) {
 
 	broken := errors.New("no pods today")
 	r.swept.err = broken
-	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}}); !errors.Is(err, broken) {
-		t.Errorf("a failed look is not tried again: %v", err)
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}})
+	if !errors.Is(err, broken) || result.RequeueAfter != 0 {
+		t.Errorf("a failed look is not tried again when the queue says: after %s, %v", result.RequeueAfter, err)
+	}
+}
+
+func TestWhatAWebhookWasToldWaitsBehindChanges(t *testing.T) {
+	queue := priorityqueue.New[reconcile.Request](t.Name())
+	defer queue.ShutDown()
+	told := reconcile.Request{NamespacedName: types.NamespacedName{Name: "told"}}
+	changed := reconcile.Request{NamespacedName: types.NamespacedName{Name: "changed"}}
+	whenIdle.Generic(t.Context(), event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "told"}}}, queue)
+	queue.Add(changed)
+	for _, want := range []reconcile.Request{changed, told} {
+		if got, _ := queue.Get(); got != want {
+			t.Errorf("%s comes before %s", got, want)
+		}
+	}
+}
+
+func TestALongEventIsCut(t *testing.T) {
+	const limit = 1024 // of the API server
+	r := newRig(t)
+	r.announce(t.Context(), Event{corev1.EventTypeWarning, PolicyInvalid, strings.Repeat("é", limit)})
+	said := strings.TrimPrefix(<-r.said.Events, corev1.EventTypeWarning+" "+PolicyInvalid+" ")
+	if len(said) > limit || len(said) < limit-1 || !utf8.ValidString(said) {
+		t.Errorf("%d bytes: %q", len(said), said)
 	}
 }
 

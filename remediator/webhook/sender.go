@@ -70,7 +70,7 @@ type Sender struct {
 	results  *prometheus.CounterVec
 
 	mu     sync.Mutex
-	states map[key]*state
+	states map[string]map[Receipt]*state // by node, since every look at a node asks for its own
 	queues map[string]workqueue.TypedDelayingInterface[key]
 	run    func(workqueue.TypedDelayingInterface[key]) // nil until Start
 }
@@ -78,7 +78,7 @@ type Sender struct {
 // New makes a sender that says when a delivery of a node is over.
 func New(p *policy.File, now func() time.Time, finished func(ctx context.Context, node string), registry prometheus.Registerer) (*Sender, error) {
 	s := &Sender{
-		policy: p, now: now, finished: finished, states: map[key]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
+		policy: p, now: now, finished: finished, states: map[string]map[Receipt]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_webhook_deliveries_total",
 			Help: "Attempts to tell a webhook: sent, failed (and tried again) or dropped (after 24 h).",
@@ -114,19 +114,19 @@ func (s *Sender) Start(ctx context.Context) error {
 func (s *Sender) Deliver(node string, wanted []Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keep := map[key]bool{}
+	known := s.states[node]
+	delete(s.states, node)
 	for _, d := range wanted {
-		k := key{node, Receipt{d.Webhook, d.ID}}
-		keep[k] = true
-		if s.states[k] == nil {
-			s.states[k] = &state{Delivery: d}
-			s.queue(d.Webhook).Add(k)
+		r := Receipt{d.Webhook, d.ID}
+		it := known[r]
+		if it == nil {
+			it = &state{Delivery: d}
+			s.queue(d.Webhook).Add(key{node, r})
 		}
-	}
-	for k := range s.states {
-		if k.node == node && !keep[k] {
-			delete(s.states, k)
+		if s.states[node] == nil {
+			s.states[node] = map[Receipt]*state{}
 		}
+		s.states[node][r] = it
 	}
 }
 
@@ -135,9 +135,9 @@ func (s *Sender) Over(node string) map[Receipt]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	over := map[Receipt]bool{}
-	for k, known := range s.states {
-		if k.node == node && known.over {
-			over[k.Receipt] = true
+	for r, known := range s.states[node] {
+		if known.over {
+			over[r] = true
 		}
 	}
 	return over
@@ -169,7 +169,7 @@ func (s *Sender) work(ctx context.Context, queue workqueue.TypedDelayingInterfac
 
 func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInterface[key], k key) {
 	s.mu.Lock()
-	known := s.states[k]
+	known := s.states[k.node][k.Receipt]
 	if known == nil || known.over {
 		s.mu.Unlock()
 		return
@@ -204,7 +204,7 @@ func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInter
 
 func (s *Sender) finish(ctx context.Context, k key) {
 	s.mu.Lock()
-	if known := s.states[k]; known != nil {
+	if known := s.states[k.node][k.Receipt]; known != nil {
 		known.over = true
 	}
 	s.mu.Unlock()
