@@ -212,6 +212,9 @@ func (d *decider) begin() {
 		r.Notices, r.Noticed = d.record.Notices, d.record.Noticed
 		r.Last = append([]Quarantine{d.record.Quarantine}, d.record.Last...)
 		r.Last = r.Last[:min(len(r.Last), lastKept)]
+		for len(r.Last) > 1 && len(r.String()) > maxHistory {
+			r.Last = r.Last[:len(r.Last)-1]
+		}
 	}
 	r.ID, r.Phase = newID(d.Node, d.now), Suspect
 	d.record = r

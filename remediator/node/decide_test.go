@@ -696,6 +696,33 @@ func TestRecordKeepsTheLastFive(t *testing.T) {
 	}
 }
 
+func TestARecordFitsTheNodeWhateverFails(t *testing.T) {
+	const limit = 256 << 10 // of all annotations of an object
+	w := newWorld(t)
+	rule := w.policy.Rules[slices.IndexFunc(w.policy.Rules, func(r policy.Rule) bool { return r.Name == "fan" })]
+	w.policy.Rules = nil
+	for i := range 40 {
+		rule.Name, rule.Condition = fmt.Sprintf("rule-%d", i), corev1.NodeConditionType(fmt.Sprintf("Failing%d", i))
+		w.policy.Rules = append(w.policy.Rules, rule)
+	}
+	all := func(status string) {
+		for _, r := range w.policy.Rules {
+			says(string(r.Condition), status, strings.Repeat(`"`, 4000))(w)
+		}
+		w.decide()
+	}
+	for range 7 {
+		all("True")
+		all("False")
+		lasts(time.Hour)(w)
+	}
+	all("True")
+	r := w.record()
+	if size := len(r.String()); size > limit*4/5 || r.Phase != Quarantined || len(r.Causes) != 40 {
+		t.Errorf("a record with %d causes, %s, has %d bytes", len(r.Causes), r.Phase, size)
+	}
+}
+
 func TestQuarantineIDsDifferFromNodeToNode(t *testing.T) {
 	ids := map[string]bool{}
 	for _, uid := range []string{"a", "b", "c"} {

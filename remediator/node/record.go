@@ -35,6 +35,9 @@ const (
 	recordVersion = 1
 	// lastKept is how many closed quarantines a record remembers besides the current one.
 	lastKept = 5
+	// maxHistory is the size in bytes beyond which it remembers fewer: all annotations of a node share 256 KiB, and a record
+	// that does not fit could not be written, nor the taint with it.
+	maxHistory = 64 << 10
 )
 
 // Record is the annotation [conditions.AnnotationQuarantine]: all that the remediator remembers about a node. Every
