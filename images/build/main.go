@@ -107,7 +107,7 @@ func run(ctx context.Context, o options, said io.Writer) (err error) {
 	}
 	var platforms []platform
 	for _, architecture := range o.architectures {
-		p := platform{architecture: architecture, root: o.root, debs: o.debs, packages: packages, unpinned: o.unpinned}
+		p := platform{architecture: architecture, root: o.root, version: o.version, debs: o.debs, packages: packages, unpinned: o.unpinned}
 		if err := p.compile(ctx); err != nil {
 			return err
 		}

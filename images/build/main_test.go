@@ -287,6 +287,9 @@ func TestProgramsStart(t *testing.T) {
 			if help := command[len(command)-1] == "-h" && errors.As(err, &exit) && exit.ExitCode() <= 2; err != nil && !help {
 				t.Errorf("%s: %q: %v\n%s", image, command, err, out)
 			}
+			if asked := strings.HasPrefix(command[0], "/opt/pitcrew/bin/") && command[1] == "-version"; asked && !strings.HasSuffix(string(out), " v1.2.3\n") {
+				t.Errorf("%s: %q says %s", image, command, out)
+			}
 		}
 	}
 }

@@ -85,7 +85,13 @@ func printText(stdout io.Writer, text func([]string) (string, error), args []str
 	return OK
 }
 
+// release is the version of the image that the program is built for; the linker sets it.
+var release string
+
 func version() string {
+	if release != "" {
+		return release
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
