@@ -117,8 +117,8 @@ type row struct {
 }
 
 func write(out io.Writer, rows []row) error {
-	var text strings.Builder
-	text.WriteString("| job | ranks | how | fault to all ranks running elsewhere, median (range) | new ranks beside old ones, at most | failures counted |\n|---|--:|---|--:|--:|--:|\n")
+	var table strings.Builder
+	table.WriteString("| job | ranks | how | fault to all ranks running elsewhere, median (range) | new ranks beside old ones, at most | failures counted |\n|---|--:|---|--:|--:|--:|\n")
 	for _, r := range rows {
 		var took []time.Duration
 		var ends []string
@@ -133,11 +133,15 @@ func write(out io.Writer, rows []row) error {
 		}
 		slices.Sort(took)
 		if len(took) > 0 {
-			ends = append([]string{fmt.Sprintf("%s (%s to %s)", seconds(took[len(took)/2]), seconds(took[0]), seconds(took[len(took)-1]))}, ends...)
+			text := seconds(took[len(took)/2])
+			if len(took) > 1 {
+				text += fmt.Sprintf(" (%s to %s)", seconds(took[0]), seconds(took[len(took)-1]))
+			}
+			ends = append([]string{text}, ends...)
 		}
-		fmt.Fprintf(&text, "| %s | %d | %s | %s | %d | %d |\n", r.kind.name, r.ranks, r.method.name, strings.Join(ends, "; "), beside, failures)
+		fmt.Fprintf(&table, "| %s | %d | %s | %s | %d | %d |\n", r.kind.name, r.ranks, r.method.name, strings.Join(ends, "; "), beside, failures)
 	}
-	_, err := io.WriteString(out, text.String())
+	_, err := io.WriteString(out, table.String())
 	return err
 }
 
