@@ -137,7 +137,7 @@ func TestEveryFlagExists(t *testing.T) {
 			}
 			for _, flag := range flagInUse.FindAllStringSubmatch(args, -1) {
 				checked++
-				if flag[1] != "h" && !regexp.MustCompile(`(?m)^\s+--?` + flag[1] + `\b`).MatchString(known) {
+				if flag[1] != "h" && !regexp.MustCompile(`(?m)^\s+--?`+flag[1]+`\b`).MatchString(known) {
 					t.Errorf("%s: `%s`: %s has no flag -%s", file, m[1], program, flag[1])
 				}
 			}

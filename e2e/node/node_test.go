@@ -106,17 +106,6 @@ func (m *machine) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
 	return found
 }
 
-// exec runs a command in a pod of a pool.
-func (m *machine) exec(t *testing.T, pool string, command ...string) string {
-	t.Helper()
-	pod := m.pod(t, pool, nil)
-	out, err := m.Kubectl(t.Context(), append([]string{"--namespace", namespace, "exec", pod.Name, "--"}, command...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // fault is a kernel record of a GPU that no other test has.
 type fault struct{ gpu string }
 
