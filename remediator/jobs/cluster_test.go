@@ -310,6 +310,7 @@ func (tm team) quarantineOf(node string) Quarantine {
 	before := n.DeepCopy()
 	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
 	n.Spec.Taints = append(n.Spec.Taints, taint)
+	n.Labels[conditions.LabelStatus] = "quarantined"
 	if err := tm.c.Client.Patch(tm.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		tm.Fatal(err)
 	}

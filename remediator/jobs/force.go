@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -26,7 +27,9 @@ func mayForce(l policy.Restart, pod *corev1.Pod, node *corev1.Node, cur restart,
 	case policy.ForceUnreachable:
 		return unreachable(node, now.Add(-l.ForceDeleteAfter))
 	case policy.ForceQuarantined:
-		if slices.ContainsFunc(cur.Quarantines, func(c cause) bool { return c.Taint.Key != "" && c.Node == pod.Spec.NodeName }) {
+		// The record alone proves nothing: whoever may write the job may write it, and the node may have been released.
+		if node != nil && node.Labels[conditions.LabelStatus] == "quarantined" &&
+			slices.ContainsFunc(cur.Quarantines, func(c cause) bool { return c.Taint.Key != "" && c.Node == node.Name }) {
 			return "its node is quarantined"
 		}
 		return unreachable(node, now.Add(-l.ForceDeleteAfter))
@@ -68,8 +71,8 @@ func (r *Restarter) force(ctx context.Context, v view, cur restart, left []metav
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		waitedFor := slices.ContainsFunc(left, func(p metav1.PartialObjectMetadata) bool { return p.UID == pod.UID })
-		if !waitedFor || !overdue(pod, l.ForceDeleteAfter, now) {
-			continue
+		if !waitedFor || pod.Spec.NodeName == "" || !overdue(pod, l.ForceDeleteAfter, now) {
+			continue // what was never bound to a node has no process
 		}
 		var node *corev1.Node
 		var found corev1.Node

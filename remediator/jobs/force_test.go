@@ -14,16 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 func TestMayForce(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, ago time.Duration) *corev1.Node {
 		node := host("bad")
+		node.Labels[conditions.LabelStatus] = "quarantined"
 		node.Status.Conditions[0].Status, node.Status.Conditions[0].LastTransitionTime = status, metav1.NewTime(noon.Add(-ago))
 		return &node
 	}
 	const gone, lost, bad = "its node was deleted", "its node has been unreachable since 2026-11-20T11:00:00Z", "its node is quarantined"
+	released := ready(corev1.ConditionTrue, time.Hour)
+	released.Labels[conditions.LabelStatus] = "healthy"
 	well, unknown, younger := ready(corev1.ConditionTrue, time.Hour), ready(corev1.ConditionUnknown, time.Hour), ready(corev1.ConditionUnknown, time.Minute)
 	tests := map[string]struct {
 		force   policy.ForceDelete
@@ -44,6 +48,7 @@ func TestMayForce(t *testing.T) {
 		"quarantined, the node is Ready":            {policy.ForceQuarantined, well, time.Hour, false, false, bad},
 		"quarantined, a Ready node elsewhere":       {policy.ForceQuarantined, well, time.Hour, false, true, ""},
 		"quarantined, an unreachable one elsewhere": {policy.ForceQuarantined, unknown, time.Hour, false, true, lost},
+		"quarantined, says only the record":         {policy.ForceQuarantined, released, time.Hour, false, false, ""},
 		"the pod still has time":                    {policy.ForceQuarantined, unknown, 4 * time.Minute, false, false, ""},
 		"the pod's time has just ended":             {policy.ForceQuarantined, unknown, 5*time.Minute + 30*time.Second, false, false, bad},
 		"in its grace period and a bit":             {policy.ForceQuarantined, unknown, 5*time.Minute + 29*time.Second, false, false, ""},
