@@ -32,6 +32,10 @@ type owner struct {
 	uid                    types.UID
 }
 
+// oldFailure is the age from which on a failure is no reason to restart a job. A process that begins to watch sees all failed pods
+// that are still listed; a gang that waited for such a rank would have failed for good by now, or else goes on without it.
+const oldFailure = time.Hour
+
 // retryFailure is how often an incident is looked at again while the job is paused or under restart.
 const retryFailure = 2 * time.Second
 
@@ -53,17 +57,23 @@ func (r *Restarter) followPods(mgr ctrl.Manager, pods labels.Selector) error {
 	if err != nil {
 		return fmt.Errorf("make the pod failure controller: %w", err)
 	}
-	if err := c.Watch(source.TypedKind(selected, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(incidents))); err != nil {
+	if err := c.Watch(source.TypedKind(selected, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(r.incidents))); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	return nil
 }
 
-// incidents is the incident of a pod, if it is one.
-func incidents(_ context.Context, p *corev1.Pod) []incident {
+// incidents is the incident of a pod, if it is one and young.
+func (r *Restarter) incidents(_ context.Context, p *corev1.Pod) []incident {
 	ref := metav1.GetControllerOf(p)
 	why, at := failure(p)
 	if ref == nil || why == "" {
+		return nil
+	}
+	if at.IsZero() && p.Status.Phase == corev1.PodFailed {
+		at = p.CreationTimestamp // it never ran
+	}
+	if !at.IsZero() && r.now().Sub(at.Time) > oldFailure {
 		return nil
 	}
 	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}}}
@@ -179,6 +189,11 @@ func failure(p *corev1.Pod) (why string, at metav1.Time) {
 	case p.Status.Reason == nodeLost || p.Status.Phase == corev1.PodUnknown:
 		return "its node does not answer", at
 	case p.Status.Phase == corev1.PodFailed && p.Status.Reason != "":
+		for _, c := range p.Status.ContainerStatuses {
+			if t := c.State.Terminated; t != nil && t.FinishedAt.After(at.Time) {
+				at = t.FinishedAt
+			}
+		}
 		return p.Status.Reason, at // Evicted, UnexpectedAdmissionError, DeadlineExceeded, ...
 	case p.Status.Phase != corev1.PodFailed && p.Spec.RestartPolicy != corev1.RestartPolicyNever:
 		return "", at

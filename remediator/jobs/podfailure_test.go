@@ -78,6 +78,51 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// A process that begins to watch sees all failed pods that are still listed, those of healthy jobs, too.
+func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
+	r := New(nil, nil, nil, func() time.Time { return noon })
+	crashed := func(ago time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 1, FinishedAt: metav1.NewTime(noon.Add(-ago))}}}}
+		}
+	}
+	evicted := func(ago time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { crashed(ago)(p); p.Status.Reason = "Evicted" }
+	}
+	tests := map[string]struct {
+		change func(*corev1.Pod)
+		want   int
+	}{
+		"crashed now":                         {crashed(0), 1},
+		"crashed an hour ago":                 {crashed(time.Hour), 1},
+		"crashed before that":                 {crashed(time.Hour + time.Second), 0},
+		"evicted now":                         {evicted(0), 1},
+		"evicted hours ago":                   {evicted(2 * time.Hour), 0},
+		"never ran":                           {func(p *corev1.Pod) { p.Status.Reason = "UnexpectedAdmissionError" }, 0},
+		"never ran, and is young":             {func(p *corev1.Pod) { p.Status.Reason = "UnexpectedAdmissionError"; p.CreationTimestamp.Time = noon }, 1},
+		"its node is lost, nobody knows when": {func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodRunning, nodeLost }, 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "train-0", CreationTimestamp: metav1.NewTime(noon.Add(-48 * time.Hour)),
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "job-uid", Controller: ptr.To(true)}}},
+				Spec:   corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever},
+				Status: corev1.PodStatus{Phase: corev1.PodFailed},
+			}
+			test.change(pod)
+			slim, err := slimPod(pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.incidents(t.Context(), slim.(*corev1.Pod)); len(got) != test.want {
+				t.Errorf("incidents %v", got)
+			}
+		})
+	}
+}
+
 // failing restarts the jobs of failed pods of a team.
 func (tm team) failing(l policy.Restart) func(*Restarter) {
 	l.PodFailures = policy.PodFailures{Enabled: true, Pods: labels.SelectorFromSet(labels.Set{"team": tm.name})}
@@ -152,7 +197,7 @@ func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
 			ranks := g.runs()
 			rank := ranks[0].DeepCopy()
 			rank.Status.Phase, rank.Status.Reason = corev1.PodFailed, "Evicted"
-			found := incidents(t.Context(), rank)
+			found := r.incidents(t.Context(), rank)
 			if len(found) != 1 {
 				t.Fatalf("incidents %v", found)
 			}
