@@ -9,8 +9,8 @@ CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
-# The tag of the images.
-VERSION  ?= dev
+# The tag of the images: the one that the chart asks for.
+VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 
 .PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
 
