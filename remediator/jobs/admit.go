@@ -91,8 +91,11 @@ func claimed(all []restart) int {
 // others are the restarts of other jobs that are under way: those that the cache shows, and those that this process has
 // begun and the cache may not show yet.
 func (r *Restarter) others(ctx context.Context, self request) ([]restart, error) {
-	if err := r.watchAll(ctx); err != nil {
-		return nil, err
+	r.mu.Lock()
+	tried := r.triedAll
+	r.mu.Unlock()
+	if !tried {
+		r.watchAll(ctx)
 	}
 	r.mu.Lock()
 	all := map[request]restart{}

@@ -48,6 +48,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -102,12 +103,15 @@ type Restarter struct {
 
 	admitting sync.Mutex
 
-	mu         sync.Mutex
-	watched    map[schema.GroupVersionKind]bool
-	watchedAll bool
-	told       map[string]told     // by node
-	begun      map[request]restart // by this process and not seen closed
+	mu       sync.Mutex
+	watched  map[schema.GroupVersionKind]bool
+	triedAll bool                // to watch all kinds
+	told     map[string]told     // by node
+	begun    map[request]restart // by this process and not seen closed
 }
+
+// retryWatch is how often a kind that could not be listed is tried again.
+const retryWatch = time.Minute
 
 // request names one job to look at.
 type request struct {
@@ -162,31 +166,27 @@ func (r *Restarter) SetupWithManager(mgr ctrl.Manager) error {
 		}
 	}
 	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
-	return mgr.Add(manager.RunnableFunc(r.watchAll))
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		// It ends with the context only.
+		_ = wait.PollUntilContextCancel(ctx, retryWatch, true, func(ctx context.Context) (bool, error) { return r.watchAll(ctx), nil })
+		return nil
+	}))
 }
 
-// watchAll follows, once, all kinds that the API server serves when this process begins to lead.
-func (r *Restarter) watchAll(ctx context.Context) error {
-	r.mu.Lock()
-	done := r.watchedAll
-	r.mu.Unlock()
-	if done {
-		return nil
-	}
+// watchAll follows all kinds that the API server serves when this process begins to lead. One that cannot be listed holds
+// up no other; unless it may not be, all is false and a later call tries again.
+func (r *Restarter) watchAll(ctx context.Context) (all bool) {
+	all = true
 	for _, k := range r.kinds() {
-		err := r.watch(ctx, k)
-		if apierrors.IsForbidden(err) { // an old role, or a kind of the policy that has none
+		if err := r.watch(ctx, k); err != nil {
 			log.FromContext(ctx).Error(err, "jobs of this kind are not restarted", "kind", k.gvk)
-			continue
-		}
-		if err != nil {
-			return err
+			all = all && apierrors.IsForbidden(err) // an old role, or a kind of the policy that has none
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watchedAll = true
-	return nil
+	r.triedAll = true
+	return all
 }
 
 // kinds are the kinds that can be restarted; what is built in comes first.
