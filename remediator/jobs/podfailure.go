@@ -88,7 +88,7 @@ func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error
 	if paused, err := r.paused(ctx); paused || err != nil {
 		return again, err
 	}
-	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[types.UID]root{}}
+	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[ownerKey]root{}}
 	top, err := climb.from(ctx, in.namespace, metav1.OwnerReference{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid})
 	if err != nil {
 		return ctrl.Result{}, err

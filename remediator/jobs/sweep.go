@@ -30,10 +30,10 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) (again time.Duratio
 	if err := r.reader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
 		return 0, fmt.Errorf("list the pods on node %s: %w", q.Node, err)
 	}
-	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[types.UID]root{}}
+	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[ownerKey]root{}}
 	var errs []error
-	onNode := map[types.UID][]corev1.Pod{}
-	roots := map[types.UID]root{}
+	onNode := map[ownerKey][]corev1.Pod{}
+	roots := map[ownerKey]root{}
 	for _, pod := range pods.Items {
 		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
@@ -47,15 +47,16 @@ func (r *Restarter) Sweep(ctx context.Context, q Quarantine) (again time.Duratio
 			}
 		}
 		if uid := top.uid(); uid != "" {
-			roots[uid] = top
-			onNode[uid] = append(onNode[uid], pod)
+			key := ownerKey{pod.Namespace, uid}
+			roots[key] = top
+			onNode[key] = append(onNode[key], pod)
 		}
 	}
-	for uid, top := range roots {
+	for key, top := range roots {
 		var after time.Duration
 		var err error
 		if top.job != nil && top.stranger == nil {
-			after, err = r.sweepJob(ctx, q, *top.job, onNode[uid])
+			after, err = r.sweepJob(ctx, q, *top.job, onNode[key])
 		} else {
 			err = r.strange(ctx, q, top)
 		}
@@ -92,16 +93,23 @@ func (t root) uid() types.UID {
 type climber struct {
 	reader client.Reader
 	kinds  []kind
-	seen   map[types.UID]root
+	seen   map[ownerKey]root
+}
+
+// ownerKey is an owner as a pod names it. Whoever may create pods can name any UID, but only in a namespace of theirs.
+type ownerKey struct {
+	namespace string
+	uid       types.UID
 }
 
 func (c climber) from(ctx context.Context, namespace string, owner metav1.OwnerReference) (root, error) {
-	if found, ok := c.seen[owner.UID]; ok {
+	key := ownerKey{namespace, owner.UID}
+	if found, ok := c.seen[key]; ok {
 		return found, nil
 	}
 	found, err := c.climb(ctx, namespace, owner)
 	if err == nil {
-		c.seen[owner.UID] = found
+		c.seen[key] = found
 	}
 	return found, err
 }
@@ -143,7 +151,8 @@ func (c climber) climb(ctx context.Context, namespace string, owner metav1.Owner
 		}
 		owner = *up
 	}
-	return root{}, fmt.Errorf("more than %d owners above a pod, up to %s %s/%s", maxHops, owner.Kind, namespace, owner.Name)
+	top.stranger = &owner // a circle, or no kind that is known here
+	return top, nil
 }
 
 // ownerOfPod returns the controller of a pod that controls others; nil if there is none.

@@ -37,6 +37,7 @@ func TestClimb(t *testing.T) {
 		"a stranger above a Job":        {"batch/v1 Job train-0", strings.Replace(job, "Gang", "Band", 1), "Job train-0", "Band train", 1},
 		"a stranger":                    {"example.com/v1 Band train", object("v1", "Pod", "p", "", ""), "", "Band train", 0},
 		"a DaemonSet":                   {"apps/v1 DaemonSet agent", object("v1", "Pod", "p", "", ""), "", "", 0},
+		"owners in a circle":            {"apps/v1 StatefulSet a", object("apps/v1", "StatefulSet", "a", "apps/v1 StatefulSet b", app) + object("apps/v1", "StatefulSet", "b", "apps/v1 StatefulSet a", app), "StatefulSet b", "StatefulSet a", 1},
 		"an owner that is gone":         {"batch/v1 Job train-0", object("v1", "Pod", "p", "", ""), "", "", 0},
 		"another owner of the name":     {"batch/v1 Job train-0", strings.Replace(job, "train-0-uid", "other-uid", 1), "", "", 0},
 		"another leader of the name":    {"apps/v1 StatefulSet train-0", strings.Replace(groups, "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: train-0-uid", "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: other-uid", 1), "", "", 0},
@@ -46,7 +47,7 @@ func TestClimb(t *testing.T) {
 			reader, _ := readerOf(t, strings.TrimSuffix(test.objects, "---\n"))
 			apiVersion, rest, _ := strings.Cut(test.from, " ")
 			kindName, owner, _ := strings.Cut(rest, " ")
-			c := climber{reader: reader, kinds: append([]kind{configured(playedKind)}, builtIn...), seen: map[types.UID]root{}}
+			c := climber{reader: reader, kinds: append([]kind{configured(playedKind)}, builtIn...), seen: map[ownerKey]root{}}
 			top, err := c.from(t.Context(), "team", metav1.OwnerReference{APIVersion: apiVersion, Kind: kindName, Name: owner, UID: types.UID(owner + "-uid")})
 			if err != nil {
 				t.Fatal(err)
@@ -62,5 +63,19 @@ func TestClimb(t *testing.T) {
 				t.Errorf("job %q, stranger %q, %d templates, want %q, %q, %d", job, stranger, templates, test.job, test.stranger, test.templates)
 			}
 		})
+	}
+}
+
+// Pods of other namespaces come first in the list of a node, and may name the UID of any owner.
+func TestAPodCannotHideTheOwnerOfAnotherNamespace(t *testing.T) {
+	reader, _ := readerOf(t, "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: serve, namespace: team, uid: serve-uid}\nspec: {selector: {matchLabels: {a: b}}}\n")
+	c := climber{reader: reader, kinds: builtIn, seen: map[ownerKey]root{}}
+	ref := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "serve", UID: "serve-uid"}
+	for namespace, want := range map[string]types.UID{"others": "", "team": "serve-uid"} {
+		for range 2 { // and remembered
+			if top, err := c.from(t.Context(), namespace, ref); err != nil || top.uid() != want {
+				t.Errorf("%s: found %q: %v", namespace, top.uid(), err)
+			}
+		}
 	}
 }
