@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,8 +17,14 @@ import (
 // keptRestarts is how many closed restarts a record keeps.
 const keptRestarts = 5
 
-// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
-const maxPods = 5000
+const (
+	// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
+	maxPods = 5000
+	// maxRecord is the size in bytes from which on older closed restarts are forgotten.
+	maxRecord = 200 << 10
+	// maxReason is the longest reason of a cause in bytes; conditions of others may bear up to 32 KiB.
+	maxReason = 256
+)
 
 // phase is where a restart stands.
 type phase string
@@ -91,7 +98,11 @@ type cause struct {
 }
 
 func causeOf(q Quarantine) cause {
-	return cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: q.Reason, Since: q.Since, Taint: q.Taint}
+	reason := q.Reason
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
+	}
+	return cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: reason, Since: q.Since, Taint: q.Taint}
 }
 
 // covers tells whether the quarantine is one of the restart's causes.
@@ -116,6 +127,9 @@ func readRecord(object client.Object) (record, error) {
 	if rec.V != 1 {
 		return record{}, fmt.Errorf("read annotation %s: version %d is not known", conditions.AnnotationRestart, rec.V)
 	}
+	if cur := rec.Current; cur != nil && cur.Phase != saving && cur.Phase != stopping && cur.Phase != starting {
+		return record{}, fmt.Errorf("read annotation %s: phase %q is not known", conditions.AnnotationRestart, cur.Phase)
+	}
 	return rec, nil
 }
 
@@ -137,6 +151,10 @@ func (r restart) step() string { return r.ID + " " + string(r.Phase) }
 // fail with a conflict when anybody wrote the job since it was read.
 func (rec record) patch(object client.Object, t toggle) ([]byte, error) {
 	text, err := json.Marshal(rec)
+	for err == nil && len(text) > maxRecord && len(rec.Last) > 1 {
+		rec.Last = rec.Last[:len(rec.Last)-1]
+		text, err = json.Marshal(rec)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write annotation %s: %w", conditions.AnnotationRestart, err)
 	}

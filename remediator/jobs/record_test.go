@@ -3,6 +3,7 @@ package jobs
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,7 @@ func TestReadRecord(t *testing.T) {
 		"broken":                {text: `{"v":1,`, wantErr: true},
 		"of a version to come":  {text: `{"v":2,"jobUID":"job-uid"}`, wantErr: true},
 		"emptied by somebody":   {text: ``, wantErr: true},
+		"in a phase to come":    {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Waiting"}}`, wantErr: true},
 		"written by hand, bare": {text: `{}`, want: fresh},
 	}
 	for name, test := range tests {
@@ -117,6 +119,42 @@ func TestReadRecord(t *testing.T) {
 	none.Annotations = nil
 	if got, err := readRecord(none); err != nil || !cmp.Equal(got, fresh) {
 		t.Errorf("without an annotation: %+v, %v", got, err)
+	}
+}
+
+// A wave of faults in a job of many nodes, again and again, by conditions of somebody else that say much.
+func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
+	var rec record
+	for i := range 6 {
+		rec.Current = &restart{Phase: starting, Streak: 1, ID: fmt.Sprint(i)}
+		for node := range 150 {
+			rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(Quarantine{
+				ID: fmt.Sprint(node), Node: fmt.Sprintf("gpu-node-%d.example.com", node), NodeUID: "01234567-89ab-cdef-0123-456789abcdef", Since: noon,
+				Reason: strings.Repeat("é", 16<<10), Taint: quarantine.Taint,
+			}))
+		}
+		if i < 5 {
+			rec = rec.closed(done, "all 4 ranks run again", noon)
+		}
+	}
+	for range 512 {
+		rec.Current.Pods = append(rec.Current.Pods, "01234567-89ab-cdef-0123-456789abcdef")
+	}
+	data, err := rec.patch(annotated(""), toggle{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body metav1.PartialObjectMetadata
+	if err := json.Unmarshal(data, &body); err != nil {
+		t.Fatal(err)
+	}
+	text := body.Annotations["pitcrew.dev/restart"]
+	var got record
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > maxRecord || len(got.Last) == 0 || got.Last[0].ID != "4" || len(got.Current.Quarantines) != 150 || len(got.Current.Pods) != 512 {
+		t.Errorf("%d bytes, %d closed restarts", len(text), len(got.Last))
 	}
 }
 
