@@ -240,9 +240,9 @@ func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, atte
 	if response.StatusCode/100 == 2 {
 		return 0, nil
 	}
-	// It honours Retry-After of 429 and 503.
-	again = min(retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response), longestRetryAfter)
-	return again, fmt.Errorf("the answer is %s", response.Status)
+	// What Retry-After of 429 and 503 says, unless it is sooner than we would try anyway.
+	asked := retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response)
+	return min(max(again, asked), longestRetryAfter), fmt.Errorf("the answer is %s", response.Status)
 }
 
 // client follows no redirects: they would carry what is signed to whoever they name. It keeps no connections, for deliveries

@@ -245,6 +245,25 @@ func TestARefusedDeliveryIsMadeAgainWhenTheReceiverSays(t *testing.T) {
 	r.results(t, "sent 1, failed 2, dropped 0")
 }
 
+func TestNoReceiverIsAskedAgainAtOnceOrNever(t *testing.T) {
+	server := receive(t)
+	r := start(t)
+	for after, want := range map[string]time.Duration{
+		"": 4 * time.Second, "0": 4 * time.Second, "Fri, 31 Dec 1999 23:59:59 GMT": 4 * time.Second, "30": 30 * time.Second,
+		"86400": longestRetryAfter, "9223372036854775807": 4 * time.Second,
+	} {
+		server.answers <- func(w http.ResponseWriter) {
+			w.Header().Set("Retry-After", after)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		again, err := r.post(t.Context(), hook(t, server), delivery("id-1"), 3)
+		if err == nil || again != want {
+			t.Errorf("Retry-After %q: again after %s, want %s (%v)", after, again, want, err)
+		}
+		server.next(t)
+	}
+}
+
 func TestAWebhookThatHangsHoldsUpNoOther(t *testing.T) {
 	slow, quick := receive(t), receive(t)
 	release := make(chan struct{})
