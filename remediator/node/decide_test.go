@@ -773,6 +773,42 @@ func TestEventsFitTheirLimit(t *testing.T) {
 	}
 }
 
+// Whatever comes in whatever order, the taint never becomes milder than it was, nor than what any fault asks for by itself.
+func TestDecideIsMonotoneInSeverity(t *testing.T) {
+	faults := []step{
+		gpu(lost), gpu(ecc), gpu(drain), gpu(replace), slow, says("DiskFailing", "True", "x"), says("FanFailing", "True", "x"), says("ZFailing", "True", "x"),
+		says("AcceleratorReady", "False", "x"), watched,
+	}
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		w := newWorld(t)
+		before := 0
+		for range 8 {
+			faults[random.IntN(len(faults))](w)
+			w.decide()
+			lasts(2 * time.Minute)(w) // longer than any rule waits
+			r := w.record()
+			if r.Phase != Quarantined {
+				continue // only observed so far
+			}
+			rule, _ := w.policy.Rule(r.Taint.Rule)
+			decided := strength(r.Taint.Repair, r.Taint.Effect, rule.RestartJobs)
+			if decided < before {
+				t.Fatalf("seed %d: %s is milder than what was decided before", seed, r)
+			}
+			for _, p := range newDecider(w.policy, Observation{Node: w.node, Record: r}, w.now).problems() {
+				if enforced(p) && p.strength() > decided {
+					t.Fatalf("seed %d: %s asks for more than %s", seed, p.condition.Type, r)
+				}
+			}
+			before = decided
+		}
+		if before == 0 {
+			t.Errorf("seed %d: nothing was decided", seed)
+		}
+	}
+}
+
 // A walk through random events, by whatever a node and its people may do. What must never happen is checked after every
 // decision; that deciding again is idle is checked by the world itself.
 func TestDecideOnRandomWalks(t *testing.T) {
