@@ -52,7 +52,7 @@ spec:
     mute:
       match: {condition: NT_NPU_CARD_LOSE, repair: [Reboot]}
       unknownAfter: never
-    slow:
+    slow-node:
       match: {condition: SlowNode, repair: [Inspect]}
       taint: {effect: PreferNoSchedule}
     fan:

@@ -19,7 +19,7 @@ type Peer struct {
 	Rule string
 	// Began are the quarantines that its record remembers.
 	Began []Began
-	// Waits is set while a due cause is held back that is not only observed.
+	// Waits is set while a due cause is held back that stands and is not only observed.
 	Waits bool
 	// Turned says since when each condition that a rule matches has been as it is.
 	Turned map[corev1.NodeConditionType]time.Time
@@ -59,7 +59,8 @@ func peerOf(p *policy.Policy, n *corev1.Node) Peer {
 	case record.Phase == Suspect:
 		peer.Waits = slices.ContainsFunc(record.Causes, func(c Cause) bool {
 			rule, ok := p.Rule(c.Rule)
-			return c.Due && ok && !rule.Observe
+			_, stands := peer.Turned[c.Condition]
+			return c.Due && stands && ok && !rule.Observe
 		})
 	}
 	for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {

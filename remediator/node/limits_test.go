@@ -258,6 +258,19 @@ func TestTheBreakerDoesNotWaitForWhatIsOnlyObserved(t *testing.T) {
 	}
 }
 
+func TestTheBreakerDoesNotWaitForWhatSaysNothingAnyMore(t *testing.T) {
+	f := newFleet(t, 3, "budget: {maxPercent: 100}\nbreaker: {maxNodes: 1, window: 1m, coolDown: 5m, pace: 1m}", "")
+	f.each(gpu(ecc))
+	f.each(passes(time.Minute), says("GPUXidError", "Unknown", ""))
+	if f.phases() != "qss" || f.broken == nil {
+		t.Fatalf("nodes are %s, breaker %v", f.phases(), f.broken)
+	}
+	f.each(passes(5*time.Minute), beats)
+	if f.phases() != "qss" || f.broken != nil {
+		t.Errorf("nodes are %s, breaker %v", f.phases(), f.broken)
+	}
+}
+
 func TestFaultsThatComeTogetherAreTheDetectors(t *testing.T) {
 	const guard = "budget: {maxPercent: 100}\ncorrelated: {maxPercent: 50, minNodes: 3, window: 2m, scopes: [rack]}"
 	turn := func(f *fleet, nodes ...int) {
