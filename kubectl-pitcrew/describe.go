@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -75,6 +78,9 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		fmt.Fprintln(out, "Record:   none: nothing has been done about the node")
 	default:
 		describeRecord(out, n, record, ago)
+		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
+			return err
+		}
 	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
 		return err
@@ -128,6 +134,40 @@ func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) str
 		return "it waits for the condition to clear"
 	}
 	return "healthy since " + ago(c.HealthySince)
+}
+
+// describeJobs says of each job how its restart goes, or why there is none: the last Event since the node was quarantined.
+func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *node.Record, ago func(time.Time) string) error {
+	if record.Phase != node.Quarantined {
+		return nil
+	}
+	var events corev1.EventList
+	err := api.List(ctx, &events, client.InNamespace(metav1.NamespaceDefault), // where Events about Nodes are
+		client.MatchingFields{"involvedObject.kind": "Node", "involvedObject.name": n.Name})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("list the Events of node %s: %w", n.Name, err)
+	}
+	last := map[types.UID]corev1.Event{}
+	for _, e := range events.Items {
+		if e.Related == nil || !strings.HasPrefix(e.Reason, "Job") || saidAt(&e).Before(record.QuarantinedAt) {
+			continue
+		}
+		if known, ok := last[e.Related.UID]; !ok || saidAt(&known).Before(saidAt(&e)) {
+			last[e.Related.UID] = e
+		}
+	}
+	for _, e := range slices.SortedFunc(maps.Values(last), func(a, b corev1.Event) int { return cmp.Compare(a.Message, b.Message) }) {
+		fmt.Fprintf(out, "Job:      %s: %s; %s\n", e.Reason, printable(e.Message), ago(saidAt(&e)))
+	}
+	return nil
+}
+
+// saidAt is when an Event of the new kind was said last.
+func saidAt(e *corev1.Event) time.Time {
+	if e.Series != nil {
+		return e.Series.LastObservedTime.Time
+	}
+	return e.EventTime.Time
 }
 
 // describeEvidence names what was kept of the node's quarantines.

@@ -208,10 +208,36 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 	p.fails("pause -y", "paused already (network work)")
 	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "held back, paused: paused (network work), else NodeQuarantined")
 	p.does("resume")
+	p.jobEvent("fleet-1", "older", "JobRestarting", "is stopped", -time.Hour) // of an earlier quarantine
+	p.jobEvent("fleet-1", "llama", "JobRestarting", "is stopped", time.Second)
+	p.jobEvent("fleet-1", "llama", "JobRestarted", "runs again", 2*time.Second)
+	if out := p.run("describe", "fleet-1"); !strings.Contains(out, "Job:      JobRestarted: Job train/llama: runs again; ") || strings.Count(out, "Job: ") != 1 {
+		t.Errorf("of a job that was restarted:\n%s", out)
+	}
 	p.does("release", "fleet-1")
 	p.says("describe fleet-1", "Before:   smells of smoke, released by ")
 	if out := p.run("describe", "fleet-1"); strings.Contains(out, "Taint:") || strings.Contains(out, "Cause:") {
 		t.Errorf("of a node that was released:\n%s", out)
+	}
+}
+
+// jobEvent is what the remediator says of a job, so long after now.
+func (p person) jobEvent(nodeName, job, reason, text string, after time.Duration) {
+	p.Helper()
+	event := &corev1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: nodeName + "-"},
+		InvolvedObject:      corev1.ObjectReference{Kind: "Node", Name: nodeName},
+		Related:             &corev1.ObjectReference{Kind: "Job", Namespace: "train", Name: job, UID: types.UID(job)},
+		Reason:              reason,
+		Message:             "Job train/" + job + ": " + text,
+		Type:                corev1.EventTypeNormal,
+		Action:              "Restart",
+		EventTime:           metav1.NewMicroTime(time.Now().Add(after)),
+		ReportingController: "pitcrew-remediator",
+		ReportingInstance:   "pitcrew-remediator-0",
+	}
+	if err := p.Client.Create(p.Context(), event); err != nil {
+		p.Fatal(err)
 	}
 }
 
