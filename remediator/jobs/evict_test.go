@@ -1,17 +1,22 @@
 package jobs
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
@@ -110,4 +115,57 @@ func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
 		t.Errorf("record %+v", closed)
 	}
 	g.replaced(before, before[0].UID, q.Node)
+}
+
+// An eviction that is refused is tried again for hours, in namespaces with thousands of pods.
+func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
+	v := view{object: trainer(), pods: labels.SelectorFromSet(labels.Set{"app": "serve"})}
+	pod := func(name string, of map[string]string) metav1.PartialObjectMetadata {
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: of}}
+	}
+	its, lost := pod("its", map[string]string{"app": "serve"}), pod("lost", nil)
+	others := pod("other", map[string]string{"app": "other"})
+	tests := map[string]struct {
+		there []metav1.PartialObjectMetadata
+		left  []string
+		whole int // lists of the namespace
+	}{
+		"a pod of the app is left":               {[]metav1.PartialObjectMetadata{others, its}, []string{"its"}, 0},
+		"a pod that lost its labels, too":        {[]metav1.PartialObjectMetadata{others, its, lost}, []string{"its"}, 0},
+		"only the pod that lost its labels":      {[]metav1.PartialObjectMetadata{others, lost}, []string{"lost"}, 1},
+		"a new pod of the app":                   {[]metav1.PartialObjectMetadata{others, pod("new", its.Labels)}, nil, 1},
+		"nothing but what belongs to other apps": {[]metav1.PartialObjectMetadata{others}, nil, 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			whole := 0
+			reader := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+				List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					var o client.ListOptions
+					o.ApplyOptions(opts)
+					if o.LabelSelector.Empty() {
+						whole++
+					}
+					for _, p := range test.there {
+						if o.LabelSelector.Matches(labels.Set(p.Labels)) {
+							pods := list.(*metav1.PartialObjectMetadataList)
+							pods.Items = append(pods.Items, p)
+						}
+					}
+					return nil
+				},
+			})
+			old, err := New(nil, reader, nil, time.Now).notGone(t.Context(), v, []types.UID{"its", "lost"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			for _, p := range old.left {
+				left = append(left, p.Name)
+			}
+			if diff := cmp.Diff(test.left, left); diff != "" || whole != test.whole {
+				t.Errorf("%d lists of the namespace; %s", whole, diff)
+			}
+		})
+	}
 }

@@ -108,6 +108,7 @@ type Restarter struct {
 	triedAll bool                // to watch all kinds
 	told     map[string]told     // by node
 	begun    map[request]restart // by this process and not seen closed
+	waiting  map[string]incident // the first failure of an incarnation that waits for a restart
 }
 
 // retryWatch is how often a kind that could not be listed is tried again.
@@ -133,6 +134,7 @@ func New(writer client.Client, reader client.Reader, recorder events.EventRecord
 		watched:      map[schema.GroupVersionKind]bool{},
 		told:         map[string]told{},
 		begun:        map[request]restart{},
+		waiting:      map[string]incident{},
 	}
 }
 
@@ -433,18 +435,20 @@ func (r *Restarter) notGone(ctx context.Context, v view, recorded []types.UID) (
 			old.left, seen[p.UID] = append(old.left, p), true
 		}
 	}
-	if len(old.left) > 0 && v.toggle.exists() {
-		return old, nil // and spare the API server the whole namespace until they are gone
-	}
-	all, err := r.pods(ctx, namespace, labels.Everything(), active)
-	if err != nil {
-		return oldPods{}, err
-	}
 	running := map[types.UID]bool{}
-	for _, p := range all {
-		running[p.UID] = true
-		if in(p) && !seen[p.UID] {
-			old.left = append(old.left, p)
+	for i, of := range []labels.Selector{v.pods, labels.Everything()} {
+		if len(old.left) > 0 && (v.toggle.exists() || i > 0) {
+			return old, nil // and spare the API server the whole namespace until they are gone
+		}
+		pods, err := r.pods(ctx, namespace, of, active)
+		if err != nil {
+			return oldPods{}, err
+		}
+		for _, p := range pods {
+			running[p.UID] = true
+			if in(p) && !seen[p.UID] {
+				old.left = append(old.left, p)
+			}
 		}
 	}
 	for _, p := range labelled {

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -80,7 +81,12 @@ func (r *Restarter) incidents(_ context.Context, p *corev1.Pod) []incident {
 }
 
 // failed restarts the job of a rank that failed, unless it has been restarted since.
-func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error) {
+func (r *Restarter) failed(ctx context.Context, in incident) (result ctrl.Result, err error) {
+	defer func() {
+		if result.RequeueAfter == 0 {
+			r.waitsNoMore(in)
+		}
+	}()
 	if !r.limits().PodFailures.Enabled { // any more
 		return ctrl.Result{}, nil
 	}
@@ -101,6 +107,9 @@ func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error
 	if err == nil && in.created < rec.incarnation().Unix() {
 		return ctrl.Result{}, nil
 	}
+	if !r.waitsFirst(fmt.Sprintf("%s %s", v.object.GetUID(), rec.incarnation()), in) {
+		return ctrl.Result{}, nil
+	}
 	if err == nil && rec.Current != nil && rec.Current.Phase != saving {
 		return again, nil
 	}
@@ -117,6 +126,24 @@ func (r *Restarter) failed(ctx context.Context, in incident) (ctrl.Result, error
 		Since:   time.Unix(in.at, 0),
 	}, v, nil)
 	return ctrl.Result{RequeueAfter: after}, err
+}
+
+// waitsFirst tells whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
+// together must not look for room side by side.
+func (r *Restarter) waitsFirst(incarnation string, in incident) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if first, waits := r.waiting[incarnation]; waits && first != in {
+		return false
+	}
+	r.waiting[incarnation] = in
+	return true
+}
+
+func (r *Restarter) waitsNoMore(in incident) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.waiting, func(_ string, first incident) bool { return first == in })
 }
 
 // replacesOne tells whether the controllers of a kind replace a failed rank alone. Others restart the whole gang, or fail,

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -12,10 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -181,6 +185,39 @@ func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
 	g.inPhase(starting)
 	if rec := g.record(); rec.Total != 2 || len(rec.Current.Quarantines) != 1 || rec.Current.StartedAt.Sub(first.EndedAt) < 2*time.Second {
 		t.Errorf("record %+v", rec)
+	}
+}
+
+// Hundreds of ranks fail together, and the restart has to wait for hours.
+func TestOneOfTheFailedRanksWaits(t *testing.T) {
+	job := trainer(func(j *batchv1.Job) {
+		last, err := json.Marshal(record{V: 1, JobUID: j.UID, Total: 1, Last: []restart{{Phase: done, Streak: 1, PhaseSince: noon, EndedAt: noon}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Labels, j.Annotations = optedIn, map[string]string{conditions.AnnotationRestart: string(last)}
+		j.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	})
+	api := fake.NewClientBuilder().WithObjects(job).Build()
+	r := New(api, api, events.NewFakeRecorder(10), func() time.Time { return noon.Add(time.Minute) })
+	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: time.Hour, Max: time.Hour}})(r)
+	rank := func(name string, created time.Time) incident {
+		return incident{namespace: "team", pod: name, why: "Evicted", created: created.Unix(), at: noon.Unix(), owner: owner{"batch/v1", "Job", "train", job.UID}}
+	}
+	first, second := rank("train-0", noon.Add(time.Second)), rank("train-1", noon.Add(time.Second))
+	for i, step := range []struct {
+		in    incident
+		waits time.Duration
+	}{{rank("old", noon.Add(-time.Second)), 0}, {first, 59 * time.Minute}, {second, 0}, {first, 59 * time.Minute}} {
+		if result, err := r.failed(t.Context(), step.in); err != nil || result.RequeueAfter != step.waits {
+			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
+		}
+	}
+	if err := api.Delete(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := r.failed(t.Context(), first); err != nil || result.RequeueAfter != 0 || len(r.waiting) != 0 {
+		t.Errorf("looked at again after %s: %v; %d wait", result.RequeueAfter, err, len(r.waiting))
 	}
 }
 
