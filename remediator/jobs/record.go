@@ -22,6 +22,8 @@ const (
 	maxPods = 5000
 	// maxRecord is the size in bytes from which on older closed restarts are forgotten.
 	maxRecord = 200 << 10
+	// maxCauses bounds the requests that a record makes necessary: whoever may write the job may write it.
+	maxCauses = 500
 	// maxReason is the longest reason of a cause in bytes; conditions of others may bear up to 32 KiB.
 	maxReason = 256
 )
@@ -110,6 +112,13 @@ func (r *restart) covers(quarantine string) bool {
 	return slices.ContainsFunc(r.Quarantines, func(c cause) bool { return c.ID == quarantine })
 }
 
+// add makes a quarantine a cause of the restart; one too many is not named.
+func (r *restart) add(c cause) {
+	if !r.covers(c.ID) && len(r.Quarantines) < maxCauses {
+		r.Quarantines = append(r.Quarantines, c)
+	}
+}
+
 // readRecord reads a job's record. A job without one, or with that of another job, has an empty record.
 func readRecord(object client.Object) (record, error) {
 	fresh := record{V: 1, JobUID: object.GetUID()}
@@ -127,8 +136,13 @@ func readRecord(object client.Object) (record, error) {
 	if rec.V != 1 {
 		return record{}, fmt.Errorf("read annotation %s: version %d is not known", conditions.AnnotationRestart, rec.V)
 	}
-	if cur := rec.Current; cur != nil && cur.Phase != saving && cur.Phase != stopping && cur.Phase != starting {
-		return record{}, fmt.Errorf("read annotation %s: phase %q is not known", conditions.AnnotationRestart, cur.Phase)
+	if cur := rec.Current; cur != nil {
+		if cur.Phase != saving && cur.Phase != stopping && cur.Phase != starting {
+			return record{}, fmt.Errorf("read annotation %s: phase %q is not known", conditions.AnnotationRestart, cur.Phase)
+		}
+		if n := len(cur.Quarantines); n > maxCauses {
+			return record{}, fmt.Errorf("read annotation %s: %d causes, at most %d", conditions.AnnotationRestart, n, maxCauses)
+		}
 	}
 	return rec, nil
 }

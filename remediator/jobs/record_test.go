@@ -158,6 +158,27 @@ func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
 	}
 }
 
+func TestCausesAreBounded(t *testing.T) {
+	rec := record{V: 1, JobUID: "job-uid", Current: &restart{Phase: stopping}}
+	for i := range maxCauses + 1 {
+		rec.Current.add(cause{ID: fmt.Sprint(i)})
+		rec.Current.add(cause{ID: fmt.Sprint(i)})
+	}
+	if n := len(rec.Current.Quarantines); n != maxCauses {
+		t.Errorf("%d causes", n)
+	}
+	for _, more := range []int{0, 1} {
+		rec.Current.Quarantines = append(rec.Current.Quarantines, make([]cause, more)...)
+		text, err := json.Marshal(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readRecord(annotated(string(text))); (err != nil) != (more > 0) {
+			t.Errorf("%d causes: %v", len(rec.Current.Quarantines), err)
+		}
+	}
+}
+
 // The annotations of an object are limited to 256 KiB together.
 func TestTheLargestRecordFitsAnAnnotation(t *testing.T) {
 	rec := record{Current: &restart{}}

@@ -253,7 +253,7 @@ func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []co
 	case block:
 		r.blocked(causeOf(q), v.object, v.gvk.Kind, why)
 	case join:
-		rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
+		rec.Current.add(causeOf(q))
 		if rec.Current.Phase == stopping {
 			if err := r.remember(ctx, v, rec.Current, onNode); err != nil {
 				return 0, err
@@ -264,9 +264,7 @@ func (r *Restarter) begin(ctx context.Context, q Quarantine, v view, onNode []co
 		if rec.Current == nil {
 			return r.admit(ctx, q, v, rec, onNode)
 		}
-		if !rec.Current.covers(q.ID) {
-			rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(q))
-		}
+		rec.Current.add(causeOf(q))
 		return 0, r.stop(ctx, v, rec, onNode, []cause{causeOf(q)})
 	}
 	return 0, nil
