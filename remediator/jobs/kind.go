@@ -86,7 +86,7 @@ type view struct {
 	ended string
 	// busy: its own controller is replacing all of its pods just now.
 	busy bool
-	// lateStart: a start that finds an old pod may fail the job for good, so that nobody can have it abort the wait.
+	// lateStart: a start that finds an old pod may fail the job for good.
 	lateStart bool
 	// managedBy names the controller in charge when it is not the default one.
 	managedBy string

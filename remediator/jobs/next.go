@@ -52,7 +52,7 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 	case v.overridden(cur):
 		return step{do: end, phase: failed, result: "Abandoned", outcome: fmt.Sprintf(
 			"somebody %s while the job was %s; it is left as it is", v.toggle.moved(v.suspended), doing(cur.Phase))}
-	case aborts(v) && cur.Phase == stopping && !v.lateStart:
+	case aborts(v) && cur.Phase == stopping && v.mayStartBeside(inPhase >= limits.stop):
 		return step{do: resume}
 	case aborts(v) && cur.Phase == starting && !v.due(cur):
 		return step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
@@ -69,6 +69,10 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 	}
 	return step{do: await, after: pause(inPhase)}
 }
+
+// mayStartBeside tells whether a person who aborts may have the job start beside old pods: not before they had the time to end,
+// since two incarnations would write one checkpoint, and never if that may fail the job. Without a toggle nothing is started.
+func (v view) mayStartBeside(overdue bool) bool { return !v.toggle.exists() || overdue && !v.lateStart }
 
 // whole is how many pods run once the job is whole again.
 func (v view) whole(cur restart) int { return cmp.Or(v.ranks, cur.Ranks) }

@@ -47,8 +47,11 @@ func TestNext(t *testing.T) {
 			stopping, view{suspended: false, stopSeen: true}, podCount{left: 4}, time.Second,
 			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
 		},
-		"stopping, somebody aborts it": {
-			stopping, view{suspended: true, object: aborting}, podCount{left: 4}, time.Second, step{do: resume},
+		"stopping, somebody aborts it while the old pods end": {
+			stopping, view{suspended: true, stopSeen: true, object: aborting}, podCount{left: 4}, 10 * time.Second, step{do: await, after: time.Second},
+		},
+		"stopping, somebody aborts it when they should have ended": {
+			stopping, view{suspended: true, stopSeen: true, object: aborting}, podCount{left: 1}, 10 * time.Minute, step{do: resume},
 		},
 		"stopping, somebody aborts it, whom an old pod would fail": {
 			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{left: 1}, 10 * time.Second, step{do: await, after: time.Second},
@@ -111,6 +114,14 @@ func TestNext(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestTheAbortOfAReplacementWaitsForNobody(t *testing.T) {
+	aborting := trainer(func(j *batchv1.Job) { j.Annotations = map[string]string{"pitcrew.dev/abort-restart": ""} })
+	got := next(restart{Phase: stopping, PhaseSince: noon}, view{object: aborting}, podCount{left: 1}, noon, testLimits)
+	if diff := cmp.Diff(step{do: resume}, got, cmp.AllowUnexported(step{})); diff != "" {
+		t.Error(diff)
 	}
 }
 
