@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 )
 
 // with changes the manifest of a job.
@@ -146,4 +148,22 @@ func (g gang) workload() *unstructured.Unstructured {
 		g.Fatalf("%d Workloads, want 1", len(list.Items))
 	}
 	return &list.Items[0]
+}
+
+// The training-operator fails a job for good whose old ranks are still there when it starts.
+func TestAnAbortFailsNoJobThatMustNotMeetItsOldRanks(t *testing.T) {
+	g := start(t, pyTorchJob("Never").with("term-delay: 1s", "term-delay: 6s"))
+	r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, func(r *jobs.Restarter) { r.StopTimeout = time.Second })
+	q := g.quarantine(g.runs()[0].Spec.NodeName)
+	sweep(t, r, q)
+	job := g.get()
+	g.says("JobRestartBlocked", job.GetUID(), "has not ended")
+	abort := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:""}}}`, conditions.AnnotationAbortRestart)
+	if err := g.c.Client.Patch(t.Context(), job, client.RawPatch(types.MergePatchType, abort)); err != nil {
+		t.Fatal(err)
+	}
+	if closed := g.closes(); closed.Phase != "Failed" || !strings.Contains(closed.Outcome, "aborted") {
+		t.Errorf("closed as %+v", closed)
+	}
+	g.restartedOnce(q.Node)
 }
