@@ -22,9 +22,9 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 	@go run ./e2e/demo
 
 test: components nft bin/debian bin/images/debian ## every test but those of test-operators, including those against a real control plane and a real NPD
-	go test -timeout 30m $$(go list ./... | grep -v /e2e/node$$)
-	@# By itself: it reads all that stands in this machine's kernel log, and others write there.
-	go test -timeout 30m ./e2e/node
+	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$)
+	@# One by one: they believe all that stands in this machine's kernel log, and other tests write there.
+	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
 test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 13 minutes)
