@@ -33,6 +33,59 @@ func (c *Cluster) prepare(ctx context.Context, operator components.Component, cr
 	return module, filepath.Base(kubeconfig), err
 }
 
+// configured describes an operator of Kubernetes' special interest groups: it reads its configuration from a file.
+type configured struct {
+	operator components.Component
+	// crds and webhooks are folders of upstream's manifests.
+	crds, webhooks string
+	// group is the apiVersion of its configuration, and config what that has beyond [configuredAs].
+	group, config string
+	// certificate is a folder in which it insists on a certificate besides the webhooks'; empty for none.
+	certificate string
+	// paths are those of its webhooks that are waited for.
+	paths []string
+}
+
+// configuredAs is a configuration with our own certificate, and no server but the webhooks'.
+const configuredAs = `apiVersion: %s
+kind: Configuration
+health: {healthProbeBindAddress: "0"}
+metrics: {bindAddress: "0"}
+webhook: {host: %s, port: %d, certDir: %s}
+leaderElection: {leaderElect: false}
+internalCertManagement: {enable: false}
+%s`
+
+func (c *Cluster) startConfigured(ctx context.Context, o configured) error {
+	name := o.operator.Name
+	module, kubeconfig, err := c.prepare(ctx, o.operator, o.crds)
+	if err != nil {
+		return err
+	}
+	host, err := c.startWebhooks(ctx, func(port int) (*Process, error) {
+		file := name + ".yaml"
+		if err := c.write(file, fmt.Appendf(nil, configuredAs, o.group, loopback, port, c.Dir, o.config)); err != nil {
+			return nil, err
+		}
+		path, env := o.operator.Path(c.Root), []string{"KUBECONFIG=" + kubeconfig}
+		if o.certificate != "" {
+			return c.runWithCertificate(o.certificate, name, path, env, "--config="+file)
+		}
+		return c.run(name, path, env, "--config="+file)
+	}, o.paths...)
+	if err != nil {
+		return err
+	}
+	manifests, err := c.kustomize(ctx, filepath.Join(module, o.webhooks))
+	if err != nil {
+		return err
+	}
+	if err := c.installWebhooks(ctx, manifests, name+"-", host); err != nil {
+		return fmt.Errorf("install the webhooks of %s: %w", name, err)
+	}
+	return nil
+}
+
 // installCRDs installs the CRDs in a folder and waits until the API server serves them: an operator that asks too early
 // ends.
 func (c *Cluster) installCRDs(ctx context.Context, dir string) error {
