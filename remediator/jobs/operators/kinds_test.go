@@ -77,19 +77,22 @@ func jaxJob() job {
 	return j
 }
 
-var mpiJobV1 = job{
-	operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: "MPIJob", container: "mpi", ranks: 4,
-	manifest: `
-apiVersion: kubeflow.org/v1
-kind: MPIJob
-metadata: ` + optedIn + `
+// mpiSpec is the same in both versions of MPIJob.
+const mpiSpec = `
 spec:
   slotsPerWorker: 8
   runPolicy: {cleanPodPolicy: Running, backoffLimit: 0}
   mpiReplicaSpecs:
     Launcher: {replicas: 1, template: {` + dying + `, spec: {RANK}}}
     Worker: {replicas: 3, template: {` + dying + `, spec: {RANK}}}
-`,
+`
+
+var mpiJobV1 = job{
+	operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: "MPIJob", container: "mpi", ranks: 4,
+	manifest: `
+apiVersion: kubeflow.org/v1
+kind: MPIJob
+metadata: ` + optedIn + mpiSpec,
 	counted: func(g gang) int64 {
 		return g.sum(g.get(), "status.replicaStatuses.Launcher.failed", "status.replicaStatuses.Worker.failed")
 	},
@@ -100,14 +103,7 @@ var mpiJob = job{
 	manifest: `
 apiVersion: kubeflow.org/v2beta1
 kind: MPIJob
-metadata: ` + optedIn + `
-spec:
-  slotsPerWorker: 8
-  runPolicy: {cleanPodPolicy: Running, backoffLimit: 0}
-  mpiReplicaSpecs:
-    Launcher: {replicas: 1, template: {` + dying + `, spec: {RANK}}}
-    Worker: {replicas: 3, template: {` + dying + `, spec: {RANK}}}
-`,
+metadata: ` + optedIn + mpiSpec,
 	counted: func(g gang) int64 { return g.sum(g.object("batch/v1", "Job", "train-launcher"), "status.failed") },
 }
 
