@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -58,7 +57,7 @@ waits for pods which do not end is given up: the job starts beside them, unless 
 
 // ownNamespace is the namespace that kubectl works in by itself.
 func (c *target) ownNamespace() (string, error) {
-	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides).Namespace()
+	namespace, _, err := c.kubeconfig().Namespace()
 	if err != nil {
 		return "", fmt.Errorf("find the namespace of the kubeconfig's context: %w", err)
 	}

@@ -78,8 +78,12 @@ func nameUse(cmd *cobra.Command) {
 	}
 }
 
+func (c *target) kubeconfig() clientcmd.ClientConfig {
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides)
+}
+
 func (c *target) config() (*rest.Config, error) {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides).ClientConfig()
+	config, err := c.kubeconfig().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find a cluster: %w", err)
 	}
