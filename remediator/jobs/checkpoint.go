@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
 // halt is what the state machine does when a job has had its time to save its state.
@@ -77,19 +78,19 @@ func (r *Restarter) reconcileSaving(ctx context.Context, v view, rec record) (ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	paused, err := r.paused(ctx)
+	paused, err := pause.Reason(ctx, r.writer, r.Namespace)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	now := r.now()
 	cur := *rec.Current
-	s := nextSaving(cur, v, waits{released: len(onNode) == 0, paused: paused, shut: shut(cur, v, onNode)}, now)
+	s := nextSaving(cur, v, waits{released: len(onNode) == 0, paused: paused != "", shut: shut(cur, v, onNode)}, now)
 	switch s.do {
 	case halt:
 		if err := r.stop(ctx, v, rec, onNode, cur.Quarantines); err != nil {
 			return retryConflict(err)
 		}
-		s.after = pause(0)
+		s.after = pollInterval(0)
 	case end:
 		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now)); err != nil {
 			return retryConflict(err)
@@ -141,17 +142,4 @@ func (r *Restarter) stands(ctx context.Context, c cause) (bool, error) {
 		return false, fmt.Errorf("get node %s: %w", c.Node, err)
 	}
 	return node.UID != c.NodeUID || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&c.Taint) }), nil
-}
-
-// paused tells whether nothing new is to be begun.
-func (r *Restarter) paused(ctx context.Context) (bool, error) {
-	var pause corev1.ConfigMap
-	err := r.writer.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: conditions.PauseConfigMap}, &pause)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get ConfigMap %s/%s: %w", r.Namespace, conditions.PauseConfigMap, err)
-	}
-	return true, nil
 }

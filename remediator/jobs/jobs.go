@@ -307,7 +307,7 @@ func (r *Restarter) Reconcile(ctx context.Context, req request) (ctrl.Result, er
 		if err := r.move(ctx, v, rec); err != nil {
 			return retryConflict(err)
 		}
-		s.after = pause(0)
+		s.after = pollInterval(0)
 	case end:
 		if err := r.write(ctx, v, rec.closed(s.phase, s.outcome, now)); err != nil {
 			return retryConflict(err)

@@ -60,14 +60,14 @@ func next(cur restart, v view, pods podCount, now time.Time, limits limits) step
 	case cur.Phase == stopping && (v.stopSeen || !v.toggle.exists()) && pods.left == 0:
 		return step{do: resume}
 	case cur.Phase == stopping && inPhase >= limits.stop:
-		return step{do: hold, after: pause(inPhase)}
+		return step{do: hold, after: pollInterval(inPhase)}
 	case cur.Phase == starting && !v.due(cur) && pods.running >= v.whole(cur):
 		return step{do: end, phase: done, result: "Restarted", outcome: fmt.Sprintf("all %d ranks run again", v.whole(cur))}
 	case cur.Phase == starting && inPhase >= limits.start:
 		return step{do: end, phase: failed, result: "StartTimeout", outcome: fmt.Sprintf(
 			"%d of %d ranks run %s after the job was resumed", pods.running, v.whole(cur), inPhase.Round(time.Second))}
 	}
-	return step{do: await, after: pause(inPhase)}
+	return step{do: await, after: pollInterval(inPhase)}
 }
 
 // mayStartBeside tells whether a person who aborts may have the job start beside old pods: not before they had the time to end,
@@ -124,7 +124,7 @@ func doing(p phase) string {
 	return "starting again"
 }
 
-// pause is the time between two looks, 200 ms to 2 s: prompt while things move, cheap when they take long.
-func pause(elapsed time.Duration) time.Duration {
+// pollInterval is the time between two looks, 200 ms to 2 s: prompt while things move, cheap when they take long.
+func pollInterval(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
 }

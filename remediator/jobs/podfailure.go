@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
 // incident is the failure of one rank. It says all that is needed once the pod is gone: its owner may delete it at once.
@@ -91,7 +93,7 @@ func (r *Restarter) failed(ctx context.Context, in incident) (result ctrl.Result
 		return ctrl.Result{}, nil
 	}
 	again := ctrl.Result{RequeueAfter: retryFailure}
-	if paused, err := r.paused(ctx); paused || err != nil {
+	if paused, err := pause.Reason(ctx, r.writer, r.Namespace); paused != "" || err != nil {
 		return again, err
 	}
 	climb := climber{reader: r.reader, kinds: r.kinds(), seen: map[ownerKey]root{}}

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
 type controllerMetrics struct {
@@ -84,7 +85,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, float64(len(quarantined)), r.Name)
 	}
-	reason, err := c.paused(ctx)
+	reason, err := pause.Reason(ctx, c.client, c.namespace)
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(pausedDesc, err)
 		return

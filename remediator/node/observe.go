@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -121,7 +121,7 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 			return o, err
 		}
 	}
-	o.Paused, err = c.paused(ctx)
+	o.Paused, err = pause.Reason(ctx, c.client, c.namespace)
 	return o, err
 }
 
@@ -185,19 +185,4 @@ func (c *Controller) quarantined(ctx context.Context, rule string) (map[string]b
 		}
 	}
 	return names, nil
-}
-
-// paused returns why everything is paused; empty when it is not. It reads the cache, which holds this one ConfigMap.
-func (c *Controller) paused(ctx context.Context) (string, error) {
-	var pause corev1.ConfigMap
-	err := c.client.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: conditions.PauseConfigMap}, &pause)
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("get ConfigMap %s/%s: %w", c.namespace, conditions.PauseConfigMap, err)
-	case pause.Data["reason"] == "":
-		return "no reason given", nil
-	}
-	return pause.Data["reason"], nil
 }
