@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // samples are kcover's documented run of four.
-const samples = "../remediator/preflight/verdict/testdata"
+const samples = "../internal/preflight/verdict/testdata"
 
 func TestPreflightOffline(t *testing.T) {
 	tests := map[string]struct {

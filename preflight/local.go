@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // check runs the local checks. One that says 1 fails the node; one that cannot tell leaves it open.

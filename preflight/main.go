@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // The exit codes.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // Rank 0 is where the ranks meet (ADR 10): every rank, 0 included, keeps one connection to it. Rank 0 mints the run id,

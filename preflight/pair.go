@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // tester tests a pair: by a command, or over TCP.

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // write hands the report over: to a file of the host, or to the cluster as a ConfigMap. POD_NAMESPACE, POD_NAME and

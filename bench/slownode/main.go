@@ -13,7 +13,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict/simulate"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 // published is how many runs of each cell testdata/table.md counts.

@@ -25,9 +25,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }

@@ -16,7 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
 )
 
 // look is what came of looking at one ConfigMap. Reports are immutable, so one look is enough while the pod's word

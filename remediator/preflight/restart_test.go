@@ -15,7 +15,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // newJobSet is a site with a JobSet of two replicated jobs, half of n pods each, and two nodes more.

@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // Nominal is the bandwidth of a healthy pair, GiB/s.
