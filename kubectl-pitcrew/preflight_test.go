@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // samples are kcover's documented run of four.
@@ -116,7 +116,7 @@ func TestPreflightOnline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			report, err := verdict.ParseReport(data)
+			report, err := report.Parse(data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -126,12 +126,12 @@ func TestPreflightOnline(t *testing.T) {
 			}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("train-", i), UID: types.UID(fmt.Sprint(namespace, i)),
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}}
-			cm, err := carrier.ConfigMap(pod, report)
+			cm, err := reportconfigmap.New(pod, report)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if namespace == "other" && i == 1 {
-				cm.Annotations[conditions.AnnotationPreflightVerdict] = carrier.Refused + "it is older than its pod"
+				cm.Annotations[conditions.AnnotationPreflightVerdict] = reportconfigmap.RefusedPrefix + "it is older than its pod"
 			}
 			if err := p.Client.Create(ctx, cm); err != nil {
 				t.Fatal(err)

@@ -14,12 +14,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // check runs the local checks. One that says 1 fails the node; one that cannot tell leaves it open.
-func check(ctx context.Context, commands []string) verdict.Check {
-	result := verdict.Passed
+func check(ctx context.Context, commands []string) report.Check {
+	result := report.Passed
 	for _, command := range commands {
 		out, err := shell(ctx, command).Output()
 		var exit *exec.ExitError
@@ -27,14 +27,14 @@ func check(ctx context.Context, commands []string) verdict.Check {
 		case err == nil:
 		case errors.As(err, &exit) && exit.ExitCode() == 1:
 			slog.Error("This node is bad", "check", command, "says", string(bytes.TrimSpace(out)))
-			return verdict.Failed
+			return report.Failed
 		default:
 			slog.Warn("A local check cannot tell", "check", command, "says", string(bytes.TrimSpace(out)), "err", err)
-			result = verdict.Skipped
+			result = report.Skipped
 		}
 	}
 	if len(commands) == 0 {
-		return verdict.Skipped
+		return report.Skipped
 	}
 	return result
 }
@@ -89,15 +89,15 @@ func shell(ctx context.Context, command string) *exec.Cmd {
 const storageBytes = 64 << 20
 
 // store writes to the folder, syncs, reads it back and compares.
-func store(folder string) verdict.Check {
+func store(folder string) report.Check {
 	if folder == "" {
-		return verdict.Skipped
+		return report.Skipped
 	}
 	if err := writeAndRead(folder); err != nil {
 		slog.Error("The storage of this node is bad", "err", err)
-		return verdict.Failed
+		return report.Failed
 	}
-	return verdict.Passed
+	return report.Passed
 }
 
 func writeAndRead(folder string) (err error) {

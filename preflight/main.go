@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // The exit codes.
@@ -105,7 +105,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	})
 	f.Func("figure", "`name=command`: a figure of this node that is compared with the other nodes', e.g. gemm=..., more is better; may be repeated", func(s string) error {
 		name, command, ok := strings.Cut(s, "=")
-		if !ok || !verdict.FigureName.MatchString(name) || command == "" {
+		if !ok || !report.FigureName.MatchString(name) || command == "" {
 			return fmt.Errorf("%q is not name=command with a name in small letters", s)
 		}
 		o.figures = append(o.figures, figure{name, command})
@@ -146,8 +146,8 @@ func (o *options) complete(rank, size, leader string) error {
 	if o.group.rank, err = strconv.Atoi(rank); err != nil {
 		return fmt.Errorf("-rank %q is no number", rank)
 	}
-	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > verdict.MaxSize {
-		return fmt.Errorf("-size %q is not from 1 to %d", size, verdict.MaxSize)
+	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > report.MaxRanks {
+		return fmt.Errorf("-size %q is not from 1 to %d", size, report.MaxRanks)
 	}
 	switch {
 	case o.group.rank < 0 || o.group.rank >= o.group.size:
@@ -164,7 +164,7 @@ func (o *options) complete(rank, size, leader string) error {
 }
 
 func run(ctx context.Context, o options) (int, error) {
-	r := verdict.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.least}
+	r := report.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.least}
 	r.GPU = check(ctx, o.checks)
 	r.Storage = store(o.storage)
 	r.Figures = o.measure(ctx)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
@@ -48,7 +49,7 @@ type order struct {
 
 // result answers an order to test.
 type result struct {
-	Status    verdict.Status
+	Status    report.Status
 	Bandwidth float64
 }
 
@@ -87,15 +88,15 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 		return fmt.Errorf("mint a run id: %w", err)
 	}
 	run := hex.EncodeToString(id[:])
-	var reports []verdict.Report
+	var reports []report.Report
 	var leaf []string
 	leafOf := map[string]string{}
 	for _, m := range members {
 		defer m.conn.Close()
 		m.send(order{Run: run})
-		r := verdict.Report{Size: o.group.size, Rank: m.Rank, Node: m.Node, IP: m.addr, Threshold: o.least}
+		r := report.Report{Size: o.group.size, Rank: m.Rank, Node: m.Node, IP: m.addr, Threshold: o.least}
 		if m.Bad {
-			r.GPU = verdict.Failed
+			r.GPU = report.Failed
 		}
 		reports, leaf = append(reports, r), append(leaf, m.Leaf)
 		leafOf[m.Node] = m.Leaf
@@ -207,7 +208,7 @@ func greet(conn net.Conn, o options) *member {
 const grace = 15 * time.Second
 
 // test runs one round and adds its results to the reports. Pairs are indices of members.
-func test(members []*member, reports []verdict.Report, round int, pairs [][2]int, o options) {
+func test(members []*member, reports []report.Report, round int, pairs [][2]int, o options) {
 	var done sync.WaitGroup
 	for _, p := range pairs {
 		a, b := members[p[0]], members[p[1]]
@@ -235,15 +236,15 @@ func test(members []*member, reports []verdict.Report, round int, pairs [][2]int
 	done.Wait()
 }
 
-func batch(round int, self, a, b netip.Addr, r result) verdict.Batch {
+func batch(round int, self, a, b netip.Addr, r result) report.Batch {
 	if b.Less(a) {
 		a, b = b, a
 	}
-	return verdict.Batch{Index: round, Pair: [2]netip.Addr{a, b}, Self: self, Status: r.Status, Bandwidth: r.Bandwidth}
+	return report.Batch{Index: round, Pair: [2]netip.Addr{a, b}, Self: self, Status: r.Status, Bandwidth: r.Bandwidth}
 }
 
 // follow is what every rank does: it meets rank 0, tests when told to, and fills its report.
-func follow(ctx context.Context, o options, r *verdict.Report) (slow bool, err error) {
+func follow(ctx context.Context, o options, r *report.Report) (slow bool, err error) {
 	served, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":0")
 	if err != nil {
 		return false, fmt.Errorf("serve pair tests: %w", err)

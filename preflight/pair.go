@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // tester tests a pair: by a command, or over TCP.
@@ -32,7 +32,7 @@ type tester struct {
 func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, o order) result {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	r := result{Status: verdict.OK}
+	r := result{Status: report.OK}
 	var err error
 	if t.command != "" {
 		r.Bandwidth, err = t.run(ctx, self, o)
@@ -41,9 +41,9 @@ func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, 
 	}
 	switch {
 	case errors.Is(err, errNoFigure):
-		r.Status = verdict.Skip // the other end has it
+		r.Status = report.Skip // the other end has it
 	case err != nil:
-		r.Status = verdict.Fail
+		r.Status = report.Fail
 	}
 	slog.Info("Tested a pair", "round", o.Round, "peer", o.Peer.Addr(), "GiB/s", fmt.Sprintf("%.3f", r.Bandwidth), "err", err)
 	return r

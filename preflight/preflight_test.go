@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
@@ -87,10 +88,10 @@ func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
 
 func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
 	for command, want := range map[string]result{
-		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {verdict.OK, 3},
-		`true`:       {verdict.Skip, 0},
-		`exit 3`:     {verdict.Fail, 0},
-		`sleep 1000`: {verdict.Fail, 0},
+		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {report.OK, 3},
+		`true`:       {report.Skip, 0},
+		`exit 3`:     {report.Fail, 0},
+		`sleep 1000`: {report.Fail, 0},
 	} {
 		tester := tester{command: command, figure: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
 		got := tester.test(t.Context(), nil, netip.MustParseAddr("10.0.0.1"), order{Round: 3, Serve: true, Peer: netip.MustParseAddrPort("10.0.0.2:1")})
@@ -103,14 +104,14 @@ func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
 func TestLocalChecks(t *testing.T) {
 	tests := map[string]struct {
 		commands []string
-		want     verdict.Check
+		want     report.Check
 	}{
-		"none":                    {nil, verdict.Skipped},
-		"all well":                {[]string{"true", "exit 0"}, verdict.Passed},
-		"one is bad":              {[]string{"true", "echo lost; exit 1"}, verdict.Failed},
-		"one cannot tell":         {[]string{"exit 2", "true"}, verdict.Skipped},
-		"bad beats cannot tell":   {[]string{"exit 2", "exit 1"}, verdict.Failed},
-		"one that does not exist": {[]string{"/no/such/plugin"}, verdict.Skipped},
+		"none":                    {nil, report.Skipped},
+		"all well":                {[]string{"true", "exit 0"}, report.Passed},
+		"one is bad":              {[]string{"true", "echo lost; exit 1"}, report.Failed},
+		"one cannot tell":         {[]string{"exit 2", "true"}, report.Skipped},
+		"bad beats cannot tell":   {[]string{"exit 2", "exit 1"}, report.Failed},
+		"one that does not exist": {[]string{"/no/such/plugin"}, report.Skipped},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -146,13 +147,13 @@ func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 
 func TestStorage(t *testing.T) {
 	folder := t.TempDir()
-	if got := store(folder); got != verdict.Passed {
+	if got := store(folder); got != report.Passed {
 		t.Errorf("a good folder: %d", got)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if got := store(filepath.Join(folder, "gone")); got != verdict.Failed {
+	if got := store(filepath.Join(folder, "gone")); got != report.Failed {
 		t.Errorf("no folder: %d", got)
 	}
 }
@@ -268,17 +269,17 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 		})
 	}
 	running.Wait()
-	var reports []verdict.Report
+	var reports []report.Report
 	for i := range n {
 		data, err := os.ReadFile(filepath.Join(folder, "team", fmt.Sprintf("train-%d.json", i)))
 		if err != nil {
 			t.Fatalf("%v\n%s", err, &logs[i])
 		}
-		r, err := verdict.ParseReport(data)
+		r, err := report.Parse(data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.RunID == "" || r.GPU != verdict.Passed || r.Storage != verdict.Passed || len(r.Batches) < 5 {
+		if r.RunID == "" || r.GPU != report.Passed || r.Storage != report.Passed || len(r.Batches) < 5 {
 			t.Errorf("report %+v", r)
 		}
 		reports = append(reports, r)
@@ -326,7 +327,7 @@ func TestANodeThatFailsItsLocalCheckSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := verdict.ParseReport(data); err != nil || r.GPU != verdict.Failed || len(r.Batches) > 0 {
+	if r, err := report.Parse(data); err != nil || r.GPU != report.Failed || len(r.Batches) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

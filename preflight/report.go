@@ -13,13 +13,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // write hands the report over: to a file of the host, or to the cluster as a ConfigMap. POD_NAMESPACE, POD_NAME and
 // WORKLOAD come from the pod's template.
-func write(ctx context.Context, o options, r verdict.Report) error {
+func write(ctx context.Context, o options, r report.Report) error {
 	namespace := os.Getenv("POD_NAMESPACE")
 	r.Workload = os.Getenv("WORKLOAD")
 	if o.out != "" {
@@ -36,12 +36,12 @@ func write(ctx context.Context, o options, r verdict.Report) error {
 	return writeConfigMap(ctx, cluster, namespace, os.Getenv("POD_NAME"), r)
 }
 
-func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r verdict.Report) error {
+func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r report.Report) error {
 	pod, err := cluster.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get our own pod: %w", err)
 	}
-	cm, err := carrier.ConfigMap(pod, r)
+	cm, err := reportconfigmap.New(pod, r)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace
 	return nil
 }
 
-func writeFile(folder, namespace string, r verdict.Report) error {
+func writeFile(folder, namespace string, r report.Report) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the report: %w", err)

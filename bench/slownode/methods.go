@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
@@ -98,7 +99,7 @@ func measureAdaptive(s simulate.Scenario, runs int) score {
 
 // judged is what the verdict convicts. A slow rack is judged with the topology, as it is scheduled with it: blaming its
 // switch names all of its nodes.
-func judged(w *simulate.World, reports []verdict.Report) []bool {
+func judged(w *simulate.World, reports []report.Report) []bool {
 	var o verdict.Options
 	if w.Rack {
 		o.Leaf = map[string]string{}
@@ -134,7 +135,7 @@ func index(name string) int {
 	return i
 }
 
-func tests(reports []verdict.Report) int {
+func tests(reports []report.Report) int {
 	n := 0
 	for _, r := range reports {
 		n += len(r.Batches)
@@ -144,7 +145,7 @@ func tests(reports []verdict.Report) int {
 
 // seedNames is kcover's rule as it was: a node is slow if it was in a bad pair in every batch, so one lost report
 // acquits.
-func seedNames(w *simulate.World, reports []verdict.Report) []bool {
+func seedNames(w *simulate.World, reports []report.Report) []bool {
 	got := make([]bool, w.Nodes)
 	for i, r := range reports {
 		bad := 0

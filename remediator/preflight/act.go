@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
@@ -85,7 +86,7 @@ func (c *Controller) judge(ctx context.Context, namespace string, r run) error {
 		}
 	}
 	for _, f := range r.filings {
-		if f.report.GPU != verdict.Passed || f.report.Storage != verdict.Passed || slices.Contains(v.Failed, f.report.Node) {
+		if f.report.GPU != report.Passed || f.report.Storage != report.Passed || slices.Contains(v.Failed, f.report.Node) {
 			continue
 		}
 		if err := c.write(ctx, f.report.Node, func(n *corev1.Node) (corev1.NodeCondition, bool) {

@@ -25,9 +25,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
@@ -135,11 +135,11 @@ func (s site) as(account string, pod *corev1.Pod) client.Client {
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}) }
 
 // reports are those of a run in which each slow rank has half of the bandwidth.
-func (s site) reports(run string, slow ...int) []verdict.Report {
+func (s site) reports(run string, slow ...int) []report.Report {
 	n := len(s.pods)
-	reports := make([]verdict.Report, n)
+	reports := make([]report.Report, n)
 	for i := range reports {
-		reports[i] = verdict.Report{RunID: run, Size: n, Rank: i, Node: s.pods[i].Spec.NodeName, IP: address(i), GPU: verdict.Passed, Storage: verdict.Passed}
+		reports[i] = report.Report{RunID: run, Size: n, Rank: i, Node: s.pods[i].Spec.NodeName, IP: address(i), GPU: report.Passed, Storage: report.Passed}
 	}
 	for index, pairs := range schedule.Rounds(n, schedule.MaxRounds, 1, nil) {
 		for _, p := range pairs {
@@ -149,18 +149,18 @@ func (s site) reports(run string, slow ...int) []verdict.Report {
 			}
 			pair := [2]netip.Addr{address(min(p[0], p[1])), address(max(p[0], p[1]))}
 			for _, i := range p {
-				reports[i].Batches = append(reports[i].Batches, verdict.Batch{Index: index, Pair: pair, Self: address(i), Bandwidth: gibps})
+				reports[i].Batches = append(reports[i].Batches, report.Batch{Index: index, Pair: pair, Self: address(i), Bandwidth: gibps})
 			}
 		}
 	}
 	return reports
 }
 
-func (s site) file(reports []verdict.Report) {
+func (s site) file(reports []report.Report) {
 	s.Helper()
 	for _, r := range reports {
 		pod := &s.pods[r.Rank]
-		cm, err := carrier.ConfigMap(pod, r)
+		cm, err := reportconfigmap.New(pod, r)
 		s.must(err)
 		s.must(s.as("pitcrew-preflight", pod).Create(s.Context(), cm))
 	}
@@ -266,7 +266,7 @@ func (s site) hears(reason string, words ...string) {
 func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 	s := newSite(t, "sixty-four", 64)
 	reports := s.reports("first", 17)
-	reports[40].GPU, reports[40].Batches = verdict.Failed, nil
+	reports[40].GPU, reports[40].Batches = report.Failed, nil
 	p := s.start()
 	s.file(reports)
 
@@ -335,9 +335,9 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 	// Two ranks' reports are worthless: one has another size, one is none at all.
 	reports[6].Size = 12
 	pod := &s.pods[7]
-	broken, err := carrier.ConfigMap(pod, reports[7])
+	broken, err := reportconfigmap.New(pod, reports[7])
 	s.must(err)
-	broken.Data[carrier.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
+	broken.Data[reportconfigmap.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
 	s.must(s.as("pitcrew-preflight", pod).Create(t.Context(), broken))
 	s.file(reports[:7])
 
@@ -361,7 +361,7 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 	for i := range maxPerPod {
 		another := reports[0]
 		another.RunID = fmt.Sprint("another-", i)
-		cm, err := carrier.ConfigMap(&s.pods[0], another)
+		cm, err := reportconfigmap.New(&s.pods[0], another)
 		s.must(err)
 		if i == maxPerPod-1 { // times of creation have seconds, and all the others must be older
 			next := time.Now().Truncate(time.Second).Add(time.Second)
@@ -380,9 +380,9 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 func TestAReportComesFromTheNodeThatItNames(t *testing.T) {
 	s := newSite(t, "admission", 2)
 	reports := s.reports("r")
-	own, err := carrier.ConfigMap(&s.pods[0], reports[0])
+	own, err := reportconfigmap.New(&s.pods[0], reports[0])
 	s.must(err)
-	other, err := carrier.ConfigMap(&s.pods[1], reports[1])
+	other, err := reportconfigmap.New(&s.pods[1], reports[1])
 	s.must(err)
 	reporter := s.as("pitcrew-preflight", &s.pods[0])
 

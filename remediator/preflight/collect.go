@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 const (
 	// maxCandidates bounds the ConfigMaps that are looked at for one run id in one namespace.
-	maxCandidates = 2 * verdict.MaxSize
+	maxCandidates = 2 * report.MaxRanks
 	// maxPerPod bounds the runs that a pod can report of, one each time its init container starts: each of them may end
 	// with a list of the namespace's pods and an Event.
 	maxPerPod = 30
@@ -37,7 +37,7 @@ type filing struct {
 	// pod that reports.
 	pod    string
 	podUID types.UID
-	report verdict.Report
+	report report.Report
 }
 
 // readFiling checks a ConfigMap as far as it can be checked by itself.
@@ -55,8 +55,8 @@ func readFiling(cm *corev1.ConfigMap) (filing, error) {
 		return s, fmt.Errorf("no label %s", conditions.LabelPreflightRun)
 	case cm.Immutable == nil || !*cm.Immutable:
 		return s, errors.New("the ConfigMap is not immutable")
-	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || cm.Data[carrier.Key] == "":
-		return s, fmt.Errorf("%s is not its only key", carrier.Key)
+	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || cm.Data[reportconfigmap.Key] == "":
+		return s, fmt.Errorf("%s is not its only key", reportconfigmap.Key)
 	case s.pod == "" || s.podUID == "":
 		return s, fmt.Errorf("annotations %s and %s do not say whose it is", conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
 	case len(cm.OwnerReferences) != 1:
@@ -65,7 +65,7 @@ func readFiling(cm *corev1.ConfigMap) (filing, error) {
 	s.owner = cm.OwnerReferences[0]
 	s.root = s.owner.UID
 	var err error
-	if s.report, err = verdict.ParseReport([]byte(cm.Data[carrier.Key])); err != nil {
+	if s.report, err = report.Parse([]byte(cm.Data[reportconfigmap.Key])); err != nil {
 		return s, err
 	}
 	if s.report.RunID != "" && s.report.RunID != s.run {
@@ -188,8 +188,8 @@ func (r run) decided() time.Time {
 	return r.filings[len(r.filings)-1].created
 }
 
-func (r run) reports() []verdict.Report {
-	var reports []verdict.Report
+func (r run) reports() []report.Report {
+	var reports []report.Report
 	for _, s := range r.filings {
 		reports = append(reports, s.report)
 	}
@@ -220,8 +220,8 @@ func (r run) owners() []metav1.OwnerReference {
 func (r run) failedChecks(node string) string {
 	var checks []string
 	for _, s := range r.filings {
-		for name, c := range map[string]verdict.Check{"gpu": s.report.GPU, "storage": s.report.Storage} {
-			if s.report.Node == node && c == verdict.Failed {
+		for name, c := range map[string]report.Check{"gpu": s.report.GPU, "storage": s.report.Storage} {
+			if s.report.Node == node && c == report.Failed {
 				checks = append(checks, name)
 			}
 		}

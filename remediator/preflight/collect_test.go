@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -25,7 +25,7 @@ func filed(rank, seconds int, change ...func(*filing)) filing {
 		uid: types.UID("cm-" + name), name: "cm-" + name, created: noon.Add(time.Duration(seconds) * time.Second), run: "r",
 		owner: metav1.OwnerReference{Kind: "Job", Name: "train", UID: "job"}, root: "job",
 		pod: "train-" + name, podUID: types.UID("pod-" + name),
-		report: verdict.Report{Size: 4, Rank: rank, Node: "node-" + name, GPU: verdict.Passed, Storage: verdict.Passed},
+		report: report.Report{Size: 4, Rank: rank, Node: "node-" + name, GPU: report.Passed, Storage: report.Passed},
 	}
 	for _, c := range change {
 		c(&f)
@@ -132,7 +132,7 @@ func TestAReportIsBoundToItsPod(t *testing.T) {
 		"no pod":               {cm: func(cm *corev1.ConfigMap) { delete(cm.Annotations, conditions.AnnotationPreflightPod) }, wrong: "whose it is"},
 		"no owner":             {cm: func(cm *corev1.ConfigMap) { cm.OwnerReferences = nil }, wrong: "0 owners"},
 		"another owner":        {cm: func(cm *corev1.ConfigMap) { cm.OwnerReferences[0].UID = "x" }, wrong: "not owned by the controller"},
-		"not a report":         {cm: func(cm *corev1.ConfigMap) { cm.Data[carrier.Key] = "{}" }, wrong: "workload_size"},
+		"not a report":         {cm: func(cm *corev1.ConfigMap) { cm.Data[reportconfigmap.Key] = "{}" }, wrong: "workload_size"},
 		"the pod's successor":  {pod: func(p *corev1.Pod) { p.UID = "pod-2" }, wrong: "another one"},
 		"a pod elsewhere":      {pod: func(p *corev1.Pod) { p.Spec.NodeName = "node-b" }, wrong: `on node "node-b"`},
 		"a pod of another job": {pod: func(p *corev1.Pod) {
@@ -143,7 +143,7 @@ func TestAReportIsBoundToItsPod(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			pod := testPod()
-			cm, err := carrier.ConfigMap(pod, verdict.Report{RunID: "r", Size: 4, Node: "node-a", GPU: verdict.Passed})
+			cm, err := reportconfigmap.New(pod, report.Report{RunID: "r", Size: 4, Node: "node-a", GPU: report.Passed})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -31,8 +31,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // Reasons of Events; they are part of the contract with users.
@@ -190,11 +190,11 @@ func slim(object any) (any, error) {
 	}
 	cm.ManagedFields = nil
 	maps.DeleteFunc(cm.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, conditions.Domain+"/") })
-	text := cm.Data[carrier.Key]
+	text := cm.Data[reportconfigmap.Key]
 	if len(cm.Data) != 1 || len(cm.BinaryData) > 0 || text == "" {
 		cm.Data, cm.BinaryData = nil, nil // no report
-	} else if len(text) > verdict.MaxReport {
-		cm.Data[carrier.Key] = strings.Clone(text[:verdict.MaxReport+1])
+	} else if len(text) > report.MaxBytes {
+		cm.Data[reportconfigmap.Key] = strings.Clone(text[:report.MaxBytes+1])
 	}
 	return cm, nil
 }

@@ -16,7 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // look is what came of looking at one ConfigMap. Reports are immutable, so one look is enough while the pod's word
@@ -163,5 +163,5 @@ func (c *Controller) refuse(ctx context.Context, namespace string, f filing, why
 	ctrl.LoggerFrom(ctx).Info("Refused a preflight report", "configMap", f.name, "pod", f.pod, "why", why)
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: f.name, UID: f.uid}}
 	c.Events.Eventf(cm, nil, corev1.EventTypeWarning, Refused, "Collect", "report of pod %s in run %s refused: %s", f.pod, f.run, why)
-	c.annotate(ctx, namespace, f, carrier.Refused+why)
+	c.annotate(ctx, namespace, f, reportconfigmap.RefusedPrefix+why)
 }

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // podless is an API server without pods that counts who asks for one.
@@ -54,7 +54,7 @@ func TestAFloodHasItsShareAndNoMore(t *testing.T) {
 	for i := range flood {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "flood", Name: "train", UID: types.UID(fmt.Sprint(i)),
 			OwnerReferences: []metav1.OwnerReference{{Kind: "Job", Name: "train", UID: "job", Controller: new(true)}}}}
-		cm, err := carrier.ConfigMap(pod, verdict.Report{RunID: "r", Size: 8, Node: "node"})
+		cm, err := reportconfigmap.New(pod, report.Report{RunID: "r", Size: 8, Node: "node"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,19 +97,19 @@ func TestSlim(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	tests := map[string]struct{ in, want corev1.ConfigMap }{
 		"a report": {
-			corev1.ConfigMap{Data: map[string]string{carrier.Key: "{}"}},
-			corev1.ConfigMap{Data: map[string]string{carrier.Key: "{}"}},
+			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}},
+			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}},
 		},
 		"too large": {
-			corev1.ConfigMap{Data: map[string]string{carrier.Key: large}},
-			corev1.ConfigMap{Data: map[string]string{carrier.Key: large[:verdict.MaxReport+1]}},
+			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: large}},
+			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: large[:report.MaxBytes+1]}},
 		},
-		"another key":  {corev1.ConfigMap{Data: map[string]string{carrier.Key: "{}", "other": large}}, corev1.ConfigMap{}},
-		"binary data":  {corev1.ConfigMap{Data: map[string]string{carrier.Key: "{}"}, BinaryData: map[string][]byte{"b": []byte(large)}}, corev1.ConfigMap{}},
+		"another key":  {corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}", "other": large}}, corev1.ConfigMap{}},
+		"binary data":  {corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}, BinaryData: map[string][]byte{"b": []byte(large)}}, corev1.ConfigMap{}},
 		"an other key": {corev1.ConfigMap{Data: map[string]string{"other": large}}, corev1.ConfigMap{}},
 		"annotations": {
-			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": large, conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{carrier.Key: "{}"}},
-			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{carrier.Key: "{}"}},
+			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": large, conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{reportconfigmap.Key: "{}"}},
+			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{reportconfigmap.Key: "{}"}},
 		},
 	}
 	for name, tt := range tests {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // newJobSet is a site with a JobSet of two replicated jobs, half of n pods each, and two nodes more.
@@ -44,7 +44,7 @@ func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 	shipped, err := s.ShippedPolicy(time.Second)
 	s.must(err)
 	reports := s.reports("before", slow)
-	reports[failed].GPU, reports[failed].Batches = verdict.Failed, nil
+	reports[failed].GPU, reports[failed].Batches = report.Failed, nil
 	for i := range reports {
 		reports[i].Figures = map[string]float64{"gemm": 600}
 	}

@@ -1,18 +1,18 @@
-// Package schedule pairs the ranks of a run, round by round.
+// Package schedule pairs the ranks of a preflight run, round by round. It is pure: the same arguments give the same pairs.
 package schedule
 
 import "math/rand/v2"
 
-// MaxRounds is how many rounds a run has before the adaptive ones. More cost time and decide little.
+// MaxRounds is the largest number of rounds before the adaptive ones. More rounds take time and hardly change the verdict.
 const MaxRounds = 5
 
-// Rounds pairs n ranks by the circle method: in every round each rank has at most one partner, no two ranks meet twice,
-// and with an odd n one rank sits out. There are at most n-1 rounds (n for an odd n), and never more than asked for.
+// Rounds pairs n ranks by the circle method. In every round each rank has at most one partner, no two ranks meet twice,
+// and with an odd n one rank sits out. There are at most n-1 rounds (n for an odd n), and at most rounds.
 //
-// The ranks are shuffled first, by the seed alone, so that all ranks can compute the same pairs: on a circle in name
-// order, neighbours meet the same racks in consecutive rounds, and a slow rack convicts its mirror image. If leaf is
-// given, the rounds alternate: in every other one as many pairs as possible lie within a leaf, so that a slow uplink is
-// told from a slow node.
+// The seed alone shuffles the ranks first. Without the shuffle neighbours would meet the same racks in consecutive rounds,
+// and a slow rack would make the rack opposite of it look slow. leaf is the leaf switch of each rank, or nil. If it is
+// given, every other round has as many pairs as possible within a leaf, so that a slow uplink can be distinguished from a
+// slow node.
 func Rounds(n, rounds int, seed uint64, leaf []string) [][][2]int {
 	random := rand.New(rand.NewPCG(seed, 0))
 	order := random.Perm(n)
@@ -23,7 +23,7 @@ func Rounds(n, rounds int, seed uint64, leaf []string) [][][2]int {
 	for range min(rounds, m-1) {
 		var pairs [][2]int
 		if leaf != nil && len(all)%2 == 1 {
-			pairs = within(order, leaf, met)
+			pairs = withinLeaves(order, leaf, met)
 		} else {
 			for pairs = nil; pairs == nil && next < m-1; next++ {
 				pairs = circle(order, next, met)
@@ -42,7 +42,7 @@ func Rounds(n, rounds int, seed uint64, leaf []string) [][][2]int {
 
 func key(p [2]int) [2]int { return [2]int{min(p[0], p[1]), max(p[0], p[1])} }
 
-// circle is round r of the circle method, without the pairs that have met.
+// circle is round r of the circle method, without the pairs that were already tested.
 func circle(order []int, r int, met map[[2]int]bool) [][2]int {
 	n := len(order)
 	m := n + n%2
@@ -62,8 +62,8 @@ func circle(order []int, r int, met map[[2]int]bool) [][2]int {
 	return pairs
 }
 
-// within pairs ranks of one leaf that have not met, in order, and then the ranks that are left over.
-func within(order []int, leaf []string, met map[[2]int]bool) [][2]int {
+// withinLeaves pairs ranks of one leaf that have not met, in order, and then the remaining ranks.
+func withinLeaves(order []int, leaf []string, met map[[2]int]bool) [][2]int {
 	var pairs [][2]int
 	taken := make([]bool, len(order))
 	for _, sameLeaf := range [2]bool{true, false} {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestEveryRankHasAtMostOnePartnerARoundAndNobodyTwice(t *testing.T) {
+func TestEveryRankHasAtMostOnePartnerARoundAndNoPartnerTwice(t *testing.T) {
 	for n := range 40 {
 		leaf := make([]string, n)
 		for i := range leaf {
@@ -21,10 +21,10 @@ func TestEveryRankHasAtMostOnePartnerARoundAndNobodyTwice(t *testing.T) {
 				busy := map[int]bool{}
 				for _, p := range pairs {
 					if busy[p[0]] || busy[p[1]] || p[0] == p[1] {
-						t.Errorf("%s, n=%d round %d: %v meets two", name, n, r, p)
+						t.Errorf("%s, n=%d round %d: %v: a rank has two partners", name, n, r, p)
 					}
 					if met[key(p)] {
-						t.Errorf("%s, n=%d round %d: %v meet again", name, n, r, p)
+						t.Errorf("%s, n=%d round %d: %v are paired again", name, n, r, p)
 					}
 					busy[p[0]], busy[p[1]], met[key(p)] = true, true, true
 				}

@@ -5,64 +5,65 @@ import (
 	"slices"
 )
 
-// The model: a node slows every test it takes part in by its drop d >= 0, in natural logarithms of the bandwidth, and the
-// slower end decides:
+// The model: every node slows its tests by its drop d >= 0, in natural logarithms of the bandwidth. The slower end
+// decides:
 //
 //	x = mu - max(d_i, d_j) + noise, noise ~ N(0, sigma²)
 //
-// In a share of the tests (outlier) a faulty link or congestion slows them further, and a slow node acts healthy in a
-// share nu. The drops are not points but bins, integrated over the noise: points that lie further apart than the noise
-// take every reading between them for an outlier, and do worse than the plain intersection.
+// In a share of the tests (outlier) a faulty link or congestion slows them further. In a share nu of its tests a slow node
+// behaves like a healthy one. The drops are bins, integrated over the noise, and not points: with points that are further
+// apart than the noise, every reading between two of them would count as an outlier, and the result would be worse than
+// the plain intersection.
 var bins = [...]float64{0, 0.05, 0.10, 0.15, 0.22, 0.32, 0.46, 0.65, 0.95, 1.6}
 
 const (
 	states = len(bins) - 1
 	// healthy is the state of a drop of less than 5 %.
 	healthy = 0
-	// nu is the share of tests in which a slow node acts healthy.
+	// nu is the share of tests in which a slow node behaves like a healthy one.
 	nu = 0.08
-	// floor keeps a reading that nothing explains from deciding alone.
+	// floor keeps a single reading that no state explains from deciding alone.
 	floor = 1e-6
-	// rounds of messages; the beliefs have settled after about ten. In the first ones the shares of slow nodes and
-	// outliers stay what is assumed of an unknown cluster.
+	// rounds is the number of rounds of messages; the beliefs converge after about ten. In the first settle rounds the shares
+	// of slow nodes and of outliers are the ones that are assumed for an unknown cluster.
 	rounds, settle = 14, 4
 	assumedSlow    = 0.02
 	assumedOutlier = 0.05
-	// outlierDepth is how much a faulty link or congestion slows a test on average, 40 %: two flows on one link halve
-	// each other, far deeper drops are rare. Exponential.
+	// outlierDepth is the mean of the exponential distribution of how much a faulty link or congestion slows a test, in
+	// natural logarithms: about 40 %. Two flows on one link halve each other; far deeper drops are rare.
 	outlierDepth = 0.5
-	// weight is how many nodes, or tests, the assumptions are worth. leafWeight is how many nodes of a leaf those of the
-	// others are worth: what makes one node of a rack slow often makes all of them.
+	// weight is the number of nodes, or tests, that the assumed shares count as. leafWeight is the number of nodes that the
+	// share of all nodes counts as within a leaf. It is small, because one cause often makes all nodes of a rack slow.
 	weight     = 50
 	leafWeight = 8
-	// slowest is what slower readings are taken for, so that the last state explains them.
+	// slowest is the lower limit of readings, so that the last state explains all of them.
 	slowest = -1.5
-	// slowReading is how far below the typical one a test speaks against its ends. Natural logarithm, about 4 %.
+	// slowReading is how far below the typical bandwidth a test is slow. Natural logarithm, about 4 %.
 	slowReading = 0.04
 )
 
-// Estimates are what the tests say about the nodes, by the graph's index.
+// Estimates are what the tests show about the nodes, by the graph's index.
 type Estimates struct {
 	// P is the probability that the node is slow: that it loses 5 % or more.
 	P []float64
 	// Typical is the bandwidth of healthy pairs in GiB/s.
 	Typical float64
-	// Outlier is the share of tests that are slow for no fault of their ends.
+	// Outlier is the share of tests that are slow although both ends are healthy.
 	Outlier float64
-	// x are the tests' log bandwidths minus the typical one.
+	// x are the logarithms of the tests' bandwidths, minus that of the typical one.
 	x []float64
 }
 
-// nothing is the message that leaves all open.
-var nothing = func() (m message) {
+// uninformative is the message that fits all states equally well.
+var uninformative = func() (m message) {
 	for s := range m {
 		m[s] = 1
 	}
 	return m
 }()
 
-// message is what a test tells one of its ends: the likelihood of each of its states, up to a factor. The largest is 1,
-// so that no product of messages vanishes.
+// message is what a test shows about one of its ends: the likelihood of each of the end's states, up to a factor. The
+// largest is 1, so that no product of messages underflows.
 type message [states]float64
 
 func (m *message) scale() {
@@ -79,8 +80,8 @@ func (m *message) scale() {
 }
 
 // Estimate runs loopy belief propagation on the graph of pairs: O(rounds × tests). The typical bandwidth and the noise
-// are taken from the run itself; if the reports set a threshold, only tests that reach it are taken for healthy there.
-// leaf names the nodes' racks or leaf switches, as far as they are known.
+// are estimated from the run itself; if the reports set a threshold, only tests that reach it count as healthy for that.
+// leaf is the rack or leaf switch of each node, by node name, as far as it is known.
 func Estimate(g Graph, leaf map[string]string) Estimates {
 	b := newBeliefs(g, leaf)
 	for round := range rounds {
@@ -108,16 +109,16 @@ type beliefs struct {
 	mu, sigma float64
 	// noise[k] is the density of reading k given each state, and below[k] that of an outlier.
 	noise, below []message
-	// told are the messages to A and to B.
-	told [2][]message
+	// messages are those to A and to B.
+	messages [2][]message
 	// state is the belief about each node, as probabilities.
 	state []message
-	// slow is the share of slow nodes that is expected where a node is, in all or in its leaf.
+	// slow is the expected share of slow nodes around each node: in its leaf if it has one, else in the whole run.
 	slow    []float64
 	outlier float64
 	// leaves are the nodes of each leaf.
 	leaves [][]int
-	// linked counts the tests of each node: one without says nothing about how many are slow.
+	// linked counts the tests of each node. A node without tests does not count in the share of slow nodes.
 	linked []int
 }
 
@@ -149,9 +150,9 @@ func newBeliefs(g Graph, leaf map[string]string) *beliefs {
 	b.mu, b.sigma = calibrate(x, math.Log(g.typical()), math.Log(g.Threshold))
 	n := len(b.tests)
 	b.noise, b.below = make([]message, n), make([]message, n)
-	b.told = [2][]message{make([]message, n), make([]message, n)}
+	b.messages = [2][]message{make([]message, n), make([]message, n)}
 	for k, v := range x {
-		b.told[0][k], b.told[1][k] = nothing, nothing
+		b.messages[0][k], b.messages[1][k] = uninformative, uninformative
 		v = max(v-b.mu, slowest)
 		var cdf [states + 1]float64
 		for s, edge := range bins {
@@ -174,7 +175,7 @@ func (b *beliefs) likelihood(k, s int) float64 {
 	return (1-b.outlier)*b.noise[k][s] + b.outlier*b.below[k][s] + floor
 }
 
-// sum joins what the tests tell each node.
+// sum joins the messages to each node.
 func (b *beliefs) sum() {
 	for i, slow := range b.slow {
 		b.state[i][healthy] = 1 - slow
@@ -185,7 +186,7 @@ func (b *beliefs) sum() {
 	for k, t := range b.tests {
 		for side, end := range [2]int{t.A, t.B} {
 			for s := range states {
-				b.state[end][s] *= b.told[side][k][s]
+				b.state[end][s] *= b.messages[side][k][s]
 			}
 			b.state[end].scale()
 		}
@@ -195,8 +196,8 @@ func (b *beliefs) sum() {
 	}
 }
 
-// relearn takes the shares of slow nodes and of outliers from the run, cautiously: what is assumed weighs as much as
-// fifty nodes or tests.
+// relearn estimates the shares of slow nodes and of outliers from the run. The assumed shares count as much as fifty nodes
+// or tests.
 func (b *beliefs) relearn() {
 	slow, nodes := assumedSlow*weight, float64(weight)
 	for i, q := range b.state {
@@ -229,8 +230,8 @@ func (b *beliefs) relearn() {
 	}
 }
 
-// pass sends test k's messages to both ends: the geometric mean of the old and the new one, which keeps loops from
-// swinging.
+// pass sends test k's messages to both ends: the geometric mean of the old and the new one, so that loops do not
+// oscillate.
 func (b *beliefs) pass(k int) {
 	t := b.tests[k]
 	var likely message
@@ -239,10 +240,10 @@ func (b *beliefs) pass(k int) {
 	}
 	var fresh [2]message
 	for side, other := range [2]int{t.B, t.A} {
-		// What the other end is like, by all its other tests.
+		// The belief about the other end from all of its other tests.
 		q := b.state[other]
 		for s := range states {
-			q[s] /= b.told[1-side][k][s]
+			q[s] /= b.messages[1-side][k][s]
 		}
 		q = probabilities(q)
 		for s := 1; s < states; s++ {
@@ -264,7 +265,7 @@ func (b *beliefs) pass(k int) {
 	}
 	for side := range fresh {
 		for s := range states {
-			b.told[side][k][s] = math.Sqrt(b.told[side][k][s] * fresh[side][s])
+			b.messages[side][k][s] = math.Sqrt(b.messages[side][k][s] * fresh[side][s])
 		}
 	}
 }
@@ -281,9 +282,10 @@ func probabilities(m message) message {
 	return m
 }
 
-// calibrate finds the reading of healthy pairs and its noise, from what is typical: it moves to the middle of its
-// surroundings until it stays. Readings below the least good one are no healthy pairs'. The noise is the spread above,
-// since slowness is only below; 1 and 8 % bound it, and few readings keep it near 3 %.
+// calibrate finds the reading of healthy pairs, mu, and its noise, sigma. It starts at the typical reading and moves to
+// the mean of the readings around it until that no longer changes. Readings below least are not from healthy pairs. The
+// noise is the spread above mu, because slow pairs are only below. It is at least 1 % and at most 8 %; with few readings
+// it stays near the assumed one.
 func calibrate(x []float64, typical, least float64) (mu, sigma float64) {
 	const around, assumed = 0.08, 0.04
 	x = slices.DeleteFunc(slices.Clone(x), func(v float64) bool { return v < least })

@@ -2,34 +2,28 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
-	"math"
-	"regexp"
 	"slices"
+
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 const (
-	// maxFigures is how many figures a report may have.
-	maxFigures = 16
-	// figureDrop is how far below the median a node's figure makes it a suspect. GPUs of one kind differ by half of that.
+	// figureDrop is the share below the median from which on a node is a suspect. GPUs of one model differ by half of it.
 	figureDrop = 0.10
-	// figurePeers is how many other nodes must have the figure.
+	// figurePeers is the number of other nodes that must have the figure.
 	figurePeers = 4
-	// figureCrowd is the share of nodes below the median from which on they are rather another kind of node.
+	// figureCrowd is the share of nodes below the median above which they are probably another kind of node.
 	figureCrowd = 0.25
 )
 
-// FigureName is a word of a message, such as gemm or host-to-device.
-var FigureName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,30}$`)
-
-// Figure is one thing that each node has measured of itself, in a unit of its own in which more is better.
+// Figure is one thing that each node has measured about itself. Its unit is the user's own; more is better.
 type Figure struct {
 	Name string
 	// Median over Nodes nodes.
 	Median float64
 	Nodes  int
-	// Below are the nodes far below the median, the slowest first. They are suspects: a node's word about itself convicts
-	// nobody.
+	// Below are the nodes far below the median, the slowest first. They are suspects only: what a node reports about itself
+	// is not confirmed by another node.
 	Below []Below
 }
 
@@ -37,12 +31,13 @@ type Figure struct {
 type Below struct {
 	Node  string
 	Value float64
-	// Drop is the share that is missing to the median.
+	// Drop is how far the value is below the median, as a share of the median.
 	Drop float64
 }
 
-// figures compares what the nodes have measured of themselves, by name. Of two ranks on a node the lower figure counts.
-func figures(reports []Report) []Figure {
+// figures compares what the nodes have measured about themselves, by name. With two ranks on one node the lower value
+// counts.
+func figures(reports []report.Report) []Figure {
 	values := map[string]map[string]float64{}
 	for _, r := range reports {
 		for name, v := range r.Figures {
@@ -75,20 +70,4 @@ func figures(reports []Report) []Figure {
 	}
 	slices.SortFunc(all, func(a, b Figure) int { return cmp.Compare(a.Name, b.Name) })
 	return all
-}
-
-// checkFigures refuses what cannot be compared.
-func checkFigures(figures map[string]float64) error {
-	if len(figures) > maxFigures {
-		return fmt.Errorf("%d figures, at most %d", len(figures), maxFigures)
-	}
-	for name, v := range figures {
-		if !FigureName.MatchString(name) {
-			return fmt.Errorf("figure %.40q is not named in small letters, digits and -", name)
-		}
-		if !(v > 0) || math.IsInf(v, 0) { // JSON has no NaN
-			return fmt.Errorf("figure %s is %g", name, v)
-		}
-	}
-	return nil
 }

@@ -5,40 +5,44 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
-// maxDisagreement is how far the figures of a pair's two ends may lie apart, as a share of the larger one. Both ends
-// have seen the same test.
+// maxDisagreement is how far the bandwidths that the two ends of a pair report may differ, as a share of the larger one.
+// Both ends took part in the same test.
 const maxDisagreement = 0.2
 
-// Graph is what a run has measured: nodes, and the tests of pairs of them.
+// Graph is what a run has measured: its nodes, and the tests of pairs of them.
 type Graph struct {
-	// Nodes are names. From Known on they are addresses of nodes that only their peers have named.
+	// Nodes are the names of the nodes that have reported, Known of them, and after these the addresses of nodes that only
+	// appear in the reports of their peers.
 	Nodes []string
 	Known int
-	// FailFast are the nodes whose local check failed.
+	// FailFast tells for each node whether a local check failed.
 	FailFast []bool
-	// Tests, in the order of batches. Tests that an end of FailFast took part in are dropped.
+	// Tests are in the order of batches. Tests with a node of FailFast are left out.
 	Tests []Test
-	// Threshold is the least good bus bandwidth in GiB/s, the median of what the reports say; 0: none.
+	// Threshold is the lowest acceptable bus bandwidth in GiB/s, the median of the reports' thresholds; 0: none.
 	Threshold float64
-	// Skips counts tests that were skipped, Disagree those whose ends contradict each other; both are no measurement.
+	// Skips counts reports of skipped tests. Disagree counts tests whose ends contradict each other. Neither is a
+	// measurement.
 	Skips, Disagree int
 }
 
 // Test is one test of the pair of nodes A < B.
 type Test struct {
 	A, B, Batch int
-	// Bandwidth in GiB/s. In a test that failed, or that only says ok, it is 0.
+	// Bandwidth is in GiB/s. It is 0 in a test that failed, or that reports ok without a bandwidth.
 	Bandwidth float64
 	Failed    bool
-	// ByA and ByB tell which ends have reported it.
+	// ByA and ByB tell which ends have reported the test.
 	ByA, ByB bool
 }
 
-// NewGraph joins the reports of one run. Two ranks on one node are one node. An address that two nodes claim is
-// nobody's.
-func NewGraph(reports []Report) Graph {
+// NewGraph joins the reports of one run. Two ranks on one node are one node. Tests of an address that two nodes report as
+// their own are left out.
+func NewGraph(reports []report.Report) Graph {
 	g := Graph{}
 	index := map[string]int{}
 	node := func(name string) int {
@@ -51,11 +55,11 @@ func NewGraph(reports []Report) Graph {
 		return len(g.Nodes) - 1
 	}
 	reports = slices.Clone(reports)
-	slices.SortStableFunc(reports, func(a, b Report) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rank, b.Rank)) })
+	slices.SortStableFunc(reports, func(a, b report.Report) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rank, b.Rank)) })
 	owner := map[netip.Addr]int{}
 	claim := func(a netip.Addr, i int) {
 		if before, ok := owner[a]; ok && before != i {
-			i = nobody
+			i = ambiguous
 		}
 		owner[a] = i
 	}
@@ -76,7 +80,7 @@ func NewGraph(reports []Report) Graph {
 	tests := map[[3]int]*ends{}
 	for _, r := range reports {
 		for _, b := range r.Batches {
-			if b.Status == Skip {
+			if b.Status == report.Skip {
 				g.Skips++
 				continue
 			}
@@ -89,7 +93,7 @@ func NewGraph(reports []Report) Graph {
 			if !ok {
 				other = node(peer.String())
 			}
-			if other == nobody || owner[b.Self] == nobody || other == self {
+			if other == ambiguous || owner[b.Self] == ambiguous || other == self {
 				continue
 			}
 			key := [3]int{b.Index, min(self, other), max(self, other)}
@@ -116,26 +120,26 @@ func NewGraph(reports []Report) Graph {
 	return g
 }
 
-// nobody owns an address that two nodes claim.
-const nobody = -1
+// ambiguous is the owner of an address that two nodes report as their own.
+const ambiguous = -1
 
-// ends is what the two ends of a pair say.
+// ends is what the two ends of a pair report about one test.
 type ends struct {
 	reported, failed [2]bool
 	bandwidth        [2]float64
 }
 
-func (e *ends) add(second bool, b Batch) {
+func (e *ends) add(second bool, b report.Batch) {
 	i := 0
 	if second {
 		i = 1
 	}
 	e.reported[i] = true
-	e.failed[i] = e.failed[i] || b.Status == Fail
+	e.failed[i] = e.failed[i] || b.Status == report.Fail
 	e.bandwidth[i] = max(e.bandwidth[i], b.Bandwidth)
 }
 
-// test joins the two ends; not ok when they disagree. A figure says more than a failure at the other end.
+// test joins what the two ends report; not ok when they disagree. A bandwidth at one end outweighs a failure at the other.
 func (e *ends) test() (Test, bool) {
 	t := Test{ByA: e.reported[0], ByB: e.reported[1]}
 	low, high := min(e.bandwidth[0], e.bandwidth[1]), max(e.bandwidth[0], e.bandwidth[1])
@@ -152,7 +156,7 @@ func (e *ends) test() (Test, bool) {
 	return t, true
 }
 
-// measured tells whether most tests have a figure.
+// measured tells whether most tests have a bandwidth.
 func (g Graph) measured() bool {
 	n := 0
 	for _, t := range g.Tests {
@@ -163,9 +167,9 @@ func (g Graph) measured() bool {
 	return 2*n > len(g.Tests)
 }
 
-// typical is the upper median over the nodes of the best bandwidth that each has reached with anybody. Slow nodes do not
-// lower it while they are no more than half, while the median of all tests falls with every partner of a slow node. It
-// is 0 when no test has a figure.
+// typical is the upper median, over the nodes, of the best bandwidth that each has reached with any partner, in GiB/s. Slow
+// nodes do not lower it as long as they are at most half of all nodes; the median of all tests would fall with every
+// partner of a slow node. It is 0 when no test has a bandwidth.
 func (g Graph) typical() float64 {
 	best := map[int]float64{}
 	for _, t := range g.Tests {
@@ -182,7 +186,7 @@ func (g Graph) typical() float64 {
 	return all[len(all)/2]
 }
 
-// median is the lower median; 0 of nothing.
+// median is the lower median; 0 for an empty list.
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -197,8 +201,8 @@ func (g Graph) bad(t Test) bool {
 	return t.Failed || t.Bandwidth > 0 && g.Threshold > 0 && t.Bandwidth < g.Threshold
 }
 
-// logs are the tests' bandwidths as natural logarithms, and a failed test as a quarter of the typical one. Tests
-// without a figure are NaN.
+// logs are the natural logarithms of the tests' bandwidths. A failed test counts as a quarter of the typical bandwidth. Tests
+// without a bandwidth are NaN.
 func (g Graph) logs() []float64 {
 	failed := math.Log(g.typical() / 4)
 	x := make([]float64, len(g.Tests))

@@ -1,24 +1,24 @@
 package verdict
 
-// maxBatches is how many batches kcover counts.
+// maxBatches is the number of batches that kcover evaluates.
 const maxBatches = 5
 
-// Intersect is kcover's rule, the verdict where no bandwidths exist: a node is slow when it was in a bad pair in every
-// one of the run's first min(n-1, 5) batches that it was measured in, at least two of them with different partners. It
-// differs from the original where that was wrong:
+// Intersect is kcover's rule. It decides when the tests have no bandwidths. A node is slow when it was in a bad pair in
+// every batch in which it was measured, of the first min(size-1, 5) batches of the run, and when at least two of these
+// pairs had different partners. It corrects the original in these points:
 //
-//   - only the batches in which the node was measured count, so that a lost report or the odd one out of an odd number
-//     does not hide a slow node;
-//   - pairs with an end that failed fast are dropped (see [NewGraph]), and the others are judged as if it were not there;
-//   - two partners are needed, so a run of two nodes convicts nobody;
-//   - of two ranks on one node, a good pair speaks for the node;
-//   - a skipped pair is no measurement.
+//   - Only the batches in which the node was measured count. A lost report, or a round that the node sits out because the
+//     number of nodes is odd, does not hide a slow node.
+//   - Pairs with an end whose local check failed are left out, see [NewGraph].
+//   - A slow node needs two partners, so that in a run of two nodes neither is asserted to be slow.
+//   - If two ranks run on one node, one good pair is enough to clear the node.
+//   - A skipped pair is not a measurement.
 //
 // The result has an entry for each node of the graph.
 func Intersect(g Graph, size int) []bool {
 	batches := min(size-1, maxBatches)
-	type look struct{ node, batch int }
-	good, seen := map[look]bool{}, map[look]bool{}
+	type nodeInBatch struct{ node, batch int }
+	good, measured := map[nodeInBatch]bool{}, map[nodeInBatch]bool{}
 	partners := make([]map[int]bool, len(g.Nodes))
 	for i := range partners {
 		partners[i] = map[int]bool{}
@@ -29,9 +29,9 @@ func Intersect(g Graph, size int) []bool {
 		}
 		bad := g.bad(t)
 		for _, pair := range [2][2]int{{t.A, t.B}, {t.B, t.A}} {
-			l := look{pair[0], t.Batch}
-			seen[l] = true
-			good[l] = good[l] || !bad
+			key := nodeInBatch{pair[0], t.Batch}
+			measured[key] = true
+			good[key] = good[key] || !bad
 			if bad {
 				partners[pair[0]][pair[1]] = true
 			}
@@ -41,9 +41,9 @@ func Intersect(g Graph, size int) []bool {
 	for i := range slow {
 		slow[i] = len(partners[i]) >= minPartners
 	}
-	for l := range seen {
-		if good[l] {
-			slow[l.node] = false
+	for key := range measured {
+		if good[key] {
+			slow[key.node] = false
 		}
 	}
 	return slow

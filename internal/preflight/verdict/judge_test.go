@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // run builds the reports of a run from lines: the pairs of each batch with their bandwidth in GiB/s, 0 for a failed one,
@@ -16,10 +18,10 @@ type run struct {
 	names     string
 	threshold float64
 	failFast  string
-	silent    string
+	missing   string
 	batches   [][]pair
-	// change has the last word.
-	change func([]Report)
+	// change edits the reports at the end.
+	change func([]report.Report)
 }
 
 type pair struct {
@@ -29,32 +31,32 @@ type pair struct {
 
 func ip(name byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, name - 'a' + 1}) }
 
-func (r run) reports() []Report {
-	var reports []Report
+func (r run) reports() []report.Report {
+	var reports []report.Report
 	for rank, name := range []byte(r.names) {
-		report := Report{RunID: "r", Size: len(r.names), Rank: rank, Node: string(name), IP: ip(name), GPU: Passed, Storage: Passed, Threshold: r.threshold}
+		own := report.Report{RunID: "r", Size: len(r.names), Rank: rank, Node: string(name), IP: ip(name), GPU: report.Passed, Storage: report.Passed, Threshold: r.threshold}
 		if contains(r.failFast, name) {
-			report.GPU = Failed
+			own.GPU = report.Failed
 		}
 		for index, batch := range r.batches {
 			for _, p := range batch {
-				if !contains(p.ends, name) || report.FailFast() {
+				if !contains(p.ends, name) || own.FailFast() {
 					continue
 				}
-				b := Batch{Index: index, Self: ip(name), Pair: [2]netip.Addr{ip(p.ends[0]), ip(p.ends[1])}}
+				b := report.Batch{Index: index, Self: ip(name), Pair: [2]netip.Addr{ip(p.ends[0]), ip(p.ends[1])}}
 				switch {
 				case p.gibps < 0:
-					b.Status = Skip
+					b.Status = report.Skip
 				case p.gibps == 0:
-					b.Status = Fail
+					b.Status = report.Fail
 				default:
 					b.Bandwidth = p.gibps
 				}
-				report.Batches = append(report.Batches, b)
+				own.Batches = append(own.Batches, b)
 			}
 		}
-		if !contains(r.silent, name) {
-			reports = append(reports, report)
+		if !contains(r.missing, name) {
+			reports = append(reports, own)
 		}
 	}
 	if r.change != nil {
@@ -89,7 +91,7 @@ func circle6(slow string, gibps float64) [][]pair {
 	return batches
 }
 
-// onlyWith leaves a node no partner but one, whom it meets in three batches.
+// onlyWith leaves a node only one partner, which it is tested with in three batches.
 func onlyWith(batches [][]pair, node, partner byte) [][]pair {
 	gibps := 0.0
 	for i, batch := range batches {
@@ -133,7 +135,7 @@ func summary(v Verdict) string {
 
 func TestJudge(t *testing.T) {
 	leaves := Options{Leaf: map[string]string{"a": "left", "b": "left", "c": "left", "d": "right", "e": "right", "f": "right"}}
-	okOnly := func(reports []Report) {
+	okOnly := func(reports []report.Report) {
 		for _, r := range reports {
 			for i := range r.Batches {
 				r.Batches[i].Bandwidth = 0
@@ -153,15 +155,15 @@ func TestJudge(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"all well":                                      {run{names: "abcdef", batches: circle6("", 0)}, Options{}, ""},
+		"all healthy":                                   {run{names: "abcdef", batches: circle6("", 0)}, Options{}, ""},
 		"one slow":                                      {run{names: "abcdef", batches: circle6("c", 80)}, Options{}, " slow c"},
 		"two slow":                                      {run{names: "abcdef", batches: circle6("cf", 60)}, Options{}, " slow c slow f"},
 		"one fails every pair":                          {run{names: "abcdef", batches: circle6("c", 0)}, Options{}, " slow c"},
 		"one fails every pair, no figures":              {run{names: "abcdef", batches: circle6("c", 0), change: okOnly}, Options{}, " slow c"},
 		"half are slow, above a threshold":              {run{names: "abcdef", batches: circle6("abc", 60), threshold: 90}, Options{}, " slow a slow b slow c"},
-		"a slow leaf is the switch's":                   {run{names: "abcdef", batches: circle6("ab", 60)}, leaves, " fabric: switch left: 2 of its 3 nodes are slow"},
-		"one slow of a leaf is the node's":              {run{names: "abcdef", batches: circle6("a", 60)}, leaves, " slow a"},
-		"everything is below the threshold":             {run{names: "abcdef", batches: circle6("c", 80), threshold: 120}, Options{}, " fabric: typical bandwidth 100 GiB/s is below the threshold of 120 GiB/s: fabric or configuration"},
+		"a slow leaf is attributed to its switch":       {run{names: "abcdef", batches: circle6("ab", 60)}, leaves, " fabric: switch left: 2 of its 3 nodes are slow"},
+		"one slow node of a leaf is attributed to it":   {run{names: "abcdef", batches: circle6("a", 60)}, leaves, " slow a"},
+		"all pairs are below the threshold":             {run{names: "abcdef", batches: circle6("c", 80), threshold: 120}, Options{}, " fabric: typical bandwidth 100 GiB/s is below the threshold of 120 GiB/s: fabric or configuration"},
 		"every pair was skipped":                        {run{names: "abcdef", batches: skips(circle6("", 0))}, Options{}, " fabric: every pair was skipped: fabric or configuration"},
 		"every pair failed":                             {run{names: "abcdef", batches: circle6("abcdef", 0)}, Options{}, " fabric: every pair failed: fabric or configuration"},
 		"a local check failed":                          {run{names: "abcdef", batches: circle6("d", 0), failFast: "d"}, Options{}, " failed d"},
@@ -170,28 +172,28 @@ func TestJudge(t *testing.T) {
 		"two nodes, one failed, its peer saw it":        {run{names: "ab", batches: [][]pair{{{"ab", 0}}}, failFast: "b"}, Options{}, " failed b"},
 		"kcover bug: failed fast and one transient":     {run{names: "abcd", failFast: "a", batches: [][]pair{{{"ad", 0}, {"bc", 0}}, {{"ac", 0}, {"bd", 100}}, {{"ab", 0}, {"cd", 100}}}}, Options{}, " failed a"},
 		"kcover bug: three of four slow, a healthy one": {run{names: "abcd", threshold: 50, batches: [][]pair{{{"ad", 10}, {"bc", 10}}, {{"ac", 10}, {"bd", 10}}, {{"ab", 10}, {"cd", 10}}}}, Options{}, " fabric: typical bandwidth 10 GiB/s is below the threshold of 50 GiB/s: fabric or configuration"},
-		"one hangs and does not report":                 {run{names: "abcdef", silent: "e", batches: circle6("e", 0)}, Options{}, " missing 10.0.0.5 incomplete"},
-		"one that is known hangs":                       {run{names: "abcdef", silent: "e", batches: circle6("e", 0)}, Options{Missing: []string{"e"}}, " missing e incomplete"},
-		"one is missing, another slow":                  {run{names: "abcdef", silent: "e", batches: circle6("b", 60)}, Options{Missing: []string{"e"}}, " slow b missing e incomplete"},
+		"one hangs and does not report":                 {run{names: "abcdef", missing: "e", batches: circle6("e", 0)}, Options{}, " missing 10.0.0.5 incomplete"},
+		"one that is known hangs":                       {run{names: "abcdef", missing: "e", batches: circle6("e", 0)}, Options{Missing: []string{"e"}}, " missing e incomplete"},
+		"one is missing, another slow":                  {run{names: "abcdef", missing: "e", batches: circle6("b", 60)}, Options{Missing: []string{"e"}}, " slow b missing e incomplete"},
 		"odd number, one slow": {run{names: "abcde", batches: [][]pair{
 			{{"ab", 60}, {"cd", 100}}, {{"ac", 60}, {"de", 100}}, {{"ad", 60}, {"be", 100}}, {{"ae", 60}, {"bc", 100}}, {{"bd", 100}, {"ce", 100}},
 		}}, Options{}, " slow a"},
-		"the ends disagree": {run{names: "abcdef", batches: circle6("", 0), change: func(r []Report) {
-			for i := range r[2].Batches { // c lies about all
+		"the ends disagree": {run{names: "abcdef", batches: circle6("", 0), change: func(r []report.Report) {
+			for i := range r[2].Batches { // c reports wrong values
 				r[2].Batches[i].Bandwidth = 50
 			}
 		}}, Options{}, ""},
-		"peers alone accuse": {run{names: "abcdef", batches: circle6("c", 50), change: func(r []Report) {
+		"only its peers report it": {run{names: "abcdef", batches: circle6("c", 50), change: func(r []report.Report) {
 			r[2].Batches = nil
 		}}, Options{}, ""},
-		"an address that two nodes claim is nobody's": {run{names: "abcdef", batches: circle6("c", 50), change: func(r []Report) {
+		"an address that two nodes claim is not used": {run{names: "abcdef", batches: circle6("c", 50), change: func(r []report.Report) {
 			r[5].IP = r[2].IP
 		}}, Options{}, ""},
-		"one partner is not enough":    {run{names: "abcdef", batches: onlyWith(circle6("c", 40), 'c', 'a')}, Options{}, " retest c-b retest c-d"},
-		"half of a leaf is the nodes'": {run{names: "abcdef", batches: circle6("ad", 60)}, Options{Leaf: map[string]string{"a": "left", "b": "left", "c": "left", "d": "left"}}, " slow a slow d"},
-		"a leaf of one":                {run{names: "abcdef", batches: circle6("a", 60)}, Options{Leaf: map[string]string{"a": "left"}}, " slow a"},
-		"just at the threshold":        {run{names: "abcdef", batches: circle6("c", 60), threshold: 100}, Options{}, " slow c"},
-		"no report":                    {run{}, Options{Size: 4, Missing: []string{"x"}}, " missing x incomplete"},
+		"one partner is not enough":                 {run{names: "abcdef", batches: onlyWith(circle6("c", 40), 'c', 'a')}, Options{}, " retest c-b retest c-d"},
+		"half of a leaf is attributed to the nodes": {run{names: "abcdef", batches: circle6("ad", 60)}, Options{Leaf: map[string]string{"a": "left", "b": "left", "c": "left", "d": "left"}}, " slow a slow d"},
+		"a leaf of one":                             {run{names: "abcdef", batches: circle6("a", 60)}, Options{Leaf: map[string]string{"a": "left"}}, " slow a"},
+		"just at the threshold":                     {run{names: "abcdef", batches: circle6("c", 60), threshold: 100}, Options{}, " slow c"},
+		"no report":                                 {run{}, Options{Size: 4, Missing: []string{"x"}}, " missing x incomplete"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -211,14 +213,14 @@ func TestIntersect(t *testing.T) {
 	}{
 		"one slow":                     {run{names: "abcdef", threshold: 90, batches: circle6("c", 80)}, "c"},
 		"two slow":                     {run{names: "abcdef", threshold: 90, batches: circle6("cf", 80)}, "cf"},
-		"four bad batches of five":     {run{names: "abcdef", threshold: 90, batches: circle6("c", 80), change: func(r []Report) { faster(r, 2, 0) }}, ""},
+		"four bad batches of five":     {run{names: "abcdef", threshold: 90, batches: circle6("c", 80), change: func(r []report.Report) { faster(r, 2, 0) }}, ""},
 		"one batch lost":               {run{names: "abcdef", threshold: 90, batches: circle6("c", 80)[1:]}, "c"},
 		"just at the threshold":        {run{names: "abcdef", threshold: 80, batches: circle6("c", 80)}, ""},
 		"no threshold, no failure":     {run{names: "abcdef", batches: circle6("c", 80)}, ""},
 		"n=2":                          {run{names: "ab", threshold: 90, batches: [][]pair{{{"ab", 10}}}}, ""},
 		"batches beyond five":          {run{names: "abcdef", threshold: 90, batches: append(circle6("c", 80), []pair{{"ca", 100}})}, "c"},
 		"two bad pairs, one good":      {twoRanks, ""},
-		"a good pair of another rank":  {run{names: "abcdef", threshold: 90, batches: circle6("c", 80), change: func(r []Report) { secondRank(r, 2) }}, ""},
+		"a good pair of another rank":  {run{names: "abcdef", threshold: 90, batches: circle6("c", 80), change: func(r []report.Report) { secondRank(r, 2) }}, ""},
 		"skip is no measurement":       {run{names: "abcdef", threshold: 90, batches: [][]pair{{{"ab", -1}}, {{"ac", -1}}, {{"ad", -1}}}}, ""},
 		"failed fast ends are dropped": {run{names: "abcd", failFast: "a", batches: [][]pair{{{"ad", 0}, {"bc", 0}}, {{"ac", 0}, {"bd", 100}}, {{"ab", 0}, {"cd", 100}}}}, ""},
 	}
@@ -239,7 +241,7 @@ func TestIntersect(t *testing.T) {
 }
 
 // faster makes one batch of a node and its partner good.
-func faster(reports []Report, node, batch int) {
+func faster(reports []report.Report, node, batch int) {
 	p := reports[node].Batches[batch].Pair
 	for _, r := range reports {
 		for i, b := range r.Batches {
@@ -251,10 +253,10 @@ func faster(reports []Report, node, batch int) {
 }
 
 // secondRank gives a node a good pair in every batch, by a rank with another address.
-func secondRank(reports []Report, node int) {
+func secondRank(reports []report.Report, node int) {
 	second := netip.AddrFrom4([4]byte{10, 0, 1, 1})
 	for i := range reports[node].Batches {
-		reports[node].Batches = append(reports[node].Batches, Batch{
+		reports[node].Batches = append(reports[node].Batches, report.Batch{
 			Index: i, Self: second, Pair: [2]netip.Addr{reports[(node+1+i)%len(reports)].IP, second}, Bandwidth: 100,
 		})
 	}
@@ -266,13 +268,13 @@ func secondRank(reports []Report, node int) {
 }
 
 func TestKcoversSampleHasKcoversVerdict(t *testing.T) {
-	var reports []Report
+	var reports []report.Report
 	for _, name := range []string{"raw", "peer", "compact", "failfast"} {
-		data, err := os.ReadFile("testdata/kcover-" + name + ".json")
+		data, err := os.ReadFile("../report/testdata/kcover-" + name + ".json")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := ParseReport(data)
+		r, err := report.Parse(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +284,7 @@ func TestKcoversSampleHasKcoversVerdict(t *testing.T) {
 	if got := summary(v); got != " slow gpu-c failed gpu-d" {
 		t.Fatal(got)
 	}
-	if c := v.Slow[0]; c.Drop != 0.8 || c.Partners != 2 || c.P <= convict { // 600 ms instead of 120 ms, by a and b
+	if c := v.Slow[0]; c.Drop != 0.8 || c.Partners != 2 || c.P <= assertAbove { // 600 ms instead of 120 ms, by a and b
 		t.Errorf("%+v", c)
 	}
 }

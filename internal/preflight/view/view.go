@@ -1,4 +1,4 @@
-// Package view shows people what a preflight run measured and what follows from it.
+// Package view prints what a preflight run measured and its verdict, as text or as an HTML page.
 package view
 
 import (
@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// matrixNodes is how many nodes fit into a matrix with values.
-	matrixNodes = 24
-	// pageNodes is how many rows a page can have; of a larger run it shows the suspects and whom they met.
-	pageNodes = 200
-	// worst is how many pairs of a large run are listed.
-	worst = 20
+	// maxMatrixNodes is the largest number of nodes in a matrix with values.
+	maxMatrixNodes = 24
+	// maxPageRows is the largest number of rows of a page. For a larger run it shows the suspects and their partners.
+	maxPageRows = 200
+	// listedPairs is the number of pairs that are listed for a large run.
+	listedPairs = 20
 )
 
 // Run is a run with its verdict.
 type Run struct {
 	Graph   verdict.Graph
 	Verdict verdict.Verdict
-	// Leaf names each node's rack or leaf switch.
+	// Leaf is the rack or leaf switch of each node, by node name.
 	Leaf map[string]string
 }
 
-// cell is what a pair of nodes measured, the last test of them.
+// cell is the last test of a pair of nodes.
 type cell struct {
 	verdict.Test
-	Met bool
+	Tested bool
 }
 
-// GiBps is the value in a cell.
+// GiBps is the text in a cell.
 func (c cell) GiBps() string {
 	switch {
-	case !c.Met:
+	case !c.Tested:
 		return ""
 	case c.Failed:
 		return "fail"
@@ -50,7 +50,7 @@ func (c cell) GiBps() string {
 	return fmt.Sprintf("%.4g", c.Bandwidth)
 }
 
-// cells are the pairs' measurements by both orders of the nodes.
+// cells are the tests by pair of nodes, in both orders.
 func (r Run) cells() map[[2]int]cell {
 	cells := map[[2]int]cell{}
 	for _, t := range r.Graph.Tests {
@@ -59,7 +59,7 @@ func (r Run) cells() map[[2]int]cell {
 	return cells
 }
 
-// order sorts the nodes by rack and name, so that a slow node shows as a cross and a slow switch as a block.
+// order sorts the nodes by rack and name, so that a slow node is visible as a cross and a slow switch as a block.
 func (r Run) order() []int {
 	order := make([]int, len(r.Graph.Nodes))
 	for i := range order {
@@ -72,7 +72,7 @@ func (r Run) order() []int {
 	return order
 }
 
-// marks say what is wrong with nodes, in words: colour alone is not for everybody.
+// marks are the findings about nodes, in words, because not every reader can distinguish the colours.
 func (r Run) marks() map[string]string {
 	marks := map[string]string{}
 	for _, pair := range r.Verdict.Retest {
@@ -95,7 +95,7 @@ func (r Run) marks() map[string]string {
 	return marks
 }
 
-// Reasons say what was decided and why, a line each.
+// Reasons are the parts of the verdict and the reason for each, one per line.
 func (r Run) Reasons() []string {
 	v := r.Verdict
 	var lines []string
@@ -146,7 +146,7 @@ func Text(w io.Writer, r Run) error {
 	}
 	fmt.Fprintln(&b, "\nGiB/s")
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if len(r.Graph.Nodes) <= matrixNodes {
+	if len(r.Graph.Nodes) <= maxMatrixNodes {
 		r.matrix(t)
 	} else {
 		r.slowest(t)
@@ -183,7 +183,7 @@ func (r Run) slowest(w io.Writer) {
 	slices.SortStableFunc(tests, func(a, b verdict.Test) int { return cmp.Compare(a.Bandwidth, b.Bandwidth) })
 	marks := r.marks()
 	fmt.Fprintln(w, "round\tpair\t\tGiB/s")
-	for _, t := range tests[:min(len(tests), worst)] {
+	for _, t := range tests[:min(len(tests), listedPairs)] {
 		a, b := r.Graph.Nodes[t.A], r.Graph.Nodes[t.B]
 		fmt.Fprintf(w, "%d\t%s %s\t%s %s\t%s\n", t.Batch, a, marks[a], b, marks[b], cell{t, true}.GiBps())
 	}
@@ -194,10 +194,10 @@ var page string
 
 var pageTemplate = template.Must(template.New("page").Parse(page))
 
-// HTML writes a page with the pair matrix as a heatmap, in one file that loads nothing else.
+// HTML writes a page with the pair matrix as a heatmap, in one file that loads no other.
 func HTML(w io.Writer, r Run) error {
 	order, cells, marks := r.order(), r.cells(), r.marks()
-	cut := len(order) > pageNodes
+	cut := len(order) > maxPageRows
 	if cut {
 		order = r.suspects(order, marks)
 	}
@@ -205,7 +205,7 @@ func HTML(w io.Writer, r Run) error {
 	for _, t := range r.Graph.Tests {
 		fastest = max(fastest, t.Bandwidth)
 	}
-	// Class outlines the rows and columns of suspects, and parts racks.
+	// Class outlines the rows and columns of suspects, and separates racks.
 	type square struct{ Colour, Value, Title, Class string }
 	type row struct {
 		Name, Leaf, Mark string
@@ -224,7 +224,7 @@ func HTML(w io.Writer, r Run) error {
 		Shown   int
 		Of      int
 		Cut     bool
-	}{Run: r.Verdict.Run, Reasons: r.Reasons(), Values: len(order) <= matrixNodes, Shown: len(order), Of: len(r.Graph.Nodes), Cut: cut}
+	}{Run: r.Verdict.Run, Reasons: r.Reasons(), Values: len(order) <= maxMatrixNodes, Shown: len(order), Of: len(r.Graph.Nodes), Cut: cut}
 	for k, i := range order {
 		name := r.Graph.Nodes[i]
 		line := row{Name: name, Leaf: r.Leaf[name], Mark: marks[name], NewRack: newRack(k)}
@@ -237,7 +237,7 @@ func HTML(w io.Writer, r Run) error {
 			if newRack(l) {
 				s.Class += " rack"
 			}
-			if c.Met {
+			if c.Tested {
 				s.Colour, s.Title = colour(c.Bandwidth, fastest), fmt.Sprintf("%s: %s, round %d", s.Title, s.Value, c.Batch)
 			}
 			line.Cells = append(line.Cells, s)
@@ -260,13 +260,13 @@ func (r Run) suspects(order []int, marks map[string]string) []int {
 		}
 	}
 	order = slices.DeleteFunc(order, func(i int) bool { return !show[i] })
-	return order[:min(len(order), pageNodes)]
+	return order[:min(len(order), maxPageRows)]
 }
 
-// ramp is viridis in five steps: ordered in lightness too, and readable without seeing red or green.
+// ramp is viridis in five steps. Its lightness increases too, so that it is readable without seeing red or green.
 var ramp = [...][3]float64{{68, 1, 84}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {253, 231, 37}}
 
-// colour of a value between 0 and the fastest.
+// colour is the CSS colour of a value between 0 and the fastest.
 func colour(value, fastest float64) string {
 	if fastest <= 0 {
 		return "#888888"
@@ -280,7 +280,8 @@ func colour(value, fastest float64) string {
 	return fmt.Sprintf("#%02x%02x%02x", rgb[0], rgb[1], rgb[2])
 }
 
-// ParseTopology reads lines of a node and its rack or leaf switch.
+// ParseTopology reads lines of a node and its rack or leaf switch. Empty lines and lines that begin with # are ignored. The
+// result is by node name. The error names the line.
 func ParseTopology(text string) (map[string]string, error) {
 	leaf := map[string]string{}
 	for n, line := range strings.Split(text, "\n") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
@@ -22,7 +23,7 @@ func simulated(n int) Run {
 	if w.IsSlow[bad] {
 		bad = 4
 	}
-	reports[bad].GPU, reports[bad].Batches = verdict.Failed, nil
+	reports[bad].GPU, reports[bad].Batches = report.Failed, nil
 	for i := range reports {
 		reports[i].Figures = map[string]float64{"gemm": 600 + float64(i%3)}
 	}

@@ -1,5 +1,5 @@
-// Package simulate makes the reports of runs whose slow nodes are known: for the tests of the verdict, and for
-// bench/slownode, which publishes how good it is.
+// Package simulate makes the reports of runs whose slow nodes are known. The tests of the verdict use it, and
+// bench/slownode, which publishes how accurate the verdict is.
 package simulate
 
 import (
@@ -8,53 +8,56 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // Nominal is the bandwidth of a healthy pair, GiB/s.
 const Nominal = 100
 
-// NodesPerLeaf is how many nodes a rack, and its leaf switch, has.
+// NodesPerLeaf is the number of nodes of a rack and of its leaf switch.
 const NodesPerLeaf = 8
 
 // Scenario describes the faults of a run. Shares and probabilities are from 0 to 1.
 type Scenario struct {
-	// Nodes of the run, of which Slow are slow. Rack puts the slow ones into one rack, and what it cannot hold into the next.
+	// Nodes is the number of nodes of the run, of which Slow are slow. Rack puts the slow ones into one rack, and those for
+	// which it has no room into the next.
 	Nodes, Slow int
 	Rack        bool
-	// Drop is the share of bandwidth that a slow node loses; Spread adds up to that share of it, at random.
+	// Drop is the share of bandwidth that a slow node loses. Spread increases it at random by up to this share of itself.
 	Drop, Spread float64
-	// Noise is the standard deviation of a test. Natural logarithm.
+	// Noise is the standard deviation of a test, in natural logarithms.
 	Noise float64
-	// Missing is the share of tests that nobody reports, BadLinks that of tests slowed by 10 to 50 % for no fault of a
-	// node, and Intermittent the probability that a slow node is slow in a test; 0 means always.
+	// Missing is the share of tests that are not reported. BadLinks is the share of tests that a link slows by 10 to 50 %.
+	// Intermittent is the probability that a slow node is slow in a test; 0 means always.
 	Missing, BadLinks, Intermittent float64
 	// HeavyTail draws the noise from Student's t with 3 degrees of freedom, scaled to the same standard deviation.
 	HeavyTail bool
-	// Congestion is the probability that a leaf's uplink is congested in a round, which costs its tests with other
-	// leaves 20 %.
+	// Congestion is the probability that the uplink of a leaf is congested in a round. Its tests with other leaves then lose
+	// 20 %.
 	Congestion float64
-	// Topology lets the schedule know the leaves.
+	// Topology makes the schedule use the leaves.
 	Topology bool
-	// Threshold of the reports in GiB/s; 0: none.
+	// Threshold of the reports is in GiB/s; 0: none.
 	Threshold float64
 }
 
-// World is one run of a scenario: its nodes are as they are, and tests can be asked of it.
+// World is one run of a scenario. Its slow nodes are fixed, and it can run tests.
 type World struct {
 	Scenario
 	// IsSlow tells which nodes are slow, by index.
 	IsSlow []bool
 	random *rand.Rand
-	drop   []float64
-	leafed map[[2]int]bool
+	// drop of each node, in natural logarithms.
+	drop []float64
+	// congestedIn is whether a leaf's uplink is congested in a round, as far as it was drawn.
+	congestedIn map[[2]int]bool
 }
 
 // New draws a run. The same scenario and seed always make the same run.
 func New(s Scenario, seed uint64) *World {
 	random := rand.New(rand.NewPCG(seed, 0))
-	w := &World{Scenario: s, IsSlow: make([]bool, s.Nodes), drop: make([]float64, s.Nodes), random: random, leafed: map[[2]int]bool{}}
+	w := &World{Scenario: s, IsSlow: make([]bool, s.Nodes), drop: make([]float64, s.Nodes), random: random, congestedIn: map[[2]int]bool{}}
 	slow := random.Perm(s.Nodes)[:s.Slow]
 	if s.Rack {
 		start := random.IntN(max(s.Nodes/NodesPerLeaf, 1)) * NodesPerLeaf
@@ -69,17 +72,17 @@ func New(s Scenario, seed uint64) *World {
 	return w
 }
 
-// Name of a node.
+// Name is the name of node i.
 func Name(i int) string { return fmt.Sprintf("node-%05d", i) }
 
-// Leaf of a node.
+// Leaf is the leaf switch of node i.
 func Leaf(i int) string { return fmt.Sprintf("leaf-%04d", i/NodesPerLeaf) }
 
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
-// Test measures a pair in a round, GiB/s; not ok when it is lost.
+// Test measures a pair in a round, in GiB/s. It is not ok when the result is lost.
 func (w *World) Test(a, b, round int) (gibps float64, ok bool) {
-	x := -max(w.now(a), w.now(b)) + w.noise()
+	x := -max(w.currentDrop(a), w.currentDrop(b)) + w.noise()
 	if w.random.Float64() < w.BadLinks {
 		x += math.Log(1 - 0.1 - 0.4*w.random.Float64())
 	}
@@ -89,7 +92,7 @@ func (w *World) Test(a, b, round int) (gibps float64, ok bool) {
 	return Nominal * math.Exp(x), w.random.Float64() >= w.Missing
 }
 
-func (w *World) now(i int) float64 {
+func (w *World) currentDrop(i int) float64 {
 	if w.Intermittent > 0 && w.drop[i] > 0 && w.random.Float64() > w.Intermittent {
 		return 0
 	}
@@ -114,17 +117,17 @@ func (w *World) congested(leaf, round int) bool {
 		return false
 	}
 	key := [2]int{leaf, round}
-	if _, ok := w.leafed[key]; !ok {
-		w.leafed[key] = w.random.Float64() < w.Congestion
+	if _, ok := w.congestedIn[key]; !ok {
+		w.congestedIn[key] = w.random.Float64() < w.Congestion
 	}
-	return w.leafed[key]
+	return w.congestedIn[key]
 }
 
-// Reports runs the rounds of the shuffled schedule and reports them as the nodes would.
-func (w *World) Reports(rounds int) []verdict.Report {
-	reports := make([]verdict.Report, w.Nodes)
+// Reports runs the rounds of the shuffled schedule and returns the reports that the nodes would write.
+func (w *World) Reports(rounds int) []report.Report {
+	reports := make([]report.Report, w.Nodes)
 	for i := range reports {
-		reports[i] = verdict.Report{RunID: "simulated", Size: w.Nodes, Rank: i, Node: Name(i), IP: address(i), GPU: verdict.Passed, Storage: verdict.Passed, Threshold: w.Threshold}
+		reports[i] = report.Report{RunID: "simulated", Size: w.Nodes, Rank: i, Node: Name(i), IP: address(i), GPU: report.Passed, Storage: report.Passed, Threshold: w.Threshold}
 	}
 	var leaf []string
 	if w.Topology {
@@ -140,14 +143,14 @@ func (w *World) Reports(rounds int) []verdict.Report {
 	return reports
 }
 
-// Add tests one more pair and puts it into the reports of both ends.
-func (w *World) Add(reports []verdict.Report, a, b, round int) {
+// Add tests one more pair and adds the result to the reports of both ends.
+func (w *World) Add(reports []report.Report, a, b, round int) {
 	gibps, ok := w.Test(a, b, round)
 	if !ok {
 		return
 	}
 	pair := [2]netip.Addr{address(min(a, b)), address(max(a, b))}
 	for _, i := range [2]int{a, b} {
-		reports[i].Batches = append(reports[i].Batches, verdict.Batch{Index: round, Pair: pair, Self: address(i), Bandwidth: gibps})
+		reports[i].Batches = append(reports[i].Batches, report.Batch{Index: round, Pair: pair, Self: address(i), Bandwidth: gibps})
 	}
 }

@@ -1,5 +1,6 @@
-// Package carrier puts a preflight report into the ConfigMap that carries it to the remediator.
-package carrier
+// Package reportconfigmap puts a preflight report into the ConfigMap in which the remediator reads it. It is not part of
+// package report, so that a program that only reads or judges reports does not link the Kubernetes API types.
+package reportconfigmap
 
 import (
 	"crypto/sha256"
@@ -11,28 +12,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // Key is the only key of a report ConfigMap.
 const Key = "report.json"
 
-// Refused begins the annotation of a report that does not count; why follows.
-const Refused = "refused: "
+// RefusedPrefix begins the annotation [conditions.AnnotationPreflightVerdict] of a report that does not count. The reason
+// follows.
+const RefusedPrefix = "refused: "
 
-// ConfigMap carries a pod's report. Its name follows from run and pod, so that a second attempt to create it is
-// AlreadyExists. It belongs to the pod's controller and is deleted with it.
-func ConfigMap(pod *corev1.Pod, r verdict.Report) (*corev1.ConfigMap, error) {
+// New returns the ConfigMap with a pod's report. Its name follows from the run and the pod, so that the API server answers
+// a second attempt to create it with AlreadyExists. The pod's controller owns it, so it is deleted together with the job.
+// It is an error if the pod has no controller or the report is larger than [report.MaxBytes].
+func New(pod *corev1.Pod, r report.Report) (*corev1.ConfigMap, error) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return nil, fmt.Errorf("pod %s/%s has no controller, so its report would belong to nobody", pod.Namespace, pod.Name)
+		return nil, fmt.Errorf("pod %s/%s has no controller that could own its report", pod.Namespace, pod.Name)
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode the report: %w", err)
 	}
-	if len(data) > verdict.MaxReport {
-		return nil, fmt.Errorf("the report has %d bytes, at most %d", len(data), verdict.MaxReport)
+	if len(data) > report.MaxBytes {
+		return nil, fmt.Errorf("the report has %d bytes, at most %d", len(data), report.MaxBytes)
 	}
 	sum := sha256.Sum256([]byte(r.RunID + "/" + string(pod.UID)))
 	immutable := true

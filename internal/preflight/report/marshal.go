@@ -1,4 +1,4 @@
-package verdict
+package report
 
 import (
 	"encoding/json"
@@ -8,8 +8,8 @@ import (
 
 var statusNames = [...]string{OK: "ok", Fail: "fail", Skip: "skip"}
 
-// MarshalJSON writes the report in kcover's format with our fields, so that [ParseReport] and kcover's own parser read
-// it.
+// MarshalJSON writes the report in kcover's format with our additional fields. Both [Parse] and kcover's own parser can
+// read it.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type batch struct {
 		Schema    string       `json:"schema"`

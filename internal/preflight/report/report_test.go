@@ -1,7 +1,8 @@
-package verdict
+package report
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/netip"
 	"os"
@@ -35,7 +36,7 @@ func TestKcoversOwnReportsAreRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := ParseReport(data)
+			got, err := Parse(data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +79,7 @@ func TestAReportIsReadStrictly(t *testing.T) {
 		"both figures that agree":        {batch(between + `"batch_idx":0,"allreduce_ms":120,"world_size":16,"allreduce_shape":536870912,"dtype_bytes":4,"busbw_gbps":31.2`), ""},
 		"not JSON":                       {`{"workload_size":4,`, "not the JSON"},
 		"two documents":                  {head(``) + `{}`, "more follows"},
-		"too large":                      {head(`,"workload":"` + strings.Repeat("x", MaxReport) + `"`), "bytes"},
+		"too large":                      {head(`,"workload":"` + strings.Repeat("x", MaxBytes) + `"`), "bytes"},
 		"no size":                        {`{"rank":1,"node_name":"a"}`, "no workload_size"},
 		"size 0":                         {`{"workload_size":0,"rank":0,"node_name":"a"}`, "workload_size 0"},
 		"size 10001":                     {`{"workload_size":10001,"rank":1,"node_name":"a"}`, "workload_size 10001"},
@@ -87,32 +88,32 @@ func TestAReportIsReadStrictly(t *testing.T) {
 		"a rank outside":                 {`{"workload_size":4,"rank":4,"node_name":"a"}`, "rank 4"},
 		"a negative rank":                {`{"workload_size":4,"rank":-1,"node_name":"a"}`, "rank -1"},
 		"no node":                        {`{"workload_size":4,"rank":1}`, "node_name"},
-		"a node that is no name":         {`{"workload_size":4,"rank":1,"node_name":"a;b"}`, "node_name"},
-		"a run id that is no label":      {head(`,"run_id":"a b"`), "run_id"},
-		"a check that is none":           {head(`,"gpu_check":3`), "gpu_check 3"},
-		"an address that is none":        {head(`,"node_ip":"gpu-a"`), "no IP address"},
+		"a node name that is not one":    {`{"workload_size":4,"rank":1,"node_name":"a;b"}`, "node_name"},
+		"a run id that is not a label":   {head(`,"run_id":"a b"`), "run_id"},
+		"an unknown check result":        {head(`,"gpu_check":3`), "gpu_check 3"},
+		"an address that is not one":     {head(`,"node_ip":"gpu-a"`), "not an IP address"},
 		"a threshold as a number":        {head(`,"node_check_busbw_threshold_gbps":12.5`), "not the JSON"},
-		"a threshold that is NaN":        {head(`,"node_check_busbw_threshold_gbps":"NaN"`), "no bandwidth"},
-		"an infinite threshold":          {head(`,"node_check_busbw_threshold_gbps":"+Inf"`), "no bandwidth"},
-		"a negative threshold":           {head(`,"node_check_busbw_threshold_gbps":"-1"`), "no bandwidth"},
+		"a threshold that is NaN":        {head(`,"node_check_busbw_threshold_gbps":"NaN"`), "not a bandwidth"},
+		"an infinite threshold":          {head(`,"node_check_busbw_threshold_gbps":"+Inf"`), "not a bandwidth"},
+		"a negative threshold":           {head(`,"node_check_busbw_threshold_gbps":"-1"`), "not a bandwidth"},
 		"a batch index with a fraction":  {batch(between + `"batch_idx":1.5,"busbw_gbps":12`), "batch_idx"},
 		"a negative batch index":         {batch(between + `"batch_idx":-1,"busbw_gbps":12`), "batch_idx"},
 		"no batch index":                 {batch(between + `"busbw_gbps":12`), "batch_idx"},
-		"a batch that stands twice":      {batch(between + `"batch_idx":0,"busbw_gbps":12},{` + between + `"batch_idx":"0","busbw_gbps":12`), "stands twice"},
-		"a status nobody knows":          {batch(between + `"batch_idx":0,"status":"meh","busbw_gbps":12`), `status "meh"`},
-		"a pair of one":                  {batch(`"batch_idx":0,"pair":["10.0.0.1"],"busbw_gbps":12`), "a pair of 1"},
-		"a pair of others":               {batch(`"batch_idx":0,"pair":["10.0.0.2","10.0.0.3"],"busbw_gbps":12`), "no end of the pair"},
+		"a batch that appears twice":     {batch(between + `"batch_idx":0,"busbw_gbps":12},{` + between + `"batch_idx":"0","busbw_gbps":12`), "appears twice"},
+		"an unknown status":              {batch(between + `"batch_idx":0,"status":"meh","busbw_gbps":12`), `status "meh"`},
+		"a pair of one":                  {batch(`"batch_idx":0,"pair":["10.0.0.1"],"busbw_gbps":12`), "pair has 1 addresses"},
+		"a pair of others":               {batch(`"batch_idx":0,"pair":["10.0.0.2","10.0.0.3"],"busbw_gbps":12`), "not an end of the pair"},
 		"an end that is unknown":         {head(`,"batches":[{"batch_idx":0,"pair":["10.0.0.2","10.0.0.3"]}]`), "neither self_ip"},
 		"a negative bandwidth":           {batch(between + `"batch_idx":0,"busbw_gbps":-12`), "negative"},
 		"a negative time":                {batch(between + `"batch_idx":0,"allreduce_ms":-120,"world_size":16,"allreduce_shape":536870912,"dtype_bytes":4`), "negative"},
 		"a bandwidth in bytes":           {batch(between + `"batch_idx":0,"busbw_gbps":12e9`), "wrong unit"},
 		"GB/s that should be GiB/s":      {batch(between + `"batch_idx":0,"allreduce_ms":120,"world_size":16,"allreduce_shape":536870912,"dtype_bytes":4,"busbw_gbps":33.55`), "wrong unit"},
-		"no figures for the threshold":   {batch(between + `"batch_idx":0`), "no figures"},
+		"no bandwidth for a threshold":   {batch(between + `"batch_idx":0`), "no bandwidth to compare"},
 		"half a rank in the pair's size": {batch(between + `"batch_idx":0,"allreduce_ms":120,"world_size":1.5,"allreduce_shape":536870912,"dtype_bytes":4`), "not the JSON"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseReport([]byte(tt.report))
+			_, err := Parse([]byte(tt.report))
 			switch {
 			case tt.wrong == "" && err != nil:
 				t.Error(err)
@@ -125,7 +126,7 @@ func TestAReportIsReadStrictly(t *testing.T) {
 
 func TestATestThatMovedNothingHasFailed(t *testing.T) {
 	for _, figures := range []string{`"busbw_gbps":0`, `"allreduce_ms":0,"world_size":16,"allreduce_shape":1,"dtype_bytes":4`, `"status":"timeout"`} {
-		r, err := ParseReport([]byte(batch(between + `"batch_idx":0,` + figures)))
+		r, err := Parse([]byte(batch(between + `"batch_idx":0,` + figures)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +136,7 @@ func TestATestThatMovedNothingHasFailed(t *testing.T) {
 	}
 }
 
-func FuzzParseReport(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, name := range []string{"raw", "compact", "failfast"} {
 		data, err := os.ReadFile("testdata/kcover-" + name + ".json")
 		if err != nil {
@@ -145,11 +146,11 @@ func FuzzParseReport(f *testing.F) {
 	}
 	f.Add([]byte(batch(between + `"batch_idx":"1","busbw_gbps":1e5`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := ParseReport(data)
+		r, err := Parse(data)
 		if err != nil {
 			return
 		}
-		if r.Rank < 0 || r.Rank >= r.Size || r.Size > MaxSize || r.Node == "" {
+		if r.Rank < 0 || r.Rank >= r.Size || r.Size > MaxRanks || r.Node == "" {
 			t.Errorf("accepted %+v", r)
 		}
 		for _, b := range r.Batches {
@@ -162,15 +163,48 @@ func FuzzParseReport(f *testing.F) {
 			t.Fatal(err)
 		}
 		// Writing spells fields out, so a report close to the limit may grow beyond it.
-		again, err := ParseReport(written)
-		if len(written) <= MaxReport && (err != nil || !cmp.Equal(r, again, equateAddresses, cmpopts.EquateEmpty())) {
+		again, err := Parse(written)
+		if len(written) <= MaxBytes && (err != nil || !cmp.Equal(r, again, equateAddresses, cmpopts.EquateEmpty())) {
 			t.Errorf("%s comes back as %+v, %v", written, again, err)
 		}
-		// What is accepted can be judged, together with itself as another rank's.
-		other := r
-		other.Rank = (r.Rank + 1) % r.Size
-		if _, err := json.Marshal(Judge("fuzz", []Report{r, other}, Options{})); err != nil {
-			t.Error(err)
-		}
 	})
+}
+
+func TestFiguresAreReadAndRefused(t *testing.T) {
+	report := func(figures string) string {
+		return `{"workload_size":2,"rank":0,"node_name":"a","figures":` + figures + `}`
+	}
+	r, err := Parse([]byte(report(`{"gemm":612.5,"host-to-device":55}`)))
+	if diff := cmp.Diff(map[string]float64{"gemm": 612.5, "host-to-device": 55}, r.Figures); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Parse(data); err != nil || !cmp.Equal(r.Figures, again.Figures) {
+		t.Errorf("%+v, %v", again, err)
+	}
+	var many []string
+	for i := range maxFigures + 1 {
+		many = append(many, fmt.Sprintf(`"f%d":1`, i))
+	}
+	for figures, want := range map[string]string{
+		`{"gemm":0}`:                        "figure gemm is 0",
+		`{"gemm":-1}`:                       "figure gemm is -1",
+		`{"gemm":1e999}`:                    "not the JSON",
+		`{"gemm":"612"}`:                    "not the JSON",
+		`{"<b>":1}`:                         "is not named",
+		`{"a\nb":1}`:                        "is not named",
+		`{"": 1}`:                           "is not named",
+		`[1]`:                               "not the JSON",
+		"{" + strings.Join(many, ",") + "}": "17 figures, at most 16",
+	} {
+		if _, err := Parse([]byte(report(figures))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", figures, err, want)
+		}
+	}
+	if err := checkFigures(map[string]float64{"gemm": math.NaN()}); err == nil {
+		t.Error("NaN is a figure")
+	}
 }
