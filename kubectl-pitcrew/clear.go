@@ -70,7 +70,7 @@ func clearable() []string {
 
 // clears is the change that clears a condition of a node.
 func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
-	if isVerdict(corev1.NodeConditionType(conditionType)) {
+	if conditions.IsVerdict(conditionType) {
 		return change{}, fmt.Errorf("%s is the remediator's verdict and no plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })

@@ -207,7 +207,7 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 		var repair conditions.Repair
 		confirmed := c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
-		case !isVerdict(c.Type) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
+		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
 			is, since, cause = isUnknown, confirmed, string(c.Type)+": nobody confirms it any more"
 		case c.Status == corev1.ConditionUnknown:
 			is = isUnknown
@@ -225,8 +225,4 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 			*r = found
 		}
 	}
-}
-
-func isVerdict(t corev1.NodeConditionType) bool {
-	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(t) })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,9 +24,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
-
-// fromPreflight are the conditions that the remediator itself writes.
-var fromPreflight = []string{"PreflightFailed", "SlowNode"}
 
 func uninstallCommand(c *target) *cobra.Command {
 	var agreed consent
@@ -139,7 +135,7 @@ func strip(api client.Client, n *corev1.Node) []change {
 	}
 	var stale, deletes []string
 	for _, condition := range n.Status.Conditions {
-		if t := string(condition.Type); conditions.Ours(t) || slices.Contains(fromPreflight, t) {
+		if t := string(condition.Type); conditions.Ours(t) {
 			stale = append(stale, t)
 			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
 		}

@@ -151,10 +151,10 @@ var All = []Condition{
 	{Type: AscendNPUUnhealthy, Plugin: "ascend", Healthy: "AscendNPUChecked", Problem: "AscendNPUFault", Says: "an Ascend NPU is unhealthy"},
 }
 
-// PreflightFailed is the NodeCondition of a local check that failed before a job began.
+// PreflightFailed is the NodeCondition of a local check that failed before a job started.
 const PreflightFailed = "PreflightFailed"
 
-// SlowNode is the NodeCondition of a node that slows down whom it works with.
+// SlowNode is the NodeCondition of a node that slows down the nodes that it works with.
 const SlowNode = "SlowNode"
 
 // Verdicts lists the conditions that the remediator writes itself. Their heartbeat is the time of the verdict.
@@ -166,6 +166,15 @@ var Verdicts = []Condition{
 // Ours tells whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then
 // does its message follow the grammar of [ParseMessage].
 func Ours(conditionType string) bool {
-	is := func(c Condition) bool { return c.Type == conditionType }
-	return slices.ContainsFunc(All, is) || slices.ContainsFunc(Verdicts, is)
+	return slices.ContainsFunc(All, hasType(conditionType)) || IsVerdict(conditionType)
+}
+
+// IsVerdict tells whether the remediator itself writes the NodeCondition type, see [Verdicts]. The heartbeat of such a
+// condition is the time of the verdict: nothing renews it, so its age does not show that a detector has stopped.
+func IsVerdict(conditionType string) bool {
+	return slices.ContainsFunc(Verdicts, hasType(conditionType))
+}
+
+func hasType(conditionType string) func(Condition) bool {
+	return func(c Condition) bool { return c.Type == conditionType }
 }

@@ -44,7 +44,7 @@ func (d *decider) listen() {
 		}
 		until := c.LastHeartbeatTime.Add(limit)
 		d.wake(until.Add(time.Second))
-		if !isVerdict(c) {
+		if !conditions.IsVerdict(string(c.Type)) {
 			silent = append(silent, string(c.Type))
 			confirmed = confirmed || !d.now.After(until)
 		}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -48,15 +47,10 @@ func (c collector) read(p *policy.Policy, n *corev1.Node, condition corev1.NodeC
 		r.repair = class.String()
 	}
 	confirmed := condition.LastHeartbeatTime.Time
-	if c.now().Sub(confirmed) > limit && (r.repair != "" || !isVerdict(condition)) {
+	if c.now().Sub(confirmed) > limit && (r.repair != "" || !conditions.IsVerdict(string(condition.Type))) {
 		r.status, r.since = stale, confirmed.Add(limit)
 	}
 	return r, true
-}
-
-// isVerdict tells the conditions whose heartbeat is the time of the verdict: one that cleared a node stays as it is.
-func isVerdict(condition corev1.NodeCondition) bool {
-	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(condition.Type) })
 }
 
 // collectNodes names the nodes that somebody should look at.
