@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,7 +95,7 @@ func run(ctx context.Context, o options, validate bool) error {
 	}); err != nil {
 		return err
 	}
-	o.preflight.DryRun, o.preflight.Events, o.preflight.Now = o.dryRun, recorder, time.Now
+	o.preflight.DryRun, o.preflight.Recorder, o.preflight.Clock = o.dryRun, recorder, clock.RealClock{}
 	if err := preflight.SetupWithManager(ctx, mgr, metrics.Registry, o.preflight); err != nil {
 		return err
 	}
