@@ -116,17 +116,17 @@ func TestPreflightOnline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			report, err := report.Parse(data)
+			r, err := report.Parse(data)
 			if err != nil {
 				t.Fatal(err)
 			}
-			report.RunID = "run-" + namespace
+			r.RunID = "run-" + namespace
 			if namespace == "other" && i > 0 {
-				report.RunID = "run-team" // the same name by chance, or by intent
+				r.RunID = "run-team" // the same name by chance, or by intent
 			}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("train-", i), UID: types.UID(fmt.Sprint(namespace, i)),
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}}
-			cm, err := reportconfigmap.New(pod, report)
+			cm, err := reportconfigmap.New(pod, r)
 			if err != nil {
 				t.Fatal(err)
 			}

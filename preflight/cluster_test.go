@@ -57,7 +57,7 @@ func TestAPodWritesItsReportOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := report.Report{RunID: "r", Size: 8, Node: pod.Spec.NodeName, GPU: report.Passed}
-	for attempt := range 2 { // a container that has started again writes it again
+	for attempt := range 2 { // a container that has restarted writes it again
 		if err := writeConfigMap(ctx, own, pod.Namespace, pod.Name, r); err != nil {
 			t.Fatalf("attempt %d: %v", attempt, err)
 		}
