@@ -26,8 +26,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
-// fakeAPI is an API server with some pods, without Nodes and Jobs, that counts the requests for an object. Its reports are the
-// cache of ConfigMaps.
+// fakeAPI is an API server with some pods, without Nodes and Jobs, that counts the requests for an object. Its reports are
+// the cache of ConfigMaps.
 type fakeAPI struct {
 	client.Client
 	pods    map[string]*corev1.Pod
