@@ -104,11 +104,11 @@ type worker struct {
 }
 
 func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) {
-	calls, err := BootStore[call](p.StateDir, p.workerName())
+	calls, err := BootStore[call](Proc, p.StateDir, p.workerName())
 	if err != nil {
 		return nil, err
 	}
-	last, err := BootStore[answer](p.StateDir, "last-"+p.Name()+"-"+hash(args))
+	last, err := BootStore[answer](Proc, p.StateDir, "last-"+p.Name()+"-"+hash(args))
 	return &worker{p: p, args: args, driver: driver, calls: calls, last: last}, err
 }
 

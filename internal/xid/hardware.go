@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // hardwareRow is one kind of kernel line that tells of failing hardware.
@@ -21,10 +22,10 @@ type hardwareRow struct {
 //go:embed data/hardware.csv
 var hardwareCSV []byte
 
-var hardware = table("hardware lines", hardwareCSV, parseHardwareTable)
+var hardware = embedded("hardware lines", hardwareCSV, parseHardwareTable)
 
 func parseHardwareTable(data []byte) ([]hardwareRow, error) {
-	rows, err := rows(data, 6)
+	rows, err := table.Rows(data, "repair", "subject", "literal", "regexp", "text", "source")
 	if err != nil {
 		return nil, err
 	}

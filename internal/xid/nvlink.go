@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // Xid 74, A100 and H100:
@@ -130,7 +131,7 @@ func (p pattern) matches(word uint32) bool { return word&p.mask == p.value }
 //go:embed data/nvlink5.csv
 var nvlinkCSV []byte
 
-var nvlinkRules = table("NVLink5 errors", nvlinkCSV, parseNVLinkTable)
+var nvlinkRules = embedded("NVLink5 errors", nvlinkCSV, parseNVLinkTable)
 
 // nvlinkActions give the class of NVIDIA's buckets here. A row that leaves the verdict to a following Xid 154 is no
 // fault by itself: that 154 speaks for itself.
@@ -139,7 +140,7 @@ var nvlinkActions = map[string]conditions.Repair{
 }
 
 func parseNVLinkTable(data []byte) ([]nvlinkRule, error) {
-	rows, err := rows(data, 9)
+	rows, err := table.Rows(data, "xid", "unit", "before", "since", "status", "action", "investigate", "severity", "second")
 	if err != nil {
 		return nil, err
 	}

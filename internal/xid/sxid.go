@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // SwitchEntry is one row of the SXid catalogue.
@@ -21,10 +22,10 @@ type SwitchEntry struct {
 //go:embed data/sxid.csv
 var sxidCSV []byte
 
-var switchCatalogue = table("SXids", sxidCSV, parseSwitchCatalogue)
+var switchCatalogue = embedded("SXids", sxidCSV, parseSwitchCatalogue)
 
 func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
-	rows, err := rows(data, 4)
+	rows, err := table.Rows(data, "code", "class", "action", "note")
 	if err != nil {
 		return nil, err
 	}

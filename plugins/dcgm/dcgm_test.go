@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"net"
 	"os"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 const healthy = "the last diag found no fault"
@@ -343,13 +343,11 @@ func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
 		"ROW_REMAP_FAILURE": conditions.Replace, "SRAM_THRESHOLD": conditions.Replace, "UNCORRECTABLE_ROW_REMAP_LIMIT": conditions.Replace,
 	}
 	numbers := libraryErrors(t)
-	r := csv.NewReader(strings.NewReader(errorsCSV))
-	r.Comment = '#'
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(errorsCSV, "code", "name", "severity", "repair", "text")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		code, name := row[0], row[1]
 		id, known := numbers[name]
 		if !known || code != strconv.Itoa(id) {

@@ -34,7 +34,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 
 // note tells the xid check which GPUs need a repair and which have had it.
 func (r *reader) note(reading gpu.Reading) error {
-	store, err := npd.BootStore[gpu.Recoveries](r.plugin.StateDir, gpu.RecoveryFile)
+	store, err := npd.BootStore[gpu.Recoveries](npd.Proc, r.plugin.StateDir, gpu.RecoveryFile)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,7 +55,7 @@ type reader struct {
 	at                  daily.Schedule
 	spread              time.Duration
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
 // state is kept from run to run.
@@ -154,11 +152,7 @@ func (r *reader) clear(_ context.Context, text string) (cleared []string, err er
 
 // open binds the state to this boot.
 func (r *reader) open() (boot.Boot, error) {
-	b, err := boot.Read(r.procfs)
-	if err == nil && r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "metax.json"), BootID: b.ID}
-	}
-	return b, err
+	return r.store.Open(r.procfs, r.plugin.StateDir, "metax")
 }
 
 // follow reads the kernel log from a record to its end.
@@ -246,12 +240,4 @@ func (r *reader) values(ctx context.Context, t *tool, arg string, key *regexp.Re
 			g.Errs = append(g.Errs, fmt.Sprintf("mx-smi %s: %v", arg, err))
 		}
 	}
-}
-
-func (r *reader) run(ctx context.Context, arg string) (string, error) {
-	out, err := exec.CommandContext(ctx, r.tool, arg).Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", r.tool, arg, err)
-	}
-	return string(out), nil
 }

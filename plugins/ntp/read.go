@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -62,11 +61,12 @@ type kernel struct {
 
 // reader asks the daemons in turn.
 type reader struct {
-	plugin                    *npd.Plugin
-	daemon                    string
-	procfs, chrony, ntpd, bus string
+	plugin            *npd.Plugin
+	daemon            string
+	procfs, ntpd, bus string
+	chrony            []string
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
 // state remembers who disciplines the clock, so that a daemon that died is told from one that never was.
@@ -142,11 +142,7 @@ func (r *reader) clear(_ context.Context, _ string) (cleared []string, err error
 
 // open binds the state to this boot.
 func (r *reader) open() (boot.Boot, error) {
-	b, err := boot.Read(r.procfs)
-	if err == nil && r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "ntp.json"), BootID: b.ID}
-	}
-	return b, err
+	return r.store.Open(r.procfs, r.plugin.StateDir, "ntp")
 }
 
 func readKernel() kernel {

@@ -3,16 +3,15 @@ package main
 import (
 	"bytes"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"os"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // role says what a text tells about this node.
@@ -67,21 +66,13 @@ func loadPatterns(path string) ([]pattern, error) {
 	return patterns, nil
 }
 
-var header = []string{"name", "repair", "count", "role", "text", "pattern", "source"}
-
 func parsePatterns(data []byte) ([]pattern, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = len(header)
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(data, "name", "repair", "count", "role", "text", "pattern", "source")
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 || !slices.Equal(rows[0], header) {
-		return nil, fmt.Errorf("the first row is not %s", strings.Join(header, ","))
-	}
 	var patterns []pattern
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		p, err := parsePattern(row)
 		if err != nil {
 			return nil, fmt.Errorf("pattern %q: %w", row[0], err)

@@ -16,16 +16,10 @@ import (
 // namespaces is the list of those whose pods' logs are read; "*" stands for all.
 type namespaces []string
 
-func (n *namespaces) String() string { return strings.Join(*n, ",") }
-
-// Set parses a list separated by commas.
-func (n *namespaces) Set(list string) error {
-	*n = nil
-	for name := range strings.SplitSeq(list, ",") {
-		if name = strings.TrimSpace(name); name == "" || strings.ContainsAny(name, "_/") {
-			return fmt.Errorf("%q is no namespace", name)
-		}
-		*n = append(*n, name)
+// checkNamespace refuses what would be more than one element of a path.
+func checkNamespace(name string) error {
+	if name == "" || strings.ContainsAny(name, "_/") {
+		return fmt.Errorf("%q is no namespace", name)
 	}
 	return nil
 }
