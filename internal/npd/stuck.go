@@ -40,12 +40,14 @@ func (e hungError) text() string {
 	return "an earlier call into it has not returned"
 }
 
-func (e hungError) result() Result {
+func (e hungError) result() (r Result) {
 	const driver = "driver"
 	if e.fault {
-		return Result{Findings: []conditions.Finding{{Repair: conditions.Reboot, Subject: driver, Text: e.text()}}}
+		r.Found(conditions.Reboot, driver, e.text())
+	} else {
+		r.NotRead(driver, e.text())
 	}
-	return Result{Unread: []Unread{{driver, e.text()}}}
+	return r
 }
 
 // record notes a worker that has just been started.

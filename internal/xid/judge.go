@@ -27,11 +27,6 @@ type Fault struct {
 	SeenBoots int `json:"seenBoots,omitempty"`
 }
 
-// Finding is the fault in the message's form.
-func (f Fault) Finding() conditions.Finding {
-	return conditions.Finding{Repair: f.Repair, Subject: f.Subject, Text: f.Text}
-}
-
 // subject is what the event stands against.
 func (e Event) subject() string {
 	switch e.Kind {

@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// report is what one run of the diagnostics came to. It lies in the state directory, so it does not outlive the boot.
+// report is the result of one run of the diagnostics. It counts for the boot in which it ran: a reboot is a repair.
 type report struct {
+	// BootID is that boot's. Reports of older versions of this plugin have none.
+	BootID  string    `json:"bootID,omitempty"`
 	At      time.Time `json:"at"`
 	Level   int       `json:"level,omitempty"`
 	Tests   string    `json:"tests,omitempty"`

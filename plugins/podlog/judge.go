@@ -19,23 +19,18 @@ func judge(s snapshot) npd.Result {
 	c := newClassifier(s.Patterns, s.Window)
 	for _, e := range s.Episodes {
 		if f, ok := c.judge(e, s.Episodes); ok {
-			result.Findings = append(result.Findings, f)
+			result.Found(f.Repair, f.Subject, f.Text)
 		}
 	}
-	note := func(subject, text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Monitor, Subject: subject, Text: text})
-	}
 	if s.Lost > 0 {
-		note(allLogs, "some were gone before they were read to their end")
+		result.Found(conditions.Monitor, allLogs, "some were gone before they were read to their end")
 	}
 	if s.Malformed > 0 {
-		note(allLogs, "lines that are not of the CRI's form were passed over")
+		result.Found(conditions.Monitor, allLogs, "lines that are not of the CRI's form were passed over")
 	}
-	if s.Unshared != "" {
-		note("state", "not kept between runs: "+s.Unshared)
-	}
+	result.Unshared(s.Unshared)
 	for _, u := range s.Unread {
-		result.Unread = append(result.Unread, npd.Unread{Subject: u.Subject, Why: u.Why})
+		result.NotRead(u.Subject, u.Why)
 	}
 	return result
 }
