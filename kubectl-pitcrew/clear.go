@@ -59,11 +59,13 @@ stands is reported again at the next look. The quarantine ends by the policy's c
 	return cmd
 }
 
-// clearable lists the conditions that a plugin answers for.
+// clearable lists the conditions whose plugin keeps what it has seen.
 func clearable() []string {
 	var types []string
 	for _, c := range conditions.All {
-		types = append(types, c.Type)
+		if c.Latches {
+			types = append(types, c.Type)
+		}
 	}
 	return types
 }
@@ -75,9 +77,12 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionTy
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
-		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
+		return change{}, fmt.Errorf("no plugin answers for %s; these can be cleared: %s", conditionType, strings.Join(clearable(), ", "))
 	}
 	answers := conditions.All[i]
+	if !answers.Latches {
+		return change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; it ends once the fault is gone", answers.Type, answers.Plugin)
+	}
 	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
 	if err != nil {
 		return change{}, err
