@@ -53,7 +53,7 @@ const ClockSkewed = "ClockSkewed"
 // DCGMDiagFailed is the NodeCondition of the last run of DCGM's diagnostics.
 const DCGMDiagFailed = "DCGMDiagFailed"
 
-// NodeServiceDown is the NodeCondition of the systemd units that a GPU node lives on.
+// NodeServiceDown is the NodeCondition of the systemd units that a GPU node needs.
 const NodeServiceDown = "NodeServiceDown"
 
 // MountReadOnly is the NodeCondition of the filesystems that the node must be able to write to.
@@ -77,7 +77,7 @@ var All = []Condition{
 	{Type: HCAPortDown, Plugin: "hca", Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},
 	{Type: ClockSkewed, Plugin: "ntp", Latches: true, Healthy: "ClockChecked", Problem: "ClockFault", Summary: "the clock is off"},
-	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Summary: "a service that it lives on is down"},
+	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Summary: "a service that the node needs is down"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Summary: "a filesystem cannot be written to"},
 	{Type: MetaXGPUUnhealthy, Plugin: "metax", Latches: true, Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
 	{Type: AscendNPUUnhealthy, Plugin: "ascend", Latches: true, Healthy: "AscendNPUChecked", Problem: "AscendNPUFault", Summary: "an Ascend NPU is unhealthy"},
@@ -86,7 +86,7 @@ var All = []Condition{
 // PreflightFailed is the NodeCondition of a local check that failed before a job began.
 const PreflightFailed = "PreflightFailed"
 
-// SlowNode is the NodeCondition of a node that slows down whom it works with.
+// SlowNode is the NodeCondition of a node that slows down its peers.
 const SlowNode = "SlowNode"
 
 // Verdicts lists the conditions that the remediator writes itself. Their heartbeat is the time of the verdict.
@@ -95,7 +95,7 @@ var Verdicts = []Condition{
 	{Type: SlowNode, Healthy: "NodeKeepsUp", Problem: "NodeIsSlow", Summary: "it is slower than its peers"},
 }
 
-// Ours tells whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then
+// Ours reports whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then
 // does its message follow the grammar of [ParseMessage].
 func Ours(conditionType string) bool {
 	is := func(c Condition) bool { return c.Type == conditionType }

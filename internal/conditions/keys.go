@@ -18,7 +18,7 @@ const (
 	// AnnotationGPUs is what an admin knows of the node's GPUs, JSON, e.g. their serial numbers and slots by PCI address. It is
 	// only ever copied into the evidence.
 	AnnotationGPUs = Domain + "/gpus"
-	// LabelSkip set to "true" means hands off this node.
+	// LabelSkip set to "true" makes the remediator leave the node alone.
 	LabelSkip = Domain + "/skip"
 )
 

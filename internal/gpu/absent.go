@@ -36,7 +36,7 @@ func (r Reading) NoDriver(grace time.Duration) (conditions.Finding, bool) {
 	return conditions.Finding{Repair: conditions.Inspect, Subject: driver, Text: noDriver}, missing
 }
 
-// passedThrough tells whether all GPUs are for virtual machines.
+// passedThrough reports whether all GPUs are for virtual machines.
 func (r Reading) passedThrough() bool {
 	for _, d := range r.Bus {
 		if d.Driver != "vfio-pci" {

@@ -92,7 +92,7 @@ func (s *Store[T]) Unchanged() (T, bool) {
 // remember keeps the state and the file that it came from. It needs the lock.
 func (s *Store[T]) remember(state T) {
 	s.memory = state
-	// Without it, Unchanged says no.
+	// Without it, Unchanged returns false.
 	s.read, _ = os.Stat(s.Path)
 }
 

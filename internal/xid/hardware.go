@@ -14,7 +14,7 @@ import (
 type hardwareRow struct {
 	repair        conditions.Repair
 	subject, text string
-	// literal is in every line that pattern matches: most lines are told apart by it alone.
+	// literal is in every line that pattern matches: most lines are ruled out by it alone.
 	literal string
 	pattern func() *regexp.Regexp
 }

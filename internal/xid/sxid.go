@@ -76,7 +76,7 @@ const ltssmFaultUp = 20034
 // aroundUnload is how close to a driver unload an ltssmFaultUp is its consequence.
 const aroundUnload = 30 * time.Second
 
-// classifySXid judges an NVSwitch error: the line's word decides how bad, the catalogue what to do about it.
+// classifySXid judges an NVSwitch error: the severity in the line decides how bad it is, the catalogue what to do about it.
 func classifySXid(events []Event, e Event) (conditions.Repair, string) {
 	text := fmt.Sprintf("SXid %d", e.Code)
 	if e.Severity != "" {

@@ -24,7 +24,7 @@ type snapshot struct {
 	// PCI are the addresses of Ascend chips on the bus.
 	PCI    []string `json:"pci"`
 	PCIErr string   `json:"pciErr,omitempty"`
-	// Tools is what the tools said; they are not run where there is no NPU.
+	// Tools is the output of the tools; they are not run where there is no NPU.
 	Tools tools `json:"tools"`
 	// Most is the largest number of NPUs in this boot.
 	Most int `json:"most"`
@@ -41,7 +41,7 @@ type tools struct {
 	Errs   []string `json:"errs"`
 }
 
-// npu is one NPU, a card with one or more chips. What was not asked or not said is empty.
+// npu is one NPU, a card with one or more chips. What was not asked or not answered is empty.
 type npu struct {
 	ID int `json:"id"`
 	// Health is OK, Warning, Alarm, Critical or UNKNOWN.
@@ -111,7 +111,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	asked := strings.Join(r.only, ",")
 	before, _ := r.store.Update(func(*state) bool { return false })
 	if len(s.PCI) > 0 {
-		s.Tools = r.look(ctx, before.Tools[asked], network)
+		s.Tools = r.askTools(ctx, before.Tools[asked], network)
 	}
 	after, err := r.store.Update(func(st *state) bool {
 		if st.Tools == nil {
@@ -148,10 +148,10 @@ func (r *reader) open() (boot.Boot, error) {
 	return r.store.Open(r.procfs, r.plugin.StateDir, "ascend")
 }
 
-// look runs the tools, or repeats what they said if they are not due.
-func (r *reader) look(ctx context.Context, last tools, network bool) tools {
+// askTools runs the tools, or repeats their last output if they are not due.
+func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 	now := time.Now()
-	// The node's name spreads the nodes; without one they look together.
+	// The node's name spreads the nodes; without one they run together.
 	node, _ := os.Hostname()
 	if !last.At.IsZero() && !r.at.Due(last.At, now, node, r.spread) {
 		return last

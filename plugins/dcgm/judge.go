@@ -74,8 +74,8 @@ func (r result) finding() (conditions.Finding, bool) {
 	return f, true
 }
 
-// classify returns 0 for a warning that says nothing about the repair. The library does not tell the severity of its
-// errors; the table does.
+// classify returns 0 for a warning whose repair is not known. The library does not give the severity of its errors;
+// the table does.
 func (w warning) classify() (conditions.Repair, string) {
 	row, known := errorRows()[w.ID]
 	if row.text != "" {

@@ -32,9 +32,9 @@ type result struct {
 
 // warning is one error or warning of a test.
 type warning struct {
-	// ID is a DCGM_FR_* number of dcgm_errors.h, 0 if not told.
+	// ID is a DCGM_FR_* number of dcgm_errors.h, 0 if not given.
 	ID int `json:"id,omitempty"`
-	// Severity is a DCGM_ERROR_* number of dcgm_errors.h, nil if not told.
+	// Severity is a DCGM_ERROR_* number of dcgm_errors.h, nil if not given.
 	Severity *int   `json:"severity,omitempty"`
 	Text     string `json:"text,omitempty"`
 }

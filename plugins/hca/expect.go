@@ -68,7 +68,7 @@ func profiles() ([]profile, error) {
 // names are adapters (mlx5_0) or ports (mlx5_0:1).
 type names []string
 
-// has tells whether the port is in the list, by itself or through its adapter.
+// has reports whether the port is in the list, by itself or through its adapter.
 func (n names) has(device string, port int) bool {
 	return slices.Contains(n, device) || slices.Contains(n, fmt.Sprintf("%s:%d", device, port))
 }

@@ -25,7 +25,7 @@ func (r *reader) follow(from uint64) (modules map[string]string, next uint64, er
 		case err != nil:
 			return modules, r.log.Seq(), err
 		}
-		// Only the kernel speaks for the kernel.
+		// User space can write the same text, but never with the kernel's facility, 0.
 		if address, event, ok := parseModuleEvent(rec.Body); ok && rec.Facility == 0 {
 			modules[address] = event
 		}

@@ -41,7 +41,7 @@ type port struct {
 	// Netdev is the network interface of a RoCE port and OperState its state, "" when the kernel names none.
 	Netdev    string `json:"netdev,omitempty"`
 	OperState string `json:"operState,omitempty"`
-	// GID tells whether one of the first GIDs of a RoCE port is set.
+	// GID reports whether one of the first GIDs of a RoCE port is set.
 	GID bool `json:"gid"`
 	// Counters by name; not in every look.
 	Counters map[string]uint64 `json:"counters,omitempty"`
@@ -50,7 +50,7 @@ type port struct {
 	CounterErr string `json:"counterErr,omitempty"`
 }
 
-// up tells whether traffic passes (ACTIVE_DEFER is ACTIVE that waits for a short loss of the link to end).
+// up reports whether traffic passes (ACTIVE_DEFER is ACTIVE that waits for a short loss of the link to end).
 func (p port) up() bool { return p.State == "ACTIVE" || p.State == "ACTIVE_DEFER" }
 
 // gone is a port whose adapter is not in sysfs any more.

@@ -65,8 +65,8 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unread = err.Error()
 	}
 	s.History, err = r.store.Update(func(h *history) bool {
-		heard := h.heard(modules, next)
-		return h.advance(b.Uptime, s.Devices, r.flaps) || heard
+		added := h.addEvents(modules, next)
+		return h.advance(b.Uptime, s.Devices, r.flaps) || added
 	})
 	if err != nil {
 		s.Unshared = err.Error()

@@ -25,7 +25,7 @@ type snapshot struct {
 	// PCI are the addresses of MetaX GPUs on the bus.
 	PCI    []string `json:"pci"`
 	PCIErr string   `json:"pciErr,omitempty"`
-	// Tool is what mx-smi said; it is not run where there is no GPU.
+	// Tool is the output of mx-smi; it is not run where there is no GPU.
 	Tool   tool    `json:"tool"`
 	Faults []fault `json:"faults"`
 	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
@@ -93,7 +93,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unread = err.Error()
 	}
 	if len(s.PCI) > 0 {
-		s.Tool = r.look(ctx, before.Tool)
+		s.Tool = r.runTool(ctx, before.Tool)
 	}
 	after, err := r.store.Update(func(st *state) bool {
 		// Another run may have got further.
@@ -180,10 +180,10 @@ func (r *reader) follow(from uint64) (faults []fault, next uint64, err error) {
 	}
 }
 
-// look runs the tool, or repeats what it said if it is not due.
-func (r *reader) look(ctx context.Context, last tool) tool {
+// runTool runs the tool, or repeats its last output if it is not due.
+func (r *reader) runTool(ctx context.Context, last tool) tool {
 	now := time.Now()
-	// The node's name spreads the nodes; without one they look together.
+	// The node's name spreads the nodes; without one they run together.
 	node, _ := os.Hostname()
 	if !last.At.IsZero() && !r.at.Due(last.At, now, node, r.spread) {
 		return last
@@ -232,7 +232,7 @@ func (r *reader) values(ctx context.Context, t *tool, arg string, key *regexp.Re
 		g := &t.GPUs[i]
 		value, found := values[g.Index]
 		if !found {
-			err = errors.New("not said")
+			err = errors.New("not in its output")
 		} else {
 			err = take(g, value)
 		}

@@ -19,10 +19,10 @@ type snapshot struct {
 	Now time.Time `json:"now"`
 	// Asked names the daemon that must answer; "auto" for any.
 	Asked string `json:"asked"`
-	// Clock is what the first daemon that answered says, nil if none did.
+	// Clock is the answer of the first daemon that answered, nil if none did.
 	Clock *clock `json:"clock"`
-	// Silent are the daemons that were asked in vain.
-	Silent []silent `json:"silent"`
+	// Unanswered are the daemons that did not answer.
+	Unanswered []unanswered `json:"silent"`
 	// Before names the daemon that answered last in this boot.
 	Before string `json:"before,omitempty"`
 	Kernel kernel `json:"kernel"`
@@ -30,7 +30,7 @@ type snapshot struct {
 	Unshared string `json:"unshared,omitempty"`
 }
 
-// clock is what a daemon says about the clock that it disciplines.
+// clock is what a daemon reports of the clock that it disciplines.
 type clock struct {
 	Daemon string `json:"daemon"`
 	// Leap is the leap indicator of RFC 5905; 3 means not synchronised.
@@ -47,7 +47,7 @@ type clock struct {
 	RootDispersion time.Duration `json:"rootDispersion"`
 }
 
-type silent struct {
+type unanswered struct {
 	Daemon string `json:"daemon"`
 	Why    string `json:"why"`
 }
@@ -69,7 +69,7 @@ type reader struct {
 	store npd.Store[state]
 }
 
-// state remembers who disciplines the clock, so that a daemon that died is told from one that never was.
+// state remembers who disciplines the clock, so that a daemon that died differs from one that never ran.
 type state struct {
 	Daemon string `json:"daemon"`
 }
@@ -88,7 +88,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{Boot: b, Asked: r.daemon, Silent: []silent{}, Kernel: readKernel()}
+	s := snapshot{Boot: b, Asked: r.daemon, Unanswered: []unanswered{}, Kernel: readKernel()}
 	for _, daemon := range []struct {
 		name string
 		ask  func(context.Context) (clock, error)
@@ -98,7 +98,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		}
 		c, err := ask(ctx, daemon.ask)
 		if err != nil {
-			s.Silent = append(s.Silent, silent{daemon.name, err.Error()})
+			s.Unanswered = append(s.Unanswered, unanswered{daemon.name, err.Error()})
 			continue
 		}
 		c.Daemon = daemon.name

@@ -9,8 +9,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
-// judge never says more than Inspect: a log is a tenant's word. NVML, the PCI bus and the kernel log, which a tenant cannot
-// write, have their own checks.
+// judge finds nothing worse than Inspect, because a tenant can write any line into a log. NVML, the PCI bus and the kernel
+// log, which a tenant cannot write, have their own checks.
 func judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "no GPU fault in the logs of the watched namespaces"}
 	if len(s.Namespaces) == 0 {
@@ -49,7 +49,7 @@ func newClassifier(patterns []pattern, window time.Duration) classifier {
 	return c
 }
 
-// judge returns what an episode among all of this node says; ok is false while it has too few lines.
+// judge returns the finding of an episode among all of this node; ok is false while it has too few lines.
 //
 // Who logged first: of the processes of a failed job only one names its own fault, and the others name each other. One
 // node cannot see what the others logged, so "first" here means what this node can know. A device's fault counts

@@ -14,7 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
-// role says what a text tells about this node.
+// role is what a text means for this node.
 type role string
 
 const (
@@ -95,7 +95,7 @@ func parsePattern(row []string) (pattern, error) {
 		return p, err
 	}
 	if p.Repair > conditions.Inspect {
-		return p, fmt.Errorf("%s: a log is a tenant's word and never more than %s", p.Repair, conditions.Inspect)
+		return p, fmt.Errorf("%s: a tenant can write any line into a log, so the class is at most %s", p.Repair, conditions.Inspect)
 	}
 	if p.Count, err = strconv.Atoi(row[2]); err != nil || p.Count < 1 {
 		return p, fmt.Errorf("count %q is not a number from 1", row[2])
@@ -148,7 +148,7 @@ func literal(re *syntax.Regexp) string {
 	return ""
 }
 
-// match is what one line says.
+// match is what was found in one line.
 type match struct {
 	pattern string
 	// xid is the number that an [xidText] pattern found, else 0.
@@ -164,7 +164,7 @@ type match struct {
 // Horovod (`[9]<stderr>:`), which do not say where the rank runs. Colours may stand before it.
 var relayedLine = regexp.MustCompile(`^(\x1b\[[0-9;]*m)*(\([^()]*pid=[0-9]+, ip=[^()]*\)|\[[0-9]+(,[0-9]+)?\]<std(out|err)>)`)
 
-// find returns what a line's text says; ok is false if it says nothing.
+// find matches a line's text; ok is false if no pattern matches.
 func find(patterns []pattern, text []byte) (m match, ok bool) {
 	for i := range patterns {
 		p := &patterns[i]

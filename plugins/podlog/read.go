@@ -107,7 +107,7 @@ func (r *reader) prepare() error {
 	return nil
 }
 
-// merge brings what was read into the state that all runs share. Where another run has read on meanwhile, its word counts.
+// merge brings what was read into the state that all runs share. Where another run has read on meanwhile, its cursor counts.
 func (r *reader) merge(l *look) (state, error) {
 	return r.store.Update(func(s *state) (changed bool) {
 		if s.Files == nil {

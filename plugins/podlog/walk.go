@@ -46,7 +46,7 @@ func (l logFile) unread(err error) unread {
 	return unread{subject(l.namespace, l.workload), err.Error()}
 }
 
-// episode is what one line of the log says.
+// episode is the episode of one line of the log.
 func (l logFile) episode(m match, at time.Time) episode {
 	return episode{
 		Namespace: l.namespace, Workload: l.workload, Pattern: m.pattern, Xid: m.xid, Relayed: m.relayed,
@@ -74,7 +74,7 @@ type walker struct {
 
 // walk lists the logs of the namespaces' pods that were written to since the boot, laid out as
 // <namespace>_<pod>_<uid>/<container>/<restart>.log.
-func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
+func walk(root *os.Root, watched namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
 	pods, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return nil, nil, err
@@ -83,7 +83,7 @@ func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, f
 	for _, p := range pods {
 		namespace, rest, _ := strings.Cut(p.Name(), "_")
 		pod, _, found := strings.Cut(rest, "_")
-		if found && wanted.has(namespace) {
+		if found && watched.has(namespace) {
 			w.pod(logFile{path: p.Name(), namespace: namespace, pod: pod, workload: workloadOf(pod)})
 		}
 	}

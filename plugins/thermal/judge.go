@@ -55,7 +55,7 @@ func atShutdown(t gpu.Thermal) bool {
 	return byTemperature || byMargin
 }
 
-// slowed tells whether the hardware held the GPU's clocks down for too much of the window. What was not watched does
+// slowed reports whether the hardware held the GPU's clocks down for too much of the window. What was not watched does
 // not count.
 func (l limits) slowed(history []sample, window time.Duration) bool {
 	first, last := history[0], history[len(history)-1]

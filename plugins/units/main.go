@@ -1,4 +1,4 @@
-// Command units answers for the NodeCondition NodeServiceDown: the systemd units that a GPU node lives on.
+// Command units answers for the NodeCondition NodeServiceDown: the systemd units that a GPU node needs.
 package main
 
 import (

@@ -30,7 +30,7 @@ type snapshot struct {
 // unit is one unit as systemd sees it (org.freedesktop.systemd1(5)).
 type unit struct {
 	Name string `json:"name"`
-	// Asked: somebody or the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
+	// Asked: -units or the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
 	Asked bool `json:"asked"`
 	// Load, Active, Sub and File are the properties LoadState, ActiveState, SubState and UnitFileState.
 	Load   string `json:"load"`

@@ -36,10 +36,10 @@ func (r *reader) driverList(ctx context.Context) map[string]xid.GPU {
 	select {
 	case out := <-printed:
 		if err := json.Unmarshal(out, &r.list); err != nil {
-			slog.Warn("the driver's list of GPUs", "err", err)
+			slog.Warn("the driver's list of GPUs is not understood", "err", err)
 		}
 	case <-ctx.Done():
-		slog.Warn("the driver's list of GPUs does not come")
+		slog.Warn("the driver's list of GPUs is not read in time", "limit", limit)
 	}
 	return r.list
 }

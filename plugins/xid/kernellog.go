@@ -42,7 +42,7 @@ func (r *reader) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// What the ring loses later was read, or its gap is told.
+		// What the ring loses later was read, or is reported as a gap.
 		r.log, r.journalled = log, state.Journal || state.Next > 0
 	}
 	if err := r.drain(ctx); err != nil {
@@ -70,7 +70,7 @@ func (r *reader) drain(ctx context.Context) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, kmsg.ErrMalformed):
-			slog.Warn("kernel log", "err", err)
+			slog.Warn("malformed record of the kernel log", "err", err)
 			continue
 		case err != nil:
 			return err

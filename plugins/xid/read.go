@@ -229,7 +229,7 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 	return state, err
 }
 
-// news tells whether anything was read that the state does not have. That the log got longer by lines of no interest
+// news reports whether anything was read that the state does not have. That the log got longer by lines of no interest
 // can wait for the next write: whoever starts from there reads them again.
 func (r *reader) news(state xid.State) bool {
 	const mark = 256
