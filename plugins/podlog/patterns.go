@@ -95,7 +95,7 @@ func parsePattern(row []string) (pattern, error) {
 		return p, err
 	}
 	if p.Repair > conditions.Inspect {
-		return p, fmt.Errorf("%s: a tenant can write any line into a log, so the class is at most %s", p.Repair, conditions.Inspect)
+		return p, fmt.Errorf("%s: a tenant can write any line into a log, so its class is never more than %s", p.Repair, conditions.Inspect)
 	}
 	if p.Count, err = strconv.Atoi(row[2]); err != nil || p.Count < 1 {
 		return p, fmt.Errorf("count %q is not a number from 1", row[2])
