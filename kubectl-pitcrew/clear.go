@@ -30,10 +30,13 @@ func clearCommand(c *target) *cobra.Command {
 	var agreed consent
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
-		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
-		Long: `Say that a fault was repaired: runs the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node, with
-the arguments that its monitor gives it. A fault that still
-stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
+		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
+		Long: `Make the plugin on a node forget the faults that it keeps, after their repair: runs the condition's plugin with -clear [SUBJECT]
+in the node-problem-detector's pod on the node, with the arguments that its monitor gives it. A fault that is still there is
+reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear.
+
+These conditions are kept until they are cleared: ` + strings.Join(clearable(), ", ") + `.
+The others follow the hardware and end once the fault is gone.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
 		Args: cobra.RangeArgs(2, 3),
