@@ -64,7 +64,7 @@ func work[S any](p *Plugin, c Check[S]) Status {
 	}
 	// Whatever Read starts is not a worker of its own.
 	if err := os.Unsetenv(workerEnv); err != nil {
-		slog.Error("worker", "err", err)
+		slog.Error("the worker cannot change its environment", "err", err)
 		return Unknown
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.limit())

@@ -90,7 +90,7 @@ func (r *reader) lastReport(ctx context.Context) (*report, error) {
 	case r.run:
 		return nil, errors.New("no diag: " + why)
 	}
-	slog.Info("no diag", "why", why)
+	slog.Info("no diagnostic runs", "why", why)
 	return last, nil
 }
 
