@@ -30,10 +30,13 @@ func clearCommand(c *target) *cobra.Command {
 	var agreed consent
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
-		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
-		Long: `Say that a fault was repaired: runs the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node, with
-the arguments that its monitor gives it. A fault that still
-stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
+		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
+		Long: `Make the plugin on a node forget the faults that it keeps, after their repair: runs the condition's plugin with -clear [SUBJECT]
+in the node-problem-detector's pod on the node, with the arguments that its monitor gives it. A fault that is still there is
+reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear.
+
+These conditions are kept until they are cleared: ` + strings.Join(clearable(), ", ") + `.
+The others follow the hardware and end once the fault is gone.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
 		Args: cobra.RangeArgs(2, 3),
@@ -59,11 +62,13 @@ stands is reported again at the next look. The quarantine ends by the policy's c
 	return cmd
 }
 
-// clearable lists the conditions that a plugin answers for.
+// clearable lists the conditions whose plugin keeps what it has seen.
 func clearable() []string {
 	var types []string
 	for _, c := range conditions.All {
-		types = append(types, c.Type)
+		if c.Latches {
+			types = append(types, c.Type)
+		}
 	}
 	return types
 }
@@ -75,9 +80,12 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionTy
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
-		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
+		return change{}, fmt.Errorf("no plugin answers for %s; these can be cleared: %s", conditionType, strings.Join(clearable(), ", "))
 	}
 	answers := conditions.All[i]
+	if !answers.Latches {
+		return change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; it ends once the fault is gone", answers.Type, answers.Plugin)
+	}
 	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
 	if err != nil {
 		return change{}, err

@@ -172,7 +172,7 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 	}
 }
 
-// note files the outcome of a question and tells whether there is an answer.
+// note files the outcome of a question and reports whether there is an answer.
 func note(g *gpu.GPU, question string, ret nvml.Return) bool {
 	switch ret {
 	case nvml.SUCCESS:
@@ -203,7 +203,7 @@ func cString(chars []int8) string {
 	return string(b)
 }
 
-// has tells whether the driver's library knows a function. Calling one that it does not know ends the process.
+// has reports whether the driver's library knows a function. Calling one that it does not know ends the process.
 func (s *session) has(function string) bool { return s.lib.Extensions().LookupSymbol(function) == nil }
 
 func (s *session) identity(d nvml.Device, g *gpu.GPU) {

@@ -167,7 +167,7 @@ const alertOfCondition = `  - alert: CONDITION
 func TestGeneratedAlerts(t *testing.T) {
 	text := alertsOfConditions
 	for _, c := range slices.Concat(conditions.All, conditions.Verdicts) {
-		text += strings.NewReplacer("CONDITION", c.Type, "SAYS", c.Says, "RUNBOOKS", runbooks).Replace(alertOfCondition)
+		text += strings.NewReplacer("CONDITION", c.Type, "SAYS", c.Summary, "RUNBOOKS", runbooks).Replace(alertOfCondition)
 	}
 	generated(t, "conditions.yaml", text)
 	for path := range ruleFiles(t) {
