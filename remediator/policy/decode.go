@@ -32,10 +32,11 @@ import (
 //	never     the text "never" is a value of the duration
 //	unit      what a number counts, for the page
 type decoder struct {
-	lines map[string]int  // of the fields that are in the file, by path
-	set   map[string]bool // the fields that have a value, by path
-	bad   map[string]bool // the fields that have an error already, by path
-	errs  []lineError
+	lines  map[string]int  // of the fields that are in the file, by path
+	set    map[string]bool // the fields that have a value, by path
+	bad    map[string]bool // the fields that have an error already, by path
+	broken map[string]bool // the fields that are not of the right form, by path: nothing more is said about them
+	errs   []lineError
 }
 
 type lineError struct {
@@ -44,7 +45,7 @@ type lineError struct {
 }
 
 func newDecoder() *decoder {
-	return &decoder{lines: map[string]int{}, set: map[string]bool{}, bad: map[string]bool{}}
+	return &decoder{lines: map[string]int{}, set: map[string]bool{}, bad: map[string]bool{}, broken: map[string]bool{}}
 }
 
 // words are the values that a field of text takes, by its name in the file, which means the same in every part of it. A
@@ -218,7 +219,7 @@ func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 	if err == nil {
 		return
 	}
-	d.bad[at.String()] = true
+	d.bad[at.String()], d.broken[at.String()] = true, true
 	wrong := &yaml.TypeError{}
 	if !errors.As(err, &wrong) {
 		d.fail(n.Line, fmt.Errorf("%w (%s)", err, at))
@@ -328,13 +329,19 @@ type pair struct {
 // pairs are the fields of a mapping. Keys of its own come before those that it merges (`<<`), as in yaml.v3.
 func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 	lines := map[string]int{}
-	merged := map[*yaml.Node]bool{} // each once: a mapping may merge itself, by a way round
+	const begun, done = 1, 2
+	merged := map[*yaml.Node]int{}
 	var add func(n *yaml.Node)
 	add = func(n *yaml.Node) {
-		if n = resolve(n); merged[n] {
-			return
+		n = resolve(n)
+		if merged[n] == begun {
+			d.fail(n.Line, fmt.Errorf("anchor %q contains itself (%s)", n.Anchor, describe(at)))
 		}
-		merged[n] = true
+		if merged[n] != 0 {
+			return // a second time adds nothing
+		}
+		merged[n] = begun
+		defer func() { merged[n] = done }()
 		if n.Kind != yaml.MappingNode {
 			d.wrong(n, at, "a mapping")
 			return
@@ -378,6 +385,11 @@ func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 
 func (d *decoder) wrong(n *yaml.Node, at *field.Path, want string) {
 	d.bad[at.String()] = true
+	if at == nil {
+		d.broken[""] = true
+	} else {
+		d.broken[at.String()] = true
+	}
 	what := n.ShortTag()
 	if n.Kind == yaml.ScalarNode {
 		what += fmt.Sprintf(" `%.10s`", n.Value)
@@ -398,14 +410,19 @@ func (d *decoder) all(at *field.Path, value any, reasons []string) {
 // add is for errors about the value of a field; its line is that of the field or, if it is missing, of what it is missing in.
 func (d *decoder) add(err *field.Error) {
 	d.bad[err.Field] = true
-	line := 1
-	for path := err.Field; path != ""; path = parent(path) {
-		if known, ok := d.lines[path]; ok {
-			line = known
+	line := 0
+	for path := err.Field; ; path = parent(path) {
+		if d.broken[path] {
+			return
+		}
+		if line == 0 {
+			line = d.lines[path]
+		}
+		if path == "" {
 			break
 		}
 	}
-	d.fail(line, err)
+	d.fail(max(line, 1), err)
 }
 
 func (d *decoder) fail(line int, err error) { d.errs = append(d.errs, lineError{line, err}) }
