@@ -131,13 +131,11 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 // fields fills a struct from a mapping, and checks the bounds of its fields.
 func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 	pairs := d.pairs(n, at)
-	known := map[string]bool{}
 	for f, v := range out.Fields() {
 		name := f.Tag.Get("yaml")
 		if name == "-" {
 			continue
 		}
-		known[name] = true
 		here := at.Child(name)
 		if i := slices.IndexFunc(pairs, func(p pair) bool { return p.key == name }); i >= 0 {
 			d.lines[here.String()] = pairs[i].line
@@ -156,25 +154,47 @@ func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 		d.bounds(here, f, v)
 	}
 	for _, p := range pairs {
-		if !known[p.key] {
+		if _, known := fieldOf(out.Type(), p.key); !known {
 			d.fail(p.line, fmt.Errorf("field %s not found in %s", p.key, describe(at)))
 		}
 	}
 }
 
-// isUnset tells that a field is in the file without a value: an empty text, or a mapping without keys where the part is not
-// an optional one.
+// isUnset tells that a field is in the file without a value: an empty text, or a part that is not an optional one and in
+// which no field has a value.
 func isUnset(n *yaml.Node, f reflect.StructField) bool {
 	switch {
 	case isNull(n):
 		return true
-	case n.Kind == yaml.MappingNode:
-		return len(n.Content) == 0 && f.Type.Kind() == reflect.Struct
+	case n.Kind == yaml.MappingNode && f.Type.Kind() == reflect.Struct:
+		seen := map[string]bool{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := resolve(n.Content[i]).Value
+			below, ok := fieldOf(f.Type, key)
+			if !ok || seen[key] || !isUnset(resolve(n.Content[i+1]), below) {
+				return false
+			}
+			seen[key] = true
+		}
+		return true
 	case n.Kind != yaml.ScalarNode || n.Value != "":
 		return false
 	}
 	text := f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
 	return text || f.Type.Kind() == reflect.Bool && words[f.Tag.Get("yaml")] != nil
+}
+
+// fieldOf finds a field of a part by its name in the file.
+func fieldOf(part reflect.Type, name string) (reflect.StructField, bool) {
+	if part == reflect.TypeFor[corev1.Taint]() {
+		part = reflect.TypeFor[taintFields]()
+	}
+	for f := range part.Fields() {
+		if name != "-" && f.Tag.Get("yaml") == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
 }
 
 func (d *decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
@@ -195,11 +215,11 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 		return
 	}
 	for i, item := range n.Content {
+		if isNull(resolve(item)) {
+			continue // as in yaml.v3
+		}
 		d.lines[at.Index(i).String()] = item.Line
 		v := fresh(out.Type().Elem())
-		if v.Kind() == reflect.Struct {
-			item = orEmpty(item)
-		}
 		d.decode(item, at.Index(i), f, v)
 		out.Set(reflect.Append(out, v))
 	}
@@ -278,7 +298,8 @@ func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value)
 	if d.bad[at.String()] {
 		return
 	}
-	if what := f.Tag.Get("required"); what != "" && !d.set[at.String()] {
+	missing := !d.set[at.String()] || v.Kind() == reflect.Slice && v.Len() == 0
+	if what := f.Tag.Get("required"); what != "" && missing {
 		d.add(field.Required(at, what))
 		return
 	}

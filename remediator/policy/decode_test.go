@@ -53,6 +53,19 @@ func TestErrorsAreInTheOrderOfTheirLinesAndEachOnce(t *testing.T) {
 	}
 }
 
+func TestAPartWithoutValuesIsStillChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"flaps: {most: }":            "field most not found in spec.rules[gpu].flaps",
+		"flaps: {'-': }":             "field - not found",
+		"budget: {scope: , scope: }": `mapping key "scope" already defined`,
+		"match: {repair: []}":        "spec.rules[gpu].match.repair: Required value",
+	} {
+		if _, err := Parse([]byte(oneRule(text))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // Helm and kustomize write empty values for what is not set.
 func TestAnEmptyValueIsTheDefault(t *testing.T) {
 	p := parse(t, head+`spec:
@@ -74,9 +87,9 @@ func TestAnEmptyValueIsTheDefault(t *testing.T) {
     report:
       match: {condition: GPUXidError, repair: [Inspect]}
       alertOnly: true
-      taint: {}
+      taint: {key: "", value: }
       budget: {}
-      flaps: {}
+      flaps: {max: , window: ""}
       mode: ""
       restartJobs: false
 `)
