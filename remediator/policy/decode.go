@@ -18,14 +18,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// A decoder fills the types of a policy from a YAML tree. It exists beside yaml.v3's own decoder for two reasons. An error
-// has a line, a path and a value, and does not end the decoding, so that all errors come at once. And it keeps which fields
-// are set, so that a default and the same value in the file can be told apart without a second, optional type for each.
+// A decoder fills the types of a policy from a YAML tree. It replaces yaml.v3's own decoder for two reasons. First, an error has
+// a line, a path and a value, and does not end the decoding: all errors come at once. Second, the decoder records which fields
+// are set. So a default differs from the same value in the file, without a second type with optional fields for each part.
 //
 // It reads these struct tags, which the generated page and schema read too:
 //
 //	yaml      the name of the field in the file
-//	required  the field must be set; the text says what is missing, and is empty where a check of the value says it
+//	required  the field must be set; its text is the error, and is empty where a check of the value reports it
 //	min, max  bounds of a number or a duration, inclusive
 //	above     bound of a duration, exclusive
 //	why       the reason of a bound or of a list of values, for the error
@@ -35,21 +35,16 @@ type decoder struct {
 	lines  map[string]int  // of the fields that are in the file, by path
 	set    map[string]bool // the fields that have a value, by path
 	bad    map[string]bool // the fields that have an error already, by path
-	broken map[string]bool // the fields that are not of the right form, by path: nothing more is said about them
+	broken map[string]bool // the fields with a value of the wrong type, by path: they get no further error
 	errs   []lineError
-}
-
-type lineError struct {
-	line int
-	err  error
 }
 
 func newDecoder() *decoder {
 	return &decoder{lines: map[string]int{}, set: map[string]bool{}, bad: map[string]bool{}, broken: map[string]bool{}}
 }
 
-// words are the values that a field of text takes, by its name in the file, which means the same in every part of it. A
-// field that is a bool in Go is true for the second.
+// words are the values that a text may have, by the name of its field. A name has the same values in every part of the file.
+// A field that is a bool in Go is false for the first value and true for the second.
 var words = map[string][]string{
 	"mode":        {"enforce", "observe"},
 	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse)},
@@ -79,21 +74,14 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	}
 	switch v := out.Addr().Interface().(type) {
 	case *time.Duration:
-		d.duration(n, at, f, v)
+		_, never := f.Tag.Lookup("never")
+		parseText(d, n, at, v, func(text string) (time.Duration, error) { return parseDuration(text, never) })
 		return
 	case **regexp.Regexp:
-		var err error
-		if text, ok := d.text(n, at); !ok {
-		} else if *v, err = regexp.Compile(text); err != nil {
-			d.invalid(at, text, err.Error())
-		}
+		parseText(d, n, at, v, regexp.Compile)
 		return
 	case *conditions.Repair:
-		var err error
-		if text, ok := d.text(n, at); !ok {
-		} else if *v, err = conditions.ParseRepair(text); err != nil {
-			d.invalid(at, text, err.Error())
-		}
+		parseText(d, n, at, v, conditions.ParseRepair)
 		return
 	case *labels.Selector:
 		var want map[string]string
@@ -264,21 +252,29 @@ func (d *decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
 	return n.Value, true
 }
 
-func (d *decoder) duration(n *yaml.Node, at *field.Path, f reflect.StructField, out *time.Duration) {
+// parseText fills a value that the file has as text.
+func parseText[T any](d *decoder, n *yaml.Node, at *field.Path, out *T, parse func(string) (T, error)) {
 	text, ok := d.text(n, at)
 	if !ok {
 		return
 	}
-	if _, never := f.Tag.Lookup("never"); never && text == "never" {
-		*out = Never
+	value, err := parse(text)
+	if err != nil {
+		d.invalid(at, text, err.Error())
 		return
+	}
+	*out = value
+}
+
+func parseDuration(text string, never bool) (time.Duration, error) {
+	if never && text == "never" {
+		return Never, nil
 	}
 	parsed, err := time.ParseDuration(text)
 	if err != nil || parsed < 0 {
-		d.invalid(at, text, "must be a duration like 30s, 10m or 1h")
-		return
+		return 0, errors.New("must be a duration like 30s, 10m or 1h")
 	}
-	*out = parsed
+	return parsed, nil
 }
 
 // word checks a text that is one of a few.
@@ -306,7 +302,7 @@ func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value)
 	if f.Type != reflect.TypeFor[time.Duration]() && f.Type.Kind() != reflect.Int {
 		return
 	}
-	value := any(v.Interface())
+	value := v.Interface()
 	if length, ok := value.(time.Duration); ok {
 		value = length.String()
 	}
@@ -341,160 +337,10 @@ func bound(f reflect.StructField, tag string) (int64, bool) {
 	return number, err == nil
 }
 
-type pair struct {
-	key   string
-	line  int
-	value *yaml.Node
-}
-
-// pairs are the fields of a mapping. Keys of its own come before those that it merges (`<<`), as in yaml.v3.
-func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
-	lines := map[string]int{}
-	const begun, done = 1, 2
-	merged := map[*yaml.Node]int{}
-	var add func(n *yaml.Node)
-	add = func(n *yaml.Node) {
-		n = resolve(n)
-		if merged[n] == begun {
-			d.fail(n.Line, fmt.Errorf("anchor %q contains itself (%s)", n.Anchor, describe(at)))
-		}
-		if merged[n] != 0 {
-			return // a second time adds nothing
-		}
-		merged[n] = begun
-		defer func() { merged[n] = done }()
-		if n.Kind != yaml.MappingNode {
-			d.wrong(n, at, "a mapping")
-			return
-		}
-		own := map[string]int{}
-		var merges []*yaml.Node
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := resolve(n.Content[i]), n.Content[i+1]
-			if key.Kind != yaml.ScalarNode {
-				d.wrong(key, at, "a name")
-				continue
-			}
-			if key.ShortTag() == "!!merge" {
-				merges = append(merges, value)
-				continue
-			}
-			if line, twice := own[key.Value]; twice {
-				d.bad[at.String()] = true
-				d.fail(key.Line, fmt.Errorf("mapping key %q already defined at line %d", key.Value, line))
-				continue
-			}
-			own[key.Value] = key.Line
-			if _, overridden := lines[key.Value]; !overridden {
-				lines[key.Value] = key.Line
-				all = append(all, pair{key.Value, key.Line, value})
-			}
-		}
-		for _, m := range merges {
-			if m = resolve(m); m.Kind == yaml.SequenceNode {
-				for _, each := range m.Content {
-					add(each)
-				}
-			} else {
-				add(m)
-			}
-		}
-	}
-	add(n)
-	return all
-}
-
-func (d *decoder) wrong(n *yaml.Node, at *field.Path, want string) {
-	d.bad[at.String()] = true
-	if at == nil {
-		d.broken[""] = true
-	} else {
-		d.broken[at.String()] = true
-	}
-	what := n.ShortTag()
-	if n.Kind == yaml.ScalarNode {
-		what += fmt.Sprintf(" `%.10s`", n.Value)
-	}
-	d.fail(n.Line, fmt.Errorf("cannot unmarshal %s into %s (%s)", what, want, describe(at)))
-}
-
-func (d *decoder) invalid(at *field.Path, value any, why string) {
-	d.add(field.Invalid(at, value, why))
-}
-
-func (d *decoder) all(at *field.Path, value any, reasons []string) {
-	for _, why := range reasons {
-		d.invalid(at, value, why)
-	}
-}
-
-// add is for errors about the value of a field; its line is that of the field or, if it is missing, of what it is missing in.
-func (d *decoder) add(err *field.Error) {
-	d.bad[err.Field] = true
-	line := 0
-	for path := err.Field; ; path = parent(path) {
-		if d.broken[path] {
-			return
-		}
-		if line == 0 {
-			line = d.lines[path]
-		}
-		if path == "" {
-			break
-		}
-	}
-	d.fail(max(line, 1), err)
-}
-
-func (d *decoder) fail(line int, err error) { d.errs = append(d.errs, lineError{line, err}) }
-
-// err is everything that is wrong, in the order of the lines.
-func (d *decoder) err() error {
-	slices.SortStableFunc(d.errs, func(a, b lineError) int { return a.line - b.line })
-	var all []error
-	for _, e := range d.errs {
-		all = append(all, fmt.Errorf("line %d: %w", e.line, e.err))
-	}
-	return errors.Join(all...)
-}
-
-// parent is the path of what a field is in.
-func parent(path string) string {
-	end := strings.LastIndex(path, ".")
-	if strings.HasSuffix(path, "]") {
-		end = strings.LastIndex(path, "[")
-	}
-	return path[:max(end, 0)]
-}
-
-func describe(at *field.Path) string {
-	if at == nil {
-		return "the file"
-	}
-	return at.String()
-}
-
 func fresh(of reflect.Type) reflect.Value {
 	v := reflect.New(of)
 	if part, ok := v.Interface().(defaulter); ok {
 		part.setDefaults()
 	}
 	return v.Elem()
-}
-
-func resolve(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// orEmpty is a mapping without keys in place of null: a part that must be checked although nothing is in it.
-func orEmpty(n *yaml.Node) *yaml.Node {
-	if n = resolve(n); isNull(n) {
-		return &yaml.Node{Kind: yaml.MappingNode, Line: n.Line}
-	}
-	return n
 }
