@@ -85,4 +85,3 @@ func describe(at *field.Path) string {
 	}
 	return at.String()
 }
-
