@@ -44,8 +44,9 @@ lint: ## the rules of .golangci.yml
 	$(LINTER) run ./...
 	cd images/build && ../../$(LINTER) run ./...
 
-generate: ## the page of conditions, the alerts, the chart's copies and schema, and install.yaml, from their sources
+generate: ## the pages of conditions and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update
+	go test ./remediator/policy -run Page -update
 	go test ./manifests/alerts -run Generated -update
 	go test ./manifests/chart -run Generated -update
 

@@ -168,7 +168,7 @@ func TestKindOf(t *testing.T) {
 		"an MPIJob of the mpi-operator":      {"kubeflow.org/v2beta1", "MPIJob", mpiJobGVK},
 		"a version that is not known":        {"ray.io/v1alpha1", "RayJob", rayJobGVK},
 		"a Job of Volcano":                   {"batch.volcano.sh/v1alpha1", "Job", volcanoJobGVK},
-		"a kind of the policy":               {"example.com/v1", "Gang", playedKind.GVK},
+		"a kind of the policy":               {"example.com/v1", "Gang", playedKind.GVK()},
 		"a kind that is not known":           {"batch/v1", "CronJob", schema.GroupVersionKind{}},
 	}
 	for name, test := range tests {

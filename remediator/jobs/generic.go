@@ -14,18 +14,19 @@ import (
 // configured adapts a kind that the policy names. What its status means is not known, so that the pods alone prove the
 // stop, and as many as were active before make it whole again. The common names of final conditions are understood.
 func configured(j policy.JobKind) kind {
-	return kind{gvk: j.GVK, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
+	path, stops := j.SuspendField()
+	return kind{gvk: j.GVK(), read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (view, error) {
 		object, job, err := fetch[struct {
 			Status struct {
 				Conditions []metav1.Condition `json:"conditions"`
 			} `json:"status"`
-		}](ctx, reader, j.GVK, key)
+		}](ctx, reader, j.GVK(), key)
 		if err != nil {
 			return view{}, err
 		}
 		v := view{
 			object:    object,
-			toggle:    toggle{path: j.Toggle, stops: !j.Active},
+			toggle:    toggle{path: path, stops: stops},
 			stopSeen:  true,
 			lateStart: true,
 			pods:      labels.SelectorFromSet(labels.Set{j.PodLabel: key.Name}),

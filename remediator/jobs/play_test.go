@@ -21,7 +21,7 @@ import (
 
 // playedKind is a kind that is not built in.
 var playedKind = policy.JobKind{
-	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
+	APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.run.active", PodLabel: "example.com/gang",
 }
 
 // serve installs a CRD of the kind that takes every field, once.

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -644,8 +643,8 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 // As after an upgrade without the new role, or with a kind of the policy that nobody has granted.
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 	tm := newTeam(t, 3, nil)
-	squad := policy.JobKind{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Squad"}, Toggle: "spec.suspend", PodLabel: "squad"}
-	tm.serve(squad.GVK)
+	squad := policy.JobKind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
+	tm.serve(squad.GVK())
 	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) {
 		r.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
 	})

@@ -125,7 +125,7 @@ func TestHandOff(t *testing.T) {
 		"one rule says otherwise":                         {"", "handOff: {keepNode: false}", HandOff{}},
 		"one rule keeps it":                               {"handOff: {keepNode: false}", "handOff: {keepNode: true}", HandOff{Annotations: KeepNode}},
 		"a rule adds to all": {"handOff: {keepNode: false, labels: {a: b}, annotations: {c: d}, taints: [{key: example.com/repair}]}", "handOff: {labels: {a: e, f: g}}",
-			HandOff{map[string]string{"a": "e", "f": "g"}, map[string]string{"c": "d"}, []corev1.Taint{repair}}},
+			HandOff{Labels: map[string]string{"a": "e", "f": "g"}, Annotations: map[string]string{"c": "d"}, Taints: []corev1.Taint{repair}}},
 		"a rule's taint replaces that of all": {"handOff: {keepNode: false, taints: [{key: example.com/repair}]}", "handOff: {taints: [{key: example.com/repair, value: hard}]}",
 			HandOff{Taints: []corev1.Taint{hard}}},
 	} {
@@ -243,7 +243,7 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"alertOnly with handOff":  {oneRule(ours + "alertOnly: true\nhandOff: {labels: {a: b}}"), "spec.rules[gpu].handOff: Forbidden"},
 		"handOff label":           {oneRule(ours + "handOff: {labels: {a: 'b c'}}"), `spec.rules[gpu].handOff.labels[a]: Invalid value: "b c"`},
 		"handOff key":             {oneRule(ours + "handOff: {annotations: {a b: c}}"), `spec.rules[gpu].handOff.annotations[a b]: Invalid value: "a b"`},
-		"handOff of ours":         {oneRule(ours + "handOff: {labels: {pitcrew.dev/status: fine}}"), "is ours, and nobody else's to understand"},
+		"handOff of ours":         {oneRule(ours + "handOff: {labels: {pitcrew.dev/status: fine}}"), "must not be in the domain pitcrew.dev, which is Pitcrew's own"},
 		"handOff too long":        {oneRule(ours + "handOff: {annotations: {a: " + strings.Repeat("x", 257) + "}}"), `spec.rules[gpu].handOff.annotations[a]: Invalid value: "257 bytes"`},
 		"handOff without taint":   {oneRule(ours + "handOff: {taints: [{value: a}]}"), `spec.rules[gpu].handOff.taints[0].key: Invalid value: ""`},
 		"handOff, same taint":     {oneRule(ours + "taint: {key: a}\nhandOff: {taints: [{key: a}]}"), "is a taint of handOff, too"},
