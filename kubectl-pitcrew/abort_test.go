@@ -35,8 +35,8 @@ func TestARestartIsAborted(t *testing.T) {
 		_, asked := job.Annotations[conditions.AnnotationAbortRestart]
 		return asked
 	}
-	p.fails("abort -y train", "not TYPE/NAME")
-	p.fails("abort -y gang/train", `find the type "gang"`)
+	p.fails("abort -y train", "not KIND/NAME")
+	p.fails("abort -y gang/train", `find the kind "gang"`)
 	p.fails("abort -y job/train", "not found") // in namespace default
 	p.says("abort --dry-run job/train --job-namespace team-a", "not being restarted")
 	if asked() {

@@ -17,7 +17,7 @@ import (
 const noReason = "no reason given"
 
 func pauseCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "pause",
@@ -35,8 +35,8 @@ func pauseCommand(c *target) *cobra.Command {
 			if present != nil {
 				return fmt.Errorf("paused already (%s); `kubectl pitcrew resume` ends it", cmp.Or(present.Data["reason"], noReason))
 			}
-			return agreed.apply(cmd, []change{{
-				says: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
+			return confirm.apply(cmd, []change{{
+				text: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
 				do: func(ctx context.Context) error {
 					pause := c.configMap(conditions.PauseConfigMap)
 					pause.Data = map[string]string{"reason": reason}
@@ -46,7 +46,7 @@ func pauseCommand(c *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", noReason, "`why`, for those who wonder")
-	agreed.flags(cmd)
+	confirm.flags(cmd)
 	return cmd
 }
 
@@ -60,7 +60,7 @@ func resetCommand(c *target) *cobra.Command {
 
 // deleting is a command that deletes a ConfigMap of ours.
 func (c *target) deleting(use, short, verb, name string) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		api, err := c.client()
 		if err != nil {
@@ -72,14 +72,14 @@ func (c *target) deleting(use, short, verb, name string) *cobra.Command {
 			return fmt.Errorf("get ConfigMap %s: %w", name, err)
 		}
 		if err != nil {
-			return agreed.apply(cmd, nil)
+			return confirm.apply(cmd, nil)
 		}
-		return agreed.apply(cmd, []change{{
-			says: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
+		return confirm.apply(cmd, []change{{
+			text: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
 			do:   func(ctx context.Context) error { return client.IgnoreNotFound(api.Delete(ctx, object)) },
 		}})
 	}}
-	agreed.flags(cmd)
+	confirm.flags(cmd)
 	return cmd
 }
 

@@ -182,7 +182,10 @@ func (p person) fails(args, want string) {
 }
 
 // refused is a command that changes something, without a terminal and without a yes.
-func (p person) refused(args string) { p.Helper(); p.fails(args, "there is no terminal to ask at") }
+func (p person) refused(args string) {
+	p.Helper()
+	p.fails(args, "there is no terminal to ask for confirmation")
+}
 
 func (p person) get(name string) *corev1.Node {
 	p.Helper()
