@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
 func quarantineCommand(c *target) *cobra.Command {
@@ -36,7 +37,7 @@ func quarantineCommand(c *target) *cobra.Command {
 			return confirm.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", noReason, "`why` the node is tainted, for its record and for Events")
+	cmd.Flags().StringVar(&reason, "reason", pause.NoReason, "`why` the node is tainted, for its record and for Events")
 	confirm.flags(cmd)
 	return cmd
 }
