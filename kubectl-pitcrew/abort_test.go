@@ -27,6 +27,7 @@ func TestARestartIsAborted(t *testing.T) {
 	if err := c.Client.Create(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
+	p.gone(job) // it would hold up an uninstall
 	asked := func() bool {
 		t.Helper()
 		if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
