@@ -162,8 +162,9 @@ spec:
 	}
 	p.Cleanup(func() {
 		for _, name := range []string{"gangs.example.com", "workloads.kueue.x-k8s.io"} {
-			crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			crd := &unstructured.Unstructured{}
 			crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+			crd.SetName(name)
 			if err := p.Client.Delete(p.Cluster.Context(), crd); err != nil {
 				p.Error(err)
 			}
