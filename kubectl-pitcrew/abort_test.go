@@ -27,6 +27,7 @@ func TestARestartIsAborted(t *testing.T) {
 	if err := c.Client.Create(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
+	p.gone(job) // it would hold up an uninstall
 	asked := func() bool {
 		t.Helper()
 		if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
@@ -35,8 +36,8 @@ func TestARestartIsAborted(t *testing.T) {
 		_, asked := job.Annotations[conditions.AnnotationAbortRestart]
 		return asked
 	}
-	p.fails("abort -y train", "not TYPE/NAME")
-	p.fails("abort -y gang/train", `find the type "gang"`)
+	p.fails("abort -y train", "not KIND/NAME")
+	p.fails("abort -y gang/train", `find the kind "gang"`)
 	p.fails("abort -y job/train", "not found") // in namespace default
 	p.says("abort --dry-run job/train --job-namespace team-a", "not being restarted")
 	if asked() {

@@ -14,30 +14,30 @@ import (
 
 // change is one thing that a command is about to do.
 type change struct {
-	// says what, in the words of somebody who is about to do it.
-	says string
+	// text says what, as an order: "Delete ...".
+	text string
 	do   func(context.Context) error
-	// gate: if it fails nothing after it is done.
+	// gate: if it fails, the changes after it are not made.
 	gate bool
 }
 
-// consent are the flags of a command that changes the cluster.
-type consent struct{ dryRun, yes bool }
+// confirmation are the flags of a command that changes the cluster.
+type confirmation struct{ dryRun, yes bool }
 
-func (c *consent) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only say what would be done")
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+func (c *confirmation) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be done")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask for confirmation")
 }
 
-// apply says what will be done, asks, and does it. Without a terminal there is nobody to ask.
-func (c *consent) apply(cmd *cobra.Command, changes []change) error {
+// apply prints the changes, asks for confirmation, and makes them. Without a terminal it cannot ask.
+func (c *confirmation) apply(cmd *cobra.Command, changes []change) error {
 	out := cmd.OutOrStdout()
 	if len(changes) == 0 {
 		fmt.Fprintln(out, "There is nothing to do.")
 		return nil
 	}
 	for _, change := range changes {
-		fmt.Fprintln(out, change.says)
+		fmt.Fprintln(out, change.text)
 	}
 	if c.dryRun {
 		return nil
@@ -50,7 +50,7 @@ func (c *consent) apply(cmd *cobra.Command, changes []change) error {
 	var errs []error
 	for _, change := range changes {
 		if err := change.do(cmd.Context()); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", change.says, err))
+			errs = append(errs, fmt.Errorf("%s: %w", change.text, err))
 			if change.gate {
 				break
 			}
@@ -62,9 +62,9 @@ func (c *consent) apply(cmd *cobra.Command, changes []change) error {
 func ask(cmd *cobra.Command) error {
 	file, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return errors.New("there is no terminal to ask at: say -y to do it, or --dry-run")
+		return errors.New("there is no terminal to ask for confirmation: use -y or --dry-run")
 	}
-	fmt.Fprint(cmd.OutOrStdout(), "Do it? [y/N] ")
+	fmt.Fprint(cmd.OutOrStdout(), "Continue? [y/N] ")
 	answer, err := bufio.NewReader(file).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)

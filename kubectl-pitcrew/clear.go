@@ -27,7 +27,7 @@ import (
 const containerNPD = "node-problem-detector"
 
 func clearCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
 		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
@@ -51,14 +51,14 @@ The others follow the hardware and end once the fault is gone.`,
 			if err != nil {
 				return err
 			}
-			cleared, err := c.clears(cmd, api, args[0], args[1], args[2:]...)
+			cleared, err := c.clearCondition(cmd, api, args[0], args[1], args[2:]...)
 			if err != nil {
 				return err
 			}
-			return agreed.apply(cmd, []change{cleared})
+			return confirm.apply(cmd, []change{cleared})
 		},
 	}
-	agreed.flags(cmd)
+	confirm.flags(cmd)
 	return cmd
 }
 
@@ -73,10 +73,10 @@ func clearable() []string {
 	return types
 }
 
-// clears is the change that clears a condition of a node.
-func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
+// clearCondition is the change that clears a condition of a node.
+func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
 	if conditions.IsVerdict(conditionType) {
-		return change{}, fmt.Errorf("%s is the remediator's verdict and no plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
+		return change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
@@ -92,10 +92,10 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionTy
 	}
 	command = append(append(command, "-clear"), subject...)
 	return change{
-		says: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
+		text: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
-			said, err := c.exec(ctx, pod, command)
-			fmt.Fprint(cmd.OutOrStdout(), said)
+			output, err := c.exec(ctx, pod, command)
+			fmt.Fprint(cmd.OutOrStdout(), output)
 			return err
 		},
 	}, nil
@@ -111,7 +111,7 @@ func (c *target) detector(ctx context.Context, api client.Client, name, conditio
 		return nil, nil, err
 	}
 	for i := range pods {
-		command, err := runs(ctx, api, &pods[i], conditionType)
+		command, err := pluginCommand(ctx, api, &pods[i], conditionType)
 		if command != nil || err != nil {
 			return &pods[i], command, err
 		}
@@ -139,9 +139,9 @@ func isNPD(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerNPD })
 }
 
-// runs is the command by which the pod's node-problem-detector checks the condition, as the monitors that it mounts say; nil
-// when none of them does.
-func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
+// pluginCommand is the command by which the pod's node-problem-detector checks the condition, from the monitors that the pod mounts;
+// nil when none of them has the condition.
+func pluginCommand(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.ConfigMap == nil {
 			continue
@@ -160,7 +160,7 @@ func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType
 				} `json:"rules"`
 			}
 			if json.Unmarshal([]byte(text), &monitor) != nil {
-				continue // it holds other things, too
+				continue // a ConfigMap may hold other files
 			}
 			for _, rule := range monitor.Rules {
 				if rule.Condition == conditionType {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -27,7 +28,7 @@ func describeCommand(c *target) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:               "describe NODE",
-		Short:             "Say what is known about a node, what happens next, and why nothing has happened",
+		Short:             "Show what is known about a node, what happens next, and why nothing happened",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +76,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	case err != nil:
 		fmt.Fprintf(out, "Record:   %v\n", err)
 	case record == nil:
-		fmt.Fprintln(out, "Record:   none: nothing has been done about the node")
+		fmt.Fprintln(out, "Record:   none: the remediator has done nothing about the node")
 	default:
 		describeRecord(out, n, record, ago)
 		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
@@ -118,25 +119,25 @@ func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func
 
 // waits says what the release of a cause waits for.
 func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) string) string {
-	byPerson := "only `kubectl pitcrew release` ends it"
+	manually := "only `kubectl pitcrew release` ends it"
 	switch {
 	case r.Phase == node.Released:
-		return "a person released the node " + ago(r.ReleasedAt)
+		return "a user released the node " + ago(r.ReleasedAt)
 	case r.Phase != node.Quarantined:
-		return "no quarantine stands"
+		return "not quarantined"
 	case r.Sticky:
-		return "it came and went too often: " + byPerson
+		return "flapping: " + manually
 	case c.Repair == conditions.Replace, c.Rule == policy.ByHand:
-		return byPerson
+		return manually
 	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
-		return "it waits for a reboot"
+		return "waits for a reboot"
 	case c.HealthySince.IsZero():
-		return "it waits for the condition to clear"
+		return "waits for the condition to clear"
 	}
 	return "healthy since " + ago(c.HealthySince)
 }
 
-// describeJobs says of each job how its restart goes, or why there is none: the last Event since the node was quarantined.
+// describeJobs prints for each job how its restart goes, or why there is none: the last Event since the node was quarantined.
 func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *node.Record, ago func(time.Time) string) error {
 	if record.Phase != node.Quarantined {
 		return nil
@@ -149,33 +150,33 @@ func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *core
 	}
 	last := map[types.UID]corev1.Event{}
 	for _, e := range events.Items {
-		if e.Related == nil || !strings.HasPrefix(e.Reason, "Job") || saidAt(&e).Before(record.QuarantinedAt) {
+		if e.Related == nil || !strings.HasPrefix(e.Reason, "Job") || lastSeen(&e).Before(record.QuarantinedAt) {
 			continue
 		}
-		if known, ok := last[e.Related.UID]; !ok || saidAt(&known).Before(saidAt(&e)) {
+		if known, ok := last[e.Related.UID]; !ok || lastSeen(&known).Before(lastSeen(&e)) {
 			last[e.Related.UID] = e
 		}
 	}
 	for _, e := range slices.SortedFunc(maps.Values(last), func(a, b corev1.Event) int { return cmp.Compare(a.Message, b.Message) }) {
-		fmt.Fprintf(out, "Job:      %s: %s; %s\n", e.Reason, printable(e.Message), ago(saidAt(&e)))
+		fmt.Fprintf(out, "Job:      %s: %s; %s\n", e.Reason, printable(e.Message), ago(lastSeen(&e)))
 	}
 	return nil
 }
 
-// saidAt is when an Event of the new kind was said last.
-func saidAt(e *corev1.Event) time.Time {
+// lastSeen is when an Event of events.k8s.io was emitted last.
+func lastSeen(e *corev1.Event) time.Time {
 	if e.Series != nil {
 		return e.Series.LastObservedTime.Time
 	}
 	return e.EventTime.Time
 }
 
-// describeEvidence names what was kept of the node's quarantines.
+// describeEvidence names the evidence of the node's quarantines.
 func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node) error {
 	var kept corev1.ConfigMap
 	err := api.Get(ctx, client.ObjectKey{Namespace: conditions.EvidenceNamespace, Name: n.Name}, &kept)
 	if err != nil || len(kept.Data) == 0 {
-		// Not everybody may read it, and most nodes have none.
+		// Not every user may read it, and most nodes have none.
 		if apierrors.IsForbidden(err) {
 			return nil
 		}
@@ -203,33 +204,33 @@ func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
 			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), printable(c.Message)), status})
 	}
 	if len(lines) == 1 {
-		fmt.Fprintln(out, "Checks:   none: no condition of ours is on the node")
+		fmt.Fprintln(out, "Checks:   none: the node has no condition of ours")
 		return nil
 	}
 	fmt.Fprintln(out)
 	return table(out, lines, isTerminal(out))
 }
 
-// next says what the remediator does about the node, or why it does nothing.
+// next is what the remediator does about the node, or why it does nothing.
 func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Node, name, file string) (string, error) {
 	p, from, err := c.policyInForce(ctx, api, file)
 	if err != nil {
 		return "", err
 	}
 	if p == nil {
-		return "not known: " + from, nil
+		return "unknown: " + from, nil
 	}
 	outcomes, err := c.whatIf(ctx, api, p, nodes)
 	if err != nil {
 		return "", err
 	}
 	o := outcomes[slices.IndexFunc(outcomes, func(o node.Outcome) bool { return o.Before.Name == name })]
-	return says(o, p) + " (by " + from + ")", nil
+	return outcomeText(o, p) + " (by " + from + ")", nil
 }
 
 // whatIf decides about all nodes by a policy.
 func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy, nodes []corev1.Node) ([]node.Outcome, error) {
-	pause, err := c.read(ctx, api, conditions.PauseConfigMap)
+	paused, err := pause.Reason(ctx, api, c.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -237,29 +238,22 @@ func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy
 	if err != nil {
 		return nil, err
 	}
-	paused := ""
-	if pause != nil {
-		paused = "kubectl pitcrew resume ends it"
-		if reason := pause.Data["reason"]; reason != "" {
-			paused = reason
-		}
-	}
 	return node.WhatIf(p, nodes, paused, breaker, c.now().UTC()), nil
 }
 
-// says puts an outcome into words.
-func says(o node.Outcome, p *policy.Policy) string {
+// outcomeText describes an outcome.
+func outcomeText(o node.Outcome, p *policy.Policy) string {
 	var words []string
 	for _, e := range o.Events {
 		words = append(words, e.Reason+": "+e.Message)
 	}
 	if o.Blocked != nil {
-		words = append(words, "held back, "+o.Blocked.Reason+": "+o.Blocked.Message)
+		words = append(words, "blocked by "+o.Blocked.Reason+": "+o.Blocked.Message)
 	}
 	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == node.Suspect && o.Blocked == nil {
 		for _, cause := range o.State.Record.Causes {
 			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
-				words = append(words, fmt.Sprintf("at %s, if %s stands until then, tainted %s",
+				words = append(words, fmt.Sprintf("at %s, if %s stands until then: add taint %s",
 					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), cause.Condition, rule.Taint.ToString()))
 			}
 		}
@@ -268,22 +262,22 @@ func says(o node.Outcome, p *policy.Policy) string {
 		words = append(words, "the quarantine stands")
 	}
 	if o.RestartJobs {
-		words = append(words, "jobs with pods on it are restarted elsewhere")
+		words = append(words, "restart the jobs with pods on it")
 	}
 	if len(words) > 0 {
 		return printable(strings.Join(words, "; "))
 	}
 	switch {
 	case o.State == nil:
-		return "nothing: the node is a control plane's, has label " + conditions.LabelSkip + "=true, or is being deleted"
+		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
 	case o.State.Record != nil && o.State.Record.Phase == node.Released && o.State.Record.Holds:
-		return "nothing: a person released the node, which holds until its causes have cleared"
+		return "nothing: a user released the node; it stays released until its faults have cleared"
 	}
-	return "nothing: no rule acts on what its conditions say"
+	return "nothing: no rule matches its conditions"
 }
 
 // policyInForce reads the policy from the file or, without one, from the ConfigMap that the remediator's pods mount. It is nil,
-// with the reason, when there is none to be seen.
+// with the reason, when it cannot be read.
 func (c *target) policyInForce(ctx context.Context, api client.Client, file string) (p *policy.Policy, from string, err error) {
 	if file != "" {
 		opened, err := policy.Open(file)
@@ -308,7 +302,7 @@ func (c *target) policyInForce(ctx context.Context, api client.Client, file stri
 			for _, text := range policyTexts(object) {
 				p, err := policy.Parse([]byte(text))
 				if err != nil {
-					return nil, fmt.Sprintf("the policy in ConfigMap %s is broken (%v); name another one with -f", volume.ConfigMap.Name, err), nil
+					return nil, fmt.Sprintf("the policy in ConfigMap %s is invalid (%v); name another one with -f", volume.ConfigMap.Name, err), nil
 				}
 				return p, "ConfigMap " + volume.ConfigMap.Name, nil
 			}

@@ -15,13 +15,13 @@ import (
 
 var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
 
-// kindsOfPages are words that may stand before the name of a page; the name alone is enough.
+// kindsOfPages are words that may precede the name of a page; the name alone is enough.
 var kindsOfPages = []string{"condition", "alert"}
 
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [xid|sxid] CODE | [condition|alert] NAME",
-		Short: "Say what an Xid, SXid, condition or alert means, what it needs and what clears it",
+		Short: "Explain an Xid, SXid, condition or alert: what it means, the repair that it needs and what clears it",
 		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034\n" +
 			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen",
 		Args: cobra.RangeArgs(1, 2),
@@ -53,11 +53,11 @@ func explain(args []string) (string, error) {
 	}
 	name := args[len(args)-1]
 	if len(args) == 2 && !slices.Contains(kindsOfPages, strings.ToLower(args[0])) {
-		return "", fmt.Errorf("%q is neither an Xid (79, xid 79, sxid 20034) nor a condition or alert", what)
+		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034) nor a condition or alert", what)
 	}
 	page, err := runbooks.Page(name)
 	if err != nil {
-		return "", fmt.Errorf("%q is no Xid (79, xid 79, sxid 20034), and %w", what, err)
+		return "", err
 	}
 	return page, nil
 }

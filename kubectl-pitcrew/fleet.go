@@ -10,14 +10,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// What a node is, the worst first.
+// The statuses of a node, the worst first.
 const (
 	isUnreadable  = "unreadable"
 	isQuarantined = "quarantined"
@@ -33,8 +35,10 @@ var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, is
 
 // fleet is what status shows.
 type fleet struct {
-	// Paused is why everything is paused, Breaker since when the breaker is open; empty: neither.
-	Paused  string `json:"paused,omitempty"`
+	// Paused is why everything is paused, PausedSince since when; empty: it is not.
+	Paused      string    `json:"paused,omitempty"`
+	PausedSince time.Time `json:"pausedSince,omitzero"`
+	// Breaker is the state of the breaker; empty: it is closed.
 	Breaker string `json:"breaker,omitempty"`
 	Pools   []pool `json:"pools"`
 	Nodes   []row  `json:"nodes"`
@@ -63,12 +67,9 @@ type row struct {
 
 func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []string) (fleet, error) {
 	var f fleet
-	pause, err := c.read(ctx, api, conditions.PauseConfigMap)
-	if err != nil {
+	var err error
+	if f.Paused, f.PausedSince, err = pause.Since(ctx, api, c.namespace); err != nil {
 		return f, err
-	}
-	if pause != nil {
-		f.Paused = cmp.Or(pause.Data["reason"], noReason)
 	}
 	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
 	if err != nil {
@@ -88,11 +89,11 @@ func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []stri
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		r := rowOf(n, c.now())
-		r.Pool = cmp.Or(watched[n.Name], labelled(n, poolLabels))
+		r.Pool = cmp.Or(watched[n.Name], firstLabel(n, poolLabels))
 		f.Nodes = append(f.Nodes, r)
 	}
-	slices.SortFunc(f.Nodes, worse)
-	f.sum()
+	slices.SortFunc(f.Nodes, compareWorst)
+	f.countPools()
 	return f, nil
 }
 
@@ -101,7 +102,7 @@ func (c *target) read(ctx context.Context, api client.Client, name string) (*cor
 	var object corev1.ConfigMap
 	err := api.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, &object)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nothing is an answer
+		return nil, nil //nolint:nilnil // none is an answer
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get ConfigMap %s: %w", name, err)
@@ -130,8 +131,8 @@ func (c *target) watchedBy(ctx context.Context, api client.Client) (map[string]s
 	return names, nil
 }
 
-// labelled is the first of the labels that the node has.
-func labelled(n *corev1.Node, keys []string) string {
+// firstLabel is the value of the first of the labels that the node has.
+func firstLabel(n *corev1.Node, keys []string) string {
 	for _, key := range keys {
 		if value := n.Labels[key]; value != "" {
 			return value
@@ -140,8 +141,8 @@ func labelled(n *corev1.Node, keys []string) string {
 	return "-"
 }
 
-// sum counts the pools, the one with the worst node first.
-func (f *fleet) sum() {
+// countPools counts the nodes of each pool, and sorts by pool, the one with the worst node first.
+func (f *fleet) countPools() {
 	for _, r := range f.Nodes {
 		i := slices.IndexFunc(f.Pools, func(p pool) bool { return p.Name == r.Pool })
 		if i < 0 {
@@ -158,8 +159,8 @@ func (f *fleet) sum() {
 	slices.SortStableFunc(f.Nodes, func(a, b row) int { return cmp.Compare(place[a.Pool], place[b.Pool]) })
 }
 
-// worse orders by what the nodes are, then by what they need, then by how long.
-func worse(a, b row) int {
+// compareWorst orders by status, then by the repair that the nodes need, then by how long.
+func compareWorst(a, b row) int {
 	return cmp.Or(
 		cmp.Compare(slices.Index(worstFirst, a.Status), slices.Index(worstFirst, b.Status)),
 		cmp.Compare(b.Repair, a.Repair), a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
@@ -174,7 +175,7 @@ func rowOf(n *corev1.Node, now time.Time) row {
 		r.Status, r.Cause = isUnreadable, err.Error()
 		return r
 	case record == nil || labelled == "healthy":
-		r.judge(n, now)
+		r.fromConditions(n, now)
 		return r
 	case record.Phase == node.Released:
 		r.Status = isReleased
@@ -196,8 +197,9 @@ func rowOf(n *corev1.Node, now time.Time) row {
 	return r
 }
 
-// judge goes by the conditions alone: of what a rule only alerts about there is no record. Without a condition nobody has looked.
-func (r *row) judge(n *corev1.Node, now time.Time) {
+// fromConditions fills the row from the conditions alone: there is no record of what a rule only alerts about. Without a condition of
+// ours the node is unchecked.
+func (r *row) fromConditions(n *corev1.Node, now time.Time) {
 	r.Status = isUnchecked
 	for _, c := range n.Status.Conditions {
 		if !conditions.Ours(string(c.Type)) {
@@ -208,7 +210,7 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 		confirmed := c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
 		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
-			is, since, cause = isUnknown, confirmed, string(c.Type)+": nobody confirms it any more"
+			is, since, cause = isUnknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type, duration.HumanDuration(now.Sub(confirmed)))
 		case c.Status == corev1.ConditionUnknown:
 			is = isUnknown
 		case c.Status == corev1.ConditionTrue:
@@ -221,7 +223,7 @@ func (r *row) judge(n *corev1.Node, now time.Time) {
 		switch {
 		case is == isHealthy && r.Status == isUnchecked:
 			r.Status = isHealthy
-		case is != isHealthy && worse(found, *r) < 0:
+		case is != isHealthy && compareWorst(found, *r) < 0:
 			*r = found
 		}
 	}

@@ -1,4 +1,4 @@
-// kubectl-pitcrew is the kubectl plugin for people: it shows what the remediator did and gives it a person's word.
+// kubectl-pitcrew is the kubectl plugin of Pitcrew: it shows what the remediator did and will do, and why, and lets users overrule it.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// fieldOwner is who the API server says a change is by.
+// fieldOwner is the manager of our changes in managedFields.
 const fieldOwner = "kubectl-pitcrew"
 
 func main() {
@@ -43,7 +43,7 @@ func newCommand() *cobra.Command {
 	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
-		Short:         "Show and steer what Pitcrew does about faulty nodes",
+		Short:         "Show and control what Pitcrew does about faulty nodes",
 		SilenceUsage:  true,
 		SilenceErrors: false,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pitcrew"},
@@ -51,7 +51,7 @@ func newCommand() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.rules.ExplicitPath, "kubeconfig", "", "kubeconfig `file`")
 	kubectls := clientcmd.RecommendedConfigOverrideFlags("")
-	kubectls.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{} // ours is Pitcrew's
+	kubectls.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{} // our -n is Pitcrew's namespace
 	clientcmd.BindOverrideFlags(&c.overrides, flags, kubectls)
 	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
@@ -59,13 +59,13 @@ func newCommand() *cobra.Command {
 		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
 	)
 	for _, cmd := range root.Commands() {
-		nameUse(cmd)
+		addUsage(cmd)
 	}
 	return root
 }
 
-// nameUse has an error about the number of arguments say which are wanted.
-func nameUse(cmd *cobra.Command) {
+// addUsage adds the usage line to errors about the number of arguments.
+func addUsage(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
 		return

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -11,42 +10,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
-// noReason stands where a person gave none.
-const noReason = "no reason given"
-
 func pauseCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "pause",
-		Short: "Have the remediator say what it would do and do nothing, releases included",
+		Short: "Pause the remediator: no quarantines, releases or restarts until `kubectl pitcrew resume`",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			present, err := c.read(cmd.Context(), api, conditions.PauseConfigMap)
+			present, err := pause.Reason(cmd.Context(), api, c.namespace)
 			if err != nil {
 				return err
 			}
-			if present != nil {
-				return fmt.Errorf("paused already (%s); `kubectl pitcrew resume` ends it", cmp.Or(present.Data["reason"], noReason))
+			if present != "" {
+				return fmt.Errorf("paused already (%s); `kubectl pitcrew resume` ends the pause", present)
 			}
-			return agreed.apply(cmd, []change{{
-				says: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
+			return confirm.apply(cmd, []change{{
+				text: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
 				do: func(ctx context.Context) error {
-					pause := c.configMap(conditions.PauseConfigMap)
-					pause.Data = map[string]string{"reason": reason}
-					return api.Create(ctx, pause, client.FieldOwner(fieldOwner))
+					object := c.configMap(conditions.PauseConfigMap)
+					object.Data = map[string]string{"reason": reason}
+					return api.Create(ctx, object, client.FieldOwner(fieldOwner))
 				},
 			}})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", noReason, "`why`, for those who wonder")
-	agreed.flags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", pause.NoReason, "`why`, for the users of the cluster")
+	confirm.flags(cmd)
 	return cmd
 }
 
@@ -55,12 +52,12 @@ func resumeCommand(c *target) *cobra.Command {
 }
 
 func resetCommand(c *target) *cobra.Command {
-	return c.deleting("reset", "Close the breaker: new quarantines may begin again, within the budgets", "Reset the breaker", conditions.BreakerConfigMap)
+	return c.deleting("reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", conditions.BreakerConfigMap)
 }
 
 // deleting is a command that deletes a ConfigMap of ours.
 func (c *target) deleting(use, short, verb, name string) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		api, err := c.client()
 		if err != nil {
@@ -72,14 +69,14 @@ func (c *target) deleting(use, short, verb, name string) *cobra.Command {
 			return fmt.Errorf("get ConfigMap %s: %w", name, err)
 		}
 		if err != nil {
-			return agreed.apply(cmd, nil)
+			return confirm.apply(cmd, nil)
 		}
-		return agreed.apply(cmd, []change{{
-			says: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
+		return confirm.apply(cmd, []change{{
+			text: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
 			do:   func(ctx context.Context) error { return client.IgnoreNotFound(api.Delete(ctx, object)) },
 		}})
 	}}
-	agreed.flags(cmd)
+	confirm.flags(cmd)
 	return cmd
 }
 

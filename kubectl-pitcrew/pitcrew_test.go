@@ -55,7 +55,7 @@ spec:
 	p.says("status", "HEALTHY")
 	p.refused("pause")
 	p.does("pause", "--reason", "network work")
-	p.says("status", "PAUSED: nothing is done at all (network work)")
+	p.says("status", " (network work): no quarantines, releases or restarts")
 	p.report(faulty)
 	p.refused("resume")
 	p.does("resume")
@@ -65,7 +65,7 @@ spec:
 		}
 		return nil
 	})
-	p.says("describe "+faulty, "it waits for a reboot")
+	p.says("describe "+faulty, "waits for a reboot")
 	p.says("describe "+other, "Record:   none")
 
 	p.refused("release " + faulty)
@@ -74,7 +74,7 @@ spec:
 	p.does("release", faulty)
 	p.taints(faulty, "example.com/theirs:NoSchedule")
 	p.says("status", "released by a person")
-	p.says("describe "+faulty, "a person released the node ")
+	p.says("describe "+faulty, "a user released the node ")
 
 	p.does("quarantine", other, "--reason", "smells of smoke")
 	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")
@@ -116,13 +116,15 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain 79", "Xid 79", ""},
 		{"explain xid 79", "Xid 79", ""},
 		{"explain sxid 20034", "SXid 20034", ""},
-		{"explain GPU", "", "is no Xid"},
+		{"explain GPU", "", "unknown topic GPU. Did you mean GPUCountMismatch, GPUMemoryError, GPUOverheated, GPUXidError, "},
+		{"explain HCAPortsDwn", "", "unknown topic HCAPortsDwn. Did you mean HCAPortDown?"},
+		{"explain nonsense", "", "unknown topic nonsense. There are pages on AscendNPUUnhealthy, "},
 		{"explain gpuxiderror", "# GPUXidError", ""},
 		{"explain condition HCAPortDown", "# HCAPortDown", ""},
 		{"explain alert PitcrewBreakerOpen", "# PitcrewBreakerOpen", ""},
-		{"explain gpu HCAPortDown", "", "neither an Xid"},
-		{"policy validate ../manifests/policy.yaml", "ok: 0 rules act", ""},
-		{"policy validate -f ../manifests/policy.yaml", "ok: 0 rules act", ""},
+		{"explain gpu HCAPortDown", "", "unknown topic gpu HCAPortDown: neither an Xid"},
+		{"policy validate ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
+		{"policy validate -f ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
 		{"policy validate pitcrew_test.go", "", "yaml: line "},
 		{"policy validate", "", "name the policy with -f"},
 	} {
@@ -182,7 +184,10 @@ func (p person) fails(args, want string) {
 }
 
 // refused is a command that changes something, without a terminal and without a yes.
-func (p person) refused(args string) { p.Helper(); p.fails(args, "there is no terminal to ask at") }
+func (p person) refused(args string) {
+	p.Helper()
+	p.fails(args, "there is no terminal to ask for confirmation")
+}
 
 func (p person) get(name string) *corev1.Node {
 	p.Helper()

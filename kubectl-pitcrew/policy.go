@@ -52,7 +52,7 @@ func policyValidateCommand() *cobra.Command {
 					enforces++
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules act, %d observe, %d only alert\n", file, enforces, observes, alerts)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules enforce, %d observe, %d only alert\n", file, enforces, observes, alerts)
 			return nil
 		},
 	}
@@ -65,9 +65,9 @@ func policyTestCommand(c *target) *cobra.Command {
 	var enforce bool
 	cmd := &cobra.Command{
 		Use:   "test -f FILE",
-		Short: "Say what a policy would do to this cluster now, and how that differs from what the present one does",
-		Long: `Say what a policy would do to this cluster now: the remediator's own decisions, on the nodes as they are, each after what was
-decided about the ones before it by name. Nothing is written. Timers go on as the nodes' records say.`,
+		Short: "Show what a policy would do to this cluster now, and how that differs from the present policy",
+		Long: `Show what a policy would do to this cluster now: the remediator's own decisions, on the nodes as they are, one node after the other
+by name. Nothing is written. Timers go on from the nodes' records.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
@@ -89,11 +89,11 @@ decided about the ones before it by name. Nothing is written. Timers go on as th
 		},
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
-	cmd.Flags().BoolVar(&enforce, "enforce", false, "as if every rule that only observes were switched on")
+	cmd.Flags().BoolVar(&enforce, "enforce", false, "treat rules that observe as rules that enforce")
 	return cmd
 }
 
-// enforced is the policy with every rule that observes switched on.
+// enforced is the policy with every rule that observes enforced.
 func enforced(p *policy.Policy) *policy.Policy {
 	on := *p
 	on.Rules = slices.Clone(p.Rules)
@@ -108,7 +108,7 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 	if err := api.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	// A pause ends; what would be done then is the question.
+	// The question is what would be done once a pause has ended.
 	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
 	if err != nil {
 		return err
@@ -122,19 +122,19 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 	does := map[string]string{}
 	if present != nil {
 		for _, o := range node.WhatIf(present, nodes.Items, "", breaker, now) {
-			does[o.Before.Name] = says(o, present)
+			does[o.Before.Name] = outcomeText(o, present)
 		}
 	} else {
-		fmt.Fprintf(out, "What the present policy does is not known: %s.\n", from)
+		fmt.Fprintf(out, "The effect of the present policy is unknown: %s.\n", from)
 	}
-	lines := []line{{text: "NODE\tIS\tWOULD BE\tWHAT"}}
-	quiet := 0
+	lines := []line{{text: "NODE\tSTATUS\tNEW STATUS\tACTION"}}
+	unchanged := 0
 	for _, o := range would {
 		is, becomes := statusOf(o.Before), statusOf(o.After)
-		text := says(o, p)
+		text := outcomeText(o, p)
 		same, known := does[o.Before.Name]
 		if known && same == text || !known && becomes == is && o.Blocked == nil {
-			quiet++
+			unchanged++
 			continue
 		}
 		if known {
@@ -147,7 +147,11 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 			return err
 		}
 	}
-	fmt.Fprintf(out, "%d nodes: nothing new for %d.\n", len(would), quiet)
+	if unchanged == len(would) {
+		fmt.Fprintf(out, "No change on %d nodes.\n", unchanged)
+	} else {
+		fmt.Fprintf(out, "No change on %d of %d nodes.\n", unchanged, len(would))
+	}
 	return nil
 }
 

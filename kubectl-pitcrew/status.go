@@ -48,17 +48,17 @@ func statusCommand(c *target) *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "List the nodes that somebody should look at, by pool and the worst first, and what holds the remediator back",
-		Long: `List the nodes that somebody should look at, by pool and the worst first, and what holds the remediator back.
+		Short: "List the nodes that need attention, by pool and the worst first, and what stops the remediator",
+		Long: `List the nodes that need attention, by pool and the worst first, and what stops the remediator.
 
   quarantined           tainted by Pitcrew
-  suspect               a fault stands, and a timer, a budget or a rule that only observes holds the taint back
-  released by a person  faults stand, and a person wants the node in service
+  suspect               a fault stands; a timer, a budget or observe mode delays the taint
+  released by a person  faults stand, and a user released the node
   alert                 a condition is a problem that the policy only alerts about
-  unknown               a check cannot tell, or nobody confirms its condition any more
-  unreadable            the record on the node does not parse: nothing is done about the node
+  unknown               a check has no result, or its condition has no heartbeat any more
+  unreadable            the record on the node does not parse: the remediator leaves the node alone
 
-Only counted, but with --all: healthy nodes, and those that are unchecked because no condition of ours is on them.`,
+Healthy nodes, and nodes without a condition of ours (unchecked), are only counted; --all lists them, too.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml"}, f.output) {
@@ -81,8 +81,8 @@ Only counted, but with --all: healthy nodes, and those that are unchecked becaus
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
 	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
-	cmd.Flags().BoolVar(&f.all, "all", false, "list healthy and unchecked nodes, too")
-	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show it again whenever it changes")
+	cmd.Flags().BoolVar(&f.all, "all", false, "also list healthy and unchecked nodes")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print the status again whenever it changes")
 	return cmd
 }
 
@@ -112,10 +112,10 @@ func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFl
 
 func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	if f.Paused != "" {
-		fmt.Fprintf(out, "PAUSED: nothing is done at all (%s)\n", f.Paused)
+		fmt.Fprintf(out, "PAUSED since %s (%s): no quarantines, releases or restarts\n", f.PausedSince.UTC().Format(time.RFC3339), f.Paused)
 	}
 	if f.Breaker != "" {
-		fmt.Fprintf(out, "BREAKER OPEN: no node is quarantined (%s)\n", f.Breaker)
+		fmt.Fprintf(out, "BREAKER OPEN: no new quarantines (%s)\n", f.Breaker)
 	}
 	if len(f.Nodes) > 0 {
 		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
@@ -159,7 +159,7 @@ func (r row) cells(wide bool, now time.Time) string {
 	return strings.Join(cells, "\t")
 }
 
-// printable keeps foreign text from breaking lines and from steering the terminal: a condition's message is anybody's.
+// printable keeps text of others from breaking lines and from controlling the terminal: whoever may write a Node writes messages.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -172,10 +172,10 @@ func printable(text string) string {
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
 var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
 
-// line is one of a table: cells between tabs, and the status that it is painted by.
+// line is one of a table: cells between tabs, and the status that gives its colour.
 type line struct{ text, status string }
 
-// table aligns the cells of lines and paints each line.
+// table aligns the cells of lines and colours each line.
 func table(out io.Writer, lines []line, colour bool) error {
 	var aligned bytes.Buffer
 	writer := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
@@ -186,8 +186,8 @@ func table(out io.Writer, lines []line, colour bool) error {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	for i, text := range strings.Split(strings.TrimSuffix(aligned.String(), "\n"), "\n") {
-		if paint := colours[lines[i].status]; colour && paint != "" {
-			text = "\x1b[" + paint + "m" + text + "\x1b[0m"
+		if code := colours[lines[i].status]; colour && code != "" {
+			text = "\x1b[" + code + "m" + text + "\x1b[0m"
 		}
 		if _, err := fmt.Fprintln(out, text); err != nil {
 			return fmt.Errorf("write the table: %w", err)
@@ -202,15 +202,15 @@ func isTerminal(out io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
 }
 
-// ageEvery is how often --watch looks without a change of a node: ages grow, and a pause is no node.
-const ageEvery = 10 * time.Second
+// refreshEvery is how often --watch reads the cluster without a change of a node: ages grow, and a pause is no node.
+const refreshEvery = 10 * time.Second
 
-// watchStatus shows the status again whenever it reads differently.
+// watchStatus prints the status again whenever it has changed.
 func (c *target) watchStatus(ctx context.Context, out io.Writer, api client.WithWatch, f statusFlags) error {
 	terminal := isTerminal(out)
 	var changes watch.Interface
 	shown := ""
-	ticker := time.NewTicker(ageEvery)
+	ticker := time.NewTicker(refreshEvery)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		if changes == nil {
@@ -248,7 +248,7 @@ func (c *target) watchStatus(ctx context.Context, out io.Writer, api client.With
 	return nil
 }
 
-// settle drops what comes within a second of a change: nodes change together, and one look shows all of it.
+// settle drops the changes within a second of a change: nodes change together, and one status shows all of them.
 func settle(ctx context.Context, changes watch.Interface) {
 	quiet := time.NewTimer(time.Second)
 	defer quiet.Stop()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,48 +28,70 @@ import (
 )
 
 func uninstallCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
+	var policyFile string
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove everything of Pitcrew from the cluster",
-		Long: `Remove everything of Pitcrew from the cluster: the remediator, our Node Problem Detectors, the namespace and roles, and on every
-node our taints, record, labels and conditions. Labels that people set (skip, restart-on-node-fault) stay.
+		Long: `Remove everything of Pitcrew from the cluster: the remediator, our Node Problem Detectors, the namespace and roles, on every node
+our taints, record, labels and conditions, and on every job our record, annotations and labels. Labels that users set (skip,
+restart-on-node-fault) stay.
+
+Restarts of jobs are finished first; a restart that waits for the job's checkpoint is aborted, because the job was not stopped yet.
+This includes the jobKinds of the policy.
 
 What Helm has installed goes too, and with the namespace Helm's record of it. If another Node Problem Detector runs our monitors,
-take them out of it first, or it writes the conditions again.`,
+remove them from it first, or it writes the conditions again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			changes, err := c.uninstall(cmd.Context(), api)
+			changes, err := c.uninstall(cmd.Context(), cmd.ErrOrStderr(), api, policyFile)
 			if err != nil {
 				return err
 			}
-			return agreed.apply(cmd, changes)
+			return confirm.apply(cmd, changes)
 		},
 	}
-	agreed.flags(cmd)
+	cmd.Flags().StringVarP(&policyFile, "policy", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
+	confirm.flags(cmd)
 	return cmd
 }
 
-// uninstall lists what there is to remove: first the remediator, for it would put back what is removed from under it.
-func (c *target) uninstall(ctx context.Context, api client.Client) ([]change, error) {
-	// What would write again goes first: the remediator and our own Node Problem Detectors.
-	changes, err := deletions(ctx, api, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
+// uninstall lists what there is to remove. What would write again goes first: the remediator, after the restarts under way, and our
+// own Node Problem Detectors.
+func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Client, policyFile string) ([]change, error) {
+	kinds, unknown, err := c.jobKinds(ctx, api, policyFile)
 	if err != nil {
 		return nil, err
 	}
+	programs, err := deletions(ctx, api, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := cleanJobs(ctx, api, kinds)
+	if err != nil {
+		return nil, err
+	}
+	changes := slices.Concat(programs, jobs)
 	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, &corev1.Namespace{}); err == nil {
-		changes = append(append([]change{c.quiesce(api)}, changes...), leftSuspended(api))
+		if unknown != "" {
+			fmt.Fprintf(warn, "Jobs of the kinds that the policy adds (jobKinds) are left as they are: %s\n", unknown)
+		}
+		first, err := c.finishRestarts(ctx, api, kinds)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(slices.Concat(first, changes), checkJobs(api, kinds))
 	}
 	var nodes corev1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		changes = append(changes, strip(api, &nodes.Items[i])...)
+		changes = append(changes, cleanNode(api, &nodes.Items[i])...)
 	}
 	namespace := &corev1.Namespace{}
 	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, namespace); err == nil {
@@ -108,7 +132,7 @@ func deletion(api client.Client, object client.Object) change {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
 	name := strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
 	return change{
-		says: fmt.Sprintf("Delete %s %s", kind, name),
+		text: fmt.Sprintf("Delete %s %s", kind, name),
 		do:   func(ctx context.Context) error { return deleted(ctx, api, object) },
 	}
 }
@@ -124,13 +148,13 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 	})
 }
 
-// strip removes what is ours from a node.
-func strip(api client.Client, n *corev1.Node) []change {
+// cleanNode are the changes that remove what is ours from a node.
+func cleanNode(api client.Client, n *corev1.Node) []change {
 	var changes []change
 	if after := node.Strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
-			says: fmt.Sprintf("Clean node %s: taints [%s] become [%s]; record and labels go", n.Name, taints(n), taints(after)),
-			do:   func(ctx context.Context) error { return stripAgain(ctx, api, n.Name) },
+			text: fmt.Sprintf("Clean node %s: %s, remove our record and labels", n.Name, taintChanges(n, after)),
+			do:   func(ctx context.Context) error { return stripNode(ctx, api, n.Name) },
 		})
 	}
 	var stale, deletes []string
@@ -142,7 +166,7 @@ func strip(api client.Client, n *corev1.Node) []change {
 	}
 	if len(stale) > 0 {
 		changes = append(changes, change{
-			says: fmt.Sprintf("Clean node %s: conditions %s go", n.Name, strings.Join(stale, ", ")),
+			text: fmt.Sprintf("Clean node %s: remove conditions %s", n.Name, strings.Join(stale, ", ")),
 			do: func(ctx context.Context) error {
 				patch := `{"status":{"conditions":[` + strings.Join(deletes, ",") + `]}}`
 				return api.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}},
@@ -153,8 +177,9 @@ func strip(api client.Client, n *corev1.Node) []change {
 	return changes
 }
 
-// stripAgain strips the node as it is by now: kubelets write to Nodes all the time, and the remediator may have until its end.
-func stripAgain(ctx context.Context, api client.Client, name string) error {
+// stripNode removes our taints, record and labels from the node as it is by now: kubelets write to Nodes all the time, and the
+// remediator may have, until its end.
+func stripNode(ctx context.Context, api client.Client, name string) error {
 	const attempts = 5
 	var errs []error
 	for range attempts {

@@ -29,11 +29,44 @@ func Page(name string) (string, error) {
 	names := Names()
 	i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
 	if i < 0 {
-		return "", fmt.Errorf("there is no page on %q, but on %s", name, strings.Join(names, ", "))
+		if like := similar(name, names); len(like) > 0 {
+			return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))
+		}
+		return "", fmt.Errorf("unknown topic %s. There are pages on %s", name, strings.Join(names, ", "))
 	}
 	text, err := pages.ReadFile(names[i] + ".md")
 	if err != nil {
 		panic(err) // it was listed
 	}
 	return string(text), nil
+}
+
+// similar are the names that contain the wanted one or differ from it in few letters.
+func similar(wanted string, names []string) []string {
+	wanted = strings.ToLower(wanted)
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		name = strings.ToLower(name)
+		return !strings.Contains(name, wanted) && distance(name, wanted) > len(name)/4
+	})
+}
+
+// distance is the number of letters that have to be added, removed or replaced to make b of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }

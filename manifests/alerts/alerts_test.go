@@ -242,6 +242,41 @@ func TestEveryMetricOfOursIsExported(t *testing.T) {
 	}
 }
 
+// An alert lists the reasons that it is about. One that was renamed in the source would leave the list without a sound.
+func TestEveryListedReasonIsInTheSource(t *testing.T) {
+	var source strings.Builder
+	err := filepath.WalkDir("../../remediator", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		source.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for path, rules := range ruleFiles(t) {
+		for _, r := range rules {
+			for _, m := range regexp.MustCompile(`(?:result|reason)=~?"([^"]*)"`).FindAllStringSubmatch(r.Expr, -1) {
+				for reason := range strings.SplitSeq(m[1], "|") {
+					found++
+					if !strings.Contains(source.String(), `"`+reason+`"`) {
+						t.Errorf("%s: %s asks for %q, which no source of the remediator says", path, r.Alert, reason)
+					}
+				}
+			}
+			if m := regexp.MustCompile(`(?:result|reason)!~"([^"]*)"`).FindStringSubmatch(r.Expr); m != nil {
+				t.Errorf("%s: %s excludes %s: what is new would page; name what is meant instead", path, r.Alert, m[1])
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no alert lists reasons")
+	}
+}
+
 const page = "../../docs/alerting.md"
 
 func TestThePageListsTheMetrics(t *testing.T) {

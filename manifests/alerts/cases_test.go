@@ -19,6 +19,7 @@ const (
 	problem = `pitcrew_node_problem_timestamp_seconds{node="n1",instance="a",condition=`
 	blocked = `pitcrew_node_blocked{node="n1",instance="a",rule="gpu-xid",reason=`
 	restart = `pitcrew_job_restarts_total{kind="Job",instance="a",result=`
+	left    = `pitcrew_job_restart_blocked_total{kind="Job",instance="a",reason=`
 	epoch   = "1970-01-01 00:00:00 +0000 UTC"
 )
 
@@ -152,10 +153,22 @@ var cases = map[string][]testCase{
 		{"PitcrewJobRestartFailed", "long ago", map[string]string{restart + `"JobFailed"}`: "4x60"}, "40m", nil},
 		{"PitcrewJobRestartFailed", "restarted", map[string]string{restart + `"Restarted"}`: "_x5 1x10"}, "8m", nil},
 
-		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{restart + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job result=Kueue", "1"}}},
-		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{restart + `"Settling"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobRestartFailed", "a person's word", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
+
+		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{left + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job reason=Kueue", "1"}}},
+		{"PitcrewJobNotRestarted", "one more", map[string]string{left + `"ComesBack"}`: "4x30 5x20"}, "35m", []firing{{"kind=Job reason=ComesBack", "1"}}},
+		{"PitcrewJobNotRestarted", "two at once", map[string]string{left + `"Kueue"}`: "_x5 1x10", left + `"ComesBack"}`: "_x5 2x10", left + `"BackOff"}`: "_x5 1x10"}, "8m",
+			[]firing{{"kind=Job reason=Kueue", "1"}, {"kind=Job reason=ComesBack", "2"}}},
+		{"PitcrewJobNotRestarted", "while the leader changes", map[string]string{
+			left + `"Kueue"}`: "4x30 5x3 stale", `pitcrew_job_restart_blocked_total{kind="Job",instance="b",reason="Other"}`: "_x35 1x10",
+		}, "37m", []firing{{"kind=Job reason=Kueue", "1"}}},
+		{"PitcrewJobNotRestarted", "long ago", map[string]string{left + `"Kueue"}`: "4x60"}, "40m", nil},
+		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{left + `"Settling"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "waits after its last restart", map[string]string{left + `"BackOff"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{left + `"Held"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "a reason that nobody has decided about", map[string]string{left + `"NewInTheNextRelease"}`: "_x5 1x10"}, "8m", nil},
 		{"PitcrewJobNotRestarted", "a person's word", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{restart + `"Held"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "a restart that failed", map[string]string{restart + `"JobFailed"}`: "_x5 1x10"}, "8m", nil},
 
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
 			[]firing{{"result=fabric", "1"}}},

@@ -4,6 +4,7 @@ package pause
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,15 +19,21 @@ const NoReason = "no reason given"
 // Reason says why everything is paused; empty when nothing is. The pause is ConfigMap [conditions.PauseConfigMap] in the
 // namespace that Pitcrew runs in, and its key reason.
 func Reason(ctx context.Context, reader client.Reader, namespace string) (string, error) {
+	reason, _, err := Since(ctx, reader, namespace)
+	return reason, err
+}
+
+// Since returns the [Reason] of the pause, and when it began.
+func Since(ctx context.Context, reader client.Reader, namespace string) (reason string, since time.Time, err error) {
 	var pause corev1.ConfigMap
-	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: conditions.PauseConfigMap}, &pause)
+	err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: conditions.PauseConfigMap}, &pause)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", nil
+		return "", time.Time{}, nil
 	case err != nil:
-		return "", fmt.Errorf("get ConfigMap %s/%s: %w", namespace, conditions.PauseConfigMap, err)
+		return "", time.Time{}, fmt.Errorf("get ConfigMap %s/%s: %w", namespace, conditions.PauseConfigMap, err)
 	case pause.Data["reason"] == "":
-		return NoReason, nil
+		return NoReason, pause.CreationTimestamp.Time, nil
 	}
-	return pause.Data["reason"], nil
+	return pause.Data["reason"], pause.CreationTimestamp.Time, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,14 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 )
 
 func quarantineCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "quarantine NODE...",
-		Short: "Taint nodes until `kubectl pitcrew release`; their pods and jobs stay as they are",
+		Short: "Taint nodes until `kubectl pitcrew release`; pods and jobs on them are left alone",
 		Args:  cobra.MinimumNArgs(1),
 
 		ValidArgsFunction: c.completeNodes,
@@ -32,20 +34,20 @@ func quarantineCommand(c *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return agreed.apply(cmd, changes)
+			return confirm.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", noReason, "`why`, for those who find the node tainted")
-	agreed.flags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", pause.NoReason, "`why` the node is tainted, for its record and for Events")
+	confirm.flags(cmd)
 	return cmd
 }
 
 func releaseCommand(c *target) *cobra.Command {
-	var agreed consent
+	var confirm confirmation
 	var alsoClear bool
 	cmd := &cobra.Command{
 		Use:               "release NODE...",
-		Short:             "Remove our taint from nodes; it comes back only for a fault after the present ones have cleared",
+		Short:             "Remove our taint from nodes; they stay released until the present faults have cleared",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeNodes,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -66,11 +68,11 @@ func releaseCommand(c *target) *cobra.Command {
 				}
 				changes = append(cleared, changes...)
 			}
-			return agreed.apply(cmd, changes)
+			return confirm.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().BoolVar(&alsoClear, "clear", false, "have the plugins on the nodes forget the faults, too")
-	agreed.flags(cmd)
+	cmd.Flags().BoolVar(&alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
+	confirm.flags(cmd)
 	return cmd
 }
 
@@ -87,7 +89,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		for _, conditionType := range types {
-			cleared, err := c.clears(cmd, api, name, conditionType)
+			cleared, err := c.clearCondition(cmd, api, name, conditionType)
 			if err != nil {
 				return nil, err
 			}
@@ -97,7 +99,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 	return changes, nil
 }
 
-// nodeChanges change each node if it is still as it was when the change was announced.
+// nodeChanges change each node, if it is still as it was when the change was printed.
 func nodeChanges(ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) ([]change, error) {
 	var changes []change
 	for _, name := range names {
@@ -110,7 +112,7 @@ func nodeChanges(ctx context.Context, api client.Client, names []string, verb st
 			return nil, err
 		}
 		changes = append(changes, change{
-			says: fmt.Sprintf("%s node %s: taints [%s] become [%s]", verb, name, taints(&before), taints(after)),
+			text: fmt.Sprintf("%s node %s: %s", verb, name, taintChanges(&before, after)),
 			do:   func(ctx context.Context) error { return patch(ctx, api, &before, after) },
 		})
 	}
@@ -127,4 +129,30 @@ func taints(n *corev1.Node) string {
 		all = append(all, t.ToString())
 	}
 	return strings.Join(all, " ")
+}
+
+// taintChanges says which taints are added and removed.
+func taintChanges(before, after *corev1.Node) string {
+	var all []string
+	for _, t := range missing(after.Spec.Taints, before.Spec.Taints) {
+		all = append(all, "add taint "+t)
+	}
+	for _, t := range missing(before.Spec.Taints, after.Spec.Taints) {
+		all = append(all, "remove taint "+t)
+	}
+	if len(all) == 0 {
+		return "change no taint"
+	}
+	return strings.Join(all, ", ")
+}
+
+// missing are the taints that the others have not.
+func missing(taints, others []corev1.Taint) []string {
+	var all []string
+	for _, t := range taints {
+		if !slices.ContainsFunc(others, func(o corev1.Taint) bool { return o.ToString() == t.ToString() }) {
+			all = append(all, t.ToString())
+		}
+	}
+	return all
 }

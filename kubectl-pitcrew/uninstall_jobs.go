@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+)
+
+const (
+	// quietPeriod is how long no job must be under restart. The remediator reads a pause sooner than that, and a restart that it began
+	// before is visible by then.
+	quietPeriod = 5 * time.Second
+	// restartTimeout is how long uninstall waits for the restarts under way.
+	restartTimeout = 15 * time.Minute
+	// pageSize is how many jobs are listed at a time.
+	pageSize = 500
+)
+
+// jobKeys are the annotations and labels that the remediator, and jobs on its behalf, write on jobs. The opt-in labels are not among
+// them: users set those.
+var (
+	jobAnnotations = []string{
+		conditions.AnnotationRestart, conditions.AnnotationAbortRestart,
+		conditions.AnnotationCheckpointBy, conditions.AnnotationCheckpointed, conditions.AnnotationRestartStep,
+	}
+	jobLabels = []string{conditions.LabelRestarting}
+)
+
+// kueueWorkload is what the remediator stops and starts in place of a job that Kueue manages.
+var kueueWorkload = schema.GroupKind{Group: "kueue.x-k8s.io", Kind: "Workload"}
+
+// jobKinds are the kinds that the remediator restarts: the built-in ones and those of the policy. unknown says why those of the policy
+// are missing; it is empty when they are not.
+func (c *target) jobKinds(ctx context.Context, api client.Client, policyFile string) (kinds []schema.GroupVersionKind, unknown string, err error) {
+	kinds = slices.Clone(jobs.BuiltIn())
+	p, from, err := c.policyInForce(ctx, api, policyFile)
+	if err != nil {
+		return nil, "", err
+	}
+	if p == nil {
+		return kinds, from, nil
+	}
+	for _, k := range p.JobKinds {
+		kinds = append(kinds, k.GVK())
+	}
+	return kinds, "", nil
+}
+
+// eachJob visits the metadata of the objects of some kinds. A kind that the API server does not serve has none.
+func eachJob(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind, visit func(*metav1.PartialObjectMetadata), opts ...client.ListOption) error {
+	for _, kind := range kinds {
+		for next := ""; ; {
+			var list metav1.PartialObjectMetadataList
+			list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+			err := api.List(ctx, &list, append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, opts...)...)
+			if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("list the objects of kind %s: %w", kind.Kind, err)
+			}
+			for i := range list.Items {
+				list.Items[i].SetGroupVersionKind(kind)
+				visit(&list.Items[i])
+			}
+			if next = list.Continue; next == "" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// jobName names a job for people.
+func jobName(job *metav1.PartialObjectMetadata) string {
+	return fmt.Sprintf("%s %s/%s", job.Kind, job.Namespace, job.Name)
+}
+
+// restarting lists the jobs that are being restarted.
+func restarting(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind) (all []*metav1.PartialObjectMetadata, err error) {
+	err = eachJob(ctx, api, kinds, func(job *metav1.PartialObjectMetadata) { all = append(all, job) }, client.HasLabels{conditions.LabelRestarting})
+	return all, err
+}
+
+// finishRestarts are the changes that let no restart begin and wait for those under way: a job that the remediator has stopped stays
+// stopped without it. Only what is seen after the pause counts.
+func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind) ([]change, error) {
+	changes := []change{{
+		text: fmt.Sprintf("Pause: create ConfigMap %s/%s", c.namespace, conditions.PauseConfigMap),
+		gate: true,
+		do: func(ctx context.Context) error {
+			pause := c.configMap(conditions.PauseConfigMap)
+			pause.Data = map[string]string{"reason": "uninstall"}
+			if err := api.Create(ctx, pause, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("create ConfigMap %s: %w", conditions.PauseConfigMap, err)
+			}
+			return nil
+		},
+	}}
+	underWay, err := restarting(ctx, api, kinds)
+	if err != nil {
+		return nil, err
+	}
+	for _, job := range underWay {
+		if !checkpointing(job) {
+			continue
+		}
+		changes = append(changes, change{
+			text: fmt.Sprintf("Abort the restart of %s: it waits for a checkpoint, and the job was not stopped", jobName(job)),
+			do:   func(ctx context.Context) error { return abortIfCheckpointing(ctx, api, job) },
+		})
+	}
+	return append(changes, change{
+		text: fmt.Sprintf("Wait for jobs that are being restarted, at most %s, and abort restarts that wait for a checkpoint", restartTimeout),
+		gate: true,
+		do: func(ctx context.Context) error {
+			since := c.now()
+			var last error
+			err := wait.PollUntilContextTimeout(ctx, time.Second, restartTimeout, true, func(ctx context.Context) (bool, error) {
+				var underWay []*metav1.PartialObjectMetadata
+				if underWay, last = restarting(ctx, api, kinds); last == nil {
+					last = wouldStayStopped(underWay)
+				}
+				for _, job := range underWay {
+					last = errors.Join(last, abortIfCheckpointing(ctx, api, job))
+				}
+				if last != nil {
+					since = c.now()
+				}
+				return c.now().Sub(since) >= quietPeriod, nil
+			})
+			return errors.Join(err, last)
+		},
+	}), nil
+}
+
+// checkpointing tells whether the restart of a job waits until the job has saved its state: nothing is stopped yet, and while paused the
+// remediator does not go on.
+func checkpointing(job *metav1.PartialObjectMetadata) bool {
+	_, waits := job.Annotations[conditions.AnnotationCheckpointBy]
+	return waits && job.Labels[conditions.LabelRestarting] != ""
+}
+
+// abortIfCheckpointing asks the remediator to close a restart, if it still waits for the checkpoint. Once the job was stopped, the
+// restart is to be finished instead; the resourceVersion of the patch tells the two apart.
+func abortIfCheckpointing(ctx context.Context, api client.Client, job *metav1.PartialObjectMetadata) error {
+	if _, asked := job.Annotations[conditions.AnnotationAbortRestart]; asked || !checkpointing(job) {
+		return nil
+	}
+	before := job.DeepCopy()
+	metav1.SetMetaDataAnnotation(&job.ObjectMeta, conditions.AnnotationAbortRestart, fieldOwner)
+	err := api.Patch(ctx, job, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // changed meanwhile: the wait reads it again
+		return nil
+	}
+	return fmt.Errorf("abort the restart of %s: %w", jobName(job), err)
+}
+
+// wouldStayStopped is the error that names one of the jobs under restart; nil when there is none.
+func wouldStayStopped(underWay []*metav1.PartialObjectMetadata) error {
+	if len(underWay) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is being restarted and would stay stopped", jobName(underWay[0]))
+}
+
+// cleanJobs are the changes that remove what is ours from jobs and from the Workloads of Kueue.
+func cleanJobs(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind) ([]change, error) {
+	if mapping, err := api.RESTMapper().RESTMapping(kueueWorkload); err == nil {
+		kinds = append(slices.Clone(kinds), mapping.GroupVersionKind)
+	} else if !meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("find the kind %s: %w", kueueWorkload, err)
+	}
+	var changes []change
+	err := eachJob(ctx, api, kinds, func(job *metav1.PartialObjectMetadata) {
+		ours := keysOn(job)
+		if len(ours) == 0 {
+			return
+		}
+		changes = append(changes, change{
+			text: fmt.Sprintf("Clean %s: remove %s", jobName(job), strings.Join(ours, ", ")),
+			do:   func(ctx context.Context) error { return cleanJob(ctx, api, job) },
+		})
+	})
+	return changes, err
+}
+
+// checkJobs fails if a restart was cut off in spite of the wait, and cleans the jobs that were restarted since they were listed.
+func checkJobs(api client.Client, kinds []schema.GroupVersionKind) change {
+	return change{
+		text: "Check that no job is left stopped",
+		do: func(ctx context.Context) error {
+			underWay, err := restarting(ctx, api, kinds)
+			if err != nil {
+				return err
+			}
+			missed, err := cleanJobs(ctx, api, kinds)
+			errs := []error{wouldStayStopped(underWay), err}
+			for _, change := range missed {
+				errs = append(errs, change.do(ctx))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// keysOn lists what is ours on a job.
+func keysOn(job *metav1.PartialObjectMetadata) []string {
+	var found []string
+	for _, key := range jobAnnotations {
+		if _, has := job.Annotations[key]; has {
+			found = append(found, "annotation "+key)
+		}
+	}
+	for _, key := range jobLabels {
+		if _, has := job.Labels[key]; has {
+			found = append(found, "label "+key)
+		}
+	}
+	return found
+}
+
+// cleanJob removes what is ours from a job. A job whose restart was not finished keeps it: the record says what was done to it.
+func cleanJob(ctx context.Context, api client.Client, job *metav1.PartialObjectMetadata) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		fresh := &metav1.PartialObjectMetadata{}
+		fresh.SetGroupVersionKind(job.GroupVersionKind())
+		if err := api.Get(ctx, client.ObjectKeyFromObject(job), fresh); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if unfinished(fresh) {
+			return fmt.Errorf("its restart was not finished: start it again, remove its label %s, and repeat uninstall", conditions.LabelRestarting)
+		}
+		before := fresh.DeepCopy()
+		for _, key := range jobAnnotations {
+			delete(fresh.Annotations, key)
+		}
+		for _, key := range jobLabels {
+			delete(fresh.Labels, key)
+		}
+		// With its resourceVersion: a restart that begins in this moment must not lose its record.
+		err := api.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// unfinished tells whether a job's record says that it is being restarted. Without the label nobody goes on with that.
+func unfinished(job *metav1.PartialObjectMetadata) bool {
+	if _, labelled := job.Labels[conditions.LabelRestarting]; !labelled {
+		return false
+	}
+	var record struct {
+		JobUID  types.UID       `json:"jobUID"`
+		Current json.RawMessage `json:"current"`
+	}
+	err := json.Unmarshal([]byte(job.Annotations[conditions.AnnotationRestart]), &record)
+	return err == nil && record.JobUID == job.UID && len(record.Current) > 0
+}
