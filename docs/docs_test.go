@@ -1,5 +1,5 @@
-// Package docs checks the pages of the repository against the repository: links lead somewhere, and the flags that they
-// name exist.
+// Package docs checks the pages of the repository against the repository: the targets of links exist, and so do the flags
+// that the pages name.
 package docs
 
 import (
