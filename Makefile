@@ -4,12 +4,12 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 GO_BUILD := go build -trimpath -ldflags "-s -w"
-# These load NVIDIA's libraries at run time; everything else is static.
+# They load NVIDIA's libraries at run time; everything else is static.
 CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
-# go-nvml binds functions that NVIDIA has deprecated, and gcc warns about each.
+# go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
-# The tag of the images: the chart's appVersion.
+# The tag of the images: the one that the chart asks for.
 VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 
 .PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
