@@ -21,9 +21,9 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## all tests except test-operators, with a real control plane and a real NPD
+test: components nft bin/debian bin/images/debian ## every test but those of test-operators, including those against a real control plane and a real NPD
 	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$)
-	@# One by one: they trust every record in this machine's kernel log, and other tests write there.
+	@# One by one: they believe all that stands in this machine's kernel log, and other tests write there.
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
@@ -58,10 +58,10 @@ fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
 		echo "$$name in $$(dirname $$file)"; go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
 
-images: bin/images/debian cross ## build the container images, for amd64 and arm64, into bin/images
+images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
-bench: components build ## run the comparisons in docs/benchmarks.md
+bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
 	go run ./bench/xid
 	go run ./bench/podlog
