@@ -17,7 +17,7 @@ VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
+demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
@@ -27,16 +27,16 @@ test: components nft bin/debian bin/images/debian ## every test but those of tes
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
-test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 13 minutes)
+test-operators: ## test job restarts with the real job operators (the first build takes about 13 minutes on two cores)
 	@go run ./e2e/components/build kube kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 	go test -timeout 30m -tags operators ./remediator/jobs/operators
 
-build: ## plugins, remediator, preflight and kubectl plugin into bin/
+build: ## build plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
-components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
+components: ## build the real components for the tests and the demo (once; minutes on a fresh machine)
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet
 
 lint: ## the rules of .golangci.yml
@@ -70,7 +70,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/slownode
 	go run ./bench/cost
 
-clean: ## remove what was built
+clean: ## remove everything that was built
 	rm -rf bin
 
 # The plugins that load NVIDIA's libraries need a C compiler for each architecture.
@@ -85,7 +85,7 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# What the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
+# Programs that the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
 DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager containerd runc containernetworking-plugins
 bin/debian: PACKAGES = $(DEBS)
@@ -94,13 +94,13 @@ bin/debian: Makefile
 	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
 	@touch $@.new && rm -rf $@ && mv $@.new $@
 
-# What the images are made from; `make images` refuses other versions than these, the tests do not.
+# The packages in the images. `make images` refuses other versions, the tests do not.
 bin/images/debian: PACKAGES = $(shell awk '!/^#/ {print $$1 ($$2 == "all" ? "" : ":" $$2) "=" $$3}' images/debian.lock)
 bin/images/debian: images/debian.lock
 	@$(FETCH)
 	@rm -rf $@ && mv $@.new $@
 
-# Packages from the machine's own sources, of both architectures; the newest where the archive has the wanted one no more.
+# Packages from the machine's own sources, for both architectures; the newest if the archive no longer has the pinned one.
 define FETCH
 rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}; \
 cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt; \

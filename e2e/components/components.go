@@ -1,5 +1,5 @@
-// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in a
-// module of its own below this folder, so that its dependencies never mix with the product's.
+// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in its
+// own module below this folder, so that its dependencies never mix with the product's.
 package components
 
 import (
