@@ -21,7 +21,7 @@ import (
 )
 
 // samples are kcover's documented run of four.
-const samples = "../internal/preflight/verdict/testdata"
+const samples = "../internal/preflight/report/testdata"
 
 func TestPreflightOffline(t *testing.T) {
 	tests := map[string]struct {
