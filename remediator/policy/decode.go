@@ -32,20 +32,20 @@ import (
 //	never     the text "never" is a value of the duration
 //	unit      what a number counts, for the page
 type decoder struct {
-	lines  map[string]int  // of the fields that are in the file, by path
-	set    map[string]bool // the fields that have a value, by path
-	bad    map[string]bool // the fields that have an error already, by path
-	broken map[string]bool // the fields with a value of the wrong type, by path: they get no further error
-	errs   []lineError
+	lines    map[string]int  // of the fields that are in the file, by path
+	set      map[string]bool // the fields that have a value, by path
+	failed   map[string]bool // the fields that have an error already, by path
+	mistyped map[string]bool // the fields with a value of the wrong type, by path: they get no further error
+	errs     []lineError
 }
 
 func newDecoder() *decoder {
-	return &decoder{lines: map[string]int{}, set: map[string]bool{}, bad: map[string]bool{}, broken: map[string]bool{}}
+	return &decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
 }
 
-// words are the values that a text may have, by the name of its field. A name has the same values in every part of the file.
+// enums are the values that a text may have, by the name of its field. A name has the same values in every part of the file.
 // A field that is a bool in Go is false for the first value and true for the second.
-var words = map[string][]string{
+var enums = map[string][]string{
 	"mode":        {"enforce", "observe"},
 	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse)},
 	"effect":      {string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute)},
@@ -97,7 +97,7 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	}
 	switch out.Kind() {
 	case reflect.Pointer:
-		v := fresh(out.Type().Elem())
+		v := newPart(out.Type().Elem())
 		d.decode(n, at, f, v)
 		out.Set(v.Addr())
 	case reflect.Struct:
@@ -110,8 +110,8 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 		}
 	default:
 		d.plain(n, at, out)
-		if allowed := words[f.Tag.Get("yaml")]; allowed != nil && !d.bad[at.String()] {
-			d.word(at, f, allowed, n.Value)
+		if allowed := enums[f.Tag.Get("yaml")]; allowed != nil && !d.failed[at.String()] {
+			d.checkEnum(at, f, allowed, n.Value)
 		}
 	}
 }
@@ -129,9 +129,9 @@ func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 			d.lines[here.String()] = pairs[i].line
 			if value := resolve(pairs[i].value); !isUnset(value, f) {
 				d.set[here.String()] = true
-				if allowed := words[name]; f.Type.Kind() == reflect.Bool && allowed != nil {
+				if allowed := enums[name]; f.Type.Kind() == reflect.Bool && allowed != nil {
 					if text, ok := d.text(value, here); ok {
-						d.word(here, f, allowed, text)
+						d.checkEnum(here, f, allowed, text)
 						v.SetBool(text == allowed[1])
 					}
 				} else {
@@ -169,7 +169,7 @@ func isUnset(n *yaml.Node, f reflect.StructField) bool {
 		return false
 	}
 	text := f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
-	return text || f.Type.Kind() == reflect.Bool && words[f.Tag.Get("yaml")] != nil
+	return text || f.Type.Kind() == reflect.Bool && enums[f.Tag.Get("yaml")] != nil
 }
 
 // fieldOf finds a field of a part by its name in the file.
@@ -190,7 +190,7 @@ func (d *decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	slices.SortFunc(pairs, func(a, b pair) int { return strings.Compare(a.key, b.key) })
 	for _, p := range pairs {
 		d.lines[at.Key(p.key).String()] = p.line
-		v := fresh(out.Type().Elem())
+		v := newPart(out.Type().Elem())
 		v.Addr().Interface().(named).setName(p.key)
 		d.decode(orEmpty(p.value), at.Key(p.key), f, v)
 		out.Set(reflect.Append(out, v))
@@ -207,7 +207,7 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 			continue // as in yaml.v3
 		}
 		d.lines[at.Index(i).String()] = item.Line
-		v := fresh(out.Type().Elem())
+		v := newPart(out.Type().Elem())
 		d.decode(item, at.Index(i), f, v)
 		out.Set(reflect.Append(out, v))
 	}
@@ -219,7 +219,7 @@ func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 		for _, p := range d.pairs(n, at) {
 			d.lines[at.Key(p.key).String()] = p.line
 		}
-		if d.bad[at.String()] {
+		if d.failed[at.String()] {
 			return
 		}
 	}
@@ -227,7 +227,7 @@ func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 	if err == nil {
 		return
 	}
-	d.bad[at.String()], d.broken[at.String()] = true, true
+	d.failed[at.String()], d.mistyped[at.String()] = true, true
 	wrong := &yaml.TypeError{}
 	if !errors.As(err, &wrong) {
 		d.fail(n.Line, fmt.Errorf("%w (%s)", err, at))
@@ -246,7 +246,7 @@ func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 
 func (d *decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
 	if n.Kind != yaml.ScalarNode {
-		d.wrong(n, at, "a text")
+		d.wrong(n, at, "a string")
 		return "", false
 	}
 	return n.Value, true
@@ -277,8 +277,8 @@ func parseDuration(text string, never bool) (time.Duration, error) {
 	return parsed, nil
 }
 
-// word checks a text that is one of a few.
-func (d *decoder) word(at *field.Path, f reflect.StructField, allowed []string, text string) {
+// checkEnum checks a string that has one of a few values.
+func (d *decoder) checkEnum(at *field.Path, f reflect.StructField, allowed []string, text string) {
 	if slices.Contains(allowed, text) {
 		return
 	}
@@ -291,7 +291,7 @@ func (d *decoder) word(at *field.Path, f reflect.StructField, allowed []string, 
 
 // bounds checks a field by its tags, whether it is set or has its default.
 func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value) {
-	if d.bad[at.String()] {
+	if d.failed[at.String()] {
 		return
 	}
 	missing := !d.set[at.String()] || v.Kind() == reflect.Slice && v.Len() == 0
@@ -337,7 +337,7 @@ func bound(f reflect.StructField, tag string) (int64, bool) {
 	return number, err == nil
 }
 
-func fresh(of reflect.Type) reflect.Value {
+func newPart(of reflect.Type) reflect.Value {
 	v := reflect.New(of)
 	if part, ok := v.Interface().(defaulter); ok {
 		part.setDefaults()

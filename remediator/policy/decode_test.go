@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// lines is what an error of Parse says.
+// lines are the lines of an error of Parse.
 func lines(t *testing.T, text string) []string {
 	t.Helper()
 	_, err := Parse([]byte(text))
@@ -39,7 +39,7 @@ func TestErrorsAreInTheOrderOfTheirLinesAndEachOnce(t *testing.T) {
 	want := []string{
 		"line 6: cannot unmarshal !!str `Reboot` into a list (spec.rules[z].match.repair)",
 		`line 7: spec.rules[z].unknownAfter: Invalid value: "soon": must be a duration like 30s, 10m or 1h`,
-		"line 8: cannot unmarshal !!seq into a text (spec.rules[z].flaps.window)",
+		"line 8: cannot unmarshal !!seq into a string (spec.rules[z].flaps.window)",
 		"line 9: cannot unmarshal !!str `none` into a mapping (spec.rules[a])",
 		`line 11: spec.webhooks[pager].timeout: Invalid value: "2m0s": must be at most 1m`,
 		`line 11: spec.webhooks[pager].url: Invalid value: "(not shown)": must be an http or https URL with a host`,

@@ -17,11 +17,11 @@ type lineError struct {
 
 // wrong is the error about a value of the wrong type.
 func (d *decoder) wrong(n *yaml.Node, at *field.Path, want string) {
-	d.bad[at.String()] = true
+	d.failed[at.String()] = true
 	if at == nil {
-		d.broken[""] = true
+		d.mistyped[""] = true
 	} else {
-		d.broken[at.String()] = true
+		d.mistyped[at.String()] = true
 	}
 	what := n.ShortTag()
 	if n.Kind == yaml.ScalarNode {
@@ -34,7 +34,7 @@ func (d *decoder) invalid(at *field.Path, value any, why string) {
 	d.add(field.Invalid(at, value, why))
 }
 
-func (d *decoder) all(at *field.Path, value any, reasons []string) {
+func (d *decoder) invalidFor(at *field.Path, value any, reasons []string) {
 	for _, why := range reasons {
 		d.invalid(at, value, why)
 	}
@@ -42,10 +42,10 @@ func (d *decoder) all(at *field.Path, value any, reasons []string) {
 
 // add is for errors about the value of a field; its line is that of the field or, if it is missing, of what it is missing in.
 func (d *decoder) add(err *field.Error) {
-	d.bad[err.Field] = true
+	d.failed[err.Field] = true
 	line := 0
 	for path := err.Field; ; path = parent(path) {
-		if d.broken[path] {
+		if d.mistyped[path] {
 			return
 		}
 		if line == 0 {

@@ -46,11 +46,11 @@ const MaxAnnotation = 256
 
 func (h *HandOff) check(d *decoder, at *field.Path) {
 	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
-		d.others(at.Child("labels").Key(key), key)
-		d.all(at.Child("labels").Key(key), h.Labels[key], validation.IsValidLabelValue(h.Labels[key]))
+		d.foreignKey(at.Child("labels").Key(key), key)
+		d.invalidFor(at.Child("labels").Key(key), h.Labels[key], validation.IsValidLabelValue(h.Labels[key]))
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Annotations)) {
-		d.others(at.Child("annotations").Key(key), key)
+		d.foreignKey(at.Child("annotations").Key(key), key)
 		if size := len(h.Annotations[key]); size > MaxAnnotation {
 			d.invalid(at.Child("annotations").Key(key), fmt.Sprintf("%d bytes", size), fmt.Sprintf("must be at most %d bytes", MaxAnnotation))
 		}
@@ -60,8 +60,8 @@ func (h *HandOff) check(d *decoder, at *field.Path) {
 		if t.Effect == "" {
 			t.Effect = corev1.TaintEffectNoSchedule
 		}
-		d.others(at.Child("taints").Index(i).Child("key"), t.Key)
-		d.all(at.Child("taints").Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+		d.foreignKey(at.Child("taints").Index(i).Child("key"), t.Key)
+		d.invalidFor(at.Child("taints").Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	}
 }
 

@@ -55,5 +55,5 @@ func (k JobKind) check(d *decoder, at *field.Path) {
 			d.invalid(at.Child(p.name), p.path, "must lead to a field of the spec, like spec.suspend")
 		}
 	}
-	d.all(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
+	d.invalidFor(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
 }

@@ -16,18 +16,18 @@ type pair struct {
 // pairs are the fields of a mapping. Keys of its own come before those that it merges (`<<`), as in yaml.v3.
 func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 	lines := map[string]int{}
-	const begun, done = 1, 2
+	const active, done = 1, 2
 	merged := map[*yaml.Node]int{}
 	var add func(n *yaml.Node)
 	add = func(n *yaml.Node) {
 		n = resolve(n)
-		if merged[n] == begun {
+		if merged[n] == active {
 			d.fail(n.Line, fmt.Errorf("anchor %q contains itself (%s)", n.Anchor, describe(at)))
 		}
 		if merged[n] != 0 {
 			return // a second time adds nothing
 		}
-		merged[n] = begun
+		merged[n] = active
 		defer func() { merged[n] = done }()
 		if n.Kind != yaml.MappingNode {
 			d.wrong(n, at, "a mapping")
@@ -46,7 +46,7 @@ func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 				continue
 			}
 			if line, twice := own[key.Value]; twice {
-				d.bad[at.String()] = true
+				d.failed[at.String()] = true
 				d.fail(key.Line, fmt.Errorf("mapping key %q already defined at line %d", key.Value, line))
 				continue
 			}

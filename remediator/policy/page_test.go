@@ -51,10 +51,10 @@ func policyPage(t *testing.T) string {
 	root := reference(t)
 	b.WriteString("\n## File\n\n")
 	list(b, root)
-	told := map[string]string{}
+	documented := map[string]string{}
 	for _, e := range root.fields {
 		if len(e.fields) > 0 {
-			section(b, e, told)
+			section(b, e, documented)
 		}
 	}
 	return b.String()
@@ -80,15 +80,15 @@ func beginning(t *testing.T) string {
 }
 
 // section describes a part of the policy, and then the parts of it.
-func section(b *strings.Builder, e *entry, told map[string]string) {
+func section(b *strings.Builder, e *entry, documented map[string]string) {
 	fmt.Fprintf(b, "\n## `%s`\n\n", e.path)
-	if first := told[e.of.Name()]; first != "" {
+	if first := documented[e.of.Name()]; first != "" {
 		fmt.Fprintf(b, "The fields are those of [`%s`](#%s):\n\n", first, anchor(first))
 		for _, f := range e.fields {
 			fmt.Fprintf(b, "- %s\n", facts(f))
 		}
 	} else {
-		told[e.of.Name()] = e.path
+		documented[e.of.Name()] = e.path
 		subject := "Each entry"
 		if e.field.Type.Kind() != reflect.Slice {
 			subject = "`" + e.name + "`"
@@ -105,7 +105,7 @@ func section(b *strings.Builder, e *entry, told map[string]string) {
 	}
 	for _, f := range e.fields {
 		if len(f.fields) > 0 {
-			section(b, f, told)
+			section(b, f, documented)
 		}
 	}
 }
@@ -131,8 +131,8 @@ func facts(e *entry) string {
 	switch {
 	case e.required():
 		is = append(is, "required")
-	case e.fallback != "":
-		is = append(is, "default: "+e.fallback)
+	case e.unset != "":
+		is = append(is, "default: "+e.unset)
 	}
 	return fmt.Sprintf("`%s`: %s", strings.TrimSuffix(strings.TrimSuffix(e.path, "[]"), "[NAME]"), strings.Join(is, "; "))
 }
@@ -163,6 +163,6 @@ func upToDate(t *testing.T, file, want string) {
 		}
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("%s is not what the types and their comments say (%v); run %s", file, err, howToRun)
+		t.Errorf("%s does not match the types and their comments (%v); run %s", file, err, howToRun)
 	}
 }

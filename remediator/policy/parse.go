@@ -37,7 +37,7 @@ type document struct {
 }
 
 // Parse reads and checks a policy file, and fills in the defaults. An unknown field, a field that is set twice and a second
-// YAML document are errors. All errors come at once, joined and in the order of their lines. Each says the line and the path
+// YAML document are errors. All errors come at once, joined and in the order of their lines. Each has the line and the path
 // of the field and, where there is one, the value:
 //
 //	line 12: spec.rules[gpu-xid].for: Invalid value: "10x": must be a duration like 30s, 10m or 1h
@@ -71,10 +71,10 @@ func Parse(data []byte) (*Policy, error) {
 	return &doc.Spec, nil
 }
 
-// complete checks what the tags of the fields cannot say, and gives the rules what they take from the policy as a whole.
+// complete makes the checks that are not in tags, and gives each rule its mode, taint and hand-off.
 func (p *Policy) complete(d *decoder, at *field.Path) {
 	if budget := at.Child("budget"); !d.isSet(budget.Child("maxNodes")) && !d.isSet(budget.Child("maxPercent")) {
-		// No default: how many nodes a cluster can spare is for its owner to say.
+		// No default: only the owner of a cluster knows how many nodes it can spare.
 		d.add(field.Required(budget, "maxNodes, maxPercent or both: how many nodes may be out of service"))
 	}
 	d.label(at.Child("budget", "scope"), p.Budget.Scope)
@@ -100,14 +100,14 @@ func (p *Policy) complete(d *decoder, at *field.Path) {
 }
 
 func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
-	d.all(at, r.Name, validation.IsDNS1123Label(r.Name))
+	d.invalidFor(at, r.Name, validation.IsDNS1123Label(r.Name))
 	if r.Name == ByHand {
 		d.invalid(at, r.Name, "is the name of a quarantine that a user orders")
 	}
 	condition := string(r.Condition)
-	d.all(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
+	d.invalidFor(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
 	if status := at.Child("match", "status"); conditions.Ours(condition) {
-		if r.Status != corev1.ConditionTrue && !d.bad[status.String()] {
+		if r.Status != corev1.ConditionTrue && !d.failed[status.String()] {
 			d.invalid(status, string(r.Status), "must be True: only then does the message of "+condition+" name a class")
 		}
 	} else if len(r.Repair) > 1 {
@@ -148,28 +148,28 @@ func (d *decoder) isSet(at *field.Path) bool { return d.set[at.String()] }
 
 func (d *decoder) label(at *field.Path, key string) {
 	if key != "" {
-		d.all(at, key, validation.IsQualifiedName(key))
+		d.invalidFor(at, key, validation.IsQualifiedName(key))
 	}
 }
 
 func (d *decoder) labels(at *field.Path, want map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
-		d.all(at.Key(key), key, validation.IsQualifiedName(key))
-		d.all(at.Key(key), want[key], validation.IsValidLabelValue(want[key]))
+		d.invalidFor(at.Key(key), key, validation.IsQualifiedName(key))
+		d.invalidFor(at.Key(key), want[key], validation.IsValidLabelValue(want[key]))
 	}
 }
 
 func (d *decoder) taint(at *field.Path, t corev1.Taint) {
-	d.all(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))
-	d.all(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+	d.invalidFor(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))
+	d.invalidFor(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	if t.Key == conditions.TaintMaintenance {
 		d.invalid(at.Child("key"), t.Key, "is the maintenance taint: it says that another owner works on the node")
 	}
 }
 
-// others checks a key that is for other controllers.
-func (d *decoder) others(at *field.Path, key string) {
-	d.all(at, key, validation.IsQualifiedName(key))
+// foreignKey checks a key that is for other controllers.
+func (d *decoder) foreignKey(at *field.Path, key string) {
+	d.invalidFor(at, key, validation.IsQualifiedName(key))
 	if strings.HasPrefix(key, conditions.Domain+"/") {
 		d.invalid(at, key, "must not be in the domain "+conditions.Domain+", which is Pitcrew's own")
 	}

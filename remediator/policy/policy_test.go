@@ -91,7 +91,7 @@ func TestARuleObservesUntilItIsSwitchedOn(t *testing.T) {
 		spec, rule string
 		want       bool
 	}{
-		"nothing said":         {"", "", true},
+		"no mode is set":       {"", "", true},
 		"the policy observes":  {"mode: observe", "", true},
 		"the policy enforces":  {"mode: enforce", "", false},
 		"one rule switched on": {"mode: observe", "mode: enforce", false},
@@ -220,7 +220,7 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"correlated, scope":       {head + "spec: {budget: {maxNodes: 1}, correlated: {maxPercent: 50, minNodes: 3, window: 1m, scopes: [a, b c]}}", `spec.correlated.scopes[1]: Invalid value: "b c"`},
 		"flaps without window":    {oneRule(ours + "flaps: {max: 3}"), "spec.rules[gpu].flaps.window: Required value"},
 		"more flaps than kept":    {oneRule(ours + "flaps: {max: 7, window: 1h}"), "spec.rules[gpu].flaps.max: Invalid value: 7"},
-		"the name of a person":    {strings.Replace(oneRule(ours), "gpu:", "by-hand:", 1), "spec.rules[by-hand]: Invalid value"},
+		"a reserved name":         {strings.Replace(oneRule(ours), "gpu:", "by-hand:", 1), "spec.rules[by-hand]: Invalid value"},
 		"reason":                  {oneRule("match: {condition: GPUXidError, repair: [Reboot], reason: '['}"), `spec.rules[gpu].match.reason: Invalid value: "["`},
 		"rule name":               {head + "spec: {budget: {maxNodes: 1}, rules: {A b: {match: {condition: GPUXidError, repair: [Reboot]}}}}", `spec.rules[A b]: Invalid value: "A b"`},
 		"no condition":            {oneRule("match: {repair: [Reboot]}"), `spec.rules[gpu].match.condition: Invalid value: ""`},

@@ -21,7 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// entry is what the page and the schema say of one field of the file.
+// entry is what the page and the schema contain about one field of the file.
 type entry struct {
 	path  string // with NAME for a key and without the index of a list: spec.rules[NAME].match
 	name  string
@@ -29,9 +29,9 @@ type entry struct {
 	doc   string // of the field
 	typed string // of the type, when that is a part with fields of its own
 	of    reflect.Type
-	// fallback is the default in words. It is empty for a required field and for a part.
-	fallback string
-	fields   []*entry
+	// unset is the default in words. It is empty for a required field and for a part.
+	unset  string
+	fields []*entry
 }
 
 func (e *entry) required() bool {
@@ -90,7 +90,7 @@ func describeFields(t *testing.T, least *Policy, docs map[string]string, in *ent
 		in.fields = append(in.fields, e)
 		value := values.FieldByName(f.Name)
 		if e.of.Kind() != reflect.Struct {
-			e.fallback = fallback(least, e, value)
+			e.unset = unset(least, e, value)
 			continue
 		}
 		switch {
@@ -107,7 +107,7 @@ func describeFields(t *testing.T, least *Policy, docs map[string]string, in *ent
 			value = value.Index(0)
 		}
 		if !value.IsValid() || value.Kind() == reflect.Pointer || value.Kind() == reflect.Slice {
-			value = fresh(e.of)
+			value = newPart(e.of)
 		}
 		describeFields(t, least, docs, e, value)
 	}
@@ -116,8 +116,8 @@ func describeFields(t *testing.T, least *Policy, docs map[string]string, in *ent
 // zeros are what Go writes after a duration in whole minutes or hours: 10m0s, 1h0m0s.
 var zeros = regexp.MustCompile(`([hm])(0m)?0s$`)
 
-// fallback is what a field is when it is not set.
-func fallback(least *Policy, e *entry, v reflect.Value) string {
+// unset is what a field is when it is not set.
+func unset(least *Policy, e *entry, v reflect.Value) string {
 	if e.required() {
 		return ""
 	}
@@ -136,7 +136,7 @@ func fallback(least *Policy, e *entry, v reflect.Value) string {
 	case time.Duration:
 		return "`" + zeros.ReplaceAllString(value.String(), "$1") + "`"
 	case bool:
-		if of := words[e.name]; of != nil {
+		if of := enums[e.name]; of != nil {
 			return "`" + of[map[bool]int{true: 1}[value]] + "`"
 		}
 		return fmt.Sprintf("`%v`", value)
@@ -174,7 +174,7 @@ func form(e *entry) string {
 	if text == "" {
 		text = map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Struct: "mapping"}[e.of.Kind()]
 	}
-	if words[e.name] != nil {
+	if enums[e.name] != nil {
 		text = "string"
 	}
 	if unit := e.field.Tag.Get("unit"); unit != "" {
@@ -191,7 +191,7 @@ func form(e *entry) string {
 
 // allowed are the values of a field, in words.
 func allowed(e *entry) string {
-	if of := words[e.name]; of != nil {
+	if of := enums[e.name]; of != nil {
 		one := "one of `"
 		if e.field.Type.Kind() == reflect.Slice {
 			one = "each one of `"
@@ -270,9 +270,9 @@ func TestTheLargestValuesAreTheConstants(t *testing.T) {
 	if !strings.Contains(doc, fmt.Sprintf("at most %d bytes", MaxAnnotation)) {
 		t.Errorf("the comment on annotations does not name their size: %s", doc)
 	}
-	for _, name := range slices.Sorted(maps.Keys(words)) {
-		if len(words[name]) < 2 {
-			t.Errorf("%s takes only %v", name, words[name])
+	for _, name := range slices.Sorted(maps.Keys(enums)) {
+		if len(enums[name]) < 2 {
+			t.Errorf("%s takes only %v", name, enums[name])
 		}
 	}
 }

@@ -64,8 +64,8 @@ func schemaOf(of *entry) object {
 	var required []string
 	for _, e := range of.fields {
 		about := e.doc
-		if e.fallback != "" {
-			about += " Default: " + e.fallback + "."
+		if e.unset != "" {
+			about += " Default: " + e.unset + "."
 		}
 		properties = append(properties, member{e.name, append(object{{"description", strings.ReplaceAll(about, "`", "")}}, schemaOfField(e)...)})
 		if e.required() {
@@ -108,8 +108,8 @@ func schemaOfValue(e *entry) object {
 		return object{{"const", APIVersion}}
 	case e.path == "kind":
 		return object{{"const", Kind}}
-	case words[e.name] != nil:
-		return object{{"type", "string"}, {"enum", words[e.name]}}
+	case enums[e.name] != nil:
+		return object{{"type", "string"}, {"enum", enums[e.name]}}
 	case e.of == reflect.TypeFor[time.Duration]():
 		pattern := "^" + durationPattern + "$"
 		if _, ok := e.field.Tag.Lookup("never"); ok {
@@ -168,7 +168,7 @@ func compare(t *testing.T, path string, s schema, e *entry) {
 		reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Map: "object", reflect.Struct: "object",
 		reflect.Interface: "object", reflect.Pointer: "string", reflect.Int64: "string", // selector, pattern, duration
 	}[e.of.Kind()]
-	if words[e.name] != nil {
+	if enums[e.name] != nil {
 		want = "string"
 	}
 	if s.Const == "" && s.Type != want {

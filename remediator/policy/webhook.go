@@ -56,7 +56,7 @@ func (w *Webhook) setName(name string) { w.Name = name }
 func (w *Webhook) setDefaults() { w.Timeout = defaultWebhookTimeout }
 
 func (w *Webhook) complete(d *decoder, at *field.Path) {
-	d.all(at, w.Name, validation.IsDNS1123Label(w.Name))
+	d.invalidFor(at, w.Name, validation.IsDNS1123Label(w.Name))
 	if err := checkURL(w.URL); err != nil {
 		d.invalid(at.Child("url"), "(not shown)", err.Error())
 	}
@@ -65,7 +65,7 @@ func (w *Webhook) complete(d *decoder, at *field.Path) {
 	}
 }
 
-// checkURL says what is wrong with a URL, and not what the URL is.
+// checkURL returns what is wrong with a URL, without the URL itself.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
