@@ -27,12 +27,13 @@ import (
 const containerNPD = "node-problem-detector"
 
 func clearCommand(c *target) *cobra.Command {
-	var confirm confirmation
+	var agreed confirmation
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
-		Short: "Clear a repaired fault: the plugin on the node drops what it has latched",
-		Long: `Clear a fault that was repaired: run the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node,
-with the arguments that its monitor gives it. A fault that still stands is reported again by the next check. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
+		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
+		Long: `Say that a fault was repaired: runs the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node, with
+the arguments that its monitor gives it. A fault that still
+stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
 		Args: cobra.RangeArgs(2, 3),
@@ -47,14 +48,14 @@ with the arguments that its monitor gives it. A fault that still stands is repor
 			if err != nil {
 				return err
 			}
-			cleared, err := c.clearCondition(cmd, api, args[0], args[1], args[2:]...)
+			cleared, err := c.clears(cmd, api, args[0], args[1], args[2:]...)
 			if err != nil {
 				return err
 			}
-			return confirm.apply(cmd, []change{cleared})
+			return agreed.apply(cmd, []change{cleared})
 		},
 	}
-	confirm.flags(cmd)
+	agreed.flags(cmd)
 	return cmd
 }
 
@@ -67,14 +68,14 @@ func clearable() []string {
 	return types
 }
 
-// clearCondition is the change that clears a condition of a node.
-func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
+// clears is the change that clears a condition of a node.
+func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
 	if isVerdict(corev1.NodeConditionType(conditionType)) {
-		return change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
+		return change{}, fmt.Errorf("%s is the remediator's verdict and no plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
-		return change{}, fmt.Errorf("no plugin answers for %s; plugins answer for %s", conditionType, strings.Join(clearable(), ", "))
+		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
 	}
 	answers := conditions.All[i]
 	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
@@ -85,8 +86,8 @@ func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, con
 	return change{
 		text: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
-			output, err := c.exec(ctx, pod, command)
-			fmt.Fprint(cmd.OutOrStdout(), output)
+			said, err := c.exec(ctx, pod, command)
+			fmt.Fprint(cmd.OutOrStdout(), said)
 			return err
 		},
 	}, nil
@@ -102,7 +103,7 @@ func (c *target) detector(ctx context.Context, api client.Client, name, conditio
 		return nil, nil, err
 	}
 	for i := range pods {
-		command, err := pluginCommand(ctx, api, &pods[i], conditionType)
+		command, err := runs(ctx, api, &pods[i], conditionType)
 		if command != nil || err != nil {
 			return &pods[i], command, err
 		}
@@ -130,9 +131,9 @@ func isNPD(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerNPD })
 }
 
-// pluginCommand is the command by which the pod's node-problem-detector checks the condition, from the monitors that the pod mounts;
-// nil when none of them has the condition.
-func pluginCommand(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
+// runs is the command by which the pod's node-problem-detector checks the condition, as the monitors that it mounts say; nil
+// when none of them does.
+func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.ConfigMap == nil {
 			continue
@@ -151,7 +152,7 @@ func pluginCommand(ctx context.Context, api client.Client, pod *corev1.Pod, cond
 				} `json:"rules"`
 			}
 			if json.Unmarshal([]byte(text), &monitor) != nil {
-				continue // a ConfigMap may hold other files
+				continue // it holds other things, too
 			}
 			for _, rule := range monitor.Rules {
 				if rule.Condition == conditionType {

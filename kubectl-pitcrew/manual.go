@@ -89,7 +89,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		for _, conditionType := range types {
-			cleared, err := c.clearCondition(cmd, api, name, conditionType)
+			cleared, err := c.clears(cmd, api, name, conditionType)
 			if err != nil {
 				return nil, err
 			}
