@@ -59,13 +59,13 @@ func newCommand() *cobra.Command {
 		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
 	)
 	for _, cmd := range root.Commands() {
-		addUsage(cmd)
+		nameUse(cmd)
 	}
 	return root
 }
 
-// addUsage adds the usage line to errors about the number of arguments.
-func addUsage(cmd *cobra.Command) {
+// nameUse adds the usage line to errors about the number of arguments.
+func nameUse(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
 		return
