@@ -3,14 +3,16 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-GO_BUILD := go build -trimpath -ldflags "-s -w"
+# The tag of the images, the one that the chart asks for, and with `make VERSION=v1.2.3` the release that programs print;
+# otherwise they print what the go command recorded.
+VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
+RELEASE  := $(if $(filter-out file,$(origin VERSION)),-X=github.com/pitcrew-dev/pitcrew/internal/version.release=$(VERSION))
+GO_BUILD := go build -trimpath -ldflags "-s -w $(RELEASE)"
 # They load NVIDIA's libraries at run time; everything else is static.
 CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
-# The tag of the images: the one that the chart asks for.
-VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 
 .PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
 

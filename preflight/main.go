@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
 )
@@ -47,8 +48,9 @@ type options struct {
 	// figurePattern reads the figures.
 	figurePattern *regexp.Regexp
 
-	pair tester
-	out  string
+	pair    tester
+	out     string
+	version bool
 }
 
 // group is where this rank stands in its run.
@@ -65,6 +67,10 @@ func start() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "preflight:", err)
 		return cannotTell
+	}
+	if o.version {
+		fmt.Println(version.String())
+		return goOn
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -119,7 +125,8 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
-	if err := f.Parse(args); err != nil {
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	if err := f.Parse(args); err != nil || o.version {
 		return o, err
 	}
 	if peers != "" {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -51,11 +51,11 @@ func main() {
 	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a verdict stands that no run repeats; unknownAfter of its rules should be as long")
 	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is blamed")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
-	version := flag.Bool("version", false, "print the version and exit")
+	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
 
-	if *version {
-		fmt.Println(buildVersion())
+	if *showVersion {
+		fmt.Println(version.String())
 		return
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
@@ -149,12 +149,4 @@ func list(into *[]string) func(string) error {
 		*into = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}
-}
-
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }
