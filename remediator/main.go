@@ -6,12 +6,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -34,6 +32,7 @@ type options struct {
 	policy, namespace, evidence, healthAddress, metricsAddress string
 	dryRun, leaderElect                                        bool
 	preflight                                                  preflight.Options
+	log                                                        logOptions
 }
 
 func main() {
@@ -52,13 +51,14 @@ func main() {
 	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is blamed")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	showVersion := flag.Bool("version", false, "print the version and exit")
+	o.log.addFlags(flag.CommandLine)
 	flag.Parse()
 
 	if *showVersion {
 		fmt.Println(version.String())
 		return
 	}
-	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+	o.log.setLogger(os.Stderr)
 	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
 		fmt.Fprintln(os.Stderr, "remediator:", err)
 		os.Exit(1)
