@@ -14,7 +14,7 @@ CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
 
-.PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
+.PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,8 @@ demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted t
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## every test but those of test-operators, including those against a real control plane and a real NPD
-	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$)
+test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
+	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	@# One by one: they believe all that stands in this machine's kernel log, and other tests write there.
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
@@ -41,20 +41,27 @@ build: ## plugins, remediator, preflight and kubectl plugin into bin/
 components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet
 
-lint: ## the rules of .golangci.yml
+lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
 	cd images/build && ../../$(LINTER) run ./...
+	go test ./e2e/lint ./e2e/vuln
+	@$(MAKE) --no-print-directory vuln
+
+vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is said and no failure
+	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./kubectl-pitcrew ./images/install
 
 generate: ## the page of conditions, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update
+	go test ./remediator/policy -run Page -update
 	go test ./manifests/alerts -run Generated -update
 	go test ./manifests/chart -run Generated -update
 
-verify: ## fail if formatting or modules are not as committed
-	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
-	go mod tidy -diff
-	go mod verify
+verify: ## fail if formatting, modules or generated files are not as committed, and say which
+	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
+	@for module in . images/build; do \
+		go mod tidy -diff -C $$module && go mod verify -C $$module >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
+	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'Page|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
