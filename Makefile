@@ -13,6 +13,7 @@ CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
+HELM     := bin/components/helm
 
 .PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
 
@@ -60,7 +61,7 @@ generate: ## the page of conditions, the alerts, the chart's copies and schema, 
 verify: ## fail if formatting, modules or generated files are not as committed, and say which
 	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
 	@for module in . images/build; do \
-		go mod tidy -diff -C $$module && go mod verify -C $$module >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
+		go -C $$module mod tidy -diff && go -C $$module mod verify >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
 	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'Page|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
@@ -69,6 +70,18 @@ fuzz: ## fuzz every parser, FUZZTIME each
 
 images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
+
+release: images ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
+
+publish: ## upload bin/release to a draft on GitHub and the images and the chart to ghcr.io; needs gh, skopeo and a login to both
+	@go run ./e2e/components/build helm
+	cd bin/release && sha256sum --check --strict --quiet checksums.txt
+	@for image in npd-plugins plugins preflight remediator; do \
+		skopeo copy --all oci-archive:bin/release/$$image.tar "docker://ghcr.io/pitcrew-dev/$$image:$(VERSION)"; done
+	$(HELM) push "bin/release/pitcrew-$(VERSION:v%=%).tgz" oci://ghcr.io/pitcrew-dev/charts
+	gh release create "$(VERSION)" --verify-tag --draft --title "$(VERSION)" \
+		--notes "What has changed: https://github.com/pitcrew-dev/pitcrew/blob/$(VERSION)/CHANGELOG.md" bin/release/*
 
 bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
