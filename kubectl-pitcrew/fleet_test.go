@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"text/template"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -285,42 +284,6 @@ func TestTheShellCompletes(t *testing.T) {
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(p.Root, "bin")+":"+os.Getenv("PATH"))
 	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "status\t") {
 		t.Errorf("%v: %s", err, out)
-	}
-}
-
-func TestTheKrewManifestIsRendered(t *testing.T) {
-	made, err := template.New("krew.yaml").Funcs(template.FuncMap{
-		"addURIAndSha": func(uri, _ string) string { return fmt.Sprintf("uri: %q\n    sha256: 0", uri) },
-	}).ParseFiles("krew.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	if err := made.Execute(&text, struct{ TagName string }{"v1.2.3"}); err != nil {
-		t.Fatal(err)
-	}
-	var plugin struct {
-		Metadata struct{ Name string }
-		Spec     struct {
-			Version          string
-			ShortDescription string
-			Platforms        []struct {
-				Selector *metav1.LabelSelector
-				URI, Bin string
-			}
-		}
-	}
-	if err := yaml.Unmarshal([]byte(text.String()), &plugin); err != nil {
-		t.Fatalf("%v\n%s", err, text.String())
-	}
-	if plugin.Metadata.Name != "pitcrew" || plugin.Spec.Version != "v1.2.3" || plugin.Spec.ShortDescription == "" || len(plugin.Spec.Platforms) == 0 {
-		t.Errorf("%+v", plugin)
-	}
-	for _, platform := range plugin.Spec.Platforms {
-		arch := platform.Selector.MatchLabels["os"] + "_" + platform.Selector.MatchLabels["arch"]
-		if !strings.HasSuffix(platform.URI, "kubectl-pitcrew_"+arch+".tar.gz") || platform.Bin != "kubectl-pitcrew" {
-			t.Errorf("%+v", platform)
-		}
 	}
 }
 

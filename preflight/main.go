@@ -22,6 +22,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
 // The exit codes.
@@ -48,8 +49,9 @@ type options struct {
 	// figurePattern finds the figure in a command's output; its first group is the number.
 	figurePattern *regexp.Regexp
 
-	pair tester
-	out  string
+	pair    tester
+	out     string
+	version bool
 }
 
 // group is the position of this rank in its run.
@@ -66,6 +68,10 @@ func start() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "preflight:", err)
 		return exitUnknown
+	}
+	if o.version {
+		fmt.Println(version.String())
+		return exitOK
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -120,7 +126,8 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
-	if err := f.Parse(args); err != nil {
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	if err := f.Parse(args); err != nil || o.version {
 		return o, err
 	}
 	if peers != "" {

@@ -6,13 +6,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -25,6 +22,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -35,6 +33,7 @@ type options struct {
 	policy, namespace, evidence, healthAddress, metricsAddress string
 	dryRun, leaderElect                                        bool
 	preflight                                                  preflight.Options
+	log                                                        logOptions
 }
 
 func main() {
@@ -52,14 +51,15 @@ func main() {
 	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
 	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
-	version := flag.Bool("version", false, "print the version and exit")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	o.log.addFlags(flag.CommandLine)
 	flag.Parse()
 
-	if *version {
-		fmt.Println(buildVersion())
+	if *showVersion {
+		fmt.Println(version.String())
 		return
 	}
-	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+	o.log.setLogger(os.Stderr)
 	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
 		fmt.Fprintln(os.Stderr, "remediator:", err)
 		os.Exit(1)
@@ -150,12 +150,4 @@ func list(into *[]string) func(string) error {
 		*into = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}
-}
-
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }

@@ -85,19 +85,6 @@ func printText(stdout io.Writer, text func([]string) (string, error), args []str
 	return OK
 }
 
-// release is the version of the image that the program is built for; the linker sets it.
-var release string
-
-func version() string {
-	if release != "" {
-		return release
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
 func clearLatch[S any](ctx context.Context, p *Plugin, c Check[S], stdout io.Writer) Status {
 	if c.Clear == nil {
 		return respond(stdout, unknown("%s latches nothing, so there is nothing to clear", p.Name()))

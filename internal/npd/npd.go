@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
 // Status is an exit code of the plugin protocol (NPD pkg/custompluginmonitor/plugin: OK, NonOK, Unknown).
@@ -110,7 +111,7 @@ func New(name, about string) *Plugin {
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")
 	p.BoolVar(&p.clear, "clear", false, "forget latched faults, or those of the subject given as argument")
 	p.Print("version", "print the version and exit 0", func([]string) (string, error) {
-		return name + " " + version() + "\n", nil
+		return name + " " + version.String() + "\n", nil
 	})
 	p.Usage = func() {
 		fmt.Fprintf(p.Output(), "%s %s\nexit 0 healthy, 1 problem, 2 cannot tell\n", name, about)

@@ -390,7 +390,7 @@ func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
 			}
 		}
 	case s.has("nvmlDeviceGetGpuFabricInfo"):
-		info, ret := d.GetGpuFabricInfo() //nolint:staticcheck // drivers before 545 have nothing else
+		info, ret := d.GetGpuFabricInfo() // drivers before 545 have nothing else
 		if note(g, "fabric", ret) && info.State != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
 			return &gpu.Fabric{Completed: info.State == nvml.GPU_FABRIC_STATE_COMPLETED, Status: int(info.Status)}
 		}
