@@ -8,12 +8,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 )
 
 const (
@@ -58,14 +57,13 @@ func leftSuspended(api client.Client) change {
 
 // restarting is an error that names a job that is being restarted.
 func restarting(ctx context.Context, api client.Client) error {
-	for _, kind := range jobs.BuiltIn() {
-		var list metav1.PartialObjectMetadataList
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := api.List(ctx, &list, client.HasLabels{conditions.LabelRestarting}); err != nil && !meta.IsNoMatchError(err) {
-			return fmt.Errorf("list the %ss that are being restarted: %w", kind.Kind, err)
+	for _, kind := range kinds.BuiltIn() {
+		list := kind.List()
+		if err := api.List(ctx, list, client.HasLabels{conditions.LabelRestarting}); err != nil && !meta.IsNoMatchError(err) {
+			return fmt.Errorf("list the %ss that are being restarted: %w", kind.GVK.Kind, err)
 		}
 		if len(list.Items) > 0 {
-			return fmt.Errorf("%s %s/%s is being restarted and would stay suspended", kind.Kind, list.Items[0].Namespace, list.Items[0].Name)
+			return fmt.Errorf("%s %s/%s is being restarted and would stay suspended", kind.GVK.Kind, list.Items[0].Namespace, list.Items[0].Name)
 		}
 	}
 	return nil
