@@ -7,84 +7,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
-
-func TestFailure(t *testing.T) {
-	ended := func(name, reason string, code int32) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: name, Image: "large", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reason, ExitCode: code}}}
-	}
-	running := corev1.ContainerStatus{Name: "sidecar", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
-	disrupted := []corev1.PodCondition{
-		{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "PodFailed"},
-		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
-	}
-	tests := map[string]struct {
-		status  corev1.PodStatus
-		restart corev1.RestartPolicy
-		deleted bool
-		want    string
-	}{
-		"it runs":                   {status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running}}},
-		"it waits":                  {status: corev1.PodStatus{Phase: corev1.PodPending}},
-		"it succeeded":              {status: corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended("main", "Completed", 0)}}},
-		"one container is through":  {status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended("main", "Completed", 0), running}}},
-		"an error":                  {status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended("main", "Error", 1)}}, want: "container main: Error, exit code 1"},
-		"out of memory":             {status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended("log", "Completed", 0), ended("main", "OOMKilled", 137)}}, want: "container main: OOMKilled, exit code 137"},
-		"an error beside a sidecar": {status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running, ended("main", "Error", 1)}}, want: "container main: Error, exit code 1"},
-		"an error that the kubelet restarts": {restart: corev1.RestartPolicyOnFailure,
-			status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended("main", "Error", 1)}}},
-		"preflight failed":                       {status: corev1.PodStatus{Phase: corev1.PodFailed, InitContainerStatuses: []corev1.ContainerStatus{ended("preflight", "Error", 1)}}, want: "container preflight: Error, exit code 1"},
-		"preflight failed, the pod says so late": {status: corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{ended("preflight", "Error", 1)}}, want: "container preflight: Error, exit code 1"},
-		"evicted by the kubelet":                 {restart: corev1.RestartPolicyAlways, status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}, want: "Evicted"},
-		"evicted through the API":                {deleted: true, status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: disrupted}, want: "disrupted: EvictionByEvictionAPI"},
-		"no longer to be disrupted":              {status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse}}}},
-		"the node is lost":                       {status: corev1.PodStatus{Phase: corev1.PodRunning, Reason: "NodeLost"}, want: "its node does not answer"},
-		"nobody knows":                           {status: corev1.PodStatus{Phase: corev1.PodUnknown}, want: "its node does not answer"},
-		"somebody deleted it":                    {deleted: true, status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended("main", "Error", 143)}}},
-		"failed without a word":                  {status: corev1.PodStatus{Phase: corev1.PodFailed}, want: "it does not say why"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever}, Status: test.status}
-			if test.restart != "" {
-				pod.Spec.RestartPolicy = test.restart
-			}
-			if test.deleted {
-				pod.DeletionTimestamp = &metav1.Time{Time: noon}
-			}
-			slim, err := slimPod(pod)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for what, p := range map[string]*corev1.Pod{"whole": pod, "slim": slim.(*corev1.Pod)} {
-				if got, _ := failure(p); got != test.want {
-					t.Errorf("%s: got %q, want %q", what, got, test.want)
-				}
-			}
-			if c := slim.(*corev1.Pod).Status.ContainerStatuses; len(c) > 0 && c[0].Image != "" {
-				t.Error("the slim pod is not slim")
-			}
-		})
-	}
-}
 
 // A process that begins to watch sees all failed pods that are still listed, those of healthy jobs, too.
 func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
-	r := New(nil, nil, nil, func() time.Time { return noon })
+	r := newController(nil, nil, Options{Clock: clocktesting.NewFakePassiveClock(noon)}).podFailures
 	crashed := func(ago time.Duration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
@@ -105,7 +48,7 @@ func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
 		"evicted hours ago":                   {evicted(2 * time.Hour), 0},
 		"never ran":                           {func(p *corev1.Pod) { p.Status.Reason = "UnexpectedAdmissionError" }, 0},
 		"never ran, and is young":             {func(p *corev1.Pod) { p.Status.Reason = "UnexpectedAdmissionError"; p.CreationTimestamp.Time = noon }, 1},
-		"its node is lost, nobody knows when": {func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodRunning, nodeLost }, 1},
+		"its node is lost, nobody knows when": {func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodRunning, "NodeLost" }, 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +59,7 @@ func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
 				Status: corev1.PodStatus{Phase: corev1.PodFailed},
 			}
 			test.change(pod)
-			slim, err := slimPod(pod)
+			slim, err := restart.SlimPod(pod)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,8 +70,10 @@ func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
 	}
 }
 
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
 // failing restarts the jobs of failed pods of a team.
-func (tm team) failing(l policy.Restart) func(*Restarter) {
+func (tm team) failing(l policy.Restart) func(*Options) {
 	l.PodFailures = policy.PodFailures{Enabled: true, Pods: labels.SelectorFromSet(labels.Set{"team": tm.name})}
 	return limited(l)
 }
@@ -151,16 +96,16 @@ func (tm team) crash(rank corev1.Pod) {
 
 func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
 	tm := newTeam(t, 5, nil)
-	cfg := restarterConfig(t, tm.c)
+	cfg := jobstest.Config(t, tm.c)
 	limits := tm.failing(policy.Restart{BackOff: policy.BackOff{First: 2 * time.Second, Max: time.Minute}, CheckCapacity: true})
 	_, stop := run(t, cfg, interceptor.Funcs{}, limits)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4, tm.watched))
-	uid := g.look().object.GetUID()
+	uid := g.read().Object.GetUID()
 	ranks := g.runs()
 	tm.crash(ranks[0])
 	// The Job controller itself waits for 10 s before it replaces an index that failed once.
 	first := g.closes()
-	if first.Phase != done || len(first.Quarantines) != 1 || first.Quarantines[0].Node != ranks[0].Spec.NodeName {
+	if first.Phase != restart.Done || len(first.Quarantines) != 1 || first.Quarantines[0].Node != ranks[0].Spec.NodeName {
 		t.Errorf("record %+v", first)
 	}
 	tm.event("JobRestarting", uid, "pod "+ranks[0].Name+" failed: container main: Error, exit code 1")
@@ -182,7 +127,7 @@ func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
 		}
 		return nil
 	})
-	g.inPhase(starting)
+	g.inPhase(restart.Starting)
 	if rec := g.record(); rec.Total != 2 || len(rec.Current.Quarantines) != 1 || rec.Current.StartedAt.Sub(first.EndedAt) < 2*time.Second {
 		t.Errorf("record %+v", rec)
 	}
@@ -190,17 +135,19 @@ func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
 
 // Hundreds of ranks fail together, and the restart has to wait for hours.
 func TestOneOfTheFailedRanksWaits(t *testing.T) {
-	job := trainer(func(j *batchv1.Job) {
-		last, err := json.Marshal(record{V: 1, JobUID: j.UID, Total: 1, Last: []restart{{Phase: done, Streak: 1, PhaseSince: noon, EndedAt: noon}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.Labels, j.Annotations = optedIn, map[string]string{conditions.AnnotationRestart: string(last)}
-		j.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
-	})
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "job-uid"},
+		Spec:       batchv1.JobSpec{Parallelism: ptr.To[int32](4), Completions: ptr.To[int32](4), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+	}
+	last, err := json.Marshal(restart.Record{V: 1, JobUID: job.UID, Total: 1, Last: []restart.Restart{{Phase: restart.Done, Streak: 1, PhaseSince: noon, EndedAt: noon}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job.Labels, job.Annotations = optedIn, map[string]string{conditions.AnnotationRestart: string(last)}
 	api := fake.NewClientBuilder().WithObjects(job).Build()
-	r := New(api, api, events.NewFakeRecorder(10), func() time.Time { return noon.Add(time.Minute) })
-	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: time.Hour, Max: time.Hour}})(r)
+	o := Options{Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(noon.Add(time.Minute))}
+	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: time.Hour, Max: time.Hour}})(&o)
+	r := newController(api, api, o).podFailures
 	rank := func(name string, created time.Time) incident {
 		return incident{namespace: "team", pod: name, why: "Evicted", created: created.Unix(), at: noon.Unix(), owner: owner{"batch/v1", "Job", "train", job.UID}}
 	}
@@ -209,14 +156,14 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 		in    incident
 		waits time.Duration
 	}{{rank("old", noon.Add(-time.Second)), 0}, {first, 59 * time.Minute}, {second, 0}, {first, 59 * time.Minute}} {
-		if result, err := r.failed(t.Context(), step.in); err != nil || result.RequeueAfter != step.waits {
+		if result, err := r.reconcileFailure(t.Context(), step.in); err != nil || result.RequeueAfter != step.waits {
 			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
 		}
 	}
 	if err := api.Delete(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
-	if result, err := r.failed(t.Context(), first); err != nil || result.RequeueAfter != 0 || len(r.waiting) != 0 {
+	if result, err := r.reconcileFailure(t.Context(), first); err != nil || result.RequeueAfter != 0 || len(r.waiting) != 0 {
 		t.Errorf("looked at again after %s: %v; %d wait", result.RequeueAfter, err, len(r.waiting))
 	}
 }
@@ -229,32 +176,19 @@ func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 2, nil)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, tm.failing(policy.Restart{}))
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, tm.failing(policy.Restart{}))
 			g := create(tm)
 			ranks := g.runs()
 			rank := ranks[0].DeepCopy()
 			rank.Status.Phase, rank.Status.Reason = corev1.PodFailed, "Evicted"
-			found := r.incidents(t.Context(), rank)
+			found := r.podFailures.incidents(t.Context(), rank)
 			if len(found) != 1 {
 				t.Fatalf("incidents %v", found)
 			}
-			if result, err := r.failed(t.Context(), found[0]); err != nil || result.RequeueAfter != 0 {
+			if result, err := r.podFailures.reconcileFailure(t.Context(), found[0]); err != nil || result.RequeueAfter != 0 {
 				t.Errorf("looked at again after %s: %v", result.RequeueAfter, err)
 			}
 			g.unharmed(ranks)
 		})
-	}
-}
-
-func TestKindsThatReplaceOneRank(t *testing.T) {
-	var got []string
-	for _, k := range builtIn {
-		if k.replacesOne() {
-			got = append(got, k.gvk.Kind+"."+k.gvk.Version)
-		}
-	}
-	want := []string{"Job.v1", "PyTorchJob.v1", "TFJob.v1", "XGBoostJob.v1", "PaddleJob.v1", "JAXJob.v1", "MPIJob.v1", "MPIJob.v2beta1"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
 	}
 }

@@ -1,4 +1,4 @@
-package jobs
+package restart
 
 import (
 	"testing"
@@ -47,7 +47,7 @@ func podNames(pods []corev1.Pod) []string {
 	return names
 }
 
-func TestHomeless(t *testing.T) {
+func TestPodsToMove(t *testing.T) {
 	taint := func(effect corev1.TaintEffect) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "example.com/t", Effect: effect}} }
 	}
@@ -71,7 +71,7 @@ func TestHomeless(t *testing.T) {
 		pods = append(pods, holder("on "+n.Name, n.Name, "8"))
 	}
 	want := []string{"pending", "deleted node", "picky", "on noschedule", "on noexecute", "on cordoned", "on notready", "on lost", "on silent", "on otherpool"}
-	if diff := cmp.Diff(want, podNames(homeless(pods, nodes))); diff != "" {
+	if diff := cmp.Diff(want, podNames(podsToMove(pods, nodes))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -132,7 +132,7 @@ func TestPlace(t *testing.T) {
 
 // A record is written by whoever may write the job.
 func TestClaimsAreBounded(t *testing.T) {
-	if got := claimed([]restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
+	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+MaxPods {
 		t.Errorf("got %d", got)
 	}
 }

@@ -1,4 +1,4 @@
-package jobs
+package restart
 
 import (
 	"testing"
@@ -11,106 +11,109 @@ import (
 )
 
 var (
-	noon       = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	testLimits = limits{stop: 10 * time.Minute, start: 15 * time.Minute}
+	noon         = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	testTimeouts = PhaseTimeouts{Stop: 10 * time.Minute, Start: 15 * time.Minute}
 )
+
+// remaining are the facts of a stop for which so many old pods are waited for.
+func remaining(n int) Facts { return Facts{Remaining: make([]metav1.PartialObjectMetadata, n)} }
 
 func TestNext(t *testing.T) {
 	soon := 200 * time.Millisecond
 	aborting := trainer(func(j *batchv1.Job) { j.Annotations = map[string]string{"pitcrew.dev/abort-restart": ""} })
 	tests := map[string]struct {
-		phase  phase
-		view   view
-		pods   podCount
+		phase  Phase
+		job    Job
+		facts  Facts
 		passed time.Duration
-		want   step
+		want   Step
 	}{
 		"stopping, the controllers have not acted and no pod is left": {
-			stopping, view{suspended: true}, podCount{}, 0, step{do: await, after: soon},
+			Stopping, Job{Suspended: true}, Facts{}, 0, Step{Action: Wait, After: soon},
 		},
 		"stopping, one old pod is left": {
-			stopping, view{suspended: true, stopSeen: true}, podCount{left: 1}, 10 * time.Second, step{do: await, after: time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true}, remaining(1), 10 * time.Second, Step{Action: Wait, After: time.Second},
 		},
 		"stopping, every old pod is gone": {
-			stopping, view{suspended: true, stopSeen: true}, podCount{}, 2 * time.Second, step{do: resume},
+			Stopping, Job{Suspended: true, SuspendObserved: true}, Facts{}, 2 * time.Second, Step{Action: Start, After: soon},
 		},
 		"stopping, a pod is left at the limit": {
-			stopping, view{suspended: true, stopSeen: true}, podCount{left: 1}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
 		},
 		"stopping, the controllers have not acted at the limit": {
-			stopping, view{suspended: true}, podCount{}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+			Stopping, Job{Suspended: true}, Facts{}, 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
 		},
 		"stopping, the last pod goes long after the limit": {
-			stopping, view{suspended: true, stopSeen: true}, podCount{}, 3 * time.Hour, step{do: resume},
+			Stopping, Job{Suspended: true, SuspendObserved: true}, Facts{}, 3 * time.Hour, Step{Action: Start, After: soon},
 		},
 		"stopping, somebody resumed the job": {
-			stopping, view{suspended: false, stopSeen: true}, podCount{left: 4}, time.Second,
-			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
+			Stopping, Job{Suspended: false, SuspendObserved: true}, remaining(4), time.Second,
+			Step{Action: Close, Phase: Failed, Result: "Abandoned", Outcome: "another user or controller set spec.suspend to false while the job was being stopped; the job is left as it is"},
 		},
 		"stopping, somebody aborts it while the old pods end": {
-			stopping, view{suspended: true, stopSeen: true, object: aborting}, podCount{left: 4}, 10 * time.Second, step{do: await, after: time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true, Object: aborting}, remaining(4), 10 * time.Second, Step{Action: Wait, After: time.Second},
 		},
 		"stopping, somebody aborts it when they should have ended": {
-			stopping, view{suspended: true, stopSeen: true, object: aborting}, podCount{left: 1}, 10 * time.Minute, step{do: resume},
+			Stopping, Job{Suspended: true, SuspendObserved: true, Object: aborting}, remaining(1), 10 * time.Minute, Step{Action: Start, After: soon},
 		},
 		"stopping, somebody aborts it, whom an old pod would fail": {
-			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{left: 1}, 10 * time.Second, step{do: await, after: time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, remaining(1), 10 * time.Second, Step{Action: Wait, After: time.Second},
 		},
 		"stopping, the same at the limit": {
-			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{left: 1}, 10 * time.Minute, step{do: hold, after: 2 * time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
 		},
 		"stopping, the same once every old pod is gone": {
-			stopping, view{suspended: true, stopSeen: true, lateStart: true, object: aborting}, podCount{}, time.Second, step{do: resume},
+			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, Facts{}, time.Second, Step{Action: Start, After: soon},
 		},
 		"starting, somebody aborts it": {
-			starting, view{ranks: 4, object: aborting}, podCount{running: 4}, time.Second,
-			step{do: end, phase: failed, result: "Aborted", outcome: "aborted by annotation pitcrew.dev/abort-restart; the job was started again and is left alone"},
+			Starting, Job{Ranks: 4, Object: aborting}, Facts{Running: 4}, time.Second,
+			Step{Action: Close, Phase: Failed, Result: "Aborted", Outcome: "aborted by annotation pitcrew.dev/abort-restart; the job was started again and is left alone"},
 		},
 		"stopping, somebody aborts it and resumes the job": {
-			stopping, view{object: aborting}, podCount{left: 4}, time.Second,
-			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to false while the job was being stopped; it is left as it is"},
+			Stopping, Job{Object: aborting}, remaining(4), time.Second,
+			Step{Action: Close, Phase: Failed, Result: "Abandoned", Outcome: "another user or controller set spec.suspend to false while the job was being stopped; the job is left as it is"},
 		},
 		"stopping, the job failed": {
-			stopping, view{suspended: true, ended: "Failed"}, podCount{left: 4}, time.Second,
-			step{do: end, phase: failed, result: "JobFailed", outcome: "the job failed while it was being stopped"},
+			Stopping, Job{Suspended: true, FinishedReason: "Failed"}, remaining(4), time.Second,
+			Step{Action: Close, Phase: Failed, Result: "JobFailed", Outcome: "the job failed while it was being stopped"},
 		},
 		"stopping, the job completed": {
-			stopping, view{suspended: true, ended: "Complete"}, podCount{}, time.Second,
-			step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was being stopped"},
+			Stopping, Job{Suspended: true, FinishedReason: "Complete"}, Facts{}, time.Second,
+			Step{Action: Close, Phase: Done, Result: "JobCompleted", Outcome: "the job completed while it was being stopped"},
 		},
 		"starting, three of four ranks run": {
-			starting, view{ranks: 4}, podCount{running: 3}, time.Second, step{do: await, after: soon},
+			Starting, Job{Ranks: 4}, Facts{Running: 3}, time.Second, Step{Action: Wait, After: soon},
 		},
 		"starting, all ranks run": {
-			starting, view{ranks: 4}, podCount{running: 4}, time.Second,
-			step{do: end, phase: done, result: "Restarted", outcome: "all 4 ranks run again"},
+			Starting, Job{Ranks: 4}, Facts{Running: 4}, time.Second,
+			Step{Action: Close, Phase: Done, Result: "Restarted", Outcome: "all ranks running (4/4)"},
 		},
 		"starting, all ranks run at last, long after the limit": {
-			starting, view{ranks: 4}, podCount{running: 4}, time.Hour,
-			step{do: end, phase: done, result: "Restarted", outcome: "all 4 ranks run again"},
+			Starting, Job{Ranks: 4}, Facts{Running: 4}, time.Hour,
+			Step{Action: Close, Phase: Done, Result: "Restarted", Outcome: "all ranks running (4/4)"},
 		},
 		"starting, a rank is missing at the limit": {
-			starting, view{ranks: 4}, podCount{running: 3}, 15 * time.Minute,
-			step{do: end, phase: failed, result: "StartTimeout", outcome: "3 of 4 ranks run 15m0s after the job was resumed"},
+			Starting, Job{Ranks: 4}, Facts{Running: 3}, 15 * time.Minute,
+			Step{Action: Close, Phase: Failed, Result: "StartTimeout", Outcome: "3/4 ranks running 15m0s after the job was started again"},
 		},
 		"starting, somebody suspended the job": {
-			starting, view{ranks: 4, suspended: true, stopSeen: true}, podCount{}, time.Second,
-			step{do: end, phase: failed, result: "Abandoned", outcome: "somebody set spec.suspend to true while the job was starting again; it is left as it is"},
+			Starting, Job{Ranks: 4, Suspended: true, SuspendObserved: true}, Facts{}, time.Second,
+			Step{Action: Close, Phase: Failed, Result: "Abandoned", Outcome: "another user or controller set spec.suspend to true while the job was starting again; the job is left as it is"},
 		},
 		"starting, the job completed": {
-			starting, view{ranks: 4, ended: "Completed"}, podCount{}, time.Second,
-			step{do: end, phase: done, result: "JobCompleted", outcome: "the job completed while it was starting again"},
+			Starting, Job{Ranks: 4, FinishedReason: "Completed"}, Facts{}, time.Second,
+			Step{Action: Close, Phase: Done, Result: "JobCompleted", Outcome: "the job completed while it was starting again"},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cur := restart{Phase: test.phase, PhaseSince: noon}
-			test.view.toggle = suspend
-			if test.view.object == nil {
-				test.view.object = trainer()
+			cur := Restart{Phase: test.phase, PhaseSince: noon}
+			test.job.SuspendField = suspendField
+			if test.job.Object == nil {
+				test.job.Object = trainer()
 			}
-			got := next(cur, test.view, test.pods, noon.Add(test.passed), testLimits)
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(step{})); diff != "" {
+			got := Next(Record{Current: &cur}, test.job, test.facts, testTimeouts, noon.Add(test.passed))
+			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -119,47 +122,47 @@ func TestNext(t *testing.T) {
 
 func TestTheAbortOfAReplacementWaitsForNobody(t *testing.T) {
 	aborting := trainer(func(j *batchv1.Job) { j.Annotations = map[string]string{"pitcrew.dev/abort-restart": ""} })
-	got := next(restart{Phase: stopping, PhaseSince: noon}, view{object: aborting}, podCount{left: 1}, noon, testLimits)
-	if diff := cmp.Diff(step{do: resume}, got, cmp.AllowUnexported(step{})); diff != "" {
+	got := Next(Record{Current: &Restart{Phase: Stopping, PhaseSince: noon}}, Job{Object: aborting}, remaining(1), testTimeouts, noon)
+	if diff := cmp.Diff(Step{Action: Start, After: 200 * time.Millisecond}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A toggle of another object cannot move in the write of the record, so that it may be behind.
-func TestTheToggleOfAnotherObject(t *testing.T) {
+// The suspend field of another object cannot be set in the write of the record, so that it may be behind.
+func TestTheSuspendFieldOfAnotherObject(t *testing.T) {
 	tests := map[string]struct {
-		phase           phase
-		step            string // what the object bears
-		stopped         bool
-		due, overridden bool
+		phase            Phase
+		step             string // what the object bears
+		stopped          bool
+		pending, changed bool
 	}{
-		"to be stopped":                       {stopping, "", false, true, false},
-		"to be stopped, started by a restart": {stopping, "r0 Starting", false, true, false},
-		"stopped by us":                       {stopping, "r1 Stopping", true, false, false},
-		"stopped by a person before us":       {stopping, "", true, false, true},
-		"started by a person since":           {stopping, "r1 Stopping", false, false, true},
-		"to be started":                       {starting, "r1 Stopping", true, true, false},
-		"started by us":                       {starting, "r1 Starting", false, false, false},
-		"started by a person before us":       {starting, "r1 Stopping", false, false, false},
-		"stopped by a person since":           {starting, "r1 Starting", true, false, true},
-		"stopped by somebody else":            {starting, "", true, false, true},
-		"stopped by another restart":          {starting, "r0 Stopping", true, false, true},
+		"to be stopped":                       {Stopping, "", false, true, false},
+		"to be stopped, started by a restart": {Stopping, "r0 Starting", false, true, false},
+		"stopped by us":                       {Stopping, "r1 Stopping", true, false, false},
+		"stopped by a person before us":       {Stopping, "", true, false, true},
+		"started by a person since":           {Stopping, "r1 Stopping", false, false, true},
+		"to be started":                       {Starting, "r1 Stopping", true, true, false},
+		"started by us":                       {Starting, "r1 Starting", false, false, false},
+		"started by a person before us":       {Starting, "r1 Stopping", false, false, false},
+		"stopped by a person since":           {Starting, "r1 Starting", true, false, true},
+		"stopped by somebody else":            {Starting, "", true, false, true},
+		"stopped by another restart":          {Starting, "r0 Stopping", true, false, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			on := &unstructured.Unstructured{}
 			on.SetAnnotations(map[string]string{"pitcrew.dev/restart-step": test.step})
-			v := view{toggle: toggle{path: "spec.active", on: on}, suspended: test.stopped}
-			cur := restart{ID: "r1", Phase: test.phase}
-			if due, overridden := v.due(cur), v.overridden(cur); due != test.due || overridden != test.overridden {
-				t.Errorf("due %t, overridden %t, want %t, %t", due, overridden, test.due, test.overridden)
+			job := Job{SuspendField: SuspendField{Path: "spec.active", Elsewhere: on}, Suspended: test.stopped}
+			cur := Restart{ID: "r1", Phase: test.phase}
+			if pending, changed := job.pendingElsewhere(cur), job.changedByUser(cur); pending != test.pending || changed != test.changed {
+				t.Errorf("pending %t, changed %t, want %t, %t", pending, changed, test.pending, test.changed)
 			}
 		})
 	}
 }
 
 func TestDeletedSince(t *testing.T) {
-	stop := restart{PhaseSince: noon.Add(700 * time.Millisecond)}
+	stop := Restart{PhaseSince: noon.Add(700 * time.Millisecond)}
 	tests := map[string]struct {
 		deletion time.Duration // when the grace period ends, after noon
 		grace    int64
@@ -175,12 +178,12 @@ func TestDeletedSince(t *testing.T) {
 			pod := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				DeletionTimestamp: &metav1.Time{Time: noon.Add(test.deletion)}, DeletionGracePeriodSeconds: &test.grace,
 			}}
-			if got := stop.deletedSince(pod); got != test.want {
+			if got := stop.DeletedSince(&pod); got != test.want {
 				t.Errorf("got %t", got)
 			}
 		})
 	}
-	if stop.deletedSince(metav1.PartialObjectMetadata{}) {
+	if stop.DeletedSince(&metav1.PartialObjectMetadata{}) {
 		t.Error("a pod that is not being deleted")
 	}
 }

@@ -1,4 +1,4 @@
-package jobs
+package restart
 
 import (
 	"testing"
@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 var quarantine = Quarantine{
@@ -34,8 +36,21 @@ func trainer(change ...func(*batchv1.Job)) *batchv1.Job {
 	return job
 }
 
-func viewOf(job *batchv1.Job) view {
-	return view{kind: batchJob, object: job, toggle: suspend, suspended: ptr.Deref(job.Spec.Suspend, false), ended: jobEnded(job), templates: []template{jobTemplate(job)}, jobs: []batchv1.Job{*job}}
+var suspendField = SuspendField{Path: "spec.suspend", StopValue: true}
+
+// jobOf is what package kinds would read.
+func jobOf(job *batchv1.Job) Job {
+	j := Job{
+		Object: job, SuspendField: suspendField, Suspended: ptr.Deref(job.Spec.Suspend, false),
+		Templates: []Template{{Of: "Job " + job.Name, Spec: job.Spec.Template.Spec}}, Jobs: []batchv1.Job{*job},
+	}
+	for _, c := range job.Status.Conditions {
+		j.FinishedReason = string(c.Type)
+	}
+	if by := ptr.Deref(job.Spec.ManagedBy, batchv1.JobControllerName); by != batchv1.JobControllerName {
+		j.ManagedBy = by
+	}
+	return j
 }
 
 // rank is an active pod on the bad node.
@@ -44,124 +59,128 @@ func rank(spec corev1.PodSpec, created time.Time) corev1.Pod {
 	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "train-0", CreationTimestamp: metav1.NewTime(created)}, Spec: spec}
 }
 
-func TestJudge(t *testing.T) {
-	under := func(p phase, id string) record {
-		return record{Current: &restart{Phase: p, PhaseSince: noon.Add(900 * time.Millisecond), Quarantines: []cause{{ID: id}}}}
+func TestEvaluate(t *testing.T) {
+	under := func(p Phase, id string) Record {
+		return Record{Current: &Restart{Phase: p, PhaseSince: noon.Add(900 * time.Millisecond), Quarantines: []Cause{{ID: id}}}}
 	}
 	old, young := rank(corev1.PodSpec{}, noon.Add(-time.Hour)), rank(corev1.PodSpec{}, noon)
 	tests := map[string]struct {
 		job       *batchv1.Job
-		rec       record
+		rec       Record
 		pod       corev1.Pod
 		notOpted  bool
 		grace     time.Duration
-		want      verdict
+		want      Verdict
 		wantBlock string
 	}{
-		"an opted-in running job":       {job: trainer(), pod: old, want: stop},
-		"a job that is not opted in":    {job: trainer(), pod: old, notOpted: true, want: skip},
-		"a job that somebody suspended": {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), pod: old, want: skip},
-		"a job that is being deleted":   {job: trainer(func(j *batchv1.Job) { j.DeletionTimestamp = &metav1.Time{Time: noon} }), pod: old, want: skip},
+		"an opted-in running job":       {job: trainer(), pod: old, want: StartRestart},
+		"a job that is not opted in":    {job: trainer(), pod: old, notOpted: true, want: LeaveAlone},
+		"a job that somebody suspended": {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), pod: old, want: LeaveAlone},
+		"a job that is being deleted":   {job: trainer(func(j *batchv1.Job) { j.DeletionTimestamp = &metav1.Time{Time: noon} }), pod: old, want: LeaveAlone},
 		"a job that has failed": {job: trainer(func(j *batchv1.Job) {
 			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
-		}), pod: old, want: skip},
+		}), pod: old, want: LeaveAlone},
 		"a job that is about to fail": {job: trainer(func(j *batchv1.Job) {
 			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
-		}), pod: old, want: skip},
-		"stopping for this quarantine":                       {job: trainer(), rec: under(stopping, "q1"), pod: old, want: skip},
-		"stopping for another quarantine":                    {job: trainer(), rec: under(stopping, "q2"), pod: old, want: join},
-		"starting for another quarantine":                    {job: trainer(), rec: under(starting, "q2"), pod: young, want: stop},
-		"starting for another quarantine, an old clock":      {job: trainer(), rec: under(starting, "q2"), pod: old, want: stop},
-		"starting for this quarantine, seen an old pod":      {job: trainer(), rec: under(starting, "q1"), pod: old, want: skip},
-		"starting for this quarantine, a new pod came back":  {job: trainer(), rec: under(starting, "q1"), pod: young, want: block, wantBlock: "AlreadyRestarted"},
-		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: record{Last: []restart{{}, {Quarantines: []cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
-		"restarted for another quarantine":                   {job: trainer(), rec: record{Last: []restart{{Quarantines: []cause{{ID: "q2"}}}}}, pod: young, want: stop},
-		"restarted for this one, starting again for another": {job: trainer(), rec: record{Current: under(starting, "q2").Current, Last: []restart{{Quarantines: []cause{{ID: "q1"}}}}}, pod: young, want: block, wantBlock: "AlreadyRestarted"},
-		"a person suspended it while it started":             {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(starting, "q2"), pod: young, want: skip},
-		"saving for this quarantine":                         {job: trainer(), rec: under(saving, "q1"), pod: old, grace: time.Minute, want: skip},
-		"saving for this quarantine, which can wait no more": {job: trainer(), rec: under(saving, "q1"), pod: old, want: stop},
-		"saving for another, this one can wait too":          {job: trainer(), rec: under(saving, "q2"), pod: old, grace: time.Minute, want: join},
-		"saving for another, this one cannot wait":           {job: trainer(), rec: under(saving, "q2"), pod: old, want: stop},
-		"a person suspended it while it saved its state":     {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(saving, "q2"), pod: old, want: skip},
+		}), pod: old, want: LeaveAlone},
+		"stopping for this quarantine":                       {job: trainer(), rec: under(Stopping, "q1"), pod: old, want: LeaveAlone},
+		"stopping for another quarantine":                    {job: trainer(), rec: under(Stopping, "q2"), pod: old, want: JoinRestart},
+		"starting for another quarantine":                    {job: trainer(), rec: under(Starting, "q2"), pod: young, want: StartRestart},
+		"starting for another quarantine, an old clock":      {job: trainer(), rec: under(Starting, "q2"), pod: old, want: StartRestart},
+		"starting for this quarantine, seen an old pod":      {job: trainer(), rec: under(Starting, "q1"), pod: old, want: LeaveAlone},
+		"starting for this quarantine, a new pod came back":  {job: trainer(), rec: under(Starting, "q1"), pod: young, want: ReportBlocked, wantBlock: "AlreadyRestarted"},
+		"restarted for this quarantine, two restarts ago":    {job: trainer(), rec: Record{Last: []Restart{{}, {Quarantines: []Cause{{ID: "q2"}, {ID: "q1"}}}}}, pod: young, want: ReportBlocked, wantBlock: "AlreadyRestarted"},
+		"restarted for another quarantine":                   {job: trainer(), rec: Record{Last: []Restart{{Quarantines: []Cause{{ID: "q2"}}}}}, pod: young, want: StartRestart},
+		"restarted for this one, starting again for another": {job: trainer(), rec: Record{Current: under(Starting, "q2").Current, Last: []Restart{{Quarantines: []Cause{{ID: "q1"}}}}}, pod: young, want: ReportBlocked, wantBlock: "AlreadyRestarted"},
+		"a person suspended it while it started":             {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(Starting, "q2"), pod: young, want: LeaveAlone},
+		"saving for this quarantine":                         {job: trainer(), rec: under(Checkpointing, "q1"), pod: old, grace: time.Minute, want: LeaveAlone},
+		"saving for this quarantine, which can wait no more": {job: trainer(), rec: under(Checkpointing, "q1"), pod: old, want: StartRestart},
+		"saving for another, this one can wait too":          {job: trainer(), rec: under(Checkpointing, "q2"), pod: old, grace: time.Minute, want: JoinRestart},
+		"saving for another, this one cannot wait":           {job: trainer(), rec: under(Checkpointing, "q2"), pod: old, want: StartRestart},
+		"a person suspended it while it saved its state":     {job: trainer(func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), rec: under(Checkpointing, "q2"), pod: old, want: LeaveAlone},
 		"a gate is shut while starting for another quarantine": {job: trainer(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" }),
-			rec: under(starting, "q2"), pod: young, want: block, wantBlock: "ComesBack"},
+			rec: under(Starting, "q2"), pod: young, want: ReportBlocked, wantBlock: "ComesBack"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			q := quarantine
 			q.CheckpointGrace = test.grace
-			do, why := judge(q, viewOf(test.job), test.rec, !test.notOpted, []corev1.Pod{test.pod})
-			if do != test.want || why.reason != test.wantBlock {
-				t.Errorf("got %s %+v, want %s %s", do, why, test.want, test.wantBlock)
+			do, list := Evaluate(q, jobOf(test.job), test.rec, !test.notOpted, []corev1.Pod{test.pod})
+			failed, found := FirstFailed(list)
+			if do != test.want || failed.Reason != test.wantBlock {
+				t.Errorf("got %s %+v, want %s %s", do, failed, test.want, test.wantBlock)
+			}
+			if found == (do == StartRestart) || found && failed.Text == "" {
+				t.Errorf("%s, but the first precondition that fails is %+v", do, failed)
 			}
 		})
 	}
 }
 
-func TestGate(t *testing.T) {
+func TestPreconditions(t *testing.T) {
 	tolerate := func(tol corev1.Toleration) func(*batchv1.Job) {
 		return func(j *batchv1.Job) { j.Spec.Template.Spec.Tolerations = []corev1.Toleration{tol} }
 	}
 	tests := map[string]struct {
 		change func(*batchv1.Job)
 		pod    corev1.PodSpec
-		want   blocked
+		want   Blocked
 	}{
 		"nothing stands against it": {change: func(*batchv1.Job) {}},
 		"a template tolerates exactly our taint": {
 			change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError"}),
-			want:   blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+			want:   Blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
 		},
 		"a template tolerates everything": {
 			change: tolerate(corev1.Toleration{Operator: corev1.TolerationOpExists}),
-			want:   blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+			want:   Blocked{"ComesBack", "the pod template of Job train tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
 		},
 		"a template tolerates our taint with another value":  {change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Value: "HCAPortDown"})},
 		"a template tolerates our taint with another effect": {change: tolerate(corev1.Toleration{Key: "pitcrew.dev/unhealthy", Operator: "Exists", Effect: "NoExecute"})},
 		"a template tolerates the GPU taint":                 {change: tolerate(corev1.Toleration{Key: "nvidia.com/gpu", Operator: "Exists"})},
 		"admission let the pod tolerate our taint": {
 			pod:  corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: "Exists"}}},
-			want: blocked{"ComesBack", "pod train-0 tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
+			want: Blocked{"ComesBack", "pod train-0 tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
 		},
 		"a template names the node": {
 			change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "bad" },
-			want:   blocked{"ComesBack", "the pod template of Job train sets nodeName, which passes by every taint"},
+			want:   Blocked{"ComesBack", "the pod template of Job train sets nodeName, which bypasses every taint"},
 		},
 		"a template names another node": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeName = "good" }},
 		"a template selects the host": {
 			change: func(j *batchv1.Job) {
 				j.Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "bad"}
 			},
-			want: blocked{"ComesBack", "the pod template of Job train selects this host"},
+			want: Blocked{"ComesBack", "the pod template of Job train is pinned to this node by nodeSelector"},
 		},
 		"the pod on the node selects its host, whatever the host's name is": {
 			pod:  corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/hostname": "bad.example"}},
-			want: blocked{"ComesBack", "pod train-0 selects this host"},
+			want: Blocked{"ComesBack", "pod train-0 is pinned to this node by nodeSelector"},
 		},
 		"a template requires the host by affinity": {
 			change: func(j *batchv1.Job) { j.Spec.Template.Spec.Affinity = onlyOn("bad") },
-			want:   blocked{"ComesBack", "the pod template of Job train selects this host"},
+			want:   Blocked{"ComesBack", "the pod template of Job train is pinned to this node by node affinity"},
 		},
 		"a template requires this host or another": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.Affinity = onlyOn("bad", "good") }},
 		"the pod on the node requires its host by affinity": {
 			pod:  corev1.PodSpec{Affinity: onlyOn("bad.example")},
-			want: blocked{"ComesBack", "pod train-0 selects this host"},
+			want: Blocked{"ComesBack", "pod train-0 is pinned to this node by node affinity"},
 		},
 		"a template selects a pool": {change: func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "h100"} }},
 		"a pod failure policy fails the job when it is stopped": {
 			change: func(j *batchv1.Job) { j.Spec.PodFailurePolicy = failurePolicy(exit("FailJob", "In", "", 143)) },
-			want: blocked{"PodFailurePolicy", "podFailurePolicy rule 0 of Job train is FailJob for exit code 143 or 137, with which stopped ranks exit: " +
+			want: Blocked{"PodFailurePolicy", "podFailurePolicy rule 0 of Job train is FailJob for exit code 143 or 137, with which stopped ranks exit: " +
 				"stopping would fail the Job for good"},
 		},
 		"a work queue with a success": {
 			change: func(j *batchv1.Job) { j.Spec.Completions, j.Status.Succeeded = nil, 1 },
-			want:   blocked{"WorkQueue", "Job train has no completions and a pod succeeded: without active pods it counts as complete"},
+			want:   Blocked{"WorkQueue", "Job train has no completions and a pod succeeded: without active pods it counts as complete"},
 		},
 		"a work queue without a success": {change: func(j *batchv1.Job) { j.Spec.Completions = nil }},
 		"a counted job with a success":   {change: func(j *batchv1.Job) { j.Status.Succeeded = 1 }},
 		"another controller manages it": {
 			change: func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") },
-			want:   blocked{"ManagedBy", "it is managed by kueue.x-k8s.io/multikueue"},
+			want:   Blocked{"ManagedBy", "it is managed by kueue.x-k8s.io/multikueue"},
 		},
 		"the default controller manages it": {change: func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("kubernetes.io/job-controller") }},
 	}
@@ -171,10 +190,8 @@ func TestGate(t *testing.T) {
 			if test.change != nil {
 				test.change(job)
 			}
-			v := viewOf(job)
-			v.managedBy = foreignController(job.Spec.ManagedBy, batchv1.JobControllerName)
-			got := gate(quarantine, v, []corev1.Pod{rank(test.pod, noon)})
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(blocked{})); diff != "" {
+			failed, _ := FirstFailed(preconditions(quarantine, jobOf(job), []corev1.Pod{rank(test.pod, noon)}))
+			if diff := cmp.Diff(test.want, Blocked{failed.Reason, failed.Text}); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -243,25 +260,22 @@ func TestFailsOnStop(t *testing.T) {
 	}
 }
 
-func TestOptIn(t *testing.T) {
-	const ours, kcovers = "pitcrew.dev/restart-on-node-fault", "kcover.io/cascading-recovery"
-	tests := map[string]struct {
-		labels      map[string]string
-		in, decided bool
-	}{
-		"no labels":                   {nil, false, false},
-		"opted in":                    {map[string]string{ours: "true"}, true, true},
-		"opted out":                   {map[string]string{ours: "false"}, false, true},
-		"opted in by kcover's":        {map[string]string{kcovers: "true"}, true, true},
-		"kcover's, but opted out":     {map[string]string{ours: "false", kcovers: "true"}, false, true},
-		"kcover's false says nothing": {map[string]string{kcovers: "false"}, false, false},
-		"any other word says nothing": {map[string]string{ours: "yes"}, false, false},
+// They are printed one by one, to say why a job was not restarted.
+func TestPreconditionsAreInOrder(t *testing.T) {
+	var names []string
+	_, list := Evaluate(quarantine, jobOf(trainer()), Record{}, true, nil)
+	for _, p := range append(list, RateLimits(quarantine, Record{}, nil, policy.Restart{}, noon)...) {
+		if !p.Passed {
+			t.Errorf("%s has not passed: %s", p.Name, p.Text)
+		}
+		names = append(names, p.Name)
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if in, decided := optIn(test.labels); in != test.in || decided != test.decided {
-				t.Errorf("got %t, %t, want %t, %t", in, decided, test.in, test.decided)
-			}
-		})
+	want := []string{
+		OptedIn, NotFinished, NotDeleted, NoRestartUnderWay, NotSuspended, NotReplacingPods, NotYetRestarted,
+		OwnController, Supported, PodsLeaveNode, StopDoesNotFailIt, StopDoesNotFinishIt,
+		Settled, MaxPerJob, MaxPerDay, BackOff, MaxConcurrent,
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Error(diff)
 	}
 }

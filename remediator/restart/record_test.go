@@ -1,4 +1,4 @@
-package jobs
+package restart
 
 import (
 	"encoding/json"
@@ -19,14 +19,14 @@ func annotated(text string) *metav1.PartialObjectMetadata {
 }
 
 func TestARecordComesBackFromItsPatch(t *testing.T) {
-	rec := record{V: 1, JobUID: "job-uid",
-		Current: &restart{
-			Phase: stopping, StartedAt: noon, PhaseSince: noon.Add(time.Second), Pods: []types.UID{"p1", "p2"}, Held: "pod p1 on node bad has not ended",
-			Quarantines: []cause{{ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: `Xid 79 "lost"`, Since: noon}},
+	rec := Record{V: 1, JobUID: "job-uid",
+		Current: &Restart{
+			Phase: Stopping, StartedAt: noon, PhaseSince: noon.Add(time.Second), Pods: []types.UID{"p1", "p2"}, Held: "pod p1 on node bad has not ended",
+			Quarantines: []Cause{{ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: `Xid 79 "lost"`, Since: noon}},
 		},
-		Last: []restart{{Phase: done, StartedAt: noon, PhaseSince: noon, EndedAt: noon.Add(time.Minute), Outcome: "all 4 ranks run again"}},
+		Last: []Restart{{Phase: Done, StartedAt: noon, PhaseSince: noon, EndedAt: noon.Add(time.Minute), Outcome: "all ranks running (4/4)"}},
 	}
-	data, err := rec.patch(annotated(""), suspend)
+	data, err := rec.Patch(annotated(""), suspendField)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestARecordComesBackFromItsPatch(t *testing.T) {
 	if got.Metadata.ResourceVersion != "7" || *got.Metadata.Labels["pitcrew.dev/restarting"] != "true" || !got.Spec["suspend"] {
 		t.Errorf("patch %s", data)
 	}
-	back, err := readRecord(annotated(*got.Metadata.Annotations["pitcrew.dev/restart"]))
+	back, err := ReadRecord(annotated(*got.Metadata.Annotations["pitcrew.dev/restart"]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +53,8 @@ func TestARecordComesBackFromItsPatch(t *testing.T) {
 }
 
 func TestAClosedRecordDropsItsLabelAndLeavesSuspendAlone(t *testing.T) {
-	rec := record{V: 1, JobUID: "job-uid", Current: &restart{Phase: starting}}.closed(done, "all 4 ranks run again", noon)
-	data, err := rec.patch(annotated(""), toggle{})
+	rec := Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Starting}}.Closed(Step{Phase: Done, Outcome: "all ranks running (4/4)"}, noon)
+	data, err := rec.Patch(annotated(""), SuspendField{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +72,10 @@ func TestAClosedRecordDropsItsLabelAndLeavesSuspendAlone(t *testing.T) {
 }
 
 func TestARecordKeepsTheLastFiveRestarts(t *testing.T) {
-	rec := record{}
+	rec := Record{}
 	for i := range 7 {
-		rec.Current = &restart{Quarantines: []cause{{ID: fmt.Sprint(i)}}, Pods: []types.UID{"p"}}
-		rec = rec.closed(done, "", noon)
+		rec.Current = &Restart{Quarantines: []Cause{{ID: fmt.Sprint(i)}}, Pods: []types.UID{"p"}}
+		rec = rec.Closed(Step{Phase: Done}, noon)
 	}
 	var ids []string
 	for _, r := range rec.Last {
@@ -90,13 +90,13 @@ func TestARecordKeepsTheLastFiveRestarts(t *testing.T) {
 }
 
 func TestReadRecord(t *testing.T) {
-	fresh := record{V: 1, JobUID: "job-uid"}
+	fresh := Record{V: 1, JobUID: "job-uid"}
 	tests := map[string]struct {
 		text    string
-		want    record
+		want    Record
 		wantErr bool
 	}{
-		"of this job":           {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Starting"}}`, want: record{V: 1, JobUID: "job-uid", Current: &restart{Phase: starting}}},
+		"of this job":           {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Starting"}}`, want: Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Starting}}},
 		"copied from another":   {text: `{"v":1,"jobUID":"other","current":{"phase":"Stopping"}}`, want: fresh},
 		"broken":                {text: `{"v":1,`, wantErr: true},
 		"of a version to come":  {text: `{"v":2,"jobUID":"job-uid"}`, wantErr: true},
@@ -106,7 +106,7 @@ func TestReadRecord(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := readRecord(annotated(test.text))
+			got, err := ReadRecord(annotated(test.text))
 			if (err != nil) != test.wantErr {
 				t.Fatalf("error %v, want one: %t", err, test.wantErr)
 			}
@@ -117,30 +117,30 @@ func TestReadRecord(t *testing.T) {
 	}
 	none := annotated("")
 	none.Annotations = nil
-	if got, err := readRecord(none); err != nil || !cmp.Equal(got, fresh) {
+	if got, err := ReadRecord(none); err != nil || !cmp.Equal(got, fresh) {
 		t.Errorf("without an annotation: %+v, %v", got, err)
 	}
 }
 
 // A wave of faults in a job of many nodes, again and again, by conditions of somebody else that say much.
 func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
-	var rec record
+	var rec Record
 	for i := range 6 {
-		rec.Current = &restart{Phase: starting, Streak: 1, ID: fmt.Sprint(i)}
+		rec.Current = &Restart{Phase: Starting, Streak: 1, ID: fmt.Sprint(i)}
 		for node := range 150 {
-			rec.Current.Quarantines = append(rec.Current.Quarantines, causeOf(Quarantine{
+			rec.Current.Quarantines = append(rec.Current.Quarantines, CauseOf(Quarantine{
 				ID: fmt.Sprint(node), Node: fmt.Sprintf("gpu-node-%d.example.com", node), NodeUID: "01234567-89ab-cdef-0123-456789abcdef", Since: noon,
 				Reason: strings.Repeat("é", 16<<10), Taint: quarantine.Taint,
 			}))
 		}
 		if i < 5 {
-			rec = rec.closed(done, "all 4 ranks run again", noon)
+			rec = rec.Closed(Step{Phase: Done, Outcome: "all ranks running (4/4)"}, noon)
 		}
 	}
 	for range 512 {
 		rec.Current.Pods = append(rec.Current.Pods, "01234567-89ab-cdef-0123-456789abcdef")
 	}
-	data, err := rec.patch(annotated(""), toggle{})
+	data, err := rec.Patch(annotated(""), SuspendField{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := body.Annotations["pitcrew.dev/restart"]
-	var got record
+	var got Record
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -159,21 +159,21 @@ func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
 }
 
 func TestCausesAreBounded(t *testing.T) {
-	rec := record{V: 1, JobUID: "job-uid", Current: &restart{Phase: stopping}}
+	rec := Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Stopping}}
 	for i := range maxCauses + 1 {
-		rec.Current.add(cause{ID: fmt.Sprint(i)})
-		rec.Current.add(cause{ID: fmt.Sprint(i)})
+		rec.Current.AddCause(Cause{ID: fmt.Sprint(i)})
+		rec.Current.AddCause(Cause{ID: fmt.Sprint(i)})
 	}
 	if n := len(rec.Current.Quarantines); n != maxCauses {
 		t.Errorf("%d causes", n)
 	}
 	for _, more := range []int{0, 1} {
-		rec.Current.Quarantines = append(rec.Current.Quarantines, make([]cause, more)...)
+		rec.Current.Quarantines = append(rec.Current.Quarantines, make([]Cause, more)...)
 		text, err := json.Marshal(rec)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readRecord(annotated(string(text))); (err != nil) != (more > 0) {
+		if _, err := ReadRecord(annotated(string(text))); (err != nil) != (more > 0) {
 			t.Errorf("%d causes: %v", len(rec.Current.Quarantines), err)
 		}
 	}
@@ -181,8 +181,8 @@ func TestCausesAreBounded(t *testing.T) {
 
 // The annotations of an object are limited to 256 KiB together.
 func TestTheLargestRecordFitsAnAnnotation(t *testing.T) {
-	rec := record{Current: &restart{}}
-	for i := range maxPods {
+	rec := Record{Current: &Restart{}}
+	for i := range MaxPods {
 		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
 	}
 	text, err := json.Marshal(rec)

@@ -2,9 +2,9 @@ package kinds
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -16,26 +16,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// gangKind is a kind that is not built in.
+var gangKind = policy.JobKind{
+	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
+}
 
 // facts is what an adapter reads of a job, comparable.
 type facts struct {
-	Suspended, StopSeen, Busy bool
-	LateStart                 bool
-	Ended, ManagedBy, Shut    string
-	Toggle, Pods              string
-	Ranks                     int
-	Templates                 []string
-	Retries                   int64
+	Suspended, SuspendObserved, ReplacingPods bool
+	FailsIfOldPodsRemain                      bool
+	FinishedReason, ManagedBy, Unsupported    string
+	SuspendField, Pods                        string
+	Ranks                                     int
+	Templates                                 []string
+	Retries                                   int64
 }
 
-func factsOf(v view) facts {
+func factsOf(j restart.Job) facts {
 	f := facts{
-		Suspended: v.suspended, StopSeen: v.stopSeen, Busy: v.busy, LateStart: v.lateStart, Ended: v.ended, ManagedBy: v.managedBy, Shut: v.shut.reason,
-		Toggle: v.toggle.path, Pods: v.pods.String(), Ranks: v.ranks, Retries: v.retries,
+		Suspended: j.Suspended, SuspendObserved: j.SuspendObserved, ReplacingPods: j.ReplacingPods, FailsIfOldPodsRemain: j.FailsIfOldPodsRemain,
+		FinishedReason: j.FinishedReason, ManagedBy: j.ManagedBy, Unsupported: j.Unsupported.Reason,
+		SuspendField: j.SuspendField.Path, Pods: j.Pods.String(), Ranks: j.Ranks, Retries: j.Retries,
 	}
-	for _, t := range v.templates {
-		f.Templates = append(f.Templates, t.of)
+	for _, t := range j.Templates {
+		f.Templates = append(f.Templates, t.Of)
 	}
 	return f
 }
@@ -44,6 +55,7 @@ func factsOf(v view) facts {
 func TestRead(t *testing.T) {
 	const (
 		template  = "template: {spec: {containers: [{name: c, image: none, resources: {limits: {cpu: 1}}}]}}"
+		batch     = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: team}\nspec: {parallelism: 4, completions: 4, selector: {matchLabels: {job-name: train}}, " + template + "}\n"
 		pytorch   = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train, namespace: team}\nspec:\n  pytorchReplicaSpecs: {Master: {" + template + "}, Worker: {replicas: 3, " + template + "}}\n"
 		mpi       = "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: train, namespace: team}\nspec:\n  mpiReplicaSpecs: {Launcher: {replicas: 1, " + template + "}, Worker: {replicas: 2, " + template + "}}\n"
 		rayPods   = "headGroupSpec: {" + template + "}, workerGroupSpecs: [{groupName: gpu, replicas: 2, numOfHosts: 2, " + template + "}, {groupName: idle, replicas: 5, suspend: true, " + template + "}]"
@@ -59,27 +71,36 @@ func TestRead(t *testing.T) {
 		operated = ",training.kubeflow.org/operator-name="
 		named    = "training.kubeflow.org/job-name=train" + operated
 	)
-	ray := facts{Toggle: "spec.suspend", Pods: "ray.io/cluster in (train-x7x2q)", Ranks: 5, Templates: []string{"the head", "worker group gpu"}}
+	plain := facts{SuspendField: "spec.suspend", Pods: "job-name=train", Ranks: 4, Templates: []string{"Job train"}}
+	ray := facts{SuspendField: "spec.suspend", Pods: "ray.io/cluster in (train-x7x2q)", Ranks: 5, Templates: []string{"the head", "worker group gpu"}}
 	with := func(f facts, change func(*facts)) facts {
 		change(&f)
 		return f
 	}
-	torch := facts{LateStart: true, Toggle: "spec.runPolicy.suspend", Pods: named + "pytorchjob-controller", Ranks: 4, Templates: []string{"Master", "Worker"}}
+	torch := facts{FailsIfOldPodsRemain: true, SuspendField: "spec.runPolicy.suspend", Pods: named + "pytorchjob-controller", Ranks: 4, Templates: []string{"Master", "Worker"}}
 	volcano := facts{Pods: "volcano.sh/job-name=train", Ranks: 3, Templates: []string{"task master", "task worker"}}
 	sets := facts{Pods: "leaderworkerset.sigs.k8s.io/name=train", Ranks: 8, Templates: []string{"the leader", "the workers"}}
 	tests := map[string]struct {
-		kind    kind
+		kind    Kind
 		objects string
 		want    facts
 	}{
-		"a PyTorchJob": {pyTorchJob, pytorch, torch},
+		"a Job":                   {batchJob, batch, plain},
+		"a suspended Job":         {batchJob, strings.Replace(batch, "spec: {", "spec: {suspend: true, ", 1) + "status: {conditions: [{type: Suspended, status: 'True'}]}", with(plain, func(f *facts) { f.Suspended, f.SuspendObserved = true, true })},
+		"a Job that failed":       {batchJob, batch + "status: {conditions: [{type: Failed, status: 'True'}]}", with(plain, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a Job about to fail":     {batchJob, batch + "status: {conditions: [{type: FailureTarget, status: 'True'}]}", with(plain, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a Job that completed":    {batchJob, batch + "status: {conditions: [{type: Complete, status: 'True'}]}", with(plain, func(f *facts) { f.FinishedReason = "Complete" })},
+		"a Job about to complete": {batchJob, batch + "status: {conditions: [{type: SuccessCriteriaMet, status: 'True'}]}", with(plain, func(f *facts) { f.FinishedReason = "Complete" })},
+		"a Job of MultiKueue":     {batchJob, strings.Replace(batch, "spec: {", "spec: {managedBy: kueue.x-k8s.io/multikueue, ", 1), with(plain, func(f *facts) { f.ManagedBy = "kueue.x-k8s.io/multikueue" })},
+		"a Job of its controller": {batchJob, strings.Replace(batch, "spec: {", "spec: {managedBy: kubernetes.io/job-controller, ", 1), plain},
+		"a PyTorchJob":            {pyTorchJob, pytorch, torch},
 		"a suspended PyTorchJob": {pyTorchJob, pytorch + "  runPolicy: {suspend: true, managedBy: kubeflow.org/training-operator}\nstatus: {conditions: [{type: Suspended, status: 'True'}]}",
-			with(torch, func(f *facts) { f.Suspended, f.StopSeen = true, true })},
+			with(torch, func(f *facts) { f.Suspended, f.SuspendObserved = true, true })},
 		"a PyTorchJob that was resumed": {pyTorchJob, pytorch + "status: {conditions: [{type: Suspended, status: 'False'}]}", torch},
 		"a PyTorchJob that failed": {pyTorchJob, pytorch + "status: {conditions: [{type: Failed, status: 'True'}]}",
-			with(torch, func(f *facts) { f.Ended = "Failed" })},
+			with(torch, func(f *facts) { f.FinishedReason = "Failed" })},
 		"a PyTorchJob that succeeded": {pyTorchJob, pytorch + "status: {conditions: [{type: Failed, status: 'False'}, {type: Succeeded, status: 'True'}]}",
-			with(torch, func(f *facts) { f.Ended = "Succeeded" })},
+			with(torch, func(f *facts) { f.FinishedReason = "Succeeded" })},
 		"a PyTorchJob of MultiKueue": {pyTorchJob, pytorch + "  runPolicy: {managedBy: kueue.x-k8s.io/multikueue}",
 			with(torch, func(f *facts) { f.ManagedBy = "kueue.x-k8s.io/multikueue" })},
 		"a TFJob": {tfJob, strings.NewReplacer("PyTorchJob", "TFJob", "pytorchReplicaSpecs", "tfReplicaSpecs", "Master", "PS").Replace(pytorch),
@@ -91,53 +112,55 @@ func TestRead(t *testing.T) {
 		"a JAXJob": {jaxJob, strings.NewReplacer("PyTorchJob", "JAXJob", "pytorchReplicaSpecs", "jaxReplicaSpecs").Replace(pytorch),
 			with(torch, func(f *facts) { f.Pods = named + "jaxjob-controller" })},
 		"an MPIJob of the training-operator": {mpiJobV1, strings.Replace(mpi, "v2beta1", "v1", 1),
-			facts{LateStart: true, Toggle: "spec.runPolicy.suspend", Pods: named + "mpijob-controller", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
+			facts{FailsIfOldPodsRemain: true, SuspendField: "spec.runPolicy.suspend", Pods: named + "mpijob-controller", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
 		"an MPIJob of the mpi-operator": {mpiJob, mpi + "  runPolicy: {managedBy: kubeflow.org/mpi-operator}",
-			facts{Toggle: "spec.runPolicy.suspend", Pods: named + "mpi-operator", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
+			facts{SuspendField: "spec.runPolicy.suspend", Pods: named + "mpi-operator", Ranks: 3, Templates: []string{"Launcher", "Worker"}}},
 		"a TrainJob whose JobSet has not said that it stopped": {trainJob, trainjob + itsJobSet,
-			facts{Suspended: true, Toggle: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4}},
+			facts{Suspended: true, SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4}},
 		"a TrainJob that is stopped": {trainJob, trainjob + itsJobSet + "status: {conditions: [{type: Suspended, status: 'True'}]}",
-			facts{Suspended: true, StopSeen: true, Toggle: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4}},
+			facts{Suspended: true, SuspendObserved: true, SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4}},
 		"a TrainJob beside a JobSet of its name": {trainJob, trainjob + strings.Replace(itsJobSet, "uid: train-uid", "uid: other", 1),
-			facts{Suspended: true, StopSeen: true, Toggle: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
+			facts{Suspended: true, SuspendObserved: true, SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
 		"a TrainJob before its JobSet": {trainJob, strings.Replace(trainjob, "spec: {suspend: true", "spec: {managedBy: kueue.x-k8s.io/multikueue, suspend: true", 1),
-			facts{Suspended: true, StopSeen: true, ManagedBy: "kueue.x-k8s.io/multikueue", Toggle: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
+			facts{Suspended: true, SuspendObserved: true, ManagedBy: "kueue.x-k8s.io/multikueue", SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
 		"a RayCluster": {rayCluster, rayC, with(ray, func(f *facts) { f.Pods = "ray.io/cluster=train-x7x2q" })},
 		"a suspended RayCluster": {rayCluster, strings.Replace(rayC, "spec: {", "spec: {suspend: true, managedBy: ray.io/kuberay-operator, ", 1) + "status: {conditions: [{type: RayClusterSuspended, status: 'True'}]}",
-			with(ray, func(f *facts) { f.Pods, f.Suspended, f.StopSeen = "ray.io/cluster=train-x7x2q", true, true })},
+			with(ray, func(f *facts) { f.Pods, f.Suspended, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true, true })},
 		"a RayCluster that is being suspended": {rayCluster, strings.Replace(rayC, "spec: {", "spec: {suspend: true, ", 1) + "status: {conditions: [{type: RayClusterSuspending, status: 'True'}]}",
 			with(ray, func(f *facts) { f.Pods, f.Suspended = "ray.io/cluster=train-x7x2q", true })},
-		"a RayCluster without conditions":  {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.StopSeen = "ray.io/cluster=train-x7x2q", true })},
-		"a RayJob":                         {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
-		"a RayJob that begins":             {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
-		"a RayJob that tries again":        {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.Busy = true })},
-		"a RayJob that failed":             {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.Ended = "Failed" })},
-		"a RayJob without a shutdown":      {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Shut = "RayShutdown" })},
-		"a RayJob on somebody's cluster":   {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Shut = "RayClusterShared" })},
-		"a suspended RayJob":               {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) { f.Suspended, f.StopSeen, f.Busy, f.Pods = true, true, true, "ray.io/cluster=" })},
+		"a RayCluster without conditions": {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true })},
+		"a RayJob":                        {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
+		"a RayJob that begins":            {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
+		"a RayJob that tries again":       {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
+		"a RayJob that failed":            {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a RayJob without a shutdown":     {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayShutdown" })},
+		"a RayJob on somebody's cluster":  {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayClusterShared" })},
+		"a suspended RayJob": {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) {
+			f.Suspended, f.SuspendObserved, f.ReplacingPods, f.Pods = true, true, true, "ray.io/cluster="
+		})},
 		"a Volcano job":                    {volcanoJob, vcjob + "status: {state: {phase: Running}}", volcano},
 		"a Volcano job with one retry":     {volcanoJob, vcjob + "status: {retryCount: 1, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries = 1 })},
-		"a Volcano job on its last try":    {volcanoJob, vcjob + "status: {retryCount: 2, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries, f.Shut = 2, "MaxRetry" })},
-		"a Volcano job without maxRetry":   {volcanoJob, strings.Replace(vcjob, "maxRetry: 3, ", "", 1), with(volcano, func(f *facts) { f.Shut = "MaxRetry" })},
-		"a Volcano job that restarts":      {volcanoJob, vcjob + "status: {state: {phase: Restarting}}", with(volcano, func(f *facts) { f.Busy = true })},
+		"a Volcano job on its last try":    {volcanoJob, vcjob + "status: {retryCount: 2, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries, f.Unsupported = 2, "MaxRetry" })},
+		"a Volcano job without maxRetry":   {volcanoJob, strings.Replace(vcjob, "maxRetry: 3, ", "", 1), with(volcano, func(f *facts) { f.Unsupported = "MaxRetry" })},
+		"a Volcano job that restarts":      {volcanoJob, vcjob + "status: {state: {phase: Restarting}}", with(volcano, func(f *facts) { f.ReplacingPods = true })},
 		"a Volcano job that was aborted":   {volcanoJob, vcjob + "status: {state: {phase: Aborted}}", with(volcano, func(f *facts) { f.Suspended = true })},
-		"a Volcano job that failed":        {volcanoJob, vcjob + "status: {state: {phase: Failed}}", with(volcano, func(f *facts) { f.Ended = "Failed" })},
+		"a Volcano job that failed":        {volcanoJob, vcjob + "status: {state: {phase: Failed}}", with(volcano, func(f *facts) { f.FinishedReason = "Failed" })},
 		"a LeaderWorkerSet":                {leaderWorkerSet, groups, sets},
-		"a LeaderWorkerSet of lone ranks":  {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Shut = "RestartPolicy" })},
+		"a LeaderWorkerSet of lone ranks":  {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Unsupported = "RestartPolicy" })},
 		"a StatefulSet":                    {statefulSet, app, facts{Pods: "app=serve", Ranks: 3, Templates: []string{"StatefulSet serve"}}},
-		"a configured kind that is active": {configured(playedKind), gang + "spec: {run: {active: true}}", facts{StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind by default":     {configured(playedKind), gang, facts{StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that is not":    {configured(playedKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, StopSeen: true, LateStart: true, Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that completed": {configured(playedKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{StopSeen: true, LateStart: true, Ended: "Complete", Toggle: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is active": {configured(gangKind), gang + "spec: {run: {active: true}}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind by default":     {configured(gangKind), gang, facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is not":    {configured(gangKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that completed": {configured(gangKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, FinishedReason: "Complete", SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			reader, first := readerOf(t, test.objects)
-			v, err := test.kind.read(t.Context(), reader, first)
+			job, err := test.kind.Read(t.Context(), reader, first)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, factsOf(v)); diff != "" {
+			if diff := cmp.Diff(test.want, factsOf(job)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -158,24 +181,24 @@ func readerOf(t *testing.T, stream string) (client.Reader, client.ObjectKey) {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build(), client.ObjectKeyFromObject(objects[0])
 }
 
-func TestKindOf(t *testing.T) {
-	kinds := slices.Concat(builtIn, []kind{configured(playedKind)})
+func TestFind(t *testing.T) {
+	kinds := All([]policy.JobKind{gangKind})
 	tests := map[string]struct {
 		apiVersion, kind string
 		want             schema.GroupVersionKind
 	}{
-		"an MPIJob of the training-operator": {"kubeflow.org/v1", "MPIJob", mpiJobV1.gvk},
+		"an MPIJob of the training-operator": {"kubeflow.org/v1", "MPIJob", mpiJobV1.GVK},
 		"an MPIJob of the mpi-operator":      {"kubeflow.org/v2beta1", "MPIJob", mpiJobGVK},
 		"a version that is not known":        {"ray.io/v1alpha1", "RayJob", rayJobGVK},
 		"a Job of Volcano":                   {"batch.volcano.sh/v1alpha1", "Job", volcanoJobGVK},
-		"a kind of the policy":               {"example.com/v1", "Gang", playedKind.GVK},
+		"a kind of the policy":               {"example.com/v1", "Gang", gangKind.GVK},
 		"a kind that is not known":           {"batch/v1", "CronJob", schema.GroupVersionKind{}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, known := kindOf(kinds, metav1.OwnerReference{APIVersion: test.apiVersion, Kind: test.kind})
-			if got.gvk != test.want || known == test.want.Empty() {
-				t.Errorf("got %v, %t, want %v", got.gvk, known, test.want)
+			got, known := Find(kinds, test.apiVersion, test.kind)
+			if got.GVK != test.want || known == test.want.Empty() {
+				t.Errorf("got %v, %t, want %v", got.GVK, known, test.want)
 			}
 		})
 	}
@@ -189,40 +212,40 @@ func TestKueue(t *testing.T) {
 		workload = "---\napiVersion: kueue.x-k8s.io/v1beta1\nkind: Workload\nmetadata: {name: pytorchjob-train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}, ownerReferences: [{kind: PyTorchJob, name: train, uid: job-uid, controller: true}]}\nspec: {active: true}\n"
 	)
 	tests := map[string]struct {
-		kind             kind
+		kind             Kind
 		objects          string
 		suspended        bool
-		toggle, on       string
-		shut, shutSaying string
+		field, on        string
+		unsupported, why string
 	}{
-		"an active Workload":    {kind: pyTorchJob, objects: job + workload, toggle: "spec.active", on: "pytorchjob-train"},
-		"an inactive Workload":  {kind: pyTorchJob, objects: job + strings.Replace(workload, "active: true", "active: false", 1), suspended: true, toggle: "spec.active", on: "pytorchjob-train"},
-		"a job without a queue": {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1) + workload, toggle: "spec.active", on: "pytorchjob-train"},
-		"a Workload made by hand": {kind: pyTorchJob, toggle: "spec.active", on: "mine",
+		"an active Workload":    {kind: pyTorchJob, objects: job + workload, field: "spec.active", on: "pytorchjob-train"},
+		"an inactive Workload":  {kind: pyTorchJob, objects: job + strings.Replace(workload, "active: true", "active: false", 1), suspended: true, field: "spec.active", on: "pytorchjob-train"},
+		"a job without a queue": {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1) + workload, field: "spec.active", on: "pytorchjob-train"},
+		"a Workload made by hand": {kind: pyTorchJob, field: "spec.active", on: "mine",
 			objects: strings.Replace(job, "labels: {", "labels: {kueue.x-k8s.io/prebuilt-workload-name: mine, ", 1) + strings.NewReplacer("pytorchjob-train", "mine", "job-uid: job-uid", "a: b").Replace(workload)},
 		"another job's Workload": {kind: pyTorchJob, objects: job + strings.Replace(workload, "job-uid: job-uid", "job-uid: other", 1),
-			toggle: "spec.active", on: "train", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
+			field: "spec.active", on: "train", unsupported: "Kueue", why: "queued by Kueue in gpus, but it has no Workload"},
 		"a Workload that names the job and belongs to another": {kind: pyTorchJob, objects: job + strings.Replace(workload, ", uid: job-uid", ", uid: other", 1),
-			toggle: "spec.active", on: "train", shut: "Kueue", shutSaying: "queued by Kueue in gpus, but no Workload"},
-		"no Kueue at all":            {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1), suspended: true, toggle: "spec.runPolicy.suspend"},
-		"a kind that has no suspend": {kind: volcanoJob, objects: vcjob + workload, shut: "Kueue", shutSaying: "managed by Kueue"},
+			field: "spec.active", on: "train", unsupported: "Kueue", why: "queued by Kueue in gpus, but it has no Workload"},
+		"no Kueue at all":            {kind: pyTorchJob, objects: strings.Replace(job, "kueue.x-k8s.io/queue-name", "a", 1), suspended: true, field: "spec.runPolicy.suspend"},
+		"a kind that has no suspend": {kind: volcanoJob, objects: vcjob + workload, unsupported: "Kueue", why: "managed by Kueue"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			reader, key := readerOf(t, test.objects)
-			v, err := test.kind.look(t.Context(), reader, key)
+			job, err := test.kind.Read(t.Context(), reader, key)
 			if err != nil {
 				t.Fatal(err)
 			}
 			on := ""
-			if v.toggle.on != nil {
-				on = v.toggle.on.GetName()
+			if job.SuspendField.Elsewhere != nil {
+				on = job.SuspendField.Elsewhere.GetName()
 			}
-			if v.suspended != test.suspended || v.toggle.path != test.toggle || on != test.on {
-				t.Errorf("suspended %t by %q of %q, want %t by %q of %q", v.suspended, v.toggle.path, on, test.suspended, test.toggle, test.on)
+			if job.Suspended != test.suspended || job.SuspendField.Path != test.field || on != test.on {
+				t.Errorf("suspended %t by %q of %q, want %t by %q of %q", job.Suspended, job.SuspendField.Path, on, test.suspended, test.field, test.on)
 			}
-			if v.shut.reason != test.shut || !strings.Contains(v.shut.text, test.shutSaying) {
-				t.Errorf("shut %+v", v.shut)
+			if job.Unsupported.Reason != test.unsupported || !strings.Contains(job.Unsupported.Text, test.why) {
+				t.Errorf("unsupported %+v", job.Unsupported)
 			}
 		})
 	}
@@ -249,7 +272,7 @@ func TestRecreateGroups(t *testing.T) {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}})
 	}
 	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).Build()
-	if _, err := recreateGroups(t.Context(), c, view{}, nil, left); err != nil {
+	if _, err := recreateGroups(t.Context(), c, restart.Job{}, nil, left); err != nil {
 		t.Fatal(err)
 	}
 	var still corev1.PodList
@@ -270,19 +293,30 @@ func TestOnlyTheJobsOwnPodsAreReplaced(t *testing.T) {
 	own := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "own", Labels: map[string]string{"app": "serve"}}}
 	other := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"app": "store"}}}
 	var got []string
-	v := view{pods: labels.SelectorFromSet(labels.Set{"app": "serve"}), kind: kind{
-		replace: func(_ context.Context, _ client.Client, _ view, _ *restart, left []metav1.PartialObjectMetadata) (string, error) {
-			for _, pod := range left {
-				got = append(got, pod.Name)
-			}
-			return "", nil
-		},
+	job := restart.Job{Pods: labels.SelectorFromSet(labels.Set{"app": "serve"})}
+	kind := Kind{replace: func(_ context.Context, _ client.Client, _ restart.Job, _ *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
+		for _, pod := range remaining {
+			got = append(got, pod.Name)
+		}
+		return "", nil
 	}}
-	rec := record{Current: &restart{Phase: stopping}}
-	if _, err := (&Restarter{}).enforce(t.Context(), v, rec, oldPods{left: []metav1.PartialObjectMetadata{other, own}}); err != nil {
+	if _, err := kind.Replace(t.Context(), nil, job, &restart.Restart{Phase: restart.Stopping}, []metav1.PartialObjectMetadata{other, own}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"own"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestKindsThatReplaceOneRank(t *testing.T) {
+	var got []string
+	for _, k := range BuiltIn() {
+		if k.ReplacesFailedRank {
+			got = append(got, k.GVK.Kind+"."+k.GVK.Version)
+		}
+	}
+	want := []string{"Job.v1", "PyTorchJob.v1", "TFJob.v1", "XGBoostJob.v1", "PaddleJob.v1", "JAXJob.v1", "MPIJob.v1", "MPIJob.v2beta1"}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }

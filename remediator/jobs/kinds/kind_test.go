@@ -1,65 +1,13 @@
 package kinds
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 )
-
-// watching counts what is watched and watches nothing.
-type watching struct {
-	controller.TypedController[request]
-	n int
-}
-
-func (w *watching) Watch(source.TypedSource[request]) error {
-	w.n++
-	return nil
-}
-
-func TestAKindThatCannotBeListedHoldsUpNoOther(t *testing.T) {
-	served := meta.NewDefaultRESTMapper(nil)
-	for _, k := range []kind{batchJob, jobSet, pyTorchJob} {
-		served.Add(k.gvk, meta.RESTScopeNamespace)
-	}
-	var refusal error = apierrors.NewInternalError(errors.New("conversion webhook failed"))
-	reader := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
-			if list.GetObjectKind().GroupVersionKind().Kind == "JobSetList" {
-				return refusal
-			}
-			return nil
-		},
-	})
-	seen := &watching{}
-	r := New(nil, reader, nil, time.Now)
-	r.mapper, r.controller = served, seen
-	if r.watchAll(t.Context()) || seen.n != 2 {
-		t.Errorf("%d kinds watched; nothing is to be tried again", seen.n)
-	}
-	refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "jobsets"}, "", nil)
-	if !r.watchAll(t.Context()) || seen.n != 2 {
-		t.Errorf("%d kinds watched; what is forbidden is tried again", seen.n)
-	}
-	refusal = nil
-	if !r.watchAll(t.Context()) || seen.n != 3 {
-		t.Errorf("%d kinds watched", seen.n)
-	}
-}
 
 func TestJobRanks(t *testing.T) {
 	tests := map[string]struct {
@@ -137,7 +85,7 @@ func TestJobSetRanks(t *testing.T) {
 	}
 }
 
-func TestStopSeen(t *testing.T) {
+func TestSuspendObserved(t *testing.T) {
 	job := func(suspend bool, conditions ...batchv1.JobConditionType) batchv1.Job {
 		job := batchv1.Job{Spec: batchv1.JobSpec{Suspend: &suspend}}
 		for _, c := range conditions {
@@ -170,7 +118,7 @@ func TestStopSeen(t *testing.T) {
 			if test.setSays {
 				set.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
 			}
-			if got := set.view(test.children).stopSeen; got != test.want {
+			if got := set.job(test.children).SuspendObserved; got != test.want {
 				t.Errorf("got %t, want %t", got, test.want)
 			}
 		})
