@@ -52,6 +52,17 @@ func (tm team) createStatefulSet() gang {
 	return tm.gang(jobstest.Kind("apps/v1", "StatefulSet"), "serve", 2)
 }
 
+func (tm team) createReplicaSet() gang {
+	tm.Helper()
+	r := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "serve", Labels: optedIn}}
+	r.Spec.Replicas = ptr.To[int32](2)
+	r.Spec.Selector, r.Spec.Template = tm.serving()
+	if err := tm.c.Client.Create(tm.Context(), r); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(jobstest.Kind("apps/v1", "ReplicaSet"), "serve", 2)
+}
+
 // replaced checks that the pod has one successor, on another node, and that nothing became of the others.
 func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
 	g.Helper()
@@ -73,7 +84,7 @@ func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
 }
 
 func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
-	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet}
+	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet, "replicaset": team.createReplicaSet}
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 3, nil)

@@ -91,15 +91,15 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0)))
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
-	var sweeps sync.WaitGroup
+	var calls sync.WaitGroup
 	for _, q := range []restart.Quarantine{q1, q2} {
-		sweeps.Go(func() {
+		calls.Go(func() {
 			if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	sweeps.Wait()
+	calls.Wait()
 	closed := g.closes()
 	if closed.Phase != restart.Done || !closed.Covers(q1.ID) || !closed.Covers(q2.ID) {
 		t.Errorf("record %+v", closed)
