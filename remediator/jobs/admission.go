@@ -21,12 +21,12 @@ type admission struct {
 	transitions
 	client    client.Client // has the cache of the nodes
 	apiReader client.Reader
-	// admitting is held from the look at the other restarts until a new one is recorded: two that are admitted side by side
+	// admitting is held from the read of the other restarts until a new one is recorded: two that are admitted side by side
 	// would both take the last place.
 	admitting sync.Mutex
 }
 
-// startRestart starts a restart if nothing speaks against it now. Else it reports what does, and returns when to try
+// startRestart starts a restart if nothing speaks against it now. Otherwise it reports what does, and returns when to try
 // again; zero: when something changes.
 func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod) (time.Duration, error) {
 	now := a.clock.Now()
@@ -87,7 +87,7 @@ func (a *admission) others(ctx context.Context, self request) ([]restart.Restart
 	return others, nil
 }
 
-// searchRoom looks for room for those ranks of a job that have to move, claimed being those of other jobs.
+// searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
 func (a *admission) searchRoom(ctx context.Context, q restart.Quarantine, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
 	ranks, err := a.pods.ofGangs(ctx, job, onNode)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -239,6 +240,28 @@ func TestAPersonAbortsARestart(t *testing.T) {
 		g.aborted(r, q, "the job was started again and is left alone")
 		tm.setFinalizers(&slow)
 		g.runs()
+	})
+	t.Run("that waits for its checkpoint while everything is paused", func(t *testing.T) {
+		tm := newTeam(t, 4, nil)
+		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		g := tm.createJob("train", optedIn, tm.jobSpec(2))
+		ranks := g.runs()
+		q := tm.quarantineOf(ranks[0].Spec.NodeName)
+		q.CheckpointGrace = time.Hour
+		g.announced(r, q)
+		pause := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap}}
+		if err := tm.c.Client.Create(t.Context(), pause); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			//nolint:usetesting // the test's own context has ended by now
+			if err := tm.c.Client.Delete(context.Background(), pause); err != nil {
+				t.Error(err)
+			}
+		})
+		g.abort()
+		g.aborted(r, q, "before the job was stopped")
+		sameRanks(t, ranks, g.runs())
 	})
 	t.Run("that has not begun", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
@@ -34,7 +36,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	clustertest.Main(m, cluster.Options{JobSet: true})
+}
 
 // patience is how long a test waits for what takes a second or two.
 const patience = 30 * time.Second

@@ -28,7 +28,7 @@ const (
 // maxReported bounds the memory of what was reported. Of more, the oldest may be reported once more.
 const maxReported = 10_000
 
-// reporter tells people and metrics of restarts.
+// reporter reports restarts by Events and metrics.
 type reporter struct {
 	recorder events.EventRecorder
 	metrics  controllerMetrics
@@ -143,7 +143,7 @@ func (r *reporter) reportBlocked(c restart.Cause, job client.Object, kind string
 	r.emit(job, kind, c, corev1.EventTypeWarning, eventBlocked, why.Reason, "not restarted: "+why.Text)
 }
 
-// isNew remembers a report, and tells whether it was not known.
+// isNew remembers a report, and reports whether it was not known.
 func (r *reporter) isNew(what report) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// applyOutOfBand does what the record announces and the write of the record could not do itself. It is repeated at every
-// look, so a crash before, in or after it is made up for. refused says who refuses, if anybody does.
+// applyOutOfBand does what the record announces and the write of the record could not do itself. It is repeated in every
+// reconcile, so a crash before, in or after it is made up for. refused is why a replacement was refused; empty: it was not.
 func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts, do restart.OutOfBand) (refused string, err error) {
 	if do.SetSuspendField {
 		return "", r.suspendElsewhere(ctx, job, *rec.Current)
@@ -39,7 +39,7 @@ func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job re
 	return refused, nil
 }
 
-// recordSent writes what must not be done twice. A look at the job as it was before could do it again, so that a
+// recordSent writes what must not be done twice. A reconcile of the job as it was before could do it again, so that a
 // concurrent writer of the job (its controller is at work by now) is answered here.
 func (r *reconciler) recordSent(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record) error {
 	id := rec.Current.ID
@@ -57,7 +57,7 @@ func (r *reconciler) recordSent(ctx context.Context, kind kinds.Kind, job restar
 			return readErr
 		}
 		if again.Current == nil || again.Current.ID != id {
-			return nil // the next look tells what became of it
+			return nil // the next reconcile reads what became of it
 		}
 		again.Current.Sent = true
 		job, rec = fresh, again
@@ -87,7 +87,7 @@ func (r *reconciler) forceDeleteOverdue(ctx context.Context, job restart.Job, cu
 	if limits.ForceDelete == "" || limits.ForceDelete == policy.ForceNever || !slices.ContainsFunc(remaining, late) {
 		return nil
 	}
-	pods, err := r.pods.whole(ctx, job) // metadata does not tell on which nodes they are
+	pods, err := r.pods.whole(ctx, job) // metadata does not contain their nodes
 	if err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 `)); err != nil {
 		tm.Fatal(err)
 	}
-	gang, _ := kinds.Find(kinds.All([]policy.JobKind{playedKind}), playedKind.GVK.GroupVersion().String(), playedKind.GVK.Kind)
+	gang, _ := kinds.Get(kinds.All([]policy.JobKind{playedKind}), playedKind.GVK)
 	return tm.playSuspend(gang, map[string]any{}, map[string]string{playedKind.PodLabel: "train"}, false)
 }
 

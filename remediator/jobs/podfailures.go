@@ -42,7 +42,7 @@ type owner struct {
 // without it.
 const oldFailure = time.Hour
 
-// retryFailure is how often an incident is looked at again while the job is paused or under restart.
+// retryFailure is how often an incident is reconciled again while the job is paused or under restart.
 const retryFailure = 2 * time.Second
 
 // podFailures restarts the jobs of ranks that fail, without any fault of a node. Only those of jobs whose controller would
@@ -149,8 +149,8 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	return ctrl.Result{RequeueAfter: after}, err
 }
 
-// waitsFirst tells whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
-// together must not look for room side by side.
+// waitsFirst reports whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
+// together must not search for room side by side.
 func (f *podFailures) waitsFirst(incarnation string, in incident) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -61,7 +61,7 @@ func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
 
 // remaining lists the pods that stand in the way of a start: those of the job that are being deleted or active, whenever
 // they were created, and the recorded ones that are active though they may have lost the job's labels. A pod that ended
-// by itself stays as an object after its processes are gone, and nobody deletes it. Of a job without a suspend field only
+// by itself stays as an object after its processes are gone, and no controller deletes it. Of a job without a suspend field only
 // the recorded pods count: its new ones may be there already. terminal are the pods of [restart.Job.TerminalPodsToDelete].
 func (r podReader) remaining(ctx context.Context, job restart.Job, recorded []types.UID) (remaining, terminal []metav1.PartialObjectMetadata, err error) {
 	namespace := job.Object.GetNamespace()
@@ -123,7 +123,7 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 	return on, nil
 }
 
-// stands tells whether a quarantine still stands. A node that was deleted does not come back well.
+// stands reports whether a quarantine still stands. A node that was deleted does not come back well.
 func (r podReader) stands(ctx context.Context, c restart.Cause) (bool, error) {
 	node, err := r.node(ctx, c.Node)
 	if err != nil || node == nil {
@@ -145,7 +145,7 @@ func (r podReader) node(ctx context.Context, name string) (*corev1.Node, error) 
 	return &node, nil
 }
 
-// nodeOf is the node of a pod, which its metadata does not tell; empty if the pod is gone.
+// nodeOf is the node of a pod, which its metadata does not contain; empty if the pod is gone.
 func (r podReader) nodeOf(ctx context.Context, namespace, name string) (string, error) {
 	var found corev1.PodList
 	if err := r.apiReader.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name}); err != nil {

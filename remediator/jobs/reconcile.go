@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,15 +61,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 }
 
 func (r *reconciler) kind(req request) (kinds.Kind, error) {
-	all := r.settings.kinds()
-	i := slices.IndexFunc(all, func(k kinds.Kind) bool { return k.GVK == req.kind })
-	if i < 0 {
-		return kinds.Kind{}, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
+	kind, known := kinds.Get(r.settings.kinds(), req.kind)
+	if !known {
+		return kind, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
 	}
-	return all[i], nil
+	return kind, nil
 }
 
-// observe takes a live look at what the phase of the restart needs to know.
+// observe reads, live, what the phase of the restart needs.
 func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.Record) (facts restart.Facts, err error) {
 	switch cur := rec.Current; cur.Phase {
 	case restart.Checkpointing:
@@ -155,7 +153,7 @@ func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart
 	return h, nil
 }
 
-// retryConflict makes a conflict an early second look instead of an error: the writer may be the job's own controller,
+// retryConflict makes a conflict an early second reconcile instead of an error: the writer may be the job's own controller,
 // which is busy while pods stop.
 func retryConflict(err error) (ctrl.Result, error) {
 	if apierrors.IsConflict(err) {

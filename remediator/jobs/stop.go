@@ -24,7 +24,7 @@ type transitions struct {
 	clock    clock.PassiveClock
 }
 
-// announce tells a job that it is stopped at a time, or as soon as it reports that it has saved its state.
+// announce announces to a job that it is stopped at a time, or as soon as it reports that it has saved its state.
 func (t transitions) announce(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, by time.Time) error {
 	rec = rec.Announced(by)
 	// Watched before it is labelled: the watch is what drives the restart.

@@ -74,7 +74,7 @@ func (s *store) forget(req request) {
 	delete(s.active, req)
 }
 
-// dropLabel drops the label of a job whose record shows no restart: somebody removed or broke the record, or it was copied
+// dropLabel drops the label of a job whose record shows no restart: another writer removed or broke the record, or it was copied
 // from another job. Whether the job should run is no longer known.
 func (s *store) dropLabel(ctx context.Context, job restart.Job) error {
 	if _, labelled := job.Object.GetLabels()[conditions.LabelRestarting]; !labelled {

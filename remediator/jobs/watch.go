@@ -31,11 +31,11 @@ import (
 const (
 	// retryWatch is how often a kind that could not be listed is tried again.
 	retryWatch = time.Minute
-	// reconcilers is how many jobs are looked at at the same time.
+	// reconcilers is how many jobs are reconciled at the same time.
 	reconcilers = 4
 )
 
-// request names one job to look at.
+// request names one job to reconcile.
 type request struct {
 	kind schema.GroupVersionKind
 	types.NamespacedName

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// RetryCapacity is how often room is looked for again.
+	// RetryCapacity is how often room is searched again.
 	RetryCapacity = 10 * time.Second
 	// maxSearched bounds the nodes whose pods are read in one search; the next search goes on behind them.
 	maxSearched = 200
@@ -27,7 +27,7 @@ const Capacity = "Capacity"
 
 var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
 
-// Search looks for room: could each rank that cannot stay be scheduled elsewhere now, while the others keep their places?
+// Search searches room: could each rank that cannot stay be scheduled elsewhere now, while the others keep their places?
 // It knows resource requests, priorities, taints, node selectors, required node affinity, cordons and Ready. It does not
 // know quotas, volumes, claims of dynamic resource allocation, pod affinity, spread, host ports, an autoscaler that would
 // add nodes, nor pods that wait for the same room; of those it counts the ranks of other restarts that have to move.
@@ -89,7 +89,7 @@ func (s *Search) Place(node *corev1.Node, there []corev1.Pod) {
 	s.left, s.others = place(s.left, s.like, s.others, node, there)
 }
 
-// found tells whether all have room. Who moves nothing needs none, whatever others claim.
+// found reports whether all have room. Who moves nothing needs none, whatever others claim.
 func (s *Search) found() bool { return s.Moving == 0 || len(s.left) == 0 && s.others == 0 }
 
 // Result is the precondition that there is room for all.
@@ -126,7 +126,7 @@ func podsToMove(pods []corev1.Pod, nodes []corev1.Node) []corev1.Pod {
 	})
 }
 
-// schedulable tells whether the scheduler would let the pod onto the node, were there room.
+// schedulable reports whether the scheduler would let the pod onto the node, were there room.
 func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
 	if node.Spec.Unschedulable || node.DeletionTimestamp != nil || !ready(node) {
 		return false
@@ -170,7 +170,7 @@ func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, t
 	return left, more
 }
 
-// preempts tells whether the scheduler would make room for a pod at the cost of another one.
+// preempts reports whether the scheduler would make room for a pod at the cost of another one.
 func preempts(pod, other *corev1.Pod) bool {
 	return scheduling.PodPriority(other) < scheduling.PodPriority(pod) &&
 		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever

@@ -8,7 +8,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// pollCheckpoint is how often a job that saves its state is looked at.
+// pollCheckpoint is how often a job that saves its state is reconciled.
 const pollCheckpoint = 2 * time.Second
 
 // nextCheckpointing decides the next step of a restart that has stopped nothing yet. Whoever aborts it is heard while
@@ -37,7 +37,7 @@ func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 	return Step{Action: Stop, After: PollInterval(0)}
 }
 
-// AbortedEarly is the step of a restart that a person aborted before it had begun; requested is false if nobody did.
+// AbortedEarly is the step of a restart that a person aborted before it had begun; requested is false if no person did.
 func AbortedEarly(rec Record, job Job, now time.Time) (s Step, requested bool) {
 	if !job.abortRequested() {
 		return Step{}, false

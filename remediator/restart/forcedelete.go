@@ -13,7 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// MayForceDelete says why a pod that does not end may be deleted before its kubelet has confirmed that its processes are
+// MayForceDelete returns why a pod that does not end may be deleted before its kubelet has confirmed that its processes are
 // gone; empty: it may not be, or that has been done. node is nil if there is no node of that name.
 func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) string {
 	// Of a pod that was deleted without a grace period, nothing but a finalizer is left.
@@ -34,19 +34,19 @@ func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, c
 	return ""
 }
 
-// outOfService tells whether a node is quarantined, while it is being repaired, too.
+// outOfService reports whether a node is quarantined, while it is being repaired, too.
 func outOfService(node *corev1.Node) bool {
 	status := node.Labels[conditions.LabelStatus]
 	return status == "quarantined" || status == "repairing"
 }
 
-// Overdue tells whether a pod should have ended so long ago: its deletionTimestamp is the end of its grace period.
+// Overdue reports whether a pod should have ended so long ago: its deletionTimestamp is the end of its grace period.
 func Overdue(pod metav1.Object, by time.Duration, now time.Time) bool {
 	at := pod.GetDeletionTimestamp()
 	return at != nil && !now.Before(at.Add(by))
 }
 
-// unreachable says how a node was out of reach at a time and since; empty: it was not.
+// unreachable returns how a node was out of reach at a time and since; empty: it was not.
 func unreachable(node *corev1.Node, at time.Time) string {
 	if node == nil {
 		return "its node was deleted"

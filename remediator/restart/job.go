@@ -1,7 +1,7 @@
 // Package restart decides whether a training job may be restarted, and what the next step of its restart is.
 //
 // It is pure: it has no client, no clock and no goroutine. What it needs to know comes in as values, and its answers are
-// values: [Evaluate] and [RateLimits] say whether a restart may begin, [Next] says what to do with one that is under way.
+// values: [Evaluate] and [RateLimits] decide whether a restart may begin, [Next] decides the next step of one that is under way.
 // Package remediator/jobs observes and acts, package remediator/jobs/kinds reads each kind of job.
 //
 // All state of a restart is in one annotation of the job, see [Record], so that a crash between any two writes resumes:
@@ -28,13 +28,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// Job is what one look at a job has found, whatever its kind.
+// Job is the facts of one look at a job, whatever its kind.
 type Job struct {
 	// GVK is the kind under which the job was read.
 	GVK schema.GroupVersionKind
 	// Object carries the metadata; its resourceVersion guards the next patch.
 	Object metav1.Object
-	// SuspendField stops and starts the job. It is zero where the kind has none; the job's controller is then told to
+	// SuspendField stops and starts the job. It is zero where the kind has none; the job's controller has then to
 	// replace the pods, only the recorded pods have to go, and there is nothing to start.
 	SuspendField SuspendField
 	// Suspended: the job is stopped, by its suspend field or, where it has none, in another way that we never use.
@@ -55,7 +55,7 @@ type Job struct {
 	Unsupported Blocked
 	// Pods selects the pods of every incarnation of the job.
 	Pods labels.Selector
-	// Gang tells which pods must be restarted together, as those with the same answer; nil: all pods of the job.
+	// Gang decides which pods must be restarted together, as those with the same answer; nil: all pods of the job.
 	Gang func(metav1.Object) string
 	// TerminalPodsToDelete selects pods that, once they have ended, the job's controller neither deletes nor replaces at
 	// a restart; nil: it has no such pods.
@@ -90,7 +90,7 @@ func (j Job) SharesGang(onNode []corev1.Pod) func(metav1.Object) bool {
 	return func(pod metav1.Object) bool { return gangs[j.Gang(pod)] }
 }
 
-// abortRequested tells whether a person asks to put the job back as it was.
+// abortRequested reports whether a person asks to put the job back as it was.
 func (j Job) abortRequested() bool {
 	_, asks := j.Object.GetAnnotations()[conditions.AnnotationAbortRestart]
 	return asks
@@ -118,10 +118,10 @@ type SuspendField struct {
 	Elsewhere *unstructured.Unstructured
 }
 
-// Exists tells a field from the zero value.
+// Exists reports whether there is such a field.
 func (f SuspendField) Exists() bool { return f.Path != "" }
 
-// Stops tells whether an object's field stops the job.
+// Stops reports whether an object's field stops the job.
 func (f SuspendField) Stops(object *unstructured.Unstructured) bool {
 	value, found, err := unstructured.NestedBool(object.Object, strings.Split(f.Path, ".")...)
 	return err == nil && found && value == f.StopValue
@@ -132,7 +132,7 @@ func (f SuspendField) Set(body map[string]any, stop bool) error {
 	return unstructured.SetNestedField(body, stop == f.StopValue, strings.Split(f.Path, ".")...)
 }
 
-// changed says what another user or controller did to the job.
+// changed describes what another user or controller did to the job.
 func (f SuspendField) changed(stop bool) string {
 	switch {
 	case !f.Exists():
@@ -143,7 +143,7 @@ func (f SuspendField) changed(stop bool) string {
 	return fmt.Sprintf("set %s to %t", f.Path, stop == f.StopValue)
 }
 
-// PodFinished tells whether a pod has ended, well or not.
+// PodFinished reports whether a pod has ended, well or not.
 func PodFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

@@ -14,7 +14,7 @@ import (
 type Action string
 
 const (
-	// Wait: look again after a pause.
+	// Wait: observe again after a pause.
 	Wait Action = "Wait"
 	// Hold: the same, and report that the stop takes too long or is refused.
 	Hold Action = "Hold"
@@ -40,7 +40,7 @@ const (
 // Step is the decision of [Next].
 type Step struct {
 	Action Action
-	// After is the pause before the next look; only Close needs none.
+	// After is the pause before the next step; only Close needs none.
 	After time.Duration
 	// OutOfBand is what has to be done while waiting.
 	OutOfBand OutOfBand
@@ -48,25 +48,25 @@ type Step struct {
 	Phase   Phase
 	Result  string
 	Outcome string
-	// Blocked tells that Result is the reason of a precondition that no longer holds: the job was never stopped.
+	// Blocked: Result is the reason of a precondition that no longer holds: the job was never stopped.
 	Blocked bool
 }
 
-// OutOfBand is what the record announces and the write of the record could not do itself. It is repeated at every look,
+// OutOfBand is what the record announces and the write of the record could not do itself. It is repeated in every reconcile,
 // so a crash before, in or after it is made up for. What is refused goes into [Facts] and decides anew.
 type OutOfBand struct {
 	// SetSuspendField: set the suspend field of another object as the phase needs it.
 	SetSuspendField bool
 	// ReplacePods: have the job's own controller replace the remaining pods.
 	ReplacePods bool
-	// DeletePods are pods that have ended and that nobody but us deletes.
+	// DeletePods are pods that have ended and that no other controller deletes.
 	DeletePods []metav1.PartialObjectMetadata
 }
 
-// Needed tells whether there is anything to do.
+// Needed reports whether there is anything to do.
 func (o OutOfBand) Needed() bool { return o.SetSuspendField || o.ReplacePods || len(o.DeletePods) > 0 }
 
-// Facts are a live look at what surrounds a job that is being restarted. Each phase needs its own.
+// Facts are what surrounds a job that is being restarted, read live. Each phase needs its own.
 type Facts struct {
 	// Remaining are, while Stopping, the old pods, and those created beside them, that are not gone.
 	Remaining []metav1.PartialObjectMetadata
@@ -78,7 +78,7 @@ type Facts struct {
 	Affected []corev1.Pod
 	// Paused: everything is paused, and no job is stopped. It holds nothing that has been stopped.
 	Paused bool
-	// Refused says who refused to replace the pods at this look; empty: nobody.
+	// Refused is why the pods were not replaced in this reconcile, as the API server answered; empty: they were.
 	Refused string
 }
 
@@ -91,7 +91,7 @@ type PhaseTimeouts struct {
 }
 
 // Next decides the next step of the restart under way, which is rec.Current. It is the only state machine of a restart:
-// the same record, job, facts and time give the same step. A suspend field that somebody else has changed ends the restart.
+// the same record, job, facts and time give the same step. A suspend field that another user or controller has changed ends the restart.
 func Next(rec Record, job Job, facts Facts, timeouts PhaseTimeouts, now time.Time) Step {
 	cur := *rec.Current
 	var s Step
@@ -149,7 +149,7 @@ func nextStarting(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 	return Step{Action: Wait, After: PollInterval(inPhase)}
 }
 
-// endedByOthers closes a restart whose job has finished, or was started or stopped by somebody else.
+// endedByOthers closes a restart whose job has finished, or was started or stopped by another user or controller.
 func endedByOthers(cur Restart, job Job) (s Step, over bool) {
 	switch {
 	case job.FinishedReason == ConditionFailed:
@@ -174,14 +174,14 @@ func outOfBand(cur Restart, job Job, facts Facts) OutOfBand {
 	return OutOfBand{ReplacePods: !job.SuspendField.Exists(), DeletePods: facts.Terminal}
 }
 
-// mayStartBesideOldPods tells whether a person who aborts may have the job start beside old pods: not before they had the
+// mayStartBesideOldPods reports whether a person who aborts may have the job start beside old pods: not before they had the
 // time to end, since two incarnations would write one checkpoint, and never if that may fail the job. Without a suspend
 // field nothing is started.
 func (j Job) mayStartBesideOldPods(overdue bool) bool {
 	return !j.SuspendField.Exists() || overdue && !j.FailsIfOldPodsRemain
 }
 
-// pendingElsewhere tells whether the suspend field of another object is still to be set for the restart's phase. What we
+// pendingElsewhere reports whether the suspend field of another object is still to be set for the restart's phase. What we
 // did not stop we do not start.
 func (j Job) pendingElsewhere(cur Restart) bool {
 	switch {
@@ -193,7 +193,7 @@ func (j Job) pendingElsewhere(cur Restart) bool {
 	return j.Suspended && j.setFor(cur, Stopping)
 }
 
-// changedByUser tells whether somebody else has set the suspend field, or stopped a job that has none.
+// changedByUser reports whether another user or controller has set the suspend field, or stopped a job that has none.
 func (j Job) changedByUser(cur Restart) bool {
 	switch {
 	case !j.SuspendField.Exists():
@@ -201,12 +201,12 @@ func (j Job) changedByUser(cur Restart) bool {
 	case j.pendingElsewhere(cur):
 		return false
 	case j.SuspendField.Elsewhere != nil && cur.Phase == Stopping && !j.setFor(cur, Stopping):
-		return j.Suspended // somebody was faster than we
+		return j.Suspended // another writer was faster
 	}
 	return j.Suspended != (cur.Phase == Stopping)
 }
 
-// setFor tells whether the suspend field of another object was last set for a phase of the restart.
+// setFor reports whether the suspend field of another object was last set for a phase of the restart.
 func (j Job) setFor(cur Restart, p Phase) bool {
 	cur.Phase = p
 	return j.SuspendField.Elsewhere.GetAnnotations()[conditions.AnnotationRestartStep] == cur.Step()
@@ -222,7 +222,7 @@ func doing(p Phase) string {
 	return "saving its state"
 }
 
-// PollInterval is the time between two looks, 200 ms to 2 s: prompt while things move, cheap when they take long.
+// PollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
 func PollInterval(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
 }

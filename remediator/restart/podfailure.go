@@ -50,8 +50,8 @@ func terminations(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 // nodeLost is the status.reason of a pod whose node does not answer (kubernetes pkg/util/node, NodeUnreachablePodReason).
 const nodeLost = "NodeLost"
 
-// PodFailure says how a rank failed, and when if that is known; empty: it has not, or it restarts in place. A pod that
-// somebody deleted, as a suspended job's controller does, has not failed: it is marked as disrupted if it was evicted or
+// PodFailure returns how a rank failed, and when if that is known; empty: it has not, or it restarts in place. A pod that
+// was deleted, as a suspended job's controller does, has not failed: it is marked as disrupted if it was evicted or
 // preempted.
 func PodFailure(p *corev1.Pod) (why string, at metav1.Time) {
 	for _, c := range p.Status.Conditions {

@@ -19,7 +19,7 @@ type Verdict string
 const (
 	// LeaveAlone: nothing is done and nothing reported.
 	LeaveAlone Verdict = "LeaveAlone"
-	// ReportBlocked: the job should be restarted, and the first precondition that fails says why it is not.
+	// ReportBlocked: the job should be restarted, and the first precondition that fails is the reason why it is not.
 	ReportBlocked Verdict = "ReportBlocked"
 	// JoinRestart: a restart is under way; this quarantine becomes one of its causes.
 	JoinRestart Verdict = "JoinRestart"
@@ -32,13 +32,13 @@ type Blocked struct{ Reason, Text string }
 
 // Precondition is one condition of a restart, for people to read one by one.
 type Precondition struct {
-	// Name says what has to hold, in one word.
+	// Name is what has to hold, in one word.
 	Name   string
 	Passed bool
 	// Reason is the label of pitcrew_job_restart_blocked_total and the action of the Event if it has not passed; empty if
 	// it has, and if the job is then left alone without a report.
 	Reason string
-	// Text says why it has not passed; empty if it has.
+	// Text is why it has not passed; empty if it has.
 	Text string
 	// RetryAfter is when to evaluate again if it has not passed; zero: when something changes.
 	RetryAfter time.Duration
@@ -50,7 +50,7 @@ const (
 	NotFinished         = "NotFinished"         // the job may still run
 	NotDeleted          = "NotDeleted"          // it is not being deleted
 	NoRestartUnderWay   = "NoRestartUnderWay"   // it is not being restarted, or has to be stopped again
-	NotSuspended        = "NotSuspended"        // nobody has stopped it
+	NotSuspended        = "NotSuspended"        // no user or controller has stopped it
 	NotReplacingPods    = "NotReplacingPods"    // its own controller is not restarting it just now
 	NotYetRestarted     = "NotYetRestarted"     // this quarantine has not restarted it before
 	OwnController       = "OwnController"       // its default controller manages it
@@ -95,7 +95,7 @@ func FirstFailed(list []Precondition) (failed Precondition, found bool) {
 	return list[i], true
 }
 
-// silent is a precondition that nobody is told of: the job needs no restart, or wants none.
+// silent is a precondition that is not reported: the job needs no restart, or has not opted in.
 func silent(name string, passed bool, text string) Precondition {
 	if passed {
 		return Precondition{Name: name, Passed: true}
@@ -129,7 +129,7 @@ func duringRestart(q Quarantine, rec Record, onNode []corev1.Pod) (Verdict, Prec
 	return StartRestart, passed
 }
 
-// createdSince tells whether one of the pods was created in or after the second of t; creation times carry no fraction.
+// createdSince reports whether one of the pods was created in or after the second of t; creation times carry no fraction.
 func createdSince(pods []corev1.Pod, t time.Time) bool {
 	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !p.CreationTimestamp.Time.Before(t.Truncate(time.Second)) })
 }
@@ -200,7 +200,7 @@ const (
 	pinnedByAffinity = "is pinned to this node by node affinity"
 )
 
-// pinnedToHost says how a pod that runs on the node could run on no other: its label kubernetes.io/hostname need not be
+// pinnedToHost returns how a pod that runs on the node could run on no other: its label kubernetes.io/hostname need not be
 // the name of the node.
 func pinnedToHost(spec corev1.PodSpec) string {
 	switch {
@@ -212,7 +212,7 @@ func pinnedToHost(spec corev1.PodSpec) string {
 	return ""
 }
 
-// comesBack says why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
+// comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
 	if q.Taint.Key == "" { // a pod failed; its node is good

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Quarantine is why jobs are restarted: a node that was taken out of service, as the record on the Node says, or, without
+// Quarantine is why jobs are restarted: a node that was taken out of service, as recorded on the Node, or, without
 // a Taint, a pod that failed.
 type Quarantine struct {
 	// ID is unique to this quarantine; a job is restarted at most once for it.

@@ -27,7 +27,7 @@ const (
 	MaxConcurrent = "MaxConcurrent" // not too many other jobs are under restart
 )
 
-// RateLimits says which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
+// RateLimits evaluates which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
 // are under way.
 func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restart, now time.Time) []Precondition {
 	return []Precondition{
@@ -39,8 +39,8 @@ func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restar
 	}
 }
 
-// LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart says nothing
-// about the next.
+// LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart has nothing
+// to do with the next.
 func LimitsOf(job Job, limits policy.Restart) policy.Restart {
 	if job.Gang != nil {
 		limits.MaxPerDay, limits.MaxPerJob, limits.BackOff = 0, 0, policy.BackOff{}
@@ -132,7 +132,7 @@ func (rec Record) lastStop() *Restart {
 	return nil
 }
 
-// since says when restarts began after t, the oldest first.
+// since is when restarts began after t, the oldest first.
 func (rec Record) since(t time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(rec.Recent), func(began time.Time) bool { return !began.After(t) })
 }

@@ -33,7 +33,7 @@ const (
 type Phase string
 
 const (
-	// Checkpointing: the job was told to save its state until CheckpointBy; nothing has been stopped.
+	// Checkpointing: the job was asked to save its state until CheckpointBy; nothing has been stopped.
 	Checkpointing Phase = "Saving"
 	// Stopping: we have stopped the job; until every old pod is gone nothing is started.
 	Stopping Phase = "Stopping"
@@ -49,12 +49,12 @@ const (
 // any two writes resumes.
 type Record struct {
 	V int `json:"v"`
-	// JobUID tells the record from one that was copied with the job's manifest.
+	// JobUID distinguishes the record from one that was copied with the job's manifest.
 	JobUID  types.UID `json:"jobUID"`
 	Current *Restart  `json:"current,omitempty"`
 	// Last holds the closed restarts, newest first.
 	Last []Restart `json:"last,omitempty"`
-	// Total counts the restarts that stopped the job, Recent says when those of the last day began, the oldest first.
+	// Total counts the restarts that stopped the job, Recent is when those of the last day began, the oldest first.
 	Total  int         `json:"total,omitempty"`
 	Recent []time.Time `json:"recent,omitempty"`
 }
@@ -80,10 +80,10 @@ type Restart struct {
 	Pods []types.UID `json:"pods,omitempty"`
 	// Ranks is how many pods were active before the stop.
 	Ranks int `json:"ranks,omitempty"`
-	// Retries is [Job.Retries] before the stop; Sent: the job's controller was told to replace the pods.
+	// Retries is [Job.Retries] before the stop; Sent: the job's controller was asked to replace the pods.
 	Retries int64 `json:"retries,omitempty"`
 	Sent    bool  `json:"sent,omitempty"`
-	// Held says what a stop that takes too long waits for.
+	// Held is what a stop that takes too long waits for.
 	Held string `json:"held,omitempty"`
 	// Outcome is a sentence; only once closed.
 	Outcome string `json:"outcome,omitempty"`
@@ -109,7 +109,7 @@ func CauseOf(q Quarantine) Cause {
 	return Cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: reason, Since: q.Since, Taint: q.Taint}
 }
 
-// Covers tells whether the quarantine is one of the restart's causes.
+// Covers reports whether the quarantine is one of the restart's causes.
 func (r *Restart) Covers(quarantine string) bool {
 	return slices.ContainsFunc(r.Quarantines, func(c Cause) bool { return c.ID == quarantine })
 }
@@ -133,7 +133,7 @@ func (r *Restart) AddPods(pods ...metav1.Object) {
 // Step names the stop or the start that the restart is at, for the suspend field of another object.
 func (r Restart) Step() string { return r.ID + " " + string(r.Phase) }
 
-// DeletedSince tells whether a pod's deletion was asked for in or after the second of the stop; the API server's times
+// DeletedSince reports whether a pod's deletion was asked for in or after the second of the stop; the API server's times
 // carry no fraction.
 func (r Restart) DeletedSince(pod metav1.Object) bool {
 	end := pod.GetDeletionTimestamp()
@@ -188,7 +188,7 @@ func (rec Record) Started(now time.Time) Record {
 	return rec
 }
 
-// Closed returns the record with its current restart moved to the closed ones, as a step with [Close] says.
+// Closed returns the record with its current restart moved to the closed ones, as a step with [Close] decides.
 func (rec Record) Closed(s Step, now time.Time) Record {
 	closed := *rec.Current
 	closed.Phase, closed.Outcome, closed.EndedAt, closed.Pods, closed.Moving = s.Phase, s.Outcome, now, nil, 0
@@ -211,7 +211,7 @@ func (rec Record) Incarnation() time.Time {
 
 // Patch is the JSON merge patch that writes the record, the label that finds it and, where the job itself has the
 // suspend field, that field as the phase needs it, all at once. The zero field is left alone. The resourceVersion makes
-// the patch fail with a conflict when anybody wrote the job since it was read. An error means that the field cannot be set.
+// the patch fail with a conflict when another writer changed the job since it was read. An error means that the field cannot be set.
 func (rec Record) Patch(object metav1.Object, field SuspendField) ([]byte, error) {
 	text, err := json.Marshal(rec)
 	for err == nil && len(text) > maxRecord && len(rec.Last) > 1 {

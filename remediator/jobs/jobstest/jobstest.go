@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,10 +28,10 @@ import (
 )
 
 // Kind is the built-in kind of jobs that a test restarts, with the controller of that kind. Call it with literals: a test of
-// package kinds looks for a call for every built-in kind. It panics if there is no such kind.
+// package kinds searches a call for every built-in kind. It panics if there is no such kind.
 func Kind(apiVersion, name string) kinds.Kind {
-	kind, known := kinds.Find(kinds.BuiltIn(), apiVersion, name)
-	if !known || kind.GVK.GroupVersion().String() != apiVersion {
+	kind, known := kinds.Get(kinds.BuiltIn(), schema.FromAPIVersionAndKind(apiVersion, name))
+	if !known {
 		panic(fmt.Sprintf("%s %s is no built-in kind", apiVersion, name))
 	}
 	return kind

@@ -62,7 +62,7 @@ func jobCondition(job *batchv1.Job, t batchv1.JobConditionType) bool {
 	return false
 }
 
-// jobSuspendObserved tells whether the Job controller has deleted the active pods because of spec.suspend. A Job that is
+// jobSuspendObserved reports whether the Job controller has deleted the active pods because of spec.suspend. A Job that is
 // being deleted creates no pods and never reports it.
 func jobSuspendObserved(job *batchv1.Job) bool {
 	return job.DeletionTimestamp != nil || ptr.Deref(job.Spec.Suspend, false) && jobCondition(job, batchv1.JobSuspended)

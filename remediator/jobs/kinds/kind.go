@@ -1,4 +1,4 @@
-// Package kinds adapts the kinds of training jobs to package restart: one file for each operator says how a job of its
+// Package kinds adapts the kinds of training jobs to package restart: one file for each operator defines how a job of its
 // kinds is read, stopped and started, and what the remediator has to be allowed for that.
 //
 // The job of a pod is the topmost object of a known kind above it, see [OwnerResolver]; only the labels of that job and of
@@ -25,7 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// Kind is all that has to be said of one kind of job. A kind is restarted in one of two ways: by a field that stops all of
+// Kind is all that has to be known of one kind of job. A kind is restarted in one of two ways: by a field that stops all of
 // its pods and starts them again, or, where it has none, by replace.
 type Kind struct {
 	GVK schema.GroupVersionKind
@@ -35,14 +35,14 @@ type Kind struct {
 	// ExtraRules are what else the remediator has to be allowed for a restart of this kind.
 	ExtraRules []rbacv1.PolicyRule
 	// ReplacesFailedRank: the kind's controller replaces a failed rank alone. Others restart the whole gang, or fail, as
-	// their own policies say (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray), or have no gang.
+	// their own policies require (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray), or have no gang.
 	ReplacesFailedRank bool
 
 	// read fills in what it can find out about the job and what the job owns. Errors of the API server are wrapped.
 	read func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error)
-	// replace has the job's own controller replace the pods, for kinds without a suspend field. It is called at every look
+	// replace has the job's own controller replace the pods, for kinds without a suspend field. It is called in every reconcile
 	// while the restart is stopping and must not do twice what may be done once only; what it changes of the restart is
-	// written to the record. remaining are the recorded pods that are not gone. The text says who refuses, if anybody does.
+	// written to the record. remaining are the recorded pods that are not gone. The text is why it was refused; empty: it was not.
 	replace func(ctx context.Context, c client.Client, job restart.Job, cur *restart.Restart, remaining []metav1.PartialObjectMetadata) (refused string, err error)
 }
 
@@ -81,6 +81,15 @@ func Find(all []Kind, apiVersion, name string) (found Kind, known bool) {
 	return found, known
 }
 
+// Get finds the adapter of exactly one group, version and kind.
+func Get(all []Kind, gvk schema.GroupVersionKind) (found Kind, known bool) {
+	i := slices.IndexFunc(all, func(k Kind) bool { return k.GVK == gvk })
+	if i < 0 {
+		return Kind{}, false
+	}
+	return all[i], true
+}
+
 // List is an empty list of the metadata of objects of the kind.
 func (k Kind) List() *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
@@ -88,7 +97,7 @@ func (k Kind) List() *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// Read reads a job and finds out which field stops it. [Gone] tells of an error whether there is no such job.
+// Read reads a job and finds out which field stops it. An error for which [Gone] is true means that there is no such job.
 func (k Kind) Read(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
 	job, err := k.read(ctx, reader, key)
 	if err != nil {
@@ -100,7 +109,7 @@ func (k Kind) Read(ctx context.Context, reader client.Reader, key client.ObjectK
 }
 
 // Replace has the job's own controller replace those of the remaining pods that are the job's. What it changes of the
-// restart has to be written to the record. refused says who refuses; a kind with a suspend field replaces nothing.
+// restart has to be written to the record. refused is why the API server refused it, if it did; a kind with a suspend field replaces nothing.
 func (k Kind) Replace(ctx context.Context, c client.Client, job restart.Job, cur *restart.Restart, remaining []metav1.PartialObjectMetadata) (refused string, err error) {
 	if k.replace == nil {
 		return "", nil
@@ -110,7 +119,7 @@ func (k Kind) Replace(ctx context.Context, c client.Client, job restart.Job, cur
 	return k.replace(ctx, c, job, cur, own)
 }
 
-// Gone tells whether an object, or its kind, does not exist.
+// Gone reports whether an object, or its kind, does not exist.
 func Gone(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
 // DeletePod deletes this pod and no later one of its name. One that is gone is no error.

@@ -33,7 +33,7 @@ var (
 	mpiJobV1   = kubeflow("MPIJob", "mpijobs", "mpiReplicaSpecs", "mpijob-controller")
 )
 
-// Labels of the pods. The operator's name tells the pods of two kinds of jobs that have the same name apart.
+// Labels of the pods. The operator's name distinguishes the pods of two kinds of jobs that have the same name.
 const (
 	kubeflowJobNameLabel  = "training.kubeflow.org/job-name"
 	kubeflowOperatorLabel = "training.kubeflow.org/operator-name"

@@ -11,16 +11,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// OptIn says whether a workload may be restarted at all.
+// OptIn is whether a workload may be restarted at all, and why.
 type OptIn struct {
 	In bool
-	// By is the label that decided, as key=value; empty: no label says anything, and it is not.
+	// By is the label that decided, as key=value; empty: no label decides, and it is not.
 	By string
 	// Namespace: the label is that of the namespace, not of the workload itself.
 	Namespace bool
 }
 
-// ReadOptIn asks the labels of a workload, and where they say nothing those of its namespace.
+// ReadOptIn asks the labels of a workload, and where they do not decide those of its namespace.
 func ReadOptIn(ctx context.Context, reader client.Reader, w Workload) (OptIn, error) {
 	if in, by := optIn(w.labels()); by != "" {
 		return OptIn{In: in, By: by}, nil
@@ -34,7 +34,7 @@ func ReadOptIn(ctx context.Context, reader client.Reader, w Workload) (OptIn, er
 	return OptIn{In: in, By: by, Namespace: by != ""}, nil
 }
 
-// optIn reads the labels of a job or of a namespace. by is the label that decides; empty when they say nothing.
+// optIn reads the labels of a job or of a namespace. by is the label that decides; empty when they do not decide.
 func optIn(labels map[string]string) (in bool, by string) {
 	switch {
 	case labels[conditions.LabelRestartOnNodeFault] == "false":

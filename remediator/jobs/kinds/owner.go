@@ -55,7 +55,7 @@ func (w Workload) labels() map[string]string {
 }
 
 // OwnerResolver finds the workloads of pods. It remembers what it found, so that a job with many pods is read once. Make
-// it with [NewOwnerResolver], and a new one for each look.
+// it with [NewOwnerResolver], and a new one for each reconcile.
 type OwnerResolver struct {
 	reader client.Reader
 	kinds  []Kind
@@ -151,7 +151,7 @@ func (r OwnerResolver) ownerOfPod(ctx context.Context, namespace string, owner m
 	return metav1.GetControllerOf(&pod), nil
 }
 
-// belongsToNode tells whether an owner's pods belong to their node, so that none of them can move.
+// belongsToNode reports whether an owner's pods belong to their node, so that none of them can move.
 func belongsToNode(owner metav1.OwnerReference) bool {
 	switch owner.APIVersion + "/" + owner.Kind {
 	case "apps/v1/DaemonSet", "v1/Node":

@@ -137,7 +137,7 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 }
 
 // rayJobPods selects the pods of the RayClusters that the job has at the moment. Those of the submitter, which only
-// waits for the end, have no label that tells them; those on the node are recorded all the same.
+// waits for the end, have no label to select them by; those on the node are recorded all the same.
 func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey) (labels.Selector, error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(rayClusterGVK.GroupVersion().WithKind("RayClusterList"))
