@@ -83,12 +83,11 @@ func run(ctx context.Context, o options, validate bool) error {
 		return err
 	}
 	recorder := mgr.GetEventRecorder(node.Name)
-	restarter := jobs.New(mgr.GetClient(), mgr.GetAPIReader(), recorder, time.Now)
-	restarter.Policy, restarter.Namespace = p, o.namespace
-	if !o.dryRun {
-		if err := restarter.SetupWithManager(mgr); err != nil {
-			return err
-		}
+	restarter, err := jobs.SetupWithManager(ctx, mgr, metrics.Registry, jobs.Options{
+		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return err
 	}
 	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
 		Policy: p, Namespace: o.namespace, Evidence: o.evidence, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // act makes the decision come true on the node: at most one write, and Events only once it stands. Acting twice equals
@@ -42,7 +42,7 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d Decision
 	q := quarantineOf(n, d.State.Record)
 	rule, _ := c.policy.Policy().Rule(d.State.Record.Taint.Rule)
 	q.CheckpointGrace = rule.CheckpointGrace
-	if again, err = c.jobs.Sweep(ctx, q); err != nil {
+	if again, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
 		return again, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}
 	return again, nil
@@ -163,9 +163,9 @@ func (c *Controller) say(ctx context.Context, n *corev1.Node, b *Blocked) {
 }
 
 // quarantineOf is what the jobs half needs to know of a quarantine that stands.
-func quarantineOf(n *corev1.Node, r *Record) jobs.Quarantine {
+func quarantineOf(n *corev1.Node, r *Record) restart.Quarantine {
 	cause := r.decisive()
-	return jobs.Quarantine{
+	return restart.Quarantine{
 		ID:      r.ID,
 		Node:    n.Name,
 		NodeUID: n.UID,

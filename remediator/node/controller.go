@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
@@ -49,8 +49,8 @@ const (
 
 // JobRestarter restarts the jobs that have pods on a quarantined node.
 type JobRestarter interface {
-	// Unless again is zero, it is to be called again after that time.
-	Sweep(ctx context.Context, q jobs.Quarantine) (again time.Duration, err error)
+	// Unless after is zero, it is to be called again after that time.
+	RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error)
 }
 
 // Options configure a [Controller].

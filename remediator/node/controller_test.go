@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
@@ -67,12 +67,12 @@ func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch,
 
 // swept records the quarantines whose jobs were looked at.
 type swept struct {
-	quarantines []jobs.Quarantine
+	quarantines []restart.Quarantine
 	again       time.Duration
 	err         error
 }
 
-func (s *swept) Sweep(_ context.Context, q jobs.Quarantine) (time.Duration, error) {
+func (s *swept) RestartJobsOnNode(_ context.Context, q restart.Quarantine) (time.Duration, error) {
 	s.quarantines = append(s.quarantines, q)
 	return s.again, s.err
 }
@@ -183,7 +183,7 @@ func TestJobsAreLookedAtOnEveryReconcileWhileTheQuarantineStands(t *testing.T) {
 		t.Fatalf("looked %d times", len(r.swept.quarantines))
 	}
 	first := r.swept.quarantines[0]
-	want := jobs.Quarantine{
+	want := restart.Quarantine{
 		ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: r.now().UTC(),
 		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 	}
