@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // What a node is, the worst first.
@@ -167,8 +167,8 @@ func worse(a, b row) int {
 
 func rowOf(n *corev1.Node, now time.Time) row {
 	r := row{Node: n.Name, Status: isHealthy, BootID: n.Status.NodeInfo.BootID}
-	record, err := node.RecordOf(n)
-	labelled, _ := record.Labels()
+	record, err := quarantine.RecordOf(n)
+	labelled, _ := record.Labels(false)
 	switch {
 	case err != nil:
 		r.Status, r.Cause = isUnreadable, err.Error()
@@ -176,14 +176,14 @@ func rowOf(n *corev1.Node, now time.Time) row {
 	case record == nil || labelled == "healthy":
 		r.judge(n, now)
 		return r
-	case record.Phase == node.Released:
+	case record.Phase == quarantine.Released:
 		r.Status = isReleased
-	case record.Phase == node.Quarantined:
-		r.Status, r.Sticky = isQuarantined, record.Sticky
+	case record.Phase == quarantine.Quarantined:
+		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
 	default:
 		r.Status = isSuspect
 	}
-	if t := record.Taint; t != nil && record.Phase == node.Quarantined {
+	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)

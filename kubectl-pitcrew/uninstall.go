@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // fromPreflight are the conditions that the remediator itself writes.
@@ -131,7 +131,7 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 // strip removes what is ours from a node.
 func strip(api client.Client, n *corev1.Node) []change {
 	var changes []change
-	if after := node.Strip(n); !equality.Semantic.DeepEqual(n, after) {
+	if after := quarantine.Strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
 			says: fmt.Sprintf("Clean node %s: taints [%s] become [%s]; record and labels go", n.Name, taints(n), taints(after)),
 			do:   func(ctx context.Context) error { return stripAgain(ctx, api, n.Name) },
@@ -166,7 +166,7 @@ func stripAgain(ctx context.Context, api client.Client, name string) error {
 		if err := api.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		err := patch(ctx, api, &n, node.Strip(&n))
+		err := patch(ctx, api, &n, quarantine.Strip(&n))
 		if err == nil {
 			return nil
 		}
