@@ -21,6 +21,7 @@ import (
 const (
 	isUnreadable  = "unreadable"
 	isQuarantined = "quarantined"
+	isRepairing   = "repairing"
 	isSuspect     = "suspect"
 	isReleased    = "released by a person"
 	isAlert       = "alert"
@@ -29,7 +30,7 @@ const (
 	isUnchecked   = "unchecked"
 )
 
-var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
+var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
 
 // fleet is what status shows.
 type fleet struct {
@@ -180,6 +181,9 @@ func rowOf(n *corev1.Node, now time.Time) row {
 		r.Status = isReleased
 	case record.Phase == quarantine.Quarantined:
 		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
+		if quarantine.Maintained(n) {
+			r.Status = isRepairing
+		}
 	default:
 		r.Status = isSuspect
 	}

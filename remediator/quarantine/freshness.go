@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -16,6 +15,10 @@ import (
 // recheck is how often a condition that says nothing now (stale, or older than the boot) is read again: that it is current
 // again may show in its heartbeat alone, which causes no reconcile.
 const recheck = time.Minute
+
+// gpuUpgradeState is the label in which the GPU operator's upgrade controller names its current step
+// (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go).
+const gpuUpgradeState = "nvidia.com/gpu-driver-upgrade-state"
 
 // Excluded tells whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], or one that
 // is being deleted.
@@ -33,9 +36,8 @@ func Maintained(n *corev1.Node) bool {
 	if hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
 		return true
 	}
-	// The GPU operator's upgrade controller names its current step (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go). While
-	// an upgrade is only required, or after it has failed, nothing works on the node.
-	switch n.Labels["nvidia.com/gpu-driver-upgrade-state"] {
+	// While an upgrade is only required, or after it has failed, nothing works on the node.
+	switch n.Labels[gpuUpgradeState] {
 	case "", "unknown", "upgrade-required", "upgrade-failed", "upgrade-done":
 		return false
 	}
