@@ -1,5 +1,5 @@
 // Package evidence keeps what the conditions of a node were when it was quarantined: a ConfigMap per node, in a namespace of
-// its own. docs/adr/0013 says why.
+// its own. docs/adr/0013 gives the reasons.
 package evidence
 
 import (

@@ -132,7 +132,7 @@ func (b *breakerStore) write(ctx context.Context, text string) error {
 	return err
 }
 
-// setBreaker makes the breaker what a decision wants it to be.
+// setBreaker opens or closes the breaker as a decision asks.
 func (c *Controller) setBreaker(d quarantine.Decision) {
 	if d.SetBreaker == nil {
 		return

@@ -15,7 +15,7 @@ import (
 // the problems.
 var (
 	problemDesc = prometheus.NewDesc("pitcrew_node_problem_timestamp_seconds",
-		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or says nothing: Unknown, or Stale when its heartbeat is too old.",
+		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old.",
 		[]string{"node", "condition", "repair", "status"}, nil)
 	quarantineDesc = prometheus.NewDesc("pitcrew_node_quarantine_timestamp_seconds",
 		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs.",
@@ -29,7 +29,7 @@ var (
 // stale is the status of a condition whose heartbeat is older than the unknownAfter of its rules.
 const stale = "Stale"
 
-// reading is what a condition of a node says, as metrics show it.
+// reading is the state of a condition of a node, as metrics show it.
 type reading struct {
 	// repair is the class by the rule that matches; empty when none does.
 	repair, status string

@@ -25,8 +25,7 @@ import (
 // keptWhole are the annotations that are kept however long they are, because they are read.
 var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults}
 
-// tooLong stands for the value of an annotation that is longer than any that the policy hands off, and so is not ours,
-// whatever it says.
+// tooLong replaces the value of an annotation that is longer than any that the policy hands off, and so is not ours.
 var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
 
 // Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are

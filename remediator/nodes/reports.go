@@ -80,7 +80,7 @@ func (r *reports) blockedNodes() map[string]quarantine.Blocked {
 	return maps.Clone(r.blocked)
 }
 
-// publishEvents writes the Events and metrics of a decision that stands on the node.
+// publishEvents writes the Events and metrics of a decision that was written to the node.
 func (c *Controller) publishEvents(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) {
 	for _, e := range d.Events {
 		c.emitNodeEvent(ctx, n, e)

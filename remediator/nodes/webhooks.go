@@ -26,7 +26,7 @@ type payloadData struct {
 	handoff.Case
 }
 
-// deliver hands the notices of the node's record to the sender.
+// deliver passes the notices of the node's record to the sender.
 func (c *Controller) deliver(n *corev1.Node, d quarantine.Decision) error {
 	if c.dryRun {
 		return nil

@@ -38,7 +38,7 @@ func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs b
 	return order
 }
 
-// assessment is what the conditions of a node say now, by the rules of a policy.
+// assessment is what the conditions of a node mean now, by the rules of a policy.
 type assessment struct {
 	policy     *policy.Policy
 	node       *corev1.Node
@@ -73,7 +73,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 	return a
 }
 
-// isCurrent is [isCurrent] for a node that nothing works on. Whatever a maintained one says is about the maintenance.
+// isCurrent is [isCurrent], but false while the node is maintained: its conditions reflect the maintenance then.
 func (a *assessment) isCurrent(c corev1.NodeCondition, rule policy.Rule) bool {
 	return !a.maintained && isCurrent(c, rule, a.bootSeen, a.now)
 }
@@ -153,8 +153,8 @@ func (r *Record) returnedEarly(p problem, now time.Time) bool {
 	return last.hasCause(p.condition.Type) && now.Sub(last.ReleasedAt) < p.rule.ClearAfter
 }
 
-// update takes over what the condition says, unless it is milder than what it said before in the same boot. What a boot
-// cannot repair stays across boots.
+// update takes over the class and message of the condition, unless the class is milder than one seen before in the same
+// boot. Replace stays across boots, because a boot cannot repair it.
 func (c *Cause) update(p problem, bootID string) {
 	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
 	again := c.BootID != bootID || !c.HealthySince.IsZero()

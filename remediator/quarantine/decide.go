@@ -48,7 +48,7 @@ var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minu
 // Observation is what is known about one node: plain values, no client.
 type Observation struct {
 	Node *corev1.Node
-	// Record is nil when the node has none; RecordErr says that it has one that does not parse.
+	// Record is nil when the node has none; RecordErr is set when it has one that does not parse.
 	Record    *Record
 	RecordErr error
 	// Paused is why everything is paused, empty when it is not.
@@ -67,7 +67,7 @@ type Decision struct {
 	State *State
 	// Events are to be written once the node carries State.
 	Events []Event
-	// Blocked says what was not done; nil when nothing was held back.
+	// Blocked is what was held back; nil when nothing was.
 	Blocked *Blocked
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
@@ -87,7 +87,7 @@ type Event struct {
 type Blocked struct {
 	// Rule is the rule of the policy that would have acted; empty when it is about all of them.
 	Rule string
-	// Reason is one of the BlockedBy constants, Message says it to people.
+	// Reason is one of the BlockedBy constants; Message explains it.
 	Reason, Message string
 }
 
@@ -105,7 +105,7 @@ func (s *schedule) requeueAt(at time.Time) {
 	}
 }
 
-// Decide says what must be done about a node. It is pure: it reads no clock and no cluster, and deciding again about a node
+// Decide decides what must be done about a node. It is pure: it reads no clock and no cluster, and deciding again about a node
 // that carries the decided State changes nothing.
 func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	if Excluded(o.Node) {
@@ -113,7 +113,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	}
 	if o.RecordErr != nil {
 		return Decision{Blocked: &Blocked{Reason: BlockedByUnreadableRecord, Message: fmt.Sprintf(
-			"annotation %s cannot be read, so nothing is done about the node until somebody repairs or removes it: %v",
+			"annotation %s cannot be read, so nothing is done about the node until it is repaired or removed: %v",
 			conditions.AnnotationQuarantine, o.RecordErr)}}
 	}
 	d := newDecider(p, o, now)
@@ -246,7 +246,7 @@ func andRestart(r policy.Rule) string {
 	return ""
 }
 
-// isLimited tells whether a limit holds the quarantine back now, and says which.
+// isLimited tells whether a limit holds the quarantine back now, and notes which.
 func (d *decider) isLimited(p problem) bool {
 	labels, peers := d.observed.Node.Labels, d.observed.Peers
 	if d.isCorrelated(p) {
@@ -267,7 +267,7 @@ func (d *decider) isLimited(p problem) bool {
 	return true
 }
 
-// isCorrelated tells whether the problem is suspected to be one of the detector, and says why.
+// isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
 func (d *decider) isCorrelated(p problem) bool {
 	why := limits.Correlated(d.policy.Correlated, p.condition, d.observed.Node.Labels, d.observed.Peers)
 	if why == "" {
@@ -290,7 +290,7 @@ func (d *decider) decideQuarantined() {
 	for _, c := range d.record.Causes {
 		if _, ok := d.conditions.ruleOf(&c); !ok && c.Rule != policy.ByHand {
 			d.block(c.Rule, BlockedByMissingRule,
-				"the policy no longer has rule %s, so nothing says when %s has cleared; remove taint %s twice or run `kubectl pitcrew release` to release the node",
+				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; remove taint %s twice or run `kubectl pitcrew release` to release the node",
 				c.Rule, c.Condition, d.record.Taint)
 		}
 	}
@@ -308,7 +308,7 @@ func (d *decider) decideQuarantined() {
 	}
 }
 
-// restoreTaint puts a removed taint back once and then tells so: `kubectl taint` and others patch the list without a
+// restoreTaint puts a removed taint back once and returns true then: `kubectl taint` and others patch the list without a
 // version check and may have dropped it unknowingly. The second time the removal is a manual release, and the first time
 // if the rule only observes now.
 func (d *decider) restoreTaint() bool {
@@ -397,7 +397,7 @@ func (d *decider) removeTaint() {
 	}
 }
 
-// restartsJobs tells whether the node's jobs are to be restarted, and when to look for further ones.
+// restartsJobs tells whether the node's jobs are to be restarted, and schedules the next checks for further ones.
 func (d *decider) restartsJobs() bool {
 	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained {
 		return false
@@ -412,7 +412,7 @@ func (d *decider) restartsJobs() bool {
 	return true
 }
 
-// updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy wants them.
+// updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
 func (d *decider) updateAWS() {
 	if !d.policy.Output.AWS {
 		d.changes.RemoveAWS()
@@ -470,7 +470,7 @@ func causeNames(r *Record) string {
 	return strings.Join(names, ", ")
 }
 
-// needs says in words what a class asks for.
+// needs names what a class asks for.
 var needs = map[conditions.Repair]string{
 	conditions.Monitor:    "monitoring",
 	conditions.RestartApp: "a restart of its workload",

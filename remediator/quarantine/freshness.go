@@ -12,7 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// recheck is how often a condition that says nothing now (stale, or older than the boot) is read again: that it is current
+// recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
 // again may show in its heartbeat alone, which causes no reconcile.
 const recheck = time.Minute
 
@@ -57,8 +57,8 @@ type staleConditions struct {
 	newest time.Time
 }
 
-// checkHeartbeats finds out whether any detector still updates the node's conditions. A verdict does not count: it says
-// nothing about whether the detectors run.
+// checkHeartbeats finds out whether any detector still updates the node's conditions. A verdict does not count: it does
+// not show whether the detectors run.
 func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleConditions {
 	var stale staleConditions
 	updated := false
@@ -84,7 +84,7 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 	return stale
 }
 
-// message says which heartbeats are missing, and since when.
+// message names the heartbeats that are missing, and since when.
 func (s staleConditions) message(now time.Time) string {
 	text := "no heartbeat of " + Clip(strings.Join(s.types, ", "), conditions.MaxMessage)
 	if !s.newest.IsZero() {
@@ -94,7 +94,7 @@ func (s staleConditions) message(now time.Time) string {
 }
 
 // bootSeen is a time at which the node was in its current boot, as early as is known; zero when nothing is known. There is
-// no clock on a Node that says when it booted:
+// no field of a Node that holds the time of its boot:
 //   - With a record, we know when we first saw the boot id. That is late by our own downtime and by the kubelet's first
 //     report, so a condition of the new boot may be passed over until its next heartbeat.
 //   - Without one, a node that rebooted has usually become Ready again since. That can also be a mere network cut, after
@@ -111,7 +111,7 @@ func bootSeen(n *corev1.Node, r *Record) time.Time {
 	return time.Time{}
 }
 
-// isCurrent tells whether a condition says something about the node as it is now. One whose heartbeat is old has lost its
+// isCurrent tells whether a condition is about the node as it is now. One whose heartbeat is old has lost its
 // writer. One from before the boot is about a machine that has changed since, see [bootSeen].
 //
 // Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets

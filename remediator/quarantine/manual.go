@@ -14,7 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
-// conditionByHand stands for the condition of a manual quarantine. It is the value of the taint, too.
+// conditionByHand is the condition type of the cause of a manual quarantine, and the value of its taint.
 const conditionByHand = "ByHand"
 
 // QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone. It is an
@@ -28,7 +28,7 @@ func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.N
 		d.openNext()
 	}
 	if d.record.hasCause(conditionByHand) {
-		return nil, fmt.Errorf("node %s is quarantined by hand already", n.Name)
+		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
 	}
 	d.record.Causes = append(d.record.Causes, Cause{
 		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: Clip(reason, conditions.MaxMessage),

@@ -9,7 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
-// updateNotices drops what was delivered and adds what webhooks are to be sent. It goes by what the record says and not by
+// updateNotices drops what was delivered and adds what webhooks are to be sent. It goes by the record and not by
 // what this decision did, because a person may have changed the record since the last one.
 func (r *Record) updateNotices(p *policy.Policy, delivered map[handoff.Receipt]bool, now time.Time) {
 	if r == nil {

@@ -213,7 +213,7 @@ func (s *Sender) finish(ctx context.Context, k key) {
 	s.onFinished(ctx, k.node)
 }
 
-// post makes one attempt. With an error it says when to make the next one.
+// post makes one attempt. With an error it returns after what time to make the next one.
 func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, attempts int) (again time.Duration, err error) {
 	again = retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, nil)
 	client, err := client(hook)
@@ -242,7 +242,7 @@ func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, atte
 	if response.StatusCode/100 == 2 {
 		return 0, nil
 	}
-	// What Retry-After of 429 and 503 says, unless it is sooner than we would try anyway.
+	// Retry-After of 429 and 503, unless it is sooner than we would try anyway.
 	asked := retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response)
 	return min(max(again, asked), longestRetryAfter), fmt.Errorf("the answer is %s", response.Status)
 }

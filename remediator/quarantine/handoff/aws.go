@@ -31,7 +31,7 @@ const (
 	awsStopped = "agent-stopped"
 )
 
-// Outcome is what a condition says, in the words of the AWS suite.
+// Outcome is the state of a condition, in the words of the AWS suite.
 type Outcome string
 
 // The outcomes. Warn is a problem that is only worth an alert, Skip a condition that is Unknown or has no current heartbeat.
@@ -58,7 +58,7 @@ type Health struct {
 	Repair      conditions.Repair
 }
 
-// awsResult is the suite's annotation. Its timestamp is when the result changed: a node is not written to say the same again.
+// awsResult is the suite's annotation. Its timestamp is when the result changed: a node is not written when nothing has changed.
 type awsResult struct {
 	Timestamp    string     `json:"timestamp"`
 	Hostname     string     `json:"hostname"`

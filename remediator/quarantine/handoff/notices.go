@@ -56,7 +56,7 @@ func DropDelivered(notices []Notice, p *policy.Policy, delivered map[Receipt]boo
 	return left
 }
 
-// AddNotice adds a notice to the webhooks that want its event; none: nothing is added.
+// AddNotice adds a notice for the webhooks that are configured for its event, if there are any.
 func AddNotice(notices []Notice, p *policy.Policy, notice Notice) []Notice {
 	for _, hook := range p.Webhooks {
 		if slices.Contains(hook.Events, notice.Event) {

@@ -54,7 +54,7 @@ func (s *BreakerState) String() string {
 // RetryBlocked is how often a quarantine is tried again that a budget or the breaker blocks, and an open breaker read.
 const RetryBlocked = 5 * time.Second
 
-// Trip is what the breaker says about one more quarantine.
+// Trip is the answer of the breaker to one more quarantine.
 type Trip struct {
 	// Reason is why it does not let the quarantine through; empty: it does.
 	Reason string
@@ -103,7 +103,7 @@ func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) 
 	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool { return p.Waiting })
 }
 
-// quarantineStarts counts the quarantines of the last window, and says when the latest of all started.
+// quarantineStarts counts the quarantines of the last window, and returns when the latest of all started.
 func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count int, latest time.Time) {
 	for _, p := range peers {
 		for _, s := range p.Starts {

@@ -12,7 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// anyRule stands for all rules together.
+// anyRule means all rules together.
 const anyRule = ""
 
 // Peer is what the limits need to know about another node.
@@ -44,8 +44,8 @@ func (p Peer) sharesScope(scope string, labels map[string]string) bool {
 	return scope == "" || p.Labels[scope] == labels[scope]
 }
 
-// ExceededBudget says which budget has no room for one more quarantine by the rule, that of the rule or that of the policy;
-// empty: both have room. labels are those of the node.
+// ExceededBudget describes the budget that has no room for one more quarantine by the rule: that of the rule, or that of the
+// policy. It is empty when both have room. labels are those of the node.
 func ExceededBudget(p *policy.Policy, rule policy.Rule, labels map[string]string, peers []Peer, now time.Time) string {
 	for _, b := range []struct {
 		of     string
@@ -69,7 +69,7 @@ func budgetName(rule string, b policy.Budget) string {
 	return of
 }
 
-// budgetUse counts the peers that use a budget up, and says how many may. A rule's own budget counts what it quarantined;
+// budgetUse counts the peers that use up a budget, and returns how many may. A rule's own budget counts what it quarantined;
 // that of all rules counts every node that is out of service, for whatever reason.
 func budgetUse(b policy.Budget, rule string, labels map[string]string, peers []Peer, now time.Time) (used, limit int) {
 	nodes := 1

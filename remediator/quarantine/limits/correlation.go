@@ -10,8 +10,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// Correlated says why a problem is rather one of the detector, or of what the nodes share; empty: it is not. condition is
-// that of a node with labels. It needs no memory: the nodes themselves show since when they have been faulty, so the
+// Correlated explains why a problem is rather one of the detector, or of what the nodes share. It is empty when it is not.
+// condition is that of a node with labels. It needs no memory: the nodes themselves show since when they have been faulty, so the
 // suspicion lasts until their conditions change.
 func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers []Peer) string {
 	if guard == nil {

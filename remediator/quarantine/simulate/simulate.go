@@ -1,4 +1,4 @@
-// Package simulate says what a remediator would do now about all nodes of a cluster. It is pure.
+// Package simulate finds out what a remediator would do now about all nodes of a cluster. It is pure.
 package simulate
 
 import (
