@@ -65,7 +65,7 @@ var gpuUUID = regexp.MustCompile(`\bGPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 type Options struct {
 	// Namespace holds the ConfigMaps.
 	Namespace string
-	// DryRun keeps nothing.
+	// DryRun keeps and deletes nothing.
 	DryRun bool
 	Clock  clock.PassiveClock
 }
@@ -75,6 +75,7 @@ type Store struct {
 	client    client.Client
 	apiReader client.Reader // the manager's cache does not hold the ConfigMaps
 	namespace string
+	dryRun    bool
 	clock     clock.PassiveClock
 	failed    prometheus.Counter
 
@@ -83,18 +84,16 @@ type Store struct {
 	kept map[string]string
 }
 
-// SetupWithManager makes a store, and registers its metrics and, with the manager, the expiry of its ConfigMaps. In a dry run
-// the store is nil.
+// SetupWithManager makes a store, and registers its metrics and, with the manager, the expiry of its ConfigMaps.
 func SetupWithManager(_ context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) (*Store, error) {
 	s := New(mgr.GetClient(), mgr.GetAPIReader(), o)
 	if err := registry.Register(s.failed); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	if o.DryRun {
-		return nil, nil //nolint:nilnil // no store is what a dry run needs
-	}
-	if err := mgr.Add(s); err != nil {
-		return nil, fmt.Errorf("expire evidence: %w", err)
+	if !o.DryRun {
+		if err := mgr.Add(s); err != nil {
+			return nil, fmt.Errorf("expire evidence: %w", err)
+		}
 	}
 	return s, nil
 }
@@ -102,7 +101,7 @@ func SetupWithManager(_ context.Context, mgr ctrl.Manager, registry prometheus.R
 // New makes a store without expiry.
 func New(c client.Client, apiReader client.Reader, o Options) *Store {
 	return &Store{
-		client: c, apiReader: apiReader, namespace: o.Namespace, clock: o.Clock, kept: map[string]string{},
+		client: c, apiReader: apiReader, namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, kept: map[string]string{},
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pitcrew_evidence_failed_total", Help: "Failed attempts to keep the evidence of a quarantine; they are repeated.",
 		}),
@@ -112,7 +111,7 @@ func New(c client.Client, apiReader client.Reader, o Options) *Store {
 // Keep makes sure that the evidence of the quarantine in a node's record is kept, whoever made the quarantine: a crash
 // between the taint and this loses nothing. r may be nil. After an error it is to be called again.
 func (s *Store) Keep(ctx context.Context, n *corev1.Node, r *quarantine.Record) error {
-	if r == nil || r.Phase != quarantine.Quarantined {
+	if s.dryRun || r == nil || r.Phase != quarantine.Quarantined {
 		return nil
 	}
 	key := keyOf(r)

@@ -81,7 +81,7 @@ type Controller struct {
 	recorder  events.EventRecorder
 	clock     clock.PassiveClock
 	jobs      JobRestarter
-	evidence  *evidence.Store // nil in a dry run
+	evidence  *evidence.Store
 	webhooks  *webhook.Sender
 	metrics   controllerMetrics
 	breaker   *breakerStore
@@ -276,9 +276,6 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 
 // keepEvidence tells whether there is nothing to keep about the node, or it is kept.
 func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quarantine.Record) bool {
-	if c.evidence == nil {
-		return true
-	}
 	if err := c.evidence.Keep(ctx, n, r); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
 		return false
@@ -292,9 +289,7 @@ func (c *Controller) forget(name string) {
 	defer c.deciding.Unlock()
 	c.pending.discard(name)
 	c.reports.isNew(name, nil)
-	if c.evidence != nil {
-		c.evidence.Forget(name)
-	}
+	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	delete(c.summaries, name)
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -129,12 +130,13 @@ func TestALongEventIsCut(t *testing.T) {
 
 func TestADryRunRestartsNoJobs(t *testing.T) {
 	r := newRig(t, "a")
-	r.dryRun, r.pending.dryRun, r.breaker.dryRun, r.evidence = true, true, true, nil
+	r.dryRun, r.pending.dryRun, r.breaker.dryRun = true, true, true
+	r.evidence = evidence.New(r.client, r.client, evidence.Options{DryRun: true})
 	for range 2 {
 		r.reconcile(t, "a")
 	}
-	if len(r.restarts.quarantines) > 0 || len(r.client.patched) > 0 {
-		t.Errorf("restarted %v, patched %v", r.restarts.quarantines, r.client.patched)
+	if len(r.restarts.quarantines) > 0 || len(r.client.patched) > 0 || len(r.client.created) > 0 {
+		t.Errorf("restarted %v, patched %v, created %v", r.restarts.quarantines, r.client.patched, r.client.created)
 	}
 	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)

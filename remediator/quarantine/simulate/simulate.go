@@ -48,12 +48,12 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 			}
 		}
 		o.Decision = quarantine.Decide(p, observation, now)
-		if o.Decision.SetBreaker != nil {
-			open = o.Decision.SetBreaker.OrClosed()
+		if o.SetBreaker != nil {
+			open = o.SetBreaker.OrClosed()
 		}
-		if o.Decision.Changes(o.Before) {
+		if o.Changes(o.Before) {
 			o.After = o.Before.DeepCopy()
-			o.Decision.State.Apply(o.After)
+			o.State.Apply(o.After)
 			peers[i] = quarantine.PeerOf(p, o.After)
 		}
 	}

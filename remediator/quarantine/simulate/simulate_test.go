@@ -52,8 +52,8 @@ func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
 	outcomes := Run(p, nodes, "", nil, now)
 	for _, o := range outcomes {
 		got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
-		if o.Decision.Blocked != nil {
-			got[o.Before.Name] += " " + o.Decision.Blocked.Reason
+		if o.Blocked != nil {
+			got[o.Before.Name] += " " + o.Blocked.Reason
 		}
 	}
 	// The budget of one goes to the first by name.
@@ -78,8 +78,8 @@ func TestAnOpenBreakerBlocks(t *testing.T) {
 	closed, open := &corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":"2026-11-20T11:59:00Z"}`}}
 	for want, breaker := range map[string]*corev1.ConfigMap{"": closed, quarantine.BlockedByBreaker: open} {
 		got := ""
-		if o := Run(p, nodes, "", breaker, now)[0]; o.Decision.Blocked != nil {
-			got = o.Decision.Blocked.Reason
+		if o := Run(p, nodes, "", breaker, now)[0]; o.Blocked != nil {
+			got = o.Blocked.Reason
 		}
 		if got != want {
 			t.Errorf("breaker %v: held back by %q, want %q", breaker.Data, got, want)
@@ -94,8 +94,8 @@ func TestTheBreakerOpensOnce(t *testing.T) {
 	var says []string
 	for _, o := range Run(p, nodes, "", nil, now) {
 		said := o.After.Labels[conditions.LabelStatus]
-		if o.Decision.Blocked != nil {
-			_, why, _ := strings.Cut(o.Decision.Blocked.Message, ", but ")
+		if o.Blocked != nil {
+			_, why, _ := strings.Cut(o.Blocked.Message, ", but ")
 			said += ", " + why
 		}
 		says = append(says, said)
