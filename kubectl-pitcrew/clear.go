@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // containerNPD is the name of the node-problem-detector's container in our chart, upstream's manifest and the community's chart.
@@ -210,7 +210,7 @@ func newExecutor(config *rest.Config, request *rest.Request) (remotecommand.Exec
 
 // latched are the conditions of a node's record that a plugin has latched.
 func latched(n *corev1.Node) ([]string, error) {
-	record, err := node.RecordOf(n)
+	record, err := quarantine.RecordOf(n)
 	if err != nil {
 		return nil, err
 	}

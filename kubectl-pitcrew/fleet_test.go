@@ -195,17 +195,17 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 	p := newFleet(t)
 	p.says("describe fleet-0", "no pod of the remediator in namespace pitcrew mounts a policy; name one with -f")
 	p.installPolicy("mode: observe")
-	p.says("describe fleet-0", "Next:     blocked by observe-only: GPUXidError needs Inspect by rule gpu (Inspect gpu 0000:1b:00: Xid 999 unknown); observed only, else tainted "+
+	p.says("describe fleet-0", "Next:     blocked by observe-only: GPUXidError needs inspection (rule gpu: Inspect gpu 0000:1b:00: Xid 999 unknown); observe mode: would taint "+
 		"pitcrew.dev/unhealthy=GPUXidError:NoSchedule (by ConfigMap the-policy)")
 	p.says("describe fleet-0", "GPUXidError  True    Inspect  ")
 	p.says("describe fleet-1", "only `kubectl pitcrew release` ends it")
 	p.says("describe fleet-2", "Next:     nothing: no rule matches its conditions")
-	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine is left alone")
+	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine cannot be read")
 	p.fails("describe nowhere", "there is no node nowhere")
 	p.fails("describe", "accepts 1 arg(s), received 0: kubectl pitcrew describe NODE")
 	p.does("pause", "--reason", "network work")
 	p.fails("pause -y", "paused already (network work)")
-	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "blocked by paused: paused (network work), else NodeQuarantined")
+	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "blocked by paused: paused (network work), would be NodeQuarantined")
 	p.does("resume")
 	p.jobEvent("fleet-1", "older", "JobRestarting", "is stopped", -time.Hour) // of an earlier quarantine
 	p.jobEvent("fleet-1", "llama", "JobRestarting", "is stopped", time.Second)
@@ -247,7 +247,7 @@ func TestAPolicyIsTriedOnTheClusterAsItIs(t *testing.T) {
 	p.installPolicy("mode: observe")
 	p.says("policy test -f "+observing, "No change on 6 nodes.")
 	for _, args := range []string{"policy test -f " + enforcing, "policy test --enforce -f " + observing} {
-		p.says(args, "fleet-0  -       quarantined  NodeQuarantined: GPUXidError needs Inspect by rule gpu")
+		p.says(args, "fleet-0  -       quarantined  NodeQuarantined: GPUXidError needs inspection (rule gpu: ")
 		p.says(args, "[now: blocked by observe-only: ")
 		p.says(args, "No change on 5 of 6 nodes.")
 	}

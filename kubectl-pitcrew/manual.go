@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func quarantineCommand(c *target) *cobra.Command {
@@ -29,7 +29,7 @@ func quarantineCommand(c *target) *cobra.Command {
 				return err
 			}
 			changes, err := nodeChanges(cmd.Context(), api, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
-				return node.OrderQuarantine(n, reason, c.now().UTC())
+				return quarantine.QuarantineManually(n, reason, c.now().UTC())
 			})
 			if err != nil {
 				return err
@@ -56,7 +56,7 @@ func releaseCommand(c *target) *cobra.Command {
 				return err
 			}
 			changes, err := nodeChanges(cmd.Context(), api, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
-				return node.OrderRelease(n, c.now().UTC())
+				return quarantine.ReleaseManually(n, c.now().UTC())
 			})
 			if err != nil {
 				return err

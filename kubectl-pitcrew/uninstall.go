@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func uninstallCommand(c *target) *cobra.Command {
@@ -151,7 +151,7 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 // cleanNode are the changes that remove what is ours from a node.
 func cleanNode(api client.Client, n *corev1.Node) []change {
 	var changes []change
-	if after := node.Strip(n); !equality.Semantic.DeepEqual(n, after) {
+	if after := quarantine.Strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
 			text: fmt.Sprintf("Clean node %s: %s, remove our record and labels", n.Name, taintChanges(n, after)),
 			do:   func(ctx context.Context) error { return stripNode(ctx, api, n.Name) },
@@ -187,7 +187,7 @@ func stripNode(ctx context.Context, api client.Client, name string) error {
 		if err := api.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		err := patch(ctx, api, &n, node.Strip(&n))
+		err := patch(ctx, api, &n, quarantine.Strip(&n))
 		if err == nil {
 			return nil
 		}

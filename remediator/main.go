@@ -24,9 +24,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 type options struct {
@@ -40,7 +41,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
-	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with what quarantined nodes said of themselves")
+	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with the conditions of quarantined nodes")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; it wants the lease like any other, so beside a remediator that acts start it with -leader-elect=false; a restart that an earlier leader began is held until one without -dry-run leads")
@@ -82,15 +83,16 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err != nil {
 		return err
 	}
-	recorder := mgr.GetEventRecorder(node.Name)
+	recorder := mgr.GetEventRecorder(quarantine.ControllerName)
 	restarter, err := jobs.SetupWithManager(ctx, mgr, metrics.Registry, jobs.Options{
 		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return err
 	}
-	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
-		Policy: p, Namespace: o.namespace, Evidence: o.evidence, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
+	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
+		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
+		Jobs: restarter, Clock: clock.RealClock{},
 	}); err != nil {
 		return err
 	}
@@ -124,14 +126,14 @@ func newManager(o options) (ctrl.Manager, error) {
 			// A read that nobody planned must not quietly cache a whole cluster's objects.
 			ReaderFailOnMissingInformer: true,
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}: {Transform: node.Slim},
+				&corev1.Node{}: {Transform: nodes.Slim},
 				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 					o.namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", conditions.PauseConfigMap)},
 				}},
 			},
 		},
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              node.Name,
+		LeaderElectionID:              quarantine.ControllerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
 		HealthProbeBindAddress:        o.healthAddress,
