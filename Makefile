@@ -71,7 +71,9 @@ fuzz: ## fuzz every parser, FUZZTIME each
 images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
-release: images ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
+release: ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
+	@[[ "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
+	@$(MAKE) --no-print-directory images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
 
 publish: ## upload bin/release to a draft on GitHub and the images and the chart to ghcr.io; needs gh, skopeo and a login to both

@@ -198,9 +198,7 @@ func TestEveryRuleReportsWhatBreaksIt(t *testing.T) {
 	}
 	for path, call := range calls {
 		write(t, filepath.Join(dir, path), call.text)
-		for _, text := range call.want {
-			want[path] = append(want[path], text)
-		}
+		want[path] = append(want[path], call.want...)
 	}
 
 	found := run(t, components.GolangCILint.Path(root), dir)

@@ -177,7 +177,7 @@ func imageTag(archive string) (string, error) {
 
 // makeChart packages the chart, with the release as its version and as the tag of its images, and renders install.yaml
 // from the package.
-func makeChart(ctx context.Context, o options) error {
+func makeChart(ctx context.Context, o options) (err error) {
 	if err := components.Build(ctx, os.Stderr, o.root, components.Helm); err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func makeChart(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	version := strings.TrimPrefix(o.version, "v")
 	if _, err := helm(ctx, o, "package", filepath.Join(o.root, "manifests", "chart"),
 		"--version", version, "--app-version", o.version, "--destination", dir); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,12 +34,12 @@ func (p platform) archive() string {
 }
 
 // makePlugin makes the archives of the kubectl plugin and the krew manifest.
-func makePlugin(ctx context.Context, o options) error {
+func makePlugin(ctx context.Context, o options) (err error) {
 	built, err := os.MkdirTemp("", "pitcrew-plugin-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(built)
+	defer func() { err = errors.Join(err, os.RemoveAll(built)) }()
 	sums := map[platform]string{}
 	for _, p := range o.platforms {
 		files, err := p.files(ctx, o, built)
