@@ -427,7 +427,7 @@ func (p person) namespace() {
 // gone deletes an object, at once, when the test ends.
 func (p person) gone(object client.Object) {
 	p.Cleanup(func() {
-		if err := p.Client.Delete(p.Cluster.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+		if err := p.Client.Delete(p.Cluster.Context(), object, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			p.Error(err)
 		}
 	})
