@@ -3,56 +3,66 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-GO_BUILD := go build -trimpath -ldflags "-s -w"
+# The tag of the images, the one that the chart asks for, and with `make VERSION=v1.2.3` the release that programs print;
+# otherwise they print what the go command recorded.
+VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
+RELEASE  := $(if $(filter-out file,$(origin VERSION)),-X=github.com/pitcrew-dev/pitcrew/internal/version.release=$(VERSION))
+GO_BUILD := go build -trimpath -ldflags "-s -w $(RELEASE)"
 # They load NVIDIA's libraries at run time; everything else is static.
 CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
-# The tag of the images: the one that the chart asks for.
-VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
+HELM     := bin/components/helm
 
-.PHONY: help demo test test-operators build components lint generate verify fuzz images bench clean
+.PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## an Xid in the kernel log becomes a condition, a taint and a restarted training job, all on real components
+demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## every test but those of test-operators, including those against a real control plane and a real NPD
-	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$)
+test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
+	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	@# One by one: they believe all that stands in this machine's kernel log, and other tests write there.
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
-test-operators: ## the tests of job restarts with the real job operators (their first build takes two cores about 13 minutes)
+test-operators: ## test job restarts with the real job operators (the first build takes about 13 minutes on two cores)
 	@go run ./e2e/components/build kube kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 	go test -timeout 30m -tags operators ./remediator/jobs/operators
 
-build: ## plugins, remediator, preflight and kubectl plugin into bin/
+build: ## build plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
-components: ## build the real components that tests and demo run (once; minutes on a fresh machine)
+components: ## build the real components for the tests and the demo (once; minutes on a fresh machine)
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet
 
-lint: ## the rules of .golangci.yml
+lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
 	cd images/build && ../../$(LINTER) run ./...
+	go test ./e2e/lint ./e2e/vuln
+	@$(MAKE) --no-print-directory vuln
 
-generate: ## the page of conditions, the alerts, the chart's copies and schema, and install.yaml, from their sources
+vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is said and no failure
+	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./kubectl-pitcrew ./images/install
+
+generate: ## the pages of conditions and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update
+	go test ./remediator/policy -run Page -update
 	go test ./manifests/alerts -run Generated -update
 	go test ./manifests/chart -run Generated -update
 
-verify: ## fail if formatting or modules are not as committed
-	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
-	go mod tidy -diff
-	go mod verify
+verify: ## fail if formatting, modules or generated files are not as committed, and say which
+	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
+	@for module in . images/build; do \
+		go -C $$module mod tidy -diff && go -C $$module mod verify >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
+	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'Page|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
@@ -60,6 +70,18 @@ fuzz: ## fuzz every parser, FUZZTIME each
 
 images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
+
+release: images ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
+
+publish: ## upload bin/release to a draft on GitHub and the images and the chart to ghcr.io; needs gh, skopeo and a login to both
+	@go run ./e2e/components/build helm
+	cd bin/release && sha256sum --check --strict --quiet checksums.txt
+	@for image in npd-plugins plugins preflight remediator; do \
+		skopeo copy --all oci-archive:bin/release/$$image.tar "docker://ghcr.io/pitcrew-dev/$$image:$(VERSION)"; done
+	$(HELM) push "bin/release/pitcrew-$(VERSION:v%=%).tgz" oci://ghcr.io/pitcrew-dev/charts
+	gh release create "$(VERSION)" --verify-tag --draft --title "$(VERSION)" \
+		--notes "What has changed: https://github.com/pitcrew-dev/pitcrew/blob/$(VERSION)/CHANGELOG.md" bin/release/*
 
 bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
@@ -69,7 +91,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/slownode
 	go run ./bench/cost
 
-clean: ## remove what was built
+clean: ## remove everything that was built
 	rm -rf bin
 
 # The plugins that load NVIDIA's libraries need a C compiler for each architecture.
@@ -84,7 +106,7 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# What the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
+# Programs that the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
 DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager containerd runc containernetworking-plugins
 bin/debian: PACKAGES = $(DEBS)
@@ -93,13 +115,13 @@ bin/debian: Makefile
 	@for deb in $@.new/*.deb; do dpkg-deb -x "$$deb" $@.new; done
 	@touch $@.new && rm -rf $@ && mv $@.new $@
 
-# What the images are made from; `make images` refuses other versions than these, the tests do not.
+# The packages in the images. `make images` refuses other versions, the tests do not.
 bin/images/debian: PACKAGES = $(shell awk '!/^#/ {print $$1 ($$2 == "all" ? "" : ":" $$2) "=" $$3}' images/debian.lock)
 bin/images/debian: images/debian.lock
 	@$(FETCH)
 	@rm -rf $@ && mv $@.new $@
 
-# Packages from the machine's own sources, of both architectures; the newest where the archive has the wanted one no more.
+# Packages from the machine's own sources, for both architectures; the newest if the archive no longer has the pinned one.
 define FETCH
 rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}; \
 cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt; \

@@ -1,5 +1,5 @@
-// Package docs checks the pages of the repository against the repository: links lead somewhere, and the flags that they
-// name exist.
+// Package docs checks the pages of the repository against the repository: the targets of links exist, and so do the flags
+// and the functions that the pages name.
 package docs
 
 import (
@@ -95,6 +95,34 @@ var (
 	codeSpan  = regexp.MustCompile("`([^`\n]+)`")
 	flagInUse = regexp.MustCompile(`(?:^| )--?([a-z][a-z0-9-]*)`)
 )
+
+// maxSteps is how many rows the table of the architecture page may have from the kernel record to the job that runs again.
+const maxSteps = 15
+
+// step is a row of that table: what happens, the file and the function.
+var step = regexp.MustCompile("(?m)^\\| ([^|]+) \\| `([^`|]+\\.go)` \\| `(\\w+)` \\|$")
+
+func TestTheStepsOfOneFaultAreInTheCode(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(read(t, "architecture.md"), "\n## Follow one fault\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := strings.Count(section, "\n|") - 2 // the head and the line below it
+	steps := step.FindAllStringSubmatch(section, -1)
+	if len(steps) != rows || rows == 0 || rows > maxSteps {
+		t.Errorf("found %d rows and %d steps with a file and a function, want as many and at most %d", rows, len(steps), maxSteps)
+	}
+	for _, m := range steps {
+		text, err := os.ReadFile(filepath.Join(root, m[2]))
+		if err != nil {
+			t.Errorf("%s: %v", m[1], err)
+		} else if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + m[3] + `[\[(]`).Match(text) {
+			t.Errorf("%s: %s has no function %s", m[1], m[2], m[3])
+		}
+	}
+}
 
 // anchors are what GitHub makes of the headings.
 func anchors(page string) (all []string) {

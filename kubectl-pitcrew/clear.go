@@ -20,20 +20,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // containerNPD is the name of the node-problem-detector's container in our chart, upstream's manifest and the community's chart.
 const containerNPD = "node-problem-detector"
 
 func clearCommand(c *target) *cobra.Command {
-	var agreed confirmation
+	var confirm confirmation
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
-		Short: "Say that a fault was repaired: the plugin on the node forgets what it has latched",
-		Long: `Say that a fault was repaired: runs the condition's plugin with -clear [SUBJECT] in the node-problem-detector's pod on the node, with
-the arguments that its monitor gives it. A fault that still
-stands is reported again at the next look. The quarantine ends by the policy's clearAfter, or at once with release --clear.`,
+		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
+		Long: `Make the plugin on a node forget the faults that it keeps, after their repair: runs the condition's plugin with -clear [SUBJECT]
+in the node-problem-detector's pod on the node, with the arguments that its monitor gives it. A fault that is still there is
+reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear.
+
+These conditions are kept until they are cleared: ` + strings.Join(clearable(), ", ") + `.
+The others follow the hardware and end once the fault is gone.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
 		Args: cobra.RangeArgs(2, 3),
@@ -48,36 +51,41 @@ stands is reported again at the next look. The quarantine ends by the policy's c
 			if err != nil {
 				return err
 			}
-			cleared, err := c.clears(cmd, api, args[0], args[1], args[2:]...)
+			cleared, err := c.clearCondition(cmd, api, args[0], args[1], args[2:]...)
 			if err != nil {
 				return err
 			}
-			return agreed.apply(cmd, []change{cleared})
+			return confirm.apply(cmd, []change{cleared})
 		},
 	}
-	agreed.flags(cmd)
+	confirm.flags(cmd)
 	return cmd
 }
 
-// clearable lists the conditions that a plugin answers for.
+// clearable lists the conditions whose plugin keeps what it has seen.
 func clearable() []string {
 	var types []string
 	for _, c := range conditions.All {
-		types = append(types, c.Type)
+		if c.Latches {
+			types = append(types, c.Type)
+		}
 	}
 	return types
 }
 
-// clears is the change that clears a condition of a node.
-func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
-	if isVerdict(corev1.NodeConditionType(conditionType)) {
-		return change{}, fmt.Errorf("%s is the remediator's verdict and no plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
+// clearCondition is the change that clears a condition of a node.
+func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
+	if conditions.IsVerdict(conditionType) {
+		return change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
-		return change{}, fmt.Errorf("no plugin answers for %s, but for %s", conditionType, strings.Join(clearable(), ", "))
+		return change{}, fmt.Errorf("no plugin answers for %s; these can be cleared: %s", conditionType, strings.Join(clearable(), ", "))
 	}
 	answers := conditions.All[i]
+	if !answers.Latches {
+		return change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; it ends once the fault is gone", answers.Type, answers.Plugin)
+	}
 	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
 	if err != nil {
 		return change{}, err
@@ -86,8 +94,8 @@ func (c *target) clears(cmd *cobra.Command, api client.Client, name, conditionTy
 	return change{
 		text: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
-			said, err := c.exec(ctx, pod, command)
-			fmt.Fprint(cmd.OutOrStdout(), said)
+			output, err := c.exec(ctx, pod, command)
+			fmt.Fprint(cmd.OutOrStdout(), output)
 			return err
 		},
 	}, nil
@@ -103,7 +111,7 @@ func (c *target) detector(ctx context.Context, api client.Client, name, conditio
 		return nil, nil, err
 	}
 	for i := range pods {
-		command, err := runs(ctx, api, &pods[i], conditionType)
+		command, err := pluginCommand(ctx, api, &pods[i], conditionType)
 		if command != nil || err != nil {
 			return &pods[i], command, err
 		}
@@ -131,9 +139,9 @@ func isNPD(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerNPD })
 }
 
-// runs is the command by which the pod's node-problem-detector checks the condition, as the monitors that it mounts say; nil
-// when none of them does.
-func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
+// pluginCommand is the command by which the pod's node-problem-detector checks the condition, from the monitors that the pod mounts;
+// nil when none of them has the condition.
+func pluginCommand(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType string) ([]string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.ConfigMap == nil {
 			continue
@@ -152,7 +160,7 @@ func runs(ctx context.Context, api client.Client, pod *corev1.Pod, conditionType
 				} `json:"rules"`
 			}
 			if json.Unmarshal([]byte(text), &monitor) != nil {
-				continue // it holds other things, too
+				continue // a ConfigMap may hold other files
 			}
 			for _, rule := range monitor.Rules {
 				if rule.Condition == conditionType {
@@ -202,7 +210,7 @@ func newExecutor(config *rest.Config, request *rest.Request) (remotecommand.Exec
 
 // latched are the conditions of a node's record that a plugin has latched.
 func latched(n *corev1.Node) ([]string, error) {
-	record, err := node.RecordOf(n)
+	record, err := quarantine.RecordOf(n)
 	if err != nil {
 		return nil, err
 	}

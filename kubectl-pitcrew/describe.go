@@ -19,9 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
 func describeCommand(c *target) *cobra.Command {
@@ -71,7 +72,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		return err
 	}
 	fmt.Fprintf(out, "Next:     %s\n", next)
-	record, err := node.RecordOf(n)
+	record, err := quarantine.RecordOf(n)
 	switch {
 	case err != nil:
 		fmt.Fprintf(out, "Record:   %v\n", err)
@@ -96,13 +97,13 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	return describeConditions(out, n, now)
 }
 
-func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func(time.Time) string) {
+func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string) {
 	past := record.Last
-	if record.Phase == node.Released && !record.Holds { // it is over; the next one moves it to the others
-		past = append([]node.Quarantine{record.Quarantine}, past...)
+	if record.Phase == quarantine.Released && !record.ManualReleaseActive { // it is over; the next one moves it to the others
+		past = append([]quarantine.Quarantine{record.Quarantine}, past...)
 		record.Causes = nil
 	}
-	if t := record.Taint; t != nil && record.Phase == node.Quarantined {
+	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 	}
 	for _, cause := range record.Causes {
@@ -118,14 +119,14 @@ func describeRecord(out io.Writer, n *corev1.Node, record *node.Record, ago func
 }
 
 // waits says what the release of a cause waits for.
-func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) string) string {
+func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {
 	manually := "only `kubectl pitcrew release` ends it"
 	switch {
-	case r.Phase == node.Released:
+	case r.Phase == quarantine.Released:
 		return "a user released the node " + ago(r.ReleasedAt)
-	case r.Phase != node.Quarantined:
+	case r.Phase != quarantine.Quarantined:
 		return "not quarantined"
-	case r.Sticky:
+	case r.ManualReleaseOnly:
 		return "flapping: " + manually
 	case c.Repair == conditions.Replace, c.Rule == policy.ByHand:
 		return manually
@@ -138,8 +139,8 @@ func waits(n *corev1.Node, r *node.Record, c node.Cause, ago func(time.Time) str
 }
 
 // describeJobs prints for each job how its restart goes, or why there is none: the last Event since the node was quarantined.
-func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *node.Record, ago func(time.Time) string) error {
-	if record.Phase != node.Quarantined {
+func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string) error {
+	if record.Phase != quarantine.Quarantined {
 		return nil
 	}
 	var events corev1.EventList
@@ -224,12 +225,12 @@ func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Nod
 	if err != nil {
 		return "", err
 	}
-	o := outcomes[slices.IndexFunc(outcomes, func(o node.Outcome) bool { return o.Before.Name == name })]
+	o := outcomes[slices.IndexFunc(outcomes, func(o simulate.Outcome) bool { return o.Before.Name == name })]
 	return outcomeText(o, p) + " (by " + from + ")", nil
 }
 
 // whatIf decides about all nodes by a policy.
-func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy, nodes []corev1.Node) ([]node.Outcome, error) {
+func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy, nodes []corev1.Node) ([]simulate.Outcome, error) {
 	paused, err := pause.Reason(ctx, api, c.namespace)
 	if err != nil {
 		return nil, err
@@ -238,11 +239,11 @@ func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy
 	if err != nil {
 		return nil, err
 	}
-	return node.WhatIf(p, nodes, paused, breaker, c.now().UTC()), nil
+	return simulate.Run(p, nodes, paused, breaker, c.now().UTC()), nil
 }
 
 // outcomeText describes an outcome.
-func outcomeText(o node.Outcome, p *policy.Policy) string {
+func outcomeText(o simulate.Outcome, p *policy.Policy) string {
 	var words []string
 	for _, e := range o.Events {
 		words = append(words, e.Reason+": "+e.Message)
@@ -250,7 +251,7 @@ func outcomeText(o node.Outcome, p *policy.Policy) string {
 	if o.Blocked != nil {
 		words = append(words, "blocked by "+o.Blocked.Reason+": "+o.Blocked.Message)
 	}
-	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == node.Suspect && o.Blocked == nil {
+	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Suspect && o.Blocked == nil {
 		for _, cause := range o.State.Record.Causes {
 			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
 				words = append(words, fmt.Sprintf("at %s, if %s stands until then: add taint %s",
@@ -258,7 +259,7 @@ func outcomeText(o node.Outcome, p *policy.Policy) string {
 			}
 		}
 	}
-	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == node.Quarantined {
+	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Quarantined {
 		words = append(words, "the quarantine stands")
 	}
 	if o.RestartJobs {
@@ -270,7 +271,7 @@ func outcomeText(o node.Outcome, p *policy.Policy) string {
 	switch {
 	case o.State == nil:
 		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
-	case o.State.Record != nil && o.State.Record.Phase == node.Released && o.State.Record.Holds:
+	case o.State.Record != nil && o.State.Record.Phase == quarantine.Released && o.State.Record.ManualReleaseActive:
 		return "nothing: a user released the node; it stays released until its faults have cleared"
 	}
 	return "nothing: no rule matches its conditions"
@@ -287,7 +288,7 @@ func (c *target) policyInForce(ctx context.Context, api client.Client, file stri
 		return opened.Policy(), file, nil
 	}
 	var pods corev1.PodList
-	if err := api.List(ctx, &pods, client.InNamespace(c.namespace), client.MatchingLabels{labelName: node.Name}); err != nil {
+	if err := api.List(ctx, &pods, client.InNamespace(c.namespace), client.MatchingLabels{labelName: quarantine.ControllerName}); err != nil {
 		return nil, fmt.Sprintf("the remediator's pods cannot be listed (%v); name the policy with -f", err), nil
 	}
 	for _, pod := range pods.Items {

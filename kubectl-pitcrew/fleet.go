@@ -14,15 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // The statuses of a node, the worst first.
 const (
 	isUnreadable  = "unreadable"
 	isQuarantined = "quarantined"
+	isRepairing   = "repairing"
 	isSuspect     = "suspect"
 	isReleased    = "released by a person"
 	isAlert       = "alert"
@@ -31,7 +32,7 @@ const (
 	isUnchecked   = "unchecked"
 )
 
-var worstFirst = []string{isUnreadable, isQuarantined, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
+var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
 
 // fleet is what status shows.
 type fleet struct {
@@ -168,8 +169,8 @@ func compareWorst(a, b row) int {
 
 func rowOf(n *corev1.Node, now time.Time) row {
 	r := row{Node: n.Name, Status: isHealthy, BootID: n.Status.NodeInfo.BootID}
-	record, err := node.RecordOf(n)
-	labelled, _ := record.Labels()
+	record, err := quarantine.RecordOf(n)
+	labelled, _ := record.Labels(false)
 	switch {
 	case err != nil:
 		r.Status, r.Cause = isUnreadable, err.Error()
@@ -177,14 +178,17 @@ func rowOf(n *corev1.Node, now time.Time) row {
 	case record == nil || labelled == "healthy":
 		r.fromConditions(n, now)
 		return r
-	case record.Phase == node.Released:
+	case record.Phase == quarantine.Released:
 		r.Status = isReleased
-	case record.Phase == node.Quarantined:
-		r.Status, r.Sticky = isQuarantined, record.Sticky
+	case record.Phase == quarantine.Quarantined:
+		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
+		if quarantine.Maintained(n) {
+			r.Status = isRepairing
+		}
 	default:
 		r.Status = isSuspect
 	}
-	if t := record.Taint; t != nil && record.Phase == node.Quarantined {
+	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
@@ -209,7 +213,7 @@ func (r *row) fromConditions(n *corev1.Node, now time.Time) {
 		var repair conditions.Repair
 		confirmed := c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
-		case !isVerdict(c.Type) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
+		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
 			is, since, cause = isUnknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type, duration.HumanDuration(now.Sub(confirmed)))
 		case c.Status == corev1.ConditionUnknown:
 			is = isUnknown
@@ -227,8 +231,4 @@ func (r *row) fromConditions(n *corev1.Node, now time.Time) {
 			*r = found
 		}
 	}
-}
-
-func isVerdict(t corev1.NodeConditionType) bool {
-	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(t) })
 }

@@ -58,6 +58,7 @@ func newCommand() *cobra.Command {
 		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c), abortCommand(c),
 		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
 	)
+	addVersion(root)
 	for _, cmd := range root.Commands() {
 		nameUse(cmd)
 	}

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func quarantineCommand(c *target) *cobra.Command {
@@ -29,7 +29,7 @@ func quarantineCommand(c *target) *cobra.Command {
 				return err
 			}
 			changes, err := nodeChanges(cmd.Context(), api, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
-				return node.OrderQuarantine(n, reason, c.now().UTC())
+				return quarantine.QuarantineManually(n, reason, c.now().UTC())
 			})
 			if err != nil {
 				return err
@@ -56,7 +56,7 @@ func releaseCommand(c *target) *cobra.Command {
 				return err
 			}
 			changes, err := nodeChanges(cmd.Context(), api, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
-				return node.OrderRelease(n, c.now().UTC())
+				return quarantine.ReleaseManually(n, c.now().UTC())
 			})
 			if err != nil {
 				return err
@@ -89,7 +89,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		for _, conditionType := range types {
-			cleared, err := c.clears(cmd, api, name, conditionType)
+			cleared, err := c.clearCondition(cmd, api, name, conditionType)
 			if err != nil {
 				return nil, err
 			}

@@ -79,7 +79,7 @@ spec:
 	p.does("quarantine", other, "--reason", "smells of smoke")
 	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")
 	p.says("status", "smells of smoke")
-	p.fails("quarantine -y "+other, "quarantined by hand already")
+	p.fails("quarantine -y "+other, "quarantined manually already")
 	p.fails("release -y nowhere", "not found")
 
 	p.says("reset -y", "There is nothing to do")

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
 var errNoPolicy = errors.New("name the policy with -f")
@@ -114,14 +114,14 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 		return err
 	}
 	now := c.now().UTC()
-	would := node.WhatIf(p, nodes.Items, "", breaker, now)
+	would := simulate.Run(p, nodes.Items, "", breaker, now)
 	present, from, err := c.policyInForce(ctx, api, "")
 	if err != nil {
 		return err
 	}
 	does := map[string]string{}
 	if present != nil {
-		for _, o := range node.WhatIf(present, nodes.Items, "", breaker, now) {
+		for _, o := range simulate.Run(present, nodes.Items, "", breaker, now) {
 			does[o.Before.Name] = outcomeText(o, present)
 		}
 	} else {

@@ -15,9 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/view"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/view"
 )
 
 var errNoReport = errors.New("there is no report")
@@ -126,11 +127,11 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 		if first := list.Items[0].Namespace; cm.Namespace != first {
 			return view.Run{}, fmt.Errorf("namespaces %s and %s have reports of run %s; choose with --reports-namespace", first, cm.Namespace, run)
 		}
-		if why, refused := strings.CutPrefix(cm.Annotations[conditions.AnnotationPreflightVerdict], carrier.Refused); refused {
+		if why, refused := strings.CutPrefix(cm.Annotations[conditions.AnnotationPreflightVerdict], reportconfigmap.RefusedPrefix); refused {
 			fmt.Fprintf(warn, "refused by the remediator: %s/%s: %s\n", cm.Namespace, cm.Name, why)
 			continue
 		}
-		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[carrier.Key])})
+		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[reportconfigmap.Key])})
 	}
 	judged, err := judgeRun(warn, files, run, leaf)
 	if err != nil {
@@ -141,10 +142,10 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 
 // judgeRun reads reports, warns of those that are none and of ranks that report twice, and judges the rest.
 func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]string) (view.Run, error) {
-	var reports []verdict.Report
+	var reports []report.Report
 	ranks := map[int]string{}
 	for _, f := range files {
-		r, err := verdict.ParseReport(f.data)
+		r, err := report.Parse(f.data)
 		if err == nil && ranks[r.Rank] != "" {
 			err = fmt.Errorf("rank %d has already reported, in %s", r.Rank, ranks[r.Rank])
 		}

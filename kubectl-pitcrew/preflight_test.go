@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // samples are kcover's documented run of four.
-const samples = "../remediator/preflight/verdict/testdata"
+const samples = "../internal/preflight/report/testdata"
 
 func TestPreflightOffline(t *testing.T) {
 	tests := map[string]struct {
@@ -116,22 +116,22 @@ func TestPreflightOnline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			report, err := verdict.ParseReport(data)
+			r, err := report.Parse(data)
 			if err != nil {
 				t.Fatal(err)
 			}
-			report.RunID = "run-" + namespace
+			r.RunID = "run-" + namespace
 			if namespace == "other" && i > 0 {
-				report.RunID = "run-team" // the same name by chance, or by intent
+				r.RunID = "run-team" // the same name by chance, or by intent
 			}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("train-", i), UID: types.UID(fmt.Sprint(namespace, i)),
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}}
-			cm, err := carrier.ConfigMap(pod, report)
+			cm, err := reportconfigmap.New(pod, r)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if namespace == "other" && i == 1 {
-				cm.Annotations[conditions.AnnotationPreflightVerdict] = carrier.Refused + "it is older than its pod"
+				cm.Annotations[conditions.AnnotationPreflightVerdict] = reportconfigmap.RefusedPrefix + "it is older than its pod"
 			}
 			if err := p.Client.Create(ctx, cm); err != nil {
 				t.Fatal(err)

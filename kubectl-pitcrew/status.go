@@ -52,6 +52,7 @@ func statusCommand(c *target) *cobra.Command {
 		Long: `List the nodes that need attention, by pool and the worst first, and what stops the remediator.
 
   quarantined           tainted by Pitcrew
+  repairing             quarantined, and a sweep, a repair or an upgrade works on the node
   suspect               a fault stands; a timer, a budget or observe mode delays the taint
   released by a person  faults stand, and a user released the node
   alert                 a condition is a problem that the policy only alerts about
@@ -132,7 +133,7 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	}
 	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY\tUNCHECKED"}}
 	for _, p := range f.Pools {
-		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined], p.Count[isSuspect],
+		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined]+p.Count[isRepairing], p.Count[isSuspect],
 			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy], p.Count[isUnchecked])})
 	}
 	return table(out, pools, colour)
@@ -170,7 +171,7 @@ func printable(text string) string {
 }
 
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
-var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
+var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
 
 // line is one of a table: cells between tabs, and the status that gives its colour.
 type line struct{ text, status string }

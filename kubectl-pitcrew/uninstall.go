@@ -24,11 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
-
-// fromPreflight are the conditions that the remediator itself writes.
-var fromPreflight = []string{"PreflightFailed", "SlowNode"}
 
 func uninstallCommand(c *target) *cobra.Command {
 	var confirm confirmation
@@ -154,7 +151,7 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 // cleanNode are the changes that remove what is ours from a node.
 func cleanNode(api client.Client, n *corev1.Node) []change {
 	var changes []change
-	if after := node.Strip(n); !equality.Semantic.DeepEqual(n, after) {
+	if after := quarantine.Strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
 			text: fmt.Sprintf("Clean node %s: %s, remove our record and labels", n.Name, taintChanges(n, after)),
 			do:   func(ctx context.Context) error { return stripNode(ctx, api, n.Name) },
@@ -162,7 +159,7 @@ func cleanNode(api client.Client, n *corev1.Node) []change {
 	}
 	var stale, deletes []string
 	for _, condition := range n.Status.Conditions {
-		if t := string(condition.Type); conditions.Ours(t) || slices.Contains(fromPreflight, t) {
+		if t := string(condition.Type); conditions.Ours(t) {
 			stale = append(stale, t)
 			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
 		}
@@ -190,7 +187,7 @@ func stripNode(ctx context.Context, api client.Client, name string) error {
 		if err := api.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		err := patch(ctx, api, &n, node.Strip(&n))
+		err := patch(ctx, api, &n, quarantine.Strip(&n))
 		if err == nil {
 			return nil
 		}

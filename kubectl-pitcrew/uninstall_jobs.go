@@ -19,7 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 const (
@@ -47,19 +48,19 @@ var kueueWorkload = schema.GroupKind{Group: "kueue.x-k8s.io", Kind: "Workload"}
 
 // jobKinds are the kinds that the remediator restarts: the built-in ones and those of the policy. unknown says why those of the policy
 // are missing; it is empty when they are not.
-func (c *target) jobKinds(ctx context.Context, api client.Client, policyFile string) (kinds []schema.GroupVersionKind, unknown string, err error) {
-	kinds = slices.Clone(jobs.BuiltIn())
+func (c *target) jobKinds(ctx context.Context, api client.Client, policyFile string) (found []schema.GroupVersionKind, unknown string, err error) {
 	p, from, err := c.policyInForce(ctx, api, policyFile)
 	if err != nil {
 		return nil, "", err
 	}
-	if p == nil {
-		return kinds, from, nil
+	var named []policy.JobKind
+	if p != nil {
+		named, from = p.JobKinds, ""
 	}
-	for _, k := range p.JobKinds {
-		kinds = append(kinds, k.GVK)
+	for _, kind := range kinds.All(named) {
+		found = append(found, kind.GVK)
 	}
-	return kinds, "", nil
+	return found, from, nil
 }
 
 // eachJob visits the metadata of the objects of some kinds. A kind that the API server does not serve has none.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -99,13 +100,37 @@ func TestEveryMonitor(t *testing.T) {
 			if rule.Path != installed+want.Plugin {
 				t.Errorf("path %s, want %s", rule.Path, installed+want.Plugin)
 			}
-			runs(t, config, want.Plugin)
+			clears(t, runs(t, config, want.Plugin), rule.Args, want)
 		})
 	}
 }
 
-// runs tests that NPD accepts a monitor, that the plugin accepts its arguments and that their times fit.
-func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) {
+// clears tests that -clear succeeds exactly where the vocabulary says that the plugin latches.
+func clears(t *testing.T, binary string, args []string, c conditions.Condition) {
+	t.Helper()
+	empty := t.TempDir()
+	// What a plugin reads before it clears, so that it forgets all that came earlier.
+	logs := map[string][]string{"xid": {"-kmsg", os.DevNull}, "metax": {"-kmsg", os.DevNull}, "podlog": {"-pod-logs", empty}}
+	args = slices.Concat(args, logs[c.Plugin], []string{"-state-dir", empty, "-clear"})
+	out, err := exec.Command(binary, args...).Output()
+	want, wantExit := "nothing to clear\n", 0
+	if !c.Latches {
+		want, wantExit = "unknown: "+c.Plugin+" latches nothing, so there is nothing to clear\n", int(npd.Unknown)
+	}
+	exit := 0
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		exit = failed.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if string(out) != want || exit != wantExit {
+		t.Errorf("%s %q: exit %d, %s; want exit %d, %s", c.Plugin, args, exit, out, wantExit, want)
+	}
+}
+
+// runs tests that NPD accepts a monitor, that the plugin accepts its arguments and that their times fit. It returns the
+// plugin's binary.
+func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) string {
 	t.Helper()
 	rule := config.Rules[0]
 	rule.Path = build(t, plugin)
@@ -145,6 +170,7 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) {
 	if longest := common.Hold + common.Timeout + time.Second; longest >= *global.Timeout {
 		t.Errorf("hold + timeout + 1s = %s reaches NPD's timeout %s", longest, *global.Timeout)
 	}
+	return rule.Path
 }
 
 // TestNPDRunsTheXidMonitor runs NPD's own custom plugin monitor on the shipped configuration. Only paths are changed.

@@ -17,7 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
@@ -56,8 +56,8 @@ func TestAPodWritesItsReportOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := verdict.Report{RunID: "r", Size: 8, Node: pod.Spec.NodeName, GPU: verdict.Passed}
-	for attempt := range 2 { // a container that has started again writes it again
+	r := report.Report{RunID: "r", Size: 8, Node: pod.Spec.NodeName, GPU: report.Passed}
+	for attempt := range 2 { // a container that has restarted writes it again
 		if err := writeConfigMap(ctx, own, pod.Namespace, pod.Name, r); err != nil {
 			t.Fatalf("attempt %d: %v", attempt, err)
 		}
@@ -67,7 +67,7 @@ func TestAPodWritesItsReportOnce(t *testing.T) {
 		t.Fatalf("%d reports, %v", len(list.Items), err)
 	}
 	// The policies take a moment to be in force.
-	for i := 0; writeConfigMap(ctx, own, pod.Namespace, pod.Name, verdict.Report{RunID: fmt.Sprint(i), Size: 8, Node: "another"}) == nil; i++ {
+	for i := 0; writeConfigMap(ctx, own, pod.Namespace, pod.Name, report.Report{RunID: fmt.Sprint(i), Size: 8, Node: "another"}) == nil; i++ {
 		if ctx.Err() != nil {
 			t.Fatal("reports for another node are written")
 		}

@@ -14,50 +14,50 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
-// check runs the local checks. One that says 1 fails the node; one that cannot tell leaves it open.
-func check(ctx context.Context, commands []string) verdict.Check {
-	result := verdict.Passed
+// runChecks runs the local checks. Exit 1 of one fails the node; any other failure makes the result unknown.
+func runChecks(ctx context.Context, commands []string) report.Check {
+	result := report.Passed
 	for _, command := range commands {
 		out, err := shell(ctx, command).Output()
 		var exit *exec.ExitError
 		switch {
 		case err == nil:
 		case errors.As(err, &exit) && exit.ExitCode() == 1:
-			slog.Error("This node is bad", "check", command, "says", string(bytes.TrimSpace(out)))
-			return verdict.Failed
+			slog.Error("A local check failed: this node is bad", "check", command, "output", string(bytes.TrimSpace(out)))
+			return report.Failed
 		default:
-			slog.Warn("A local check cannot tell", "check", command, "says", string(bytes.TrimSpace(out)), "err", err)
-			result = verdict.Skipped
+			slog.Warn("The result of a local check is unknown", "check", command, "output", string(bytes.TrimSpace(out)), "err", err)
+			result = report.Skipped
 		}
 	}
 	if len(commands) == 0 {
-		return verdict.Skipped
+		return report.Skipped
 	}
 	return result
 }
 
-// figure is what a command measures of this node.
+// figure is the name and the command of a measurement of this node.
 type figure struct{ name, command string }
 
-// measure runs the figures' commands. One without a figure is left out: the others go on.
-func (o options) measure(ctx context.Context) map[string]float64 {
+// measureFigures runs the figures' commands. A figure that cannot be measured is left out.
+func (o options) measureFigures(ctx context.Context) map[string]float64 {
 	figures := map[string]float64{}
 	for _, f := range o.figures {
-		v, err := o.figure(ctx, f.command)
+		v, err := o.measureFigure(ctx, f.command)
 		if err != nil {
-			slog.Warn("A figure is not known", "figure", f.name, "err", err)
+			slog.Warn("Could not measure a figure", "figure", f.name, "err", err)
 			continue
 		}
-		slog.Info("Measured", "figure", f.name, "value", v)
+		slog.Info("Measured a figure", "figure", f.name, "value", v)
 		figures[f.name] = v
 	}
 	return figures
 }
 
-func (o options) figure(ctx context.Context, command string) (float64, error) {
+func (o options) measureFigure(ctx context.Context, command string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.pair.timeout)
 	defer cancel()
 	out, err := shell(ctx, command).Output()
@@ -66,16 +66,17 @@ func (o options) figure(ctx context.Context, command string) (float64, error) {
 	}
 	m := o.figurePattern.FindSubmatch(out)
 	if m == nil {
-		return 0, fmt.Errorf("%q printed no figure", command)
+		return 0, fmt.Errorf("%q printed no number", command)
 	}
 	v, err := strconv.ParseFloat(string(m[1]), 64)
 	if err != nil || !(v > 0) || math.IsInf(v, 0) {
-		return 0, fmt.Errorf("the figure of %q is %.40q", command, m[1])
+		return 0, fmt.Errorf("%q printed %.40q, which is not a positive number", command, m[1])
 	}
 	return v, nil
 }
 
-// shell is a command that ends with all that it has started: a benchmark that outlives its test would slow down the next.
+// shell is a command that is killed together with its children: a benchmark that outlives its test would slow down the next
+// one.
 func shell(ctx context.Context, command string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -85,19 +86,19 @@ func shell(ctx context.Context, command string) *exec.Cmd {
 	return cmd
 }
 
-// storageBytes is what is written to the job's storage: more than its caches would hide for long, quick to write.
+// storageBytes is the size of the test file. It is too large for most write caches, and still written quickly.
 const storageBytes = 64 << 20
 
-// store writes to the folder, syncs, reads it back and compares.
-func store(folder string) verdict.Check {
+// checkStorage writes a file to the folder, syncs it, reads it back and compares it.
+func checkStorage(folder string) report.Check {
 	if folder == "" {
-		return verdict.Skipped
+		return report.Skipped
 	}
 	if err := writeAndRead(folder); err != nil {
 		slog.Error("The storage of this node is bad", "err", err)
-		return verdict.Failed
+		return report.Failed
 	}
-	return verdict.Passed
+	return report.Passed
 }
 
 func writeAndRead(folder string) (err error) {
@@ -121,7 +122,7 @@ func writeAndRead(folder string) (err error) {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s does not hold what was written", f.Name())
+		return fmt.Errorf("%s does not contain what was written", f.Name())
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
-// Preflight is the init container that looks for bad nodes before a job begins: local checks first, then tests of pairs
-// of nodes, round by round. It writes one report; the remediator judges.
+// Preflight is the init container that finds bad nodes before a job starts. It runs local checks first, then tests pairs of
+// nodes, round by round. It writes one report per rank, and the remediator judges the run.
 //
-// It exits with 0 when the job may go on, 1 when this node is bad, 2 when it cannot tell: the job decides then, by its
-// podFailurePolicy for instance.
+// It exits with 0 when the job may start, with 1 when this node is bad, and with 2 when the result is unknown. What follows
+// from 1 and 2 is up to the job, e.g. to its podFailurePolicy.
 package main
 
 import (
@@ -20,41 +20,44 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
 // The exit codes.
 const (
-	goOn       = 0
-	nodeIsBad  = 1
-	cannotTell = 2
+	exitOK      = 0
+	exitNodeBad = 1
+	exitUnknown = 2
 )
 
 type options struct {
-	group    group
-	node     string
-	leaf     string
-	port     int
-	meet     time.Duration
-	rounds   int
-	adaptive int
-	least    float64
+	group group
+	node  string
+	leaf  string
+	port  int
+	// meetTimeout is how long rank 0 waits for the other ranks, and they for it.
+	meetTimeout      time.Duration
+	rounds, adaptive int
+	// threshold is the lowest acceptable bandwidth in GiB/s; 0: none.
+	threshold float64
 
 	checks  []string
 	storage string
 	figures []figure
-	// figurePattern reads the figures.
+	// figurePattern finds the figure in a command's output; its first group is the number.
 	figurePattern *regexp.Regexp
 
-	pair tester
-	out  string
+	pair    tester
+	out     string
+	version bool
 }
 
-// group is where this rank stands in its run.
+// group is the position of this rank in its run.
 type group struct {
 	rank, size int
-	// leader is host:port of rank 0.
+	// leader is the host:port of rank 0.
 	leader string
 }
 
@@ -64,18 +67,22 @@ func start() int {
 	o, err := parse(os.Args[1:], os.Getenv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "preflight:", err)
-		return cannotTell
+		return exitUnknown
+	}
+	if o.version {
+		fmt.Println(version.String())
+		return exitOK
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	code, err := run(ctx, o)
 	if err != nil {
-		slog.Error("Preflight ends early", "err", err)
+		slog.Error("Preflight ended early", "err", err)
 	}
 	return code
 }
 
-// parse reads flags, and what they leave open from the environment that LeaderWorkerSet, Kubeflow and indexed Jobs set.
+// parse reads the flags. The environment variables that LeaderWorkerSet, Kubeflow and indexed Jobs set are their defaults.
 func parse(args []string, env func(string) string) (options, error) {
 	first := func(names ...string) string {
 		for _, name := range names {
@@ -88,38 +95,39 @@ func parse(args []string, env func(string) string) (options, error) {
 	var o options
 	var rank, size, leader, peers, pattern, figurePattern, unit string
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
-	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "this `rank`, from 0")
+	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "`number` of this rank, from 0")
 	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
 	f.StringVar(&leader, "leader", first("LWS_LEADER_ADDRESS", "PET_MASTER_ADDR", "MASTER_ADDR"), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
 	f.StringVar(&peers, "peers", "", "comma-separated `hosts` in the order of ranks, instead of -size and -leader")
-	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 meets the others")
-	f.DurationVar(&o.meet, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the others")
+	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
+	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0")
 	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
 	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
-	f.Float64Var(&o.least, "threshold", 0, "least good bandwidth in `GiB/s`; 0 compares the nodes with each other only")
+	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other")
 	f.StringVar(&o.node, "node", env("NODE_NAME"), "`name` of this node")
 	f.StringVar(&o.leaf, "leaf", env("TOPOLOGY"), "`name` of this node's rack or leaf switch")
-	f.Func("check", "a local check, a plugin for instance: exit 1 means that this node is bad; may be repeated", func(s string) error {
+	f.Func("check", "`command` of a local check, e.g. a plugin: exit 1 means that this node is bad; may be repeated", func(s string) error {
 		o.checks = append(o.checks, s)
 		return nil
 	})
-	f.Func("figure", "`name=command`: a figure of this node that is compared with the other nodes', e.g. gemm=..., more is better; may be repeated", func(s string) error {
+	f.Func("figure", "`name=command`: a figure of this node that is compared with those of the other nodes, e.g. gemm=...; more is better; may be repeated", func(s string) error {
 		name, command, ok := strings.Cut(s, "=")
-		if !ok || !verdict.FigureName.MatchString(name) || command == "" {
-			return fmt.Errorf("%q is not name=command with a name in small letters", s)
+		if !ok || !report.FigureName.MatchString(name) || command == "" {
+			return fmt.Errorf("%q is not name=command with a name of small letters, digits and -", s)
 		}
 		o.figures = append(o.figures, figure{name, command})
 		return nil
 	})
 	f.StringVar(&figurePattern, "figure-pattern", `([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*$`, "`regexp` whose first group is a -figure; the default is the last number")
-	f.StringVar(&o.storage, "storage", "", "`folder` of the job's storage that must hold what is written to it")
+	f.StringVar(&o.storage, "storage", "", "`folder` on the job's storage in which a file is written, read back and compared")
 	f.StringVar(&o.pair.command, "command", "", "`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and PREFLIGHT_ROUND; empty: TCP")
 	f.StringVar(&pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`, "`regexp` whose first group is the command's figure; the default is that of nccl-tests")
 	f.StringVar(&unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
-	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "limit of one pair test and of one -figure")
+	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
-	if err := f.Parse(args); err != nil {
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	if err := f.Parse(args); err != nil || o.version {
 		return o, err
 	}
 	if peers != "" {
@@ -127,11 +135,11 @@ func parse(args []string, env func(string) string) (options, error) {
 		leader, size = hosts[0], strconv.Itoa(len(hosts))
 	}
 	var err error
-	if o.pair.figure, err = regexp.Compile(pattern); err != nil || o.pair.figure.NumSubexp() < 1 {
-		return o, fmt.Errorf("-bandwidth %q is no regexp with a group", pattern)
+	if o.pair.pattern, err = regexp.Compile(pattern); err != nil || o.pair.pattern.NumSubexp() < 1 {
+		return o, fmt.Errorf("-bandwidth %q is not a regexp with a group", pattern)
 	}
 	if o.figurePattern, err = regexp.Compile(figurePattern); err != nil || o.figurePattern.NumSubexp() < 1 {
-		return o, fmt.Errorf("-figure-pattern %q is no regexp with a group", figurePattern)
+		return o, fmt.Errorf("-figure-pattern %q is not a regexp with a group", figurePattern)
 	}
 	scale, ok := map[string]float64{"GiB/s": 1, "GB/s": 1e9 / (1 << 30), "Gb/s": 1e9 / 8 / (1 << 30)}[unit]
 	if !ok {
@@ -144,16 +152,16 @@ func parse(args []string, env func(string) string) (options, error) {
 func (o *options) complete(rank, size, leader string) error {
 	var err error
 	if o.group.rank, err = strconv.Atoi(rank); err != nil {
-		return fmt.Errorf("-rank %q is no number", rank)
+		return fmt.Errorf("-rank %q is not a number", rank)
 	}
-	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > verdict.MaxSize {
-		return fmt.Errorf("-size %q is not from 1 to %d", size, verdict.MaxSize)
+	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > report.MaxRanks {
+		return fmt.Errorf("-size %q is not from 1 to %d", size, report.MaxRanks)
 	}
 	switch {
 	case o.group.rank < 0 || o.group.rank >= o.group.size:
 		return fmt.Errorf("-rank %d of -size %d", o.group.rank, o.group.size)
 	case leader == "":
-		return errors.New("-leader or -peers must say where rank 0 is")
+		return errors.New("-leader or -peers must name the host of rank 0")
 	case o.node == "":
 		return errors.New("-node, or NODE_NAME, must name this node")
 	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
@@ -164,17 +172,17 @@ func (o *options) complete(rank, size, leader string) error {
 }
 
 func run(ctx context.Context, o options) (int, error) {
-	r := verdict.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.least}
-	r.GPU = check(ctx, o.checks)
-	r.Storage = store(o.storage)
-	r.Figures = o.measure(ctx)
+	r := report.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.threshold}
+	r.GPU = runChecks(ctx, o.checks)
+	r.Storage = checkStorage(o.storage)
+	r.Figures = o.measureFigures(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	led := make(chan error, 1)
 	if o.group.rank == 0 {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(o.port))
 		if err != nil {
-			return cannotTell, fmt.Errorf("wait for the other ranks: %w", err)
+			return exitUnknown, fmt.Errorf("wait for the other ranks: %w", err)
 		}
 		go func() { led <- lead(ctx, l, o) }()
 	} else {
@@ -182,19 +190,19 @@ func run(ctx context.Context, o options) (int, error) {
 	}
 	slow, err := follow(ctx, o, &r)
 	if err == nil {
-		// The leader stays until the last rank has heard how the run ended.
+		// Rank 0 runs until it has sent the result to the last rank.
 		err = <-led
 	}
 	if r.RunID != "" {
-		if err := write(ctx, o, r); err != nil {
-			return cannotTell, err
+		if err := writeReport(ctx, o, r); err != nil {
+			return exitUnknown, err
 		}
 	}
 	switch {
 	case r.FailFast() || slow:
-		return nodeIsBad, err
+		return exitNodeBad, err
 	case err != nil:
-		return cannotTell, err
+		return exitUnknown, err
 	}
-	return goOn, nil
+	return exitOK, nil
 }

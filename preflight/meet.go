@@ -14,12 +14,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
-// Rank 0 is where the ranks meet (ADR 10): every rank, 0 included, keeps one connection to it. Rank 0 mints the run id,
-// says who tests with whom, and hears the results; messages are JSON, one after the other.
+// The ranks meet at rank 0 (ADR 10): every rank, 0 included, keeps one connection to it. Rank 0 creates the run id, orders
+// the tests and receives the results. Messages are JSON values, one after the other.
 
 // hello is the first message of a rank.
 type hello struct {
@@ -28,7 +29,7 @@ type hello struct {
 	Leaf string
 	// Bad: a local check has failed, so the rank takes part in no test.
 	Bad bool
-	// Port is where it serves pair tests.
+	// Port is where it accepts pair tests.
 	Port int
 }
 
@@ -36,23 +37,23 @@ type hello struct {
 type order struct {
 	// Run is the run id, in the first order.
 	Run string
-	// Test asks for a pair test in a round.
+	// Test orders a pair test in a round.
 	Test  bool
 	Round int
 	Peer  netip.AddrPort
-	// Serve: the peer connects to us.
+	// Serve: the peer connects to this rank.
 	Serve bool
-	// Done ends the run; Slow is what rank 0 thinks of this node.
+	// Done ends the run. Slow is the verdict of rank 0 about this node.
 	Done, Slow bool
 }
 
 // result answers an order to test.
 type result struct {
-	Status    verdict.Status
+	Status    report.Status
 	Bandwidth float64
 }
 
-// member is a rank as rank 0 sees it.
+// member is a rank that has connected to rank 0.
 type member struct {
 	hello
 	conn net.Conn
@@ -66,17 +67,17 @@ func (m *member) send(o order) {
 		return
 	}
 	if err := json.NewEncoder(m.conn).Encode(o); err != nil {
-		m.lose(err)
+		m.markLost(err)
 	}
 }
 
-func (m *member) lose(err error) {
+func (m *member) markLost(err error) {
 	m.lost = true
-	slog.Warn("A rank is lost", "rank", m.Rank, "node", m.Node, "err", err)
+	slog.Warn("Lost the connection to a rank", "rank", m.Rank, "node", m.Node, "err", err)
 }
 
-// lead is rank 0's other half: it gathers the ranks and runs the rounds. Ranks that do not come are left out; the
-// remediator misses their reports.
+// lead is what rank 0 does in addition to [follow]: it waits for the ranks and runs the rounds. Ranks that do not connect are
+// left out. The remediator reports them as missing.
 func lead(ctx context.Context, l net.Listener, o options) error {
 	members, err := gather(ctx, l, o)
 	if err != nil {
@@ -84,18 +85,18 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 	}
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
-		return fmt.Errorf("mint a run id: %w", err)
+		return fmt.Errorf("create a run id: %w", err)
 	}
 	run := hex.EncodeToString(id[:])
-	var reports []verdict.Report
+	var reports []report.Report
 	var leaf []string
 	leafOf := map[string]string{}
 	for _, m := range members {
 		defer m.conn.Close()
 		m.send(order{Run: run})
-		r := verdict.Report{Size: o.group.size, Rank: m.Rank, Node: m.Node, IP: m.addr, Threshold: o.least}
+		r := report.Report{Size: o.group.size, Rank: m.Rank, Node: m.Node, IP: m.addr, Threshold: o.threshold}
 		if m.Bad {
-			r.GPU = verdict.Failed
+			r.GPU = report.Failed
 		}
 		reports, leaf = append(reports, r), append(leaf, m.Leaf)
 		leafOf[m.Node] = m.Leaf
@@ -103,7 +104,7 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 	if slices.Contains(leaf, "") {
 		leaf = nil
 	}
-	slog.Info("The ranks have met", "run", run, "ranks", len(members), "of", o.group.size)
+	slog.Info("The ranks are connected", "run", run, "ranks", len(members), "of", o.group.size)
 	rounds := schedule.Rounds(len(members), o.rounds, binary.BigEndian.Uint64(id[:]), leaf)
 	for round, pairs := range rounds {
 		test(members, reports, round, pairs, o)
@@ -123,7 +124,7 @@ func lead(ctx context.Context, l net.Listener, o options) error {
 		slow := slices.ContainsFunc(v.Slow, func(s verdict.Slow) bool { return s.Node == m.Node })
 		m.send(order{Done: true, Slow: slow})
 	}
-	slog.Info("The run is over", "run", run, "slow", v.Slow, "fabric", v.Fabric)
+	slog.Info("The run has ended", "run", run, "slow", v.Slow, "fabric", v.Fabric)
 	return nil
 }
 
@@ -131,10 +132,10 @@ func byNode(members []*member, node string) int {
 	return slices.IndexFunc(members, func(m *member) bool { return m.Node == node })
 }
 
-// gather accepts each rank once, until all are there or time is up.
+// gather waits until all ranks have connected, at most for the meet timeout.
 func gather(ctx context.Context, l net.Listener, o options) ([]*member, error) {
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(ctx, o.meet)
+	ctx, cancel := context.WithTimeout(ctx, o.meetTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -149,7 +150,7 @@ func gather(ctx context.Context, l net.Listener, o options) ([]*member, error) {
 				return
 			}
 			reading.Go(func() {
-				if m := greet(conn, o); m != nil {
+				if m := readHello(conn, o); m != nil {
 					select {
 					case arrived <- m:
 					case <-ctx.Done():
@@ -165,13 +166,13 @@ func gather(ctx context.Context, l net.Listener, o options) ([]*member, error) {
 		if !ok {
 			break
 		}
-		if before := byRank[m.Rank]; before != nil { // its container has started again
+		if before := byRank[m.Rank]; before != nil { // its container has restarted
 			before.conn.Close()
 		}
 		byRank[m.Rank] = m
 	}
 	if len(byRank) == 0 {
-		return nil, fmt.Errorf("no rank came within %s: %w", o.meet, context.Cause(ctx))
+		return nil, fmt.Errorf("no rank connected within %s: %w", o.meetTimeout, context.Cause(ctx))
 	}
 	var members []*member
 	for _, m := range byRank {
@@ -181,8 +182,8 @@ func gather(ctx context.Context, l net.Listener, o options) ([]*member, error) {
 	return members, nil
 }
 
-// greet reads a rank's hello; nil when it is no rank of ours.
-func greet(conn net.Conn, o options) *member {
+// readHello reads the hello of a rank; nil when the connection is not from a rank of this run.
+func readHello(conn net.Conn, o options) *member {
 	m := &member{conn: conn, in: json.NewDecoder(conn)}
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err == nil {
@@ -195,7 +196,7 @@ func greet(conn net.Conn, o options) *member {
 		err = fmt.Errorf("rank %d, port %d", m.Rank, m.Port)
 	}
 	if err != nil {
-		slog.Warn("Somebody who is no rank has called", "from", conn.RemoteAddr(), "err", err)
+		slog.Warn("Closed a connection that is not from a rank of this run", "from", conn.RemoteAddr(), "err", err)
 		conn.Close()
 		return nil
 	}
@@ -203,11 +204,11 @@ func greet(conn net.Conn, o options) *member {
 	return m
 }
 
-// grace is what a result may take beyond the limit of its test.
-const grace = 15 * time.Second
+// resultGrace is how long rank 0 waits for a result after the time limit of its test.
+const resultGrace = 15 * time.Second
 
 // test runs one round and adds its results to the reports. Pairs are indices of members.
-func test(members []*member, reports []verdict.Report, round int, pairs [][2]int, o options) {
+func test(members []*member, reports []report.Report, round int, pairs [][2]int, o options) {
 	var done sync.WaitGroup
 	for _, p := range pairs {
 		a, b := members[p[0]], members[p[1]]
@@ -220,12 +221,12 @@ func test(members []*member, reports []verdict.Report, round int, pairs [][2]int
 			done.Go(func() {
 				m := members[i]
 				var r result
-				err := m.conn.SetReadDeadline(time.Now().Add(o.pair.timeout + grace))
+				err := m.conn.SetReadDeadline(time.Now().Add(o.pair.timeout + resultGrace))
 				if err == nil {
 					err = m.in.Decode(&r)
 				}
 				if err != nil {
-					m.lose(err)
+					m.markLost(err)
 					return
 				}
 				reports[i].Batches = append(reports[i].Batches, batch(round, m.addr, a.addr, b.addr, r))
@@ -235,41 +236,41 @@ func test(members []*member, reports []verdict.Report, round int, pairs [][2]int
 	done.Wait()
 }
 
-func batch(round int, self, a, b netip.Addr, r result) verdict.Batch {
+func batch(round int, self, a, b netip.Addr, r result) report.Batch {
 	if b.Less(a) {
 		a, b = b, a
 	}
-	return verdict.Batch{Index: round, Pair: [2]netip.Addr{a, b}, Self: self, Status: r.Status, Bandwidth: r.Bandwidth}
+	return report.Batch{Index: round, Pair: [2]netip.Addr{a, b}, Self: self, Status: r.Status, Bandwidth: r.Bandwidth}
 }
 
-// follow is what every rank does: it meets rank 0, tests when told to, and fills its report.
-func follow(ctx context.Context, o options, r *verdict.Report) (slow bool, err error) {
+// follow is what every rank does: it connects to rank 0, runs the ordered tests and fills its report.
+func follow(ctx context.Context, o options, r *report.Report) (slow bool, err error) {
 	served, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":0")
 	if err != nil {
-		return false, fmt.Errorf("serve pair tests: %w", err)
+		return false, fmt.Errorf("listen for pair tests: %w", err)
 	}
 	defer served.Close()
-	conn, err := dial(ctx, o.group.leader, o.meet)
+	conn, err := dial(ctx, o.group.leader, o.meetTimeout)
 	if err != nil {
-		return false, fmt.Errorf("meet rank 0: %w", err)
+		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
 	if err != nil {
-		return false, fmt.Errorf("meet rank 0: %w", err)
+		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
 	r.IP = local.Addr().Unmap()
 	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
 	if err := out.Encode(hello{o.group.rank, o.node, o.leaf, r.FailFast(), served.Addr().(*net.TCPAddr).Port}); err != nil {
-		return false, fmt.Errorf("meet rank 0: %w", err)
+		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
 	for {
-		// Between orders the others may test, so there is no limit but the leader's own: its end closes the connection.
+		// Other ranks may be testing between two orders, so there is no deadline. The connection is closed when rank 0 ends.
 		var next order
 		if err := in.Decode(&next); err != nil {
-			return false, fmt.Errorf("wait for rank 0: %w", err)
+			return false, fmt.Errorf("wait for an order of rank 0: %w", err)
 		}
 		switch {
 		case next.Run != "":
@@ -280,18 +281,18 @@ func follow(ctx context.Context, o options, r *verdict.Report) (slow bool, err e
 			got := o.pair.test(ctx, served, r.IP, next)
 			r.Batches = append(r.Batches, batch(next.Round, r.IP, r.IP, next.Peer.Addr(), got))
 			if err := out.Encode(got); err != nil {
-				return false, fmt.Errorf("tell rank 0 a result: %w", err)
+				return false, fmt.Errorf("send a result to rank 0: %w", err)
 			}
 		}
 	}
 }
 
-// dial tries until somebody answers: pods of a job do not start together, and names resolve late.
+// dial tries until it has a connection: the pods of a job do not start at the same time, and DNS names resolve late.
 func dial(ctx context.Context, address string, limit time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	again := time.NewTicker(200 * time.Millisecond)
-	defer again.Stop()
+	retry := time.NewTicker(200 * time.Millisecond)
+	defer retry.Stop()
 	for {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err == nil {
@@ -300,7 +301,7 @@ func dial(ctx context.Context, address string, limit time.Duration) (net.Conn, e
 		select {
 		case <-ctx.Done():
 			return nil, err
-		case <-again.C:
+		case <-retry.C:
 		}
 	}
 }

@@ -16,23 +16,23 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // tester tests a pair: by a command, or over TCP.
 type tester struct {
-	// command is a shell command whose output holds a figure; scale turns it into GiB/s.
+	// command is a shell command whose output has the bandwidth as first group of pattern; scale converts it to GiB/s.
 	command string
-	figure  *regexp.Regexp
+	pattern *regexp.Regexp
 	scale   float64
-	// timeout limits a test, duration is how long the TCP test sends in each direction.
+	// timeout is the time limit of a test. duration is how long the TCP test sends in each direction.
 	timeout, duration time.Duration
 }
 
 func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, o order) result {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	r := result{Status: verdict.OK}
+	r := result{Status: report.OK}
 	var err error
 	if t.command != "" {
 		r.Bandwidth, err = t.run(ctx, self, o)
@@ -40,17 +40,17 @@ func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, 
 		r.Bandwidth, err = t.tcp(ctx, served, o)
 	}
 	switch {
-	case errors.Is(err, errNoFigure):
-		r.Status = verdict.Skip // the other end has it
+	case errors.Is(err, errNoBandwidth):
+		r.Status = report.Skip // the other end measures
 	case err != nil:
-		r.Status = verdict.Fail
+		r.Status = report.Fail
 	}
 	slog.Info("Tested a pair", "round", o.Round, "peer", o.Peer.Addr(), "GiB/s", fmt.Sprintf("%.3f", r.Bandwidth), "err", err)
 	return r
 }
 
-// errNoFigure: the command ended well and printed nothing that we read.
-var errNoFigure = errors.New("the command printed no figure")
+// errNoBandwidth: the command succeeded, but its output does not match the pattern.
+var errNoBandwidth = errors.New("the command printed no bandwidth")
 
 func (t tester) run(ctx context.Context, self netip.Addr, o order) (float64, error) {
 	cmd := shell(ctx, t.command)
@@ -65,19 +65,19 @@ func (t tester) run(ctx context.Context, self netip.Addr, o order) (float64, err
 }
 
 func (t tester) read(out []byte) (float64, error) {
-	m := t.figure.FindSubmatch(out)
+	m := t.pattern.FindSubmatch(out)
 	if m == nil {
-		return 0, errNoFigure
+		return 0, errNoBandwidth
 	}
 	v, err := strconv.ParseFloat(string(bytes.TrimSpace(m[1])), 64)
 	if err != nil || !(v > 0 && v*t.scale <= 1e5) { // NaN is neither
-		return 0, fmt.Errorf("the pair command's figure is %.40q", m[1])
+		return 0, fmt.Errorf("the pair command's bandwidth is %.40q", m[1])
 	}
 	return v * t.scale, nil
 }
 
-// tcp measures both directions one after the other. Both ends learn both figures and report the smaller one: a node that
-// only sends slowly is slow.
+// tcp measures both directions one after the other. Both ends exchange their results and report the smaller one, because a
+// node that only sends slowly is slow.
 func (t tester) tcp(ctx context.Context, served net.Listener, o order) (float64, error) {
 	conn, err := t.connect(ctx, served, o)
 	if err != nil {
@@ -107,10 +107,11 @@ func (t tester) tcp(ctx context.Context, served net.Listener, o order) (float64,
 	if low := min(mine, theirs); low > 0 {
 		return low, nil
 	}
-	return 0, errors.New("nothing was moved")
+	return 0, errors.New("no data was transferred")
 }
 
-// connect meets the peer. Both ends say the round first, so that the rest of an earlier test is not taken for this one.
+// connect returns a connection to the peer. The connecting end sends the round first, so that a connection of an earlier
+// test is not mistaken for this one.
 func (t tester) connect(ctx context.Context, served net.Listener, o order) (net.Conn, error) {
 	round := int64(o.Round)
 	if !o.Serve {
@@ -143,7 +144,7 @@ func (t tester) connect(ctx context.Context, served net.Listener, o order) (net.
 	}
 }
 
-// latency sends a byte back and forth and logs the median.
+// latency sends a byte back and forth and logs the median round trip.
 func latency(conn net.Conn, o order) error {
 	var b [1]byte
 	var trips []time.Duration

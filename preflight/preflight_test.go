@@ -19,7 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 func TestFlags(t *testing.T) {
@@ -29,21 +30,21 @@ func TestFlags(t *testing.T) {
 		want  group
 		wrong string
 	}{
-		"flags":               {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
-		"peers":               {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
-		"an indexed Job":      {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
-		"LeaderWorkerSet":     {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
-		"Kubeflow":            {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
-		"Kubeflow, elastic":   {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
-		"no rank":             {args: "-size 4 -leader a -node n", wrong: "-rank"},
-		"a rank too many":     {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
-		"no leader":           {args: "-rank 1 -size 4 -node n", wrong: "-leader"},
-		"no node":             {args: "-rank 1 -size 4 -leader a", wrong: "-node"},
-		"six rounds":          {args: "-rank 1 -size 4 -leader a -node n -rounds 6", wrong: "-rounds"},
-		"a regexp without":    {args: "-rank 1 -size 4 -leader a -node n -bandwidth x", wrong: "-bandwidth"},
-		"a figure of no name": {args: "-rank 1 -size 4 -leader a -node n -figure =true", wrong: "-figure"},
-		"no figure pattern":   {args: "-rank 1 -size 4 -leader a -node n -figure-pattern x", wrong: "-figure-pattern"},
-		"a unit of bytes":     {args: "-rank 1 -size 4 -leader a -node n -unit MB", wrong: "-unit"},
+		"flags":                 {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
+		"peers":                 {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
+		"an indexed Job":        {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
+		"LeaderWorkerSet":       {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
+		"Kubeflow":              {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"Kubeflow, elastic":     {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"no rank":               {args: "-size 4 -leader a -node n", wrong: "-rank"},
+		"a rank too many":       {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
+		"no leader":             {args: "-rank 1 -size 4 -node n", wrong: "-leader"},
+		"no node":               {args: "-rank 1 -size 4 -leader a", wrong: "-node"},
+		"six rounds":            {args: "-rank 1 -size 4 -leader a -node n -rounds 6", wrong: "-rounds"},
+		"a regexp without":      {args: "-rank 1 -size 4 -leader a -node n -bandwidth x", wrong: "-bandwidth"},
+		"a figure without name": {args: "-rank 1 -size 4 -leader a -node n -figure =true", wrong: "-figure"},
+		"no figure pattern":     {args: "-rank 1 -size 4 -leader a -node n -figure-pattern x", wrong: "-figure-pattern"},
+		"a unit of bytes":       {args: "-rank 1 -size 4 -leader a -node n -unit MB", wrong: "-unit"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -77,8 +78,8 @@ func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
 			t.Errorf("%s: %g GiB/s, %v, want %g", unit, got, err, want)
 		}
 	}
-	tester := tester{figure: regexp.MustCompile(`bw=(\S+)`), scale: 1}
-	for out, want := range map[string]string{"nothing": "no figure", "bw=0": "figure is", "bw=NaN": "figure is", "bw=-1": "figure is", "bw=1e99": "figure is"} {
+	tester := tester{pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1}
+	for out, want := range map[string]string{"nothing": "no bandwidth", "bw=0": "bandwidth is", "bw=NaN": "bandwidth is", "bw=-1": "bandwidth is", "bw=1e99": "bandwidth is"} {
 		if got, err := tester.read([]byte(out)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %g, %v", out, got, err)
 		}
@@ -87,12 +88,12 @@ func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
 
 func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
 	for command, want := range map[string]result{
-		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {verdict.OK, 3},
-		`true`:       {verdict.Skip, 0},
-		`exit 3`:     {verdict.Fail, 0},
-		`sleep 1000`: {verdict.Fail, 0},
+		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {report.OK, 3},
+		`true`:       {report.Skip, 0},
+		`exit 3`:     {report.Fail, 0},
+		`sleep 1000`: {report.Fail, 0},
 	} {
-		tester := tester{command: command, figure: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
+		tester := tester{command: command, pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
 		got := tester.test(t.Context(), nil, netip.MustParseAddr("10.0.0.1"), order{Round: 3, Serve: true, Peer: netip.MustParseAddrPort("10.0.0.2:1")})
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", command, got, want)
@@ -103,18 +104,18 @@ func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
 func TestLocalChecks(t *testing.T) {
 	tests := map[string]struct {
 		commands []string
-		want     verdict.Check
+		want     report.Check
 	}{
-		"none":                    {nil, verdict.Skipped},
-		"all well":                {[]string{"true", "exit 0"}, verdict.Passed},
-		"one is bad":              {[]string{"true", "echo lost; exit 1"}, verdict.Failed},
-		"one cannot tell":         {[]string{"exit 2", "true"}, verdict.Skipped},
-		"bad beats cannot tell":   {[]string{"exit 2", "exit 1"}, verdict.Failed},
-		"one that does not exist": {[]string{"/no/such/plugin"}, verdict.Skipped},
+		"none":                    {nil, report.Skipped},
+		"all pass":                {[]string{"true", "exit 0"}, report.Passed},
+		"one is bad":              {[]string{"true", "echo lost; exit 1"}, report.Failed},
+		"one is unknown":          {[]string{"exit 2", "true"}, report.Skipped},
+		"bad outweighs unknown":   {[]string{"exit 2", "exit 1"}, report.Failed},
+		"one that does not exist": {[]string{"/no/such/plugin"}, report.Skipped},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := check(t.Context(), tt.commands); got != tt.want {
+			if got := runChecks(t.Context(), tt.commands); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
@@ -131,7 +132,7 @@ func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]float64{"gemm": 612.5, "hbm": 3300}, o.measure(t.Context())); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"gemm": 612.5, "hbm": 3300}, o.measureFigures(t.Context())); diff != "" {
 		t.Error(diff)
 	}
 	o, err = parse(append(arguments, "-figure-pattern", `warm-up (\d+)`), func(string) string { return "" })
@@ -139,38 +140,38 @@ func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.figures = o.figures[:2]
-	if diff := cmp.Diff(map[string]float64{"gemm": 12}, o.measure(t.Context())); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"gemm": 12}, o.measureFigures(t.Context())); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestStorage(t *testing.T) {
 	folder := t.TempDir()
-	if got := store(folder); got != verdict.Passed {
+	if got := checkStorage(folder); got != report.Passed {
 		t.Errorf("a good folder: %d", got)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if got := store(filepath.Join(folder, "gone")); got != verdict.Failed {
+	if got := checkStorage(filepath.Join(folder, "gone")); got != report.Failed {
 		t.Errorf("no folder: %d", got)
 	}
 }
 
-func TestAStrangerDoesNotHoldUpTheMeeting(t *testing.T) {
+func TestAForeignConnectionDoesNotDelayTheRanks(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	o := options{group: group{size: 2, leader: address}, meet: 20 * time.Second}
-	for _, talk := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
+	o := options{group: group{size: 2, leader: address}, meetTimeout: 20 * time.Second}
+	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprint(conn, talk)
+		fmt.Fprint(conn, message)
 	}
 	silent, err := net.Dial("tcp", address)
 	if err != nil {
@@ -268,17 +269,17 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 		})
 	}
 	running.Wait()
-	var reports []verdict.Report
+	var reports []report.Report
 	for i := range n {
 		data, err := os.ReadFile(filepath.Join(folder, "team", fmt.Sprintf("train-%d.json", i)))
 		if err != nil {
 			t.Fatalf("%v\n%s", err, &logs[i])
 		}
-		r, err := verdict.ParseReport(data)
+		r, err := report.Parse(data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.RunID == "" || r.GPU != verdict.Passed || r.Storage != verdict.Passed || len(r.Batches) < 5 {
+		if r.RunID == "" || r.GPU != report.Passed || r.Storage != report.Passed || len(r.Batches) < 5 {
 			t.Errorf("report %+v", r)
 		}
 		reports = append(reports, r)
@@ -288,14 +289,14 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 		t.Errorf("%+v\n%s", v, &logs[0])
 	}
 	want := make([]int, n)
-	want[slow] = nodeIsBad
+	want[slow] = exitNodeBad
 	if diff := cmp.Diff(want, codes); diff != "" {
 		t.Errorf("exit codes: %s\n%s", diff, &logs[slow])
 	}
 }
 
-// A failed local check keeps a node out of the pair tests, and the others go on.
-func TestANodeThatFailsItsLocalCheckSaysSo(t *testing.T) {
+// A node with a failed local check takes no part in the pair tests, and the others continue.
+func TestANodeThatFailsItsLocalCheckReportsIt(t *testing.T) {
 	const n, bad = 4, 2
 	names := namespaces(t, n, -1, "400mbit", "")
 	folder := t.TempDir()
@@ -314,29 +315,29 @@ func TestANodeThatFailsItsLocalCheckSaysSo(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", names[i], binary, "-rank", fmt.Sprint(i), "-size", fmt.Sprint(n),
 				"-leader", "10.77.0.1", "-node", fmt.Sprintf("node-%d", i), "-tcp-duration", "100ms", "-check", check, "-out", folder)
 			cmd.Env = append(os.Environ(), "POD_NAMESPACE=team", "WORKLOAD=train")
-			_ = cmd.Run() // the code says it
+			_ = cmd.Run() // the exit code is checked below
 			codes[i] = cmd.ProcessState.ExitCode()
 		})
 	}
 	running.Wait()
-	if diff := cmp.Diff([]int{0, 0, nodeIsBad, 0}, codes); diff != "" {
+	if diff := cmp.Diff([]int{0, 0, exitNodeBad, 0}, codes); diff != "" {
 		t.Error(diff)
 	}
 	data, err := os.ReadFile(filepath.Join(folder, "team", fmt.Sprintf("train-%d.json", bad)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := verdict.ParseReport(data); err != nil || r.GPU != verdict.Failed || len(r.Batches) > 0 {
+	if r, err := report.Parse(data); err != nil || r.GPU != report.Failed || len(r.Batches) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
 
-func TestWithoutRank0NobodyCanTell(t *testing.T) {
+func TestWithoutRank0TheResultIsUnknown(t *testing.T) {
 	o, err := parse([]string{"-rank", "1", "-size", "2", "-leader", "127.0.0.1", "-port", "1", "-node", "n", "-meet-timeout", "300ms"}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, err := run(t.Context(), o); code != cannotTell || err == nil {
+	if code, err := run(t.Context(), o); code != exitUnknown || err == nil {
 		t.Errorf("code %d, %v", code, err)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
-// write hands the report over: to a file of the host, or to the cluster as a ConfigMap. POD_NAMESPACE, POD_NAME and
-// WORKLOAD come from the pod's template.
-func write(ctx context.Context, o options, r verdict.Report) error {
+// writeReport writes the report to a file of the host or to a ConfigMap. POD_NAMESPACE, POD_NAME and WORKLOAD are set in the
+// pod's template.
+func writeReport(ctx context.Context, o options, r report.Report) error {
 	namespace := os.Getenv("POD_NAMESPACE")
 	r.Workload = os.Getenv("WORKLOAD")
 	if o.out != "" {
@@ -36,16 +36,16 @@ func write(ctx context.Context, o options, r verdict.Report) error {
 	return writeConfigMap(ctx, cluster, namespace, os.Getenv("POD_NAME"), r)
 }
 
-func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r verdict.Report) error {
+func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r report.Report) error {
 	pod, err := cluster.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get our own pod: %w", err)
+		return fmt.Errorf("get this pod: %w", err)
 	}
-	cm, err := carrier.ConfigMap(pod, r)
+	cm, err := reportconfigmap.New(pod, r)
 	if err != nil {
 		return err
 	}
-	// The name is ours alone: it follows from the run and the pod.
+	// The name follows from the run and the pod, so an existing ConfigMap is this report, written before a restart.
 	if _, err := cluster.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ConfigMap %s/%s: %w", namespace, cm.Name, err)
 	}
@@ -53,7 +53,7 @@ func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace
 	return nil
 }
 
-func writeFile(folder, namespace string, r verdict.Report) error {
+func writeFile(folder, namespace string, r report.Report) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the report: %w", err)
@@ -62,7 +62,7 @@ func writeFile(folder, namespace string, r verdict.Report) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	// A reader never sees half of it.
+	// The rename is atomic: a reader never gets a partial file.
 	if err := os.WriteFile(path+".new", data, 0o644); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}

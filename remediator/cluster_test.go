@@ -19,7 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
@@ -145,7 +145,7 @@ func (tm team) until(what string, check func() error) {
 }
 
 // becomes waits until the node is in a phase, and returns it.
-func (tm team) becomes(name string, phase node.Phase) (n *corev1.Node, r *node.Record) {
+func (tm team) becomes(name string, phase quarantine.Phase) (n *corev1.Node, r *quarantine.Record) {
 	tm.Helper()
 	tm.until(fmt.Sprintf("node %s becomes %s", name, phase), func() error {
 		n = tm.get(name)
@@ -154,7 +154,7 @@ func (tm team) becomes(name string, phase node.Phase) (n *corev1.Node, r *node.R
 			return fmt.Errorf("no record; conditions %+v", n.Status.Conditions)
 		}
 		var err error
-		if r, err = node.ParseRecord(text); err != nil {
+		if r, err = quarantine.ParseRecord(text); err != nil {
 			return err
 		}
 		if r.Phase != phase {
@@ -174,7 +174,7 @@ func (tm team) events(uid types.UID) []string {
 	}
 	var said []string
 	for _, e := range list.Items {
-		if e.Regarding.UID != uid || e.ReportingController != node.Name {
+		if e.Regarding.UID != uid || e.ReportingController != quarantine.ControllerName {
 			continue
 		}
 		times := 1
@@ -230,7 +230,7 @@ func (tm team) untouched(name string) {
 	tm.Helper()
 	n := tm.get(name)
 	for _, m := range n.ManagedFields {
-		if m.Manager == node.Name {
+		if m.Manager == quarantine.ControllerName {
 			tm.Errorf("node %s was written to: %s; taints %s", name, n.Annotations, taints(n))
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestKonduktorsTaintIsSetAndTakenBack(t *testing.T) {
@@ -30,12 +30,12 @@ func TestKonduktorsTaintIsSetAndTakenBack(t *testing.T) {
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s", `taint: {key: trainy.konduktor.ai/faulty, value: "true"}`), alone)
 	tm.says(name, "True", ecc)
-	n, _ := tm.becomes(name, node.Quarantined)
+	n, _ := tm.becomes(name, quarantine.Quarantined)
 	if got := taints(n); got != "trainy.konduktor.ai/faulty=true:NoSchedule" {
 		t.Errorf("taints %q", got)
 	}
 	tm.says(name, "False", "")
-	if n, _ = tm.becomes(name, node.Released); taints(n) != "" {
+	if n, _ = tm.becomes(name, quarantine.Released); taints(n) != "" {
 		t.Errorf("after the release taints are %q", taints(n))
 	}
 }
@@ -75,7 +75,7 @@ func TestANodeIsHandedOffWithItsTaintAndTakenBack(t *testing.T) {
 
 	tm.patch(name, `{"metadata":{"labels":{"example.com/kept":"yours"}}}`)
 	tm.says(name, "False", "")
-	n, _ := tm.becomes(name, node.Released)
+	n, _ := tm.becomes(name, quarantine.Released)
 	want := maps.Clone(before.Annotations)
 	want[conditions.AnnotationQuarantine] = n.Annotations[conditions.AnnotationQuarantine]
 	if !maps.Equal(n.Annotations, want) || taints(n) != "" || n.Labels["example.com/repair"] != "" || n.Labels["example.com/kept"] != "yours" {
@@ -189,7 +189,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 	server.hook(tm, policy)
 	killed := tm.start(policy, alone)
 	tm.says(name, "True", ecc)
-	_, r := tm.becomes(name, node.Quarantined)
+	_, r := tm.becomes(name, quarantine.Quarantined)
 	tm.until("the webhook was tried", func() error {
 		if server.calls.Load() == 0 {
 			return errStill
@@ -197,7 +197,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 		return nil
 	})
 	tm.says(tm.nodes[1], "True", ecc)
-	tm.becomes(tm.nodes[1], node.Quarantined)
+	tm.becomes(tm.nodes[1], quarantine.Quarantined)
 	killed.Kill()
 	if len(server.got) > 0 {
 		t.Fatal("a server that is down got something")
@@ -209,7 +209,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 	for range 2 {
 		d := server.next(t)
 		ids[d.id] = true
-		if d.Type != node.NodeQuarantined || d.Data.Repair != "ResetGPU" || d.Data.Message != ecc {
+		if d.Type != quarantine.NodeQuarantined || d.Data.Repair != "ResetGPU" || d.Data.Message != ecc {
 			t.Errorf("delivered %+v", d)
 		}
 		if d.Data.Node == name && (d.Data.Quarantine != r.ID || d.id != r.Notices[0].ID) {
@@ -220,21 +220,21 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 		t.Errorf("two deliveries have ids %v", ids)
 	}
 	tm.until("nobody is to be told", func() error {
-		if _, r := tm.becomes(name, node.Quarantined); len(r.Notices) > 0 {
+		if _, r := tm.becomes(name, quarantine.Quarantined); len(r.Notices) > 0 {
 			return errStill
 		}
 		return nil
 	})
 	// A person's release is told, though the remediator did not make it.
 	n := tm.get(name)
-	released, err := node.OrderRelease(n, time.Now().UTC())
+	released, err := quarantine.ReleaseManually(n, time.Now().UTC())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := tm.Client.Update(t.Context(), released); err != nil {
 		t.Fatal(err)
 	}
-	if d := server.next(t); d.Type != node.ReleaseByHand || d.Data.Node != name {
+	if d := server.next(t); d.Type != quarantine.ReleaseByHand || d.Data.Node != name {
 		t.Errorf("delivered %+v", d)
 	}
 	if log := running.Log() + killed.Log(); strings.Contains(log, server.URL) || strings.Contains(log, "MfKQ9r8GKYq") {
@@ -259,7 +259,7 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 	policy := tm.policy(1, "clearAfter: 1s")
 	first := tm.start(policy, alone)
 	tm.says(name, "True", lost)
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 	tm.until("it is kept", func() error {
 		if len(tm.evidence(name)) == 0 {
 			return errStill
@@ -272,7 +272,7 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	forgotten := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: conditions.EvidenceNamespace, Name: "long-gone", Labels: map[string]string{"app.kubernetes.io/managed-by": node.Name},
+		Namespace: conditions.EvidenceNamespace, Name: "long-gone", Labels: map[string]string{"app.kubernetes.io/managed-by": quarantine.ControllerName},
 		Annotations: map[string]string{conditions.AnnotationEvidenceAt: "2020-01-01T00:00:00Z"},
 	}}
 	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.EvidenceNamespace, Name: "theirs", Annotations: forgotten.Annotations}}

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 // rewrite changes a policy file in place, as a mounted ConfigMap changes.
@@ -34,8 +34,8 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	address := freeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.says(name, "True", ecc)
-	n, r := tm.becomes(name, node.Suspect)
-	tm.hears(n.UID, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu ("+ecc+"); observed only, else tainted "+ourTaint+" and its jobs restarted")
+	n, r := tm.becomes(name, quarantine.Suspect)
+	tm.hears(n.UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
 	if taints(n) != "" {
 		t.Errorf("taints %q", taints(n))
 	}
@@ -60,7 +60,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	}
 
 	tm.rewrite(policy, "mode: enforced", "mode: enforce")
-	_, now := tm.becomes(name, node.Quarantined)
+	_, now := tm.becomes(name, quarantine.Quarantined)
 	if now.ID != r.ID || !now.Causes[0].FirstSeen.Equal(r.Causes[0].FirstSeen) {
 		t.Errorf("switched on, it began again: %s, before %s", now, r)
 	}
@@ -73,9 +73,9 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	tm.rewrite(policy, "  rules:", "  breaker: {maxNodes: 1, window: 1h, coolDown: 1h, pace: 1h}\n  rules:")
 	first := tm.start(policy, alone)
 	tm.says(tm.nodes[0], "True", lost)
-	tm.becomes(tm.nodes[0], node.Quarantined)
+	tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	tm.says(tm.nodes[1], "True", lost)
-	n, _ := tm.becomes(tm.nodes[1], node.Suspect)
+	n, _ := tm.becomes(tm.nodes[1], quarantine.Suspect)
 	tm.hears(n.UID, "1 quarantines began within 1h0m0s: the breaker opens")
 	tm.until("the breaker is stored", func() error {
 		if err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
@@ -90,7 +90,7 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	address := freeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.says(tm.nodes[2], "True", lost)
-	n, _ = tm.becomes(tm.nodes[2], node.Suspect)
+	n, _ = tm.becomes(tm.nodes[2], quarantine.Suspect)
 	tm.hears(n.UID, "but the breaker is open")
 	if !strings.Contains(scrape(t, address), "pitcrew_breaker_open 1") {
 		t.Error("the metric of who took over says that the breaker is closed")
@@ -100,8 +100,8 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	if err := tm.Client.Delete(t.Context(), stored); err != nil {
 		t.Fatal(err)
 	}
-	tm.becomes(tm.nodes[1], node.Quarantined)
-	tm.becomes(tm.nodes[2], node.Quarantined)
+	tm.becomes(tm.nodes[1], quarantine.Quarantined)
+	tm.becomes(tm.nodes[2], quarantine.Quarantined)
 }
 
 // When a leader loses its lease in the middle of a write, two act for a moment. Each write is good for one version of the node
@@ -115,7 +115,7 @@ func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
 		tm.says(name, "True", ecc)
 	}
 	for _, name := range tm.nodes {
-		n, _ := tm.becomes(name, node.Quarantined)
+		n, _ := tm.becomes(name, quarantine.Quarantined)
 		if got := taints(n); got != ourTaint {
 			t.Errorf("node %s: taints %q", name, got)
 		}
@@ -125,7 +125,7 @@ func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
 		tm.says(name, "False", "fine")
 	}
 	for _, name := range tm.nodes {
-		n, r := tm.becomes(name, node.Released)
+		n, r := tm.becomes(name, quarantine.Released)
 		if len(r.Last) != 0 || taints(n) != "" {
 			t.Errorf("node %s: %s, taints %q", name, r, taints(n))
 		}
@@ -150,7 +150,7 @@ func TestARemediatorThatIsKilledAgainAndAgainGetsThere(t *testing.T) {
 		}
 	}
 	for _, name := range tm.nodes {
-		n, r := tm.becomes(name, node.Quarantined)
+		n, r := tm.becomes(name, quarantine.Quarantined)
 		if taints(n) != ourTaint || len(r.Last) != 0 || n.Labels[conditions.LabelStatus] != "quarantined" {
 			t.Errorf("node %s: taints %q, labels %v, %s", name, taints(n), n.Labels, r)
 		}

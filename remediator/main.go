@@ -6,16 +6,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,41 +22,45 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 type options struct {
 	policy, namespace, evidence, healthAddress, metricsAddress string
 	dryRun, leaderElect                                        bool
 	preflight                                                  preflight.Options
+	log                                                        logOptions
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
-	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with what quarantined nodes said of themselves")
+	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with the conditions of quarantined nodes")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; it wants the lease like any other, so beside a remediator that acts start it with -leader-elect=false; a restart that an earlier leader began is held until one without -dry-run leads")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
 	flag.Func("preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", list(&o.preflight.Namespaces))
 	flag.Func("preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", list(&o.preflight.Trusted))
-	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long after the first report of a preflight run the others may come")
-	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a verdict stands that no run repeats; unknownAfter of its rules should be as long")
-	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is blamed")
+	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
+	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
+	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
-	version := flag.Bool("version", false, "print the version and exit")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	o.log.addFlags(flag.CommandLine)
 	flag.Parse()
 
-	if *version {
-		fmt.Println(buildVersion())
+	if *showVersion {
+		fmt.Println(version.String())
 		return
 	}
-	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+	o.log.setLogger(os.Stderr)
 	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
 		fmt.Fprintln(os.Stderr, "remediator:", err)
 		os.Exit(1)
@@ -81,20 +83,20 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err != nil {
 		return err
 	}
-	recorder := mgr.GetEventRecorder(node.Name)
-	restarter := jobs.New(mgr.GetClient(), mgr.GetAPIReader(), recorder, time.Now)
-	restarter.Policy, restarter.Namespace = p, o.namespace
-	if !o.dryRun {
-		if err := restarter.SetupWithManager(mgr); err != nil {
-			return err
-		}
+	recorder := mgr.GetEventRecorder(quarantine.ControllerName)
+	restarter, err := jobs.SetupWithManager(ctx, mgr, metrics.Registry, jobs.Options{
+		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return err
 	}
-	if err := node.SetupWithManager(ctx, mgr, metrics.Registry, node.Options{
-		Policy: p, Namespace: o.namespace, Evidence: o.evidence, DryRun: o.dryRun, Events: recorder, Jobs: restarter, Now: time.Now,
+	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
+		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
+		Jobs: restarter, Clock: clock.RealClock{},
 	}); err != nil {
 		return err
 	}
-	o.preflight.DryRun, o.preflight.Events, o.preflight.Now = o.dryRun, recorder, time.Now
+	o.preflight.DryRun, o.preflight.Recorder, o.preflight.Clock = o.dryRun, recorder, clock.RealClock{}
 	if err := preflight.SetupWithManager(ctx, mgr, metrics.Registry, o.preflight); err != nil {
 		return err
 	}
@@ -124,14 +126,14 @@ func newManager(o options) (ctrl.Manager, error) {
 			// A read that nobody planned must not quietly cache a whole cluster's objects.
 			ReaderFailOnMissingInformer: true,
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}: {Transform: node.Slim},
+				&corev1.Node{}: {Transform: nodes.Slim},
 				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 					o.namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", conditions.PauseConfigMap)},
 				}},
 			},
 		},
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              node.Name,
+		LeaderElectionID:              quarantine.ControllerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
 		HealthProbeBindAddress:        o.healthAddress,
@@ -149,12 +151,4 @@ func list(into *[]string) func(string) error {
 		*into = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}
-}
-
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
@@ -37,7 +37,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	before := tm.get(name)
 
 	tm.says(name, "True", lost)
-	n, r := tm.becomes(name, node.Quarantined)
+	n, r := tm.becomes(name, quarantine.Quarantined)
 	if got, want := taints(n), taints(before)+" "+ourTaint; got != want {
 		t.Errorf("taints %q, want %q", got, want)
 	}
@@ -47,7 +47,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	if r.NodeUID != n.UID || r.Causes[0].BootID != before.Status.NodeInfo.BootID || r.Causes[0].Message != lost {
 		t.Errorf("record %s", r)
 	}
-	tm.hears(n.UID, "NodeQuarantined: GPUXidError needs Reboot by rule gpu ("+lost+"); tainted "+ourTaint)
+	tm.hears(n.UID, "NodeQuarantined: GPUXidError needs a reboot (rule gpu: "+lost+"); tainted "+ourTaint)
 	described, err := tm.Kubectl(t.Context(), "describe", "node", name)
 	if err != nil || !strings.Contains(described, "NodeQuarantined") {
 		t.Errorf("kubectl describe node (%v) does not show the Event:\n%s", err, described)
@@ -55,20 +55,20 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 
 	tm.says(name, "False", "")
 	tm.until("the clock of the release runs", func() error {
-		if _, r := tm.becomes(name, node.Quarantined); r.Causes[0].HealthySince.IsZero() {
+		if _, r := tm.becomes(name, quarantine.Quarantined); r.Causes[0].HealthySince.IsZero() {
 			return errStill
 		}
 		return nil
 	})
 	tm.patchStatus(name, `{"status":{"nodeInfo":{"bootID":"another boot"}}}`)
 	tm.until("the new boot is seen", func() error {
-		if _, r := tm.becomes(name, node.Quarantined); r.Boot.ID != "another boot" {
+		if _, r := tm.becomes(name, quarantine.Quarantined); r.Boot.ID != "another boot" {
 			return errStill
 		}
 		return nil
 	})
 	tm.says(name, "False", "no fault in this boot")
-	n, r = tm.becomes(name, node.Released)
+	n, r = tm.becomes(name, quarantine.Released)
 	if got, want := taints(n), taints(before); got != want {
 		t.Errorf("after the release taints are %q, want %q", got, want)
 	}
@@ -93,7 +93,7 @@ func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
 	const stale = `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"}]}}`
 
 	tm.says(name, "True", ecc)
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 	tm.patch(name, stale)
 	var n *corev1.Node
 	tm.until("the taint is back", func() error {
@@ -110,28 +110,28 @@ func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
 	if _, err := tm.Kubectl(t.Context(), "taint", "node", name, "pitcrew.dev/unhealthy-"); err != nil {
 		t.Fatal(err)
 	}
-	n, r := tm.becomes(name, node.Released)
-	if r.ReleasedBy != node.ByPerson || taints(n) != "example.com/new:NoSchedule" {
+	n, r := tm.becomes(name, quarantine.Released)
+	if r.ReleasedBy != quarantine.ByPerson || taints(n) != "example.com/new:NoSchedule" {
 		t.Errorf("released by %s, taints %q", r.ReleasedBy, taints(n))
 	}
 	tm.hears(n.UID, "ReleaseByHand")
 	// It holds against the standing fault, whatever its message, until that has cleared.
 	tm.says(name, "True", lost)
 	tm.until("the worse fault is noted", func() error {
-		if _, r := tm.becomes(name, node.Released); r.Causes[0].Repair != conditions.Reboot {
+		if _, r := tm.becomes(name, quarantine.Released); r.Causes[0].Repair != conditions.Reboot {
 			return errStill
 		}
 		return nil
 	})
 	tm.says(name, "False", "")
 	tm.until("the person's word has served its purpose", func() error {
-		if _, r := tm.becomes(name, node.Released); r.Holds {
+		if _, r := tm.becomes(name, quarantine.Released); r.ManualReleaseActive {
 			return errStill
 		}
 		return nil
 	})
 	tm.says(name, "True", ecc)
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 }
 
 func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
@@ -158,11 +158,11 @@ func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
 		failed <- nil
 	}()
 	tm.says(name, "True", ecc)
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	n, r := tm.becomes(name, node.Quarantined)
+	n, r := tm.becomes(name, quarantine.Quarantined)
 	if got := strings.Count(taints(n), "example.com/t"); got != writes {
 		t.Errorf("%d of %d foreign taints are left", got, writes)
 	}
@@ -176,14 +176,14 @@ func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
 	first, second := tm.nodes[0], tm.nodes[1]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
 	tm.says(first, "True", lost)
-	n, r := tm.becomes(first, node.Quarantined)
+	n, r := tm.becomes(first, quarantine.Quarantined)
 	tm.says(second, "True", lost)
-	tm.becomes(second, node.Suspect)
+	tm.becomes(second, quarantine.Suspect)
 
 	if err := tm.DeleteNodes(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	tm.becomes(second, node.Quarantined)
+	tm.becomes(second, quarantine.Quarantined)
 	// Somebody restores the node from a backup, with our marks on it.
 	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first, Labels: n.Labels, Annotations: n.Annotations}, Spec: n.Spec}
 	if err := tm.Client.Create(t.Context(), again); err != nil {
@@ -228,7 +228,7 @@ func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
 		t.Fatalf("quarantined %q, suspect %q", taken, waiting)
 	}
 	tm.says(taken[0], "False", "")
-	tm.becomes(taken[0], node.Released)
+	tm.becomes(taken[0], quarantine.Released)
 	// Now another one takes the place, by itself.
 	tm.until("one more is quarantined", func() error {
 		for _, name := range waiting {
@@ -239,7 +239,7 @@ func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
 		return errStill
 	})
 	for _, name := range waiting {
-		tm.hears(tm.get(name).UID, "QuarantineBlocked: GPUXidError needs ResetGPU by rule gpu")
+		tm.hears(tm.get(name).UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: ")
 	}
 }
 
@@ -250,10 +250,10 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 
 	killed := tm.start(policy, alone)
 	tm.says(name, "True", ecc)
-	_, suspect := tm.becomes(name, node.Suspect)
+	_, suspect := tm.becomes(name, quarantine.Suspect)
 	killed.Kill()
 	killed = tm.start(policy, alone)
-	_, r := tm.becomes(name, node.Quarantined)
+	_, r := tm.becomes(name, quarantine.Quarantined)
 	if r.ID != suspect.ID || !r.Causes[0].FirstSeen.Equal(suspect.Causes[0].FirstSeen) {
 		t.Errorf("the suspicion began again: %s, before %s", r, suspect)
 	}
@@ -262,16 +262,16 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	}
 
 	tm.says(name, "False", "")
-	var clearing *node.Record
+	var clearing *quarantine.Record
 	tm.until("the clock of the release runs", func() error {
-		if _, clearing = tm.becomes(name, node.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
+		if _, clearing = tm.becomes(name, quarantine.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
 			return errStill
 		}
 		return nil
 	})
 	killed.Kill()
 	tm.start(policy, alone)
-	_, r = tm.becomes(name, node.Released)
+	_, r = tm.becomes(name, quarantine.Released)
 	if !r.Causes[0].HealthySince.Equal(clearing.Causes[0].HealthySince) {
 		t.Errorf("the clock of the release began again: %s, before %s", r, clearing)
 	}
@@ -323,12 +323,12 @@ func TestAPauseSaysAndDoesNothingUntilItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.says(name, "True", ecc)
-	tm.hears(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), else NodeQuarantined: GPUXidError needs ResetGPU")
+	tm.hears(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), would be NodeQuarantined: GPUXidError needs a GPU reset")
 	tm.untouched(name)
 	if err := tm.Client.Delete(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 }
 
 func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
@@ -341,14 +341,14 @@ func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
 	name, other := tm.nodes[0], tm.nodes[1]
 	tm.start(tm.policy(2, "clearAfter: 1s"), alone)
 	uid := tm.get(name).UID
-	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine is left alone")
+	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
 	tm.says(name, "True", ecc)
 	tm.says(other, "True", ecc) // decided after it
-	tm.becomes(other, node.Quarantined)
+	tm.becomes(other, quarantine.Quarantined)
 	tm.untouched(name)
-	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine is left alone")
+	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
 	tm.patch(name, `{"metadata":{"annotations":{"pitcrew.dev/quarantine":null}}}`)
-	tm.becomes(name, node.Quarantined)
+	tm.becomes(name, quarantine.Quarantined)
 }
 
 func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
@@ -356,9 +356,9 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	first, second := tm.nodes[0], tm.nodes[1]
 	remediator := tm.start(tm.policy(2, "for: 2s"), alone)
 	tm.says(first, "True", ecc)
-	_, before := tm.becomes(first, node.Quarantined)
+	_, before := tm.becomes(first, quarantine.Quarantined)
 	tm.says(second, "True", lost)
-	tm.becomes(second, node.Suspect)
+	tm.becomes(second, quarantine.Suspect)
 
 	tm.StopAPIServer()
 	tm.until("a write fails", func() error {
@@ -370,9 +370,9 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	if err := tm.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n, _ := tm.becomes(second, node.Quarantined)
+	n, _ := tm.becomes(second, quarantine.Quarantined)
 	tm.hears(n.UID, "NodeQuarantined")
-	if _, after := tm.becomes(first, node.Quarantined); after.String() != before.String() {
+	if _, after := tm.becomes(first, quarantine.Quarantined); after.String() != before.String() {
 		t.Errorf("the outage changed the record:\n%s\n%s", before, after)
 	}
 }
@@ -382,12 +382,12 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	policy := tm.policy(2, "clearAfter: 1s")
 	leader := tm.start(policy)
 	tm.says(tm.nodes[0], "True", ecc)
-	n, r := tm.becomes(tm.nodes[0], node.Quarantined)
+	n, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	tm.start(policy)
 	leader.Stop(10 * time.Second) // releases the lease
 	tm.says(tm.nodes[1], "True", ecc)
-	tm.becomes(tm.nodes[1], node.Quarantined)
-	if _, after := tm.becomes(tm.nodes[0], node.Quarantined); after.String() != r.String() {
+	tm.becomes(tm.nodes[1], quarantine.Quarantined)
+	if _, after := tm.becomes(tm.nodes[0], quarantine.Quarantined); after.String() != r.String() {
 		t.Errorf("the new leader changed the record:\n%s\n%s", r, after)
 	}
 	tm.hears(n.UID, "NodeQuarantined")
@@ -418,7 +418,7 @@ func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
 	if pod.Spec.NodeName == first.Spec.NodeName {
 		t.Errorf("the job runs on %s again", pod.Spec.NodeName)
 	}
-	_, r := tm.becomes(first.Spec.NodeName, node.Quarantined)
+	_, r := tm.becomes(first.Spec.NodeName, quarantine.Quarantined)
 	tm.until("the restart is closed", func() error {
 		job := tm.getJob()
 		if got := job.Annotations[conditions.AnnotationRestart]; job.Labels[conditions.LabelRestarting] != "" || !strings.Contains(got, r.ID) {
@@ -433,9 +433,9 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	address := freeAddress(t)
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
 	tm.says(tm.nodes[0], "True", ecc)
-	tm.becomes(tm.nodes[0], node.Quarantined)
+	tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	tm.says(tm.nodes[1], "True", lost)
-	tm.becomes(tm.nodes[1], node.Suspect)
+	tm.becomes(tm.nodes[1], quarantine.Suspect)
 	tm.says(tm.nodes[2], "False", "fine")
 	want := `pitcrew_breaker_open 0
 pitcrew_decision_latency_seconds_count 1
@@ -482,7 +482,7 @@ pitcrew_skipped_nodes 0
 	}
 	// This one is reconciled, after the 50 were seen.
 	tm.says(tm.nodes[2], "True", lost)
-	tm.becomes(tm.nodes[2], node.Suspect)
+	tm.becomes(tm.nodes[2], quarantine.Suspect)
 	if n := tm.reconciles(address) - before; n > 10 {
 		t.Errorf("50 heartbeats and one fault caused %d reconciles", n)
 	}

@@ -1,6 +1,6 @@
 // Command cost measures what one run of each plugin costs: CPU time, wall time and peak memory, its worker included,
-// beside a Go program that only says hello and, where there is one, nvidia-smi. It prints a Markdown table. The NVML
-// plugins run once on this machine as it is and once on the tests' stand-in for the driver's library, with eight GPUs.
+// next to a Go hello world and, if it is installed, nvidia-smi. It prints a Markdown table. The NVML plugins run once on
+// this machine as it is, and once with the tests' stand-in for the driver's library, with eight GPUs.
 package main
 
 import (

@@ -2,7 +2,7 @@
 // NodeCondition and to the taint, on the real node-problem-detector, and compares it with NPD's own log monitor, which
 // the same NPD runs on the same kernel records with an equivalent rule. It prints a Markdown table.
 //
-// It needs root, because NPD's log monitor reads nothing but the kernel log.
+// It needs root, because NPD's log monitor reads only the kernel log.
 package main
 
 import (

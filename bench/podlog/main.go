@@ -1,7 +1,7 @@
-// Command podlog measures how fast the podlog plugin reads a container log, beside `grep -E -c` with the same patterns on
-// the same file, both on one core and in turns, and prints a Markdown table. Both must count the same lines.
+// Command podlog measures how fast the podlog plugin reads a container log, compared with `grep -E -c` with the same
+// patterns on the same file. Both run on one core, in turns, and must count the same lines. It prints a Markdown table.
 //
-// Run it in the repository's root; it needs grep.
+// Run it in the repository's root. It needs grep.
 package main
 
 import (

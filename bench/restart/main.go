@@ -1,7 +1,7 @@
 // Command restart measures how long a training job stands still after a fault: from the NodeCondition of one of its
 // nodes until all ranks of a new incarnation run on other nodes. It compares the remediator, with its defaults, with
-// cordoning the node and deleting the job's pods by label, which is kcover's flow, played here without any delay of its
-// own. The nodes and kubelets are KWOK's. It prints a Markdown table.
+// cordoning the node and deleting the job's pods by label. That is kcover's flow, simulated here without any delay of its
+// own. KWOK simulates the nodes and kubelets. It prints a Markdown table.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command scale measures the remediator on a cluster of KWOK nodes whose conditions all turn at once, with the budgets off:
-// how long until every node is tainted, what a fault costs, and what the remediator costs while nothing but heartbeats
-// comes in. One machine runs it all: etcd, API server, KWOK, the remediator and this program. It prints a Markdown table.
+// Command scale measures the remediator on a cluster of KWOK nodes whose conditions all change at once, with the budgets
+// off: how long until every node is tainted, the cost of a fault, and the cost of the remediator while only heartbeats
+// arrive. One machine runs etcd, the API server, KWOK, the remediator and this program. It prints a Markdown table.
 package main
 
 import (

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict/simulate"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 // model is how the noise is: as the estimate assumes it, with the heavy tails of Student's t, or with leaves whose
@@ -28,7 +28,7 @@ const (
 
 var models = []model{normal, heavy, congested}
 
-var sizes = []int{8, 16, 64, 256, 1024, verdict.MaxSize}
+var sizes = []int{8, 16, 64, 256, 1024, report.MaxRanks}
 
 // entry is a cell of the grid, and what came of it.
 type entry struct {
@@ -39,7 +39,7 @@ type entry struct {
 }
 
 // runsOf says how many runs a cell of each size has: one of 10,000 nodes judges as many nodes as 1250 of 8.
-var runsOf = map[int]int{8: 200, 16: 100, 64: 48, 256: 12, 1024: 4, verdict.MaxSize: 1}
+var runsOf = map[int]int{8: 200, 16: 100, 64: 48, 256: 12, 1024: 4, report.MaxRanks: 1}
 
 // cells are those of the grid, in a random order that is always the same: what has been measured of it is at any time a
 // sample of the whole.

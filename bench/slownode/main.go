@@ -1,8 +1,8 @@
-// Command slownode measures how well the verdicts name the slow nodes, on simulated runs whose slow nodes are known: the
-// estimate, kcover's intersection and a two-round median rule like DLRover's, over size, number of slow nodes, drop,
-// noise and faults. It prints Markdown tables; -update writes them to testdata/table.md, which a test holds.
+// Command slownode measures how well the verdicts name the slow nodes, on simulated runs whose slow nodes are known. It
+// compares the estimate, kcover's intersection and a two-round median rule like DLRover's, over size, number of slow nodes,
+// drop, noise and faults. It prints Markdown tables; -update writes them to testdata/table.md, and a test checks that file.
 //
-// It is a simulation: the noise of half the tables is the noise that the estimate assumes. The others break it.
+// It is a simulation: in half of the tables the noise is the noise that the estimate assumes, in the others it is not.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict/simulate"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 // published is how many runs of each cell testdata/table.md counts.

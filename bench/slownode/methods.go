@@ -6,14 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict/simulate"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 const rounds = 5
 
-// tolerance of the fixed threshold that the seed rule, the intersection and the two-round rule are given: 10 % below
-// nominal, which they are told and the estimate is not.
+// tolerance of the fixed threshold that the seed rule, the intersection and the two-round rule get: 10 % below the nominal
+// bandwidth, which the estimate does not get.
 const tolerance = 0.10
 
 // The methods compared, as indices of scores.
@@ -51,7 +52,7 @@ func (s *score) add(isSlow, got []bool, tests int) {
 func (s score) precision() float64 { return share(s.hit, s.hit+s.wrong) }
 func (s score) recall() float64    { return share(s.hit, s.hit+s.missed) }
 
-// share is 1 of nothing: nobody was accused wrongly, nobody was missed.
+// share is 1 if there is nothing to count: no node was wrongly named or missed.
 func share(n, of int) float64 {
 	if of == 0 {
 		return 1
@@ -96,9 +97,9 @@ func measureAdaptive(s simulate.Scenario, runs int) score {
 	return sum
 }
 
-// judged is what the verdict convicts. A slow rack is judged with the topology, as it is scheduled with it: blaming its
-// switch names all of its nodes.
-func judged(w *simulate.World, reports []verdict.Report) []bool {
+// judged are the nodes that the verdict asserts to be slow. A slow rack is judged with the topology, because it is scheduled
+// with it. A verdict about a switch names all of its nodes.
+func judged(w *simulate.World, reports []report.Report) []bool {
 	var o verdict.Options
 	if w.Rack {
 		o.Leaf = map[string]string{}
@@ -134,7 +135,7 @@ func index(name string) int {
 	return i
 }
 
-func tests(reports []verdict.Report) int {
+func tests(reports []report.Report) int {
 	n := 0
 	for _, r := range reports {
 		n += len(r.Batches)
@@ -142,9 +143,8 @@ func tests(reports []verdict.Report) int {
 	return n / 2
 }
 
-// seedNames is kcover's rule as it was: a node is slow if it was in a bad pair in every batch, so one lost report
-// acquits.
-func seedNames(w *simulate.World, reports []verdict.Report) []bool {
+// seedNames is kcover's original rule: a node is slow if it was in a bad pair in every batch, so one lost report clears it.
+func seedNames(w *simulate.World, reports []report.Report) []bool {
 	got := make([]bool, w.Nodes)
 	for i, r := range reports {
 		bad := 0

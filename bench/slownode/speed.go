@@ -8,8 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict/simulate"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 // speed reads and judges the reports of runs of the largest size on one core. It counts processor time, which other
@@ -17,8 +18,8 @@ import (
 func speed() error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for name, s := range map[string]simulate.Scenario{
-		"50 slow":               {Nodes: verdict.MaxSize, Slow: 50, Drop: 0.3, Noise: 0.03},
-		"1250 slow, all faults": {Nodes: verdict.MaxSize, Slow: 1250, Drop: 0.15, Spread: 1, Noise: 0.05, Missing: 0.15, BadLinks: 0.1, Intermittent: 0.8},
+		"50 slow":               {Nodes: report.MaxRanks, Slow: 50, Drop: 0.3, Noise: 0.03},
+		"1250 slow, all faults": {Nodes: report.MaxRanks, Slow: 1250, Drop: 0.15, Spread: 1, Noise: 0.05, Missing: 0.15, BadLinks: 0.1, Intermittent: 0.8},
 	} {
 		var files [][]byte
 		for _, r := range simulate.New(s, 1).Reports(rounds) {
@@ -33,9 +34,9 @@ func speed() error {
 		if err != nil {
 			return err
 		}
-		var reports []verdict.Report
+		var reports []report.Report
 		for _, data := range files {
-			r, err := verdict.ParseReport(data)
+			r, err := report.Parse(data)
 			if err != nil {
 				return err
 			}
@@ -51,7 +52,7 @@ func speed() error {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "%d nodes x %d rounds, %s: reports read in %s, judged in %s of one core; %d MB of memory for the whole process; %d nodes named\n",
-			verdict.MaxSize, rounds, name, (read.cpu - start.cpu).Round(time.Millisecond), (end.cpu - read.cpu).Round(time.Millisecond), end.memory>>20, len(v.Slow))
+			report.MaxRanks, rounds, name, (read.cpu - start.cpu).Round(time.Millisecond), (end.cpu - read.cpu).Round(time.Millisecond), end.memory>>20, len(v.Slow))
 	}
 	return nil
 }

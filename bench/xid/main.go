@@ -1,5 +1,5 @@
-// Command xid measures what the kernel log reader costs: a scan of a million records of which one percent are the
-// driver's, beside `grep -c` over the same file, and a quiet hold of 20 s.
+// Command xid measures the cost of the kernel log reader: a scan of a million records of which one percent are the
+// driver's, compared with `grep -c` over the same file, and a hold of 20 s without new records.
 package main
 
 import (

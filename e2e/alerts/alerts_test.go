@@ -1,4 +1,4 @@
-// Package alerts tests the road from a kernel log record to a pager: the real node-problem-detector, remediator,
+// Package alerts tests the path from a kernel log record to a pager: the real node-problem-detector, remediator,
 // Prometheus and Alertmanager, with the alerts and the dashboard that we ship.
 package alerts
 

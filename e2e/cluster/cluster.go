@@ -1,12 +1,12 @@
 // Package cluster runs a real Kubernetes control plane on loopback for tests and demo: etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler, KWOK in the place of kubelets and, when asked for, the JobSet controller,
-// the node-problem-detector, the remediator and other job operators. Nothing is faked but the containers, and what the
-// ray-operator asks them.
+// kube-controller-manager, kube-scheduler, KWOK in place of the kubelets and, on request, the JobSet controller,
+// the node-problem-detector, the remediator and other job operators. Only the containers are simulated, and their
+// answers to the ray-operator.
 //
-// It needs Go and neither root nor a container runtime, but for three operators, [Cluster.StartTrainingOperator],
-// [Cluster.StartTrainer] and [Cluster.StartKueue], a mount namespace. Every cluster has its own temporary folder, certificate
+// It needs Go, but neither root nor a container runtime. Three operators, [Cluster.StartTrainingOperator],
+// [Cluster.StartTrainer] and [Cluster.StartKueue], need a mount namespace. Every cluster has its own temporary folder, certificate
 // authority and ports; etcd listens on unix sockets inside that folder, so that no other cluster can reach it and it
-// can reach no other.
+// can reach no other cluster.
 package cluster
 
 import (

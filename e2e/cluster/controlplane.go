@@ -29,6 +29,11 @@ import (
 //go:embed stages.yaml
 var stages []byte
 
+// kwokAdmission keeps KWOK from deleting the successor of a pod.
+//
+//go:embed admission.yaml
+var kwokAdmission []byte
+
 func (c *Cluster) start(ctx context.Context, opts Options) error {
 	begun := time.Now()
 	if err := c.startAPI(ctx); err != nil {
@@ -203,6 +208,9 @@ func (c *Cluster) startKWOK(ctx context.Context) error {
 		configs = append(configs, "--config="+filepath.Join(module, "kustomize", "stage", stage))
 	}
 	if err := c.write("stages.yaml", stages); err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, kwokAdmission); err != nil {
 		return err
 	}
 	kubeconfig, err := c.kubeconfigFor("kwok", "system:masters")

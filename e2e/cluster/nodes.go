@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
 )
 
 const (
@@ -66,14 +66,14 @@ func (c *Cluster) AddNodes(ctx context.Context, pool string, n int, mutate func(
 // AddThisMachine registers the machine this program runs on as a node called name, with its real boot id. KWOK runs
 // its pods and reports it Ready; its other conditions are up to a node-problem-detector, see [Cluster.StartNPD].
 func (c *Cluster) AddThisMachine(ctx context.Context, name string) error {
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	bootID, err := boot.ID("/proc")
 	if err != nil {
 		return fmt.Errorf("read this machine's boot id: %w", err)
 	}
 	_, err = c.AddNodes(ctx, name, 1, func(node *corev1.Node) {
 		node.Name = name
 		node.Labels[corev1.LabelHostname] = name
-		node.Status.NodeInfo.BootID = strings.TrimSpace(string(bootID))
+		node.Status.NodeInfo.BootID = bootID
 	})
 	return err
 }

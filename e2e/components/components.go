@@ -1,5 +1,5 @@
-// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in a
-// module of its own below this folder, so that its dependencies never mix with the product's.
+// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in its
+// own module below this folder, so that its dependencies never mix with the product's.
 package components
 
 import (
@@ -116,10 +116,14 @@ var (
 	VolcanoWebhooks    = volcano("webhook-manager", "35 s")
 	VolcanoScheduler   = volcano("scheduler", "25 s")
 
-	// GolangCILint is the linter; the tests do not run it.
+	// GolangCILint is the linter.
 	GolangCILint = Component{
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
-		Module: "github.com/golangci/golangci-lint/v2", Cold: "1 min",
+		Module: "github.com/golangci/golangci-lint/v2", Cold: "100 s",
+	}
+	// Govulncheck looks for known vulnerabilities.
+	Govulncheck = Component{
+		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", Cold: "20 s",
 	}
 )
 
@@ -127,7 +131,7 @@ var (
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
 	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
-	GolangCILint,
+	GolangCILint, Govulncheck,
 }
 
 func volcano(program, cold string) Component {

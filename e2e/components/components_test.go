@@ -3,8 +3,10 @@ package components
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +137,38 @@ func TestEveryComponentIsPinned(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRenovateKnowsEveryComponent(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "renovate.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		PackageRules []struct {
+			GroupName         string
+			MatchPackageNames []string
+		}
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range config.PackageRules {
+		if rule.GroupName != "components" {
+			continue
+		}
+		for _, c := range All {
+			if !slices.Contains(rule.MatchPackageNames, c.Module) {
+				t.Errorf("renovate.json updates no %s", c.Module)
+			}
+		}
+		return
+	}
+	t.Error("renovate.json has no group components")
 }
 
 // repository makes a folder with the component tiny in it.

@@ -1,4 +1,4 @@
-// Package contributing follows "Add a check in 6 steps" of CONTRIBUTING.md to the letter.
+// Package contributing follows "Add a check in 6 steps" of CONTRIBUTING.md exactly.
 package contributing
 
 import (

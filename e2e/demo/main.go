@@ -1,7 +1,7 @@
-// Command demo shows the whole road on real components and this machine: an Xid in the kernel log becomes a
+// Command demo shows the whole path on real components and this machine: an Xid in the kernel log becomes a
 // NodeCondition, an Event, a taint and a restarted training job, and after the repair the node is released.
 //
-// It needs Go; as root it uses the real kernel log. It exits with 1 when anything that should happen does not.
+// It needs Go. As root it uses the real kernel log. It exits with 1 if an expected step does not happen.
 package main
 
 import (
@@ -226,7 +226,7 @@ func (d *demo) show(ctx context.Context) error {
 
 // repair plays the reboot that the fault needs and follows the release.
 func (d *demo) repair(ctx context.Context) error {
-	fmt.Fprintln(d.out, "\n== The repair: the node reports a new boot id, as a kubelet does after a reboot, and the fault is cleared by hand")
+	fmt.Fprintln(d.out, "\n== The repair: the node reports a new boot id, as a kubelet does after a reboot, and the stored fault is cleared")
 	begun := time.Now()
 	bootID := string(uuid.NewUUID())
 	node := &corev1.Node{}
@@ -259,7 +259,7 @@ func (d *demo) logs() {
 	}
 }
 
-// clear makes the plugin forget the faults of this boot, like a person who has repaired them.
+// clear makes the plugin forget the faults of this boot, as an administrator does after a repair.
 func (d *demo) clear(ctx context.Context) error {
 	args := append(slices.Clone(d.xidArgs), "-clear")
 	answer, err := d.RunPlugin(ctx, "xid", args...)

@@ -1,4 +1,4 @@
-// Package detect tests the road from a kernel log record to a NodeCondition: the real node-problem-detector runs our
+// Package detect tests the path from a kernel log record to a NodeCondition: the real node-problem-detector runs our
 // monitor on this machine's kernel log and reports to a real control plane.
 package detect
 

@@ -1,4 +1,4 @@
-// Package node tests what is installed on a real node: our images, run by a real kubelet and containerd as the chart says.
+// Package node tests the installation on a real node: a real kubelet and containerd run our images as the chart configures them.
 package node
 
 import (

@@ -1,4 +1,4 @@
-// Package timeline follows what happens in a cluster and when its news arrive, for demo and benchmarks.
+// Package timeline follows what happens in a cluster, and when the watches report it, for the demo and the benchmarks.
 package timeline
 
 import (

@@ -15,7 +15,7 @@ import (
 type platform struct {
 	architecture string
 	root         string
-	// version is what the plugins say of themselves.
+	// version is the release that the programs print.
 	version string
 	// debs holds the .deb files of packages, or other versions of them if unpinned.
 	debs     string
@@ -52,7 +52,7 @@ func (p *platform) compile(ctx context.Context) error {
 	}
 	// The tags keep the standard library out of cgo: what does not load a library is static.
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo", "-o", p.bin + "/",
-		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/npd.release=" + p.version,
+		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release=" + p.version,
 		"./plugins/...", "./remediator", "./preflight", "./images/install"}
 	// The linker records these in the program.
 	env := []string{"CGO_ENABLED=1", "CC=" + compiler, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations", "GOFLAGS=",

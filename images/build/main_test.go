@@ -260,8 +260,8 @@ func TestProgramsStart(t *testing.T) {
 	}
 	for image, commands := range map[string][][]string{
 		"npd-plugins": {{"/node-problem-detector", "--version"}, {"/opt/pitcrew/bin/gpucount", "-version"}, {"/opt/pitcrew/bin/dcgm", "-version"}, {"/opt/pitcrew/bin/xid", "-version"}},
-		"remediator":  {{"/remediator", "-h"}},
-		"preflight":   {{"/opt/pitcrew/bin/preflight", "-h"}, {"/bin/sh", "-c", "/opt/pitcrew/bin/ecc -version"}},
+		"remediator":  {{"/remediator", "-h"}, {"/remediator", "-version"}},
+		"preflight":   {{"/opt/pitcrew/bin/preflight", "-h"}, {"/opt/pitcrew/bin/preflight", "-version"}, {"/bin/sh", "-c", "/opt/pitcrew/bin/ecc -version"}},
 		"plugins":     {{"/install", "/tmp"}},
 	} {
 		c, root := open(t, image), t.TempDir()
@@ -287,7 +287,7 @@ func TestProgramsStart(t *testing.T) {
 			if help := command[len(command)-1] == "-h" && errors.As(err, &exit) && exit.ExitCode() <= 2; err != nil && !help {
 				t.Errorf("%s: %q: %v\n%s", image, command, err, out)
 			}
-			if asked := strings.HasPrefix(command[0], "/opt/pitcrew/bin/") && command[1] == "-version"; asked && !strings.HasSuffix(string(out), " v1.2.3\n") {
+			if command[1] == "-version" && !strings.HasSuffix(string(out), "v1.2.3\n") {
 				t.Errorf("%s: %q says %s", image, command, out)
 			}
 		}

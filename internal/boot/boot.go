@@ -13,15 +13,20 @@ import (
 type Boot struct {
 	// ID is the kernel's boot id, a new one for every boot.
 	ID string `json:"id"`
-	// Uptime is the time since the boot, suspended time included. It is the clock of whatever is kept in a
-	// boot-scoped state: nobody can set it.
+	// Uptime is the time since the boot, suspended time included. It is the clock of boot-scoped state, because it
+	// cannot be set.
 	Uptime time.Duration `json:"uptime"`
 }
 
-// Read reads the boot of the node whose proc filesystem is mounted at procfs: sys/kernel/random/boot_id and uptime,
-// proc_uptime(5).
-func Read(procfs string) (Boot, error) {
+// ID reads the boot id of the node whose proc filesystem is mounted at procfs: sys/kernel/random/boot_id, random(4).
+func ID(procfs string) (string, error) {
 	id, err := os.ReadFile(filepath.Join(procfs, "sys/kernel/random/boot_id"))
+	return strings.TrimSpace(string(id)), err
+}
+
+// Read reads the boot id and the uptime, proc_uptime(5), of the node whose proc filesystem is mounted at procfs.
+func Read(procfs string) (Boot, error) {
+	id, err := ID(procfs)
 	if err != nil {
 		return Boot{}, err
 	}
@@ -35,5 +40,5 @@ func Read(procfs string) (Boot, error) {
 	if err != nil {
 		return Boot{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return Boot{ID: strings.TrimSpace(string(id)), Uptime: since}, nil
+	return Boot{ID: id, Uptime: since}, nil
 }

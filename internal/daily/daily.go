@@ -1,4 +1,4 @@
-// Package daily says when a look that is taken once a day is due.
+// Package daily decides when a run that is made once a day is due.
 package daily
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Schedule is a time of the day. The zero value is no schedule: a look is always due.
+// Schedule is a time of the day. The zero value is no schedule: a run is always due.
 type Schedule struct {
 	set  bool
 	hour int
@@ -36,8 +36,8 @@ func (s *Schedule) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Due tells whether a look is due at now, in its time zone, when the last one was taken at last. A look that was missed
-// is due at once. The looks of the nodes are spread over the time after the scheduled one, each node at its own.
+// Due reports whether a run is due at now, in its time zone, when the last one was made at last. A run that was missed
+// is due at once. The runs of the nodes are spread over the time after the scheduled one, each node at its own.
 func (s Schedule) Due(last, now time.Time, node string, spread time.Duration) bool {
 	if !s.set {
 		return true

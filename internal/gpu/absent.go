@@ -12,18 +12,20 @@ const NoGPU = "no NVIDIA GPU"
 
 // Absent gives the result of a look that has no GPU to judge: none on the bus, none for the host, or none that NVML
 // could be asked about. Only one check, gpucount, takes a missing driver for a fault; the others cannot tell.
-func (r Reading) Absent() (npd.Result, bool) {
+func (r Reading) Absent() (result npd.Result, absent bool) {
 	switch {
 	case len(r.Bus) == 0 && len(r.GPUs) == 0:
-		return npd.Result{Healthy: NoGPU}, true
+		result.Healthy = NoGPU
 	case r.passedThrough():
-		return npd.Result{Healthy: "all NVIDIA GPUs are bound to vfio-pci"}, true
+		result.Healthy = "all NVIDIA GPUs are bound to vfio-pci"
 	case r.Unread == "" && len(r.GPUs) > 0:
-		return npd.Result{}, false
+		return result, false
 	case r.Module == "":
-		return npd.Result{Unread: []npd.Unread{{Subject: driver, Why: noDriver}}}, true
+		result.NotRead(driver, noDriver)
+	default:
+		result.NotRead("NVML", r.Unread)
 	}
-	return npd.Result{Unread: []npd.Unread{{Subject: "NVML", Why: r.Unread}}}, true
+	return result, true
 }
 
 const driver, noDriver = "driver", "the NVIDIA driver is not loaded"
@@ -34,7 +36,7 @@ func (r Reading) NoDriver(grace time.Duration) (conditions.Finding, bool) {
 	return conditions.Finding{Repair: conditions.Inspect, Subject: driver, Text: noDriver}, missing
 }
 
-// passedThrough tells whether all GPUs are for virtual machines.
+// passedThrough reports whether all GPUs are for virtual machines.
 func (r Reading) passedThrough() bool {
 	for _, d := range r.Bus {
 		if d.Driver != "vfio-pci" {

@@ -59,7 +59,18 @@ type GPU struct {
 // Subject is how messages name the GPU, the same in all checks.
 func (g GPU) Subject() string { return "gpu " + g.Address }
 
-// Memory is what a GPU says about its memory errors.
+// NotRead says why not every question about the GPU was answered, "" if all were.
+func (g GPU) NotRead() string {
+	switch {
+	case g.Lost:
+		return "lost by the driver"
+	case g.NeedsReset:
+		return "requires a reset"
+	}
+	return g.Unread
+}
+
+// Memory is what a GPU reports of its memory errors.
 type Memory struct {
 	// Remap is the state of row remapping (Ampere and later).
 	Remap *Remap `json:"remap,omitempty"`

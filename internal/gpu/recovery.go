@@ -13,11 +13,11 @@ type Recoveries map[string]Recovery
 type Recovery struct {
 	// Needed says that the GPU is lost, or that the driver asks for a recovery action.
 	Needed bool `json:"needed,omitempty"`
-	// Recovered is when that was last over (CLOCK_MONOTONIC); what the kernel log said about the GPU before is done with.
+	// Recovered is when that was last over (CLOCK_MONOTONIC); what the kernel log says of the GPU before that is over.
 	Recovered time.Duration `json:"recovered,omitempty"`
 }
 
-// Note takes a look in and tells whether anything has changed. A GPU that could not be asked about is left as it is.
+// Note takes in one reading and reports whether anything has changed. A GPU that could not be asked about is left as it is.
 func (r Recoveries) Note(reading Reading) (changed bool) {
 	for _, g := range reading.GPUs {
 		now := r[g.Address]

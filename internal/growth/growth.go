@@ -23,7 +23,7 @@ type Step struct {
 	By uint64        `json:"by"`
 }
 
-// Start returns a counter that is seen for the first time: nobody knows when it grew to its value.
+// Start returns a counter that is seen for the first time: when it grew to its value is not known.
 func Start(value uint64) Counter { return Counter{Last: value} }
 
 // Add takes in the value of a look and forgets what is older than window. A value smaller than the last one is that

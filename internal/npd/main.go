@@ -25,11 +25,11 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	defer func() {
 		if v := recover(); v != nil {
 			slog.Error("panic", "value", v, "stack", string(debug.Stack()))
-			status = say(stdout, unknown("panic: %v", v))
+			status = respond(stdout, unknown("panic: %v", v))
 		}
 	}()
 	if err := p.Parse(args); err != nil {
-		return say(stdout, unknown("%v", err))
+		return respond(stdout, unknown("%v", err))
 	}
 	for _, pr := range p.prints {
 		if pr.set {
@@ -37,7 +37,7 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 		}
 	}
 	if p.NArg() > 0 && !p.clear {
-		return say(stdout, unknown("unexpected argument %q", p.Arg(0)))
+		return respond(stdout, unknown("unexpected argument %q", p.Arg(0)))
 	}
 	if c.UsesDriver != nil && !c.UsesDriver() {
 		c.Driver = nil
@@ -53,25 +53,25 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	case p.snapshot != "":
 		c.Read = func(context.Context) (S, error) { return load[S](p.snapshot) }
 	}
-	l := &looker[S]{p: p, c: c}
+	r := &runner[S]{p: p, c: c}
 	if c.Driver != nil && p.snapshot == "" {
 		w, err := newWorker(p, c.Driver, args)
 		if err != nil {
-			return say(stdout, unknown("%v", err))
+			return respond(stdout, unknown("%v", err))
 		}
-		l.isolate(w)
+		r.isolate(w)
 	}
 	if p.dump {
-		return dump(ctx, l, stdout)
+		return dump(ctx, r, stdout)
 	}
 	if npd, ok := parentNPD(); ok && p.Hold > 0 && p.snapshot == "" {
-		return hold(ctx, l, npd, args, stdout)
+		return hold(ctx, r, npd, args, stdout)
 	}
-	return say(stdout, l.look(ctx))
+	return respond(stdout, r.look(ctx))
 }
 
-// say prints the line and returns the exit code that belongs to it.
-func say(stdout io.Writer, a answer) Status {
+// respond prints the line and returns the exit code that belongs to it.
+func respond(stdout io.Writer, a answer) Status {
 	fmt.Fprintln(stdout, a.Message)
 	return a.Status
 }
@@ -79,49 +79,36 @@ func say(stdout io.Writer, a answer) Status {
 func printText(stdout io.Writer, text func([]string) (string, error), args []string) Status {
 	out, err := text(args)
 	if err != nil {
-		return say(stdout, unknown("%v", err))
+		return respond(stdout, unknown("%v", err))
 	}
 	fmt.Fprint(stdout, out)
 	return OK
 }
 
-// release is the version of the image that the program is built for; the linker sets it.
-var release string
-
-func version() string {
-	if release != "" {
-		return release
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
 func clearLatch[S any](ctx context.Context, p *Plugin, c Check[S], stdout io.Writer) Status {
 	if c.Clear == nil {
-		return say(stdout, unknown("%s latches nothing, so there is nothing to clear", p.Name()))
+		return respond(stdout, unknown("%s latches nothing, so there is nothing to clear", p.Name()))
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	cleared, err := c.Clear(ctx, strings.Join(p.Args(), " "))
 	if err != nil {
-		return say(stdout, unknown("clear: %v", err))
+		return respond(stdout, unknown("clear: %v", err))
 	}
 	if len(cleared) == 0 {
-		return say(stdout, answer{OK, "nothing to clear"})
+		return respond(stdout, answer{OK, "nothing to clear"})
 	}
-	return say(stdout, answer{OK, line("cleared " + strings.Join(cleared, ", "))})
+	return respond(stdout, answer{OK, line("cleared " + strings.Join(cleared, ", "))})
 }
 
-func dump[S any](ctx context.Context, l *looker[S], stdout io.Writer) Status {
-	s, err := l.read(ctx)
+func dump[S any](ctx context.Context, r *runner[S], stdout io.Writer) Status {
+	s, err := r.read(ctx)
 	if err != nil {
-		return say(stdout, unknown("%v", err))
+		return respond(stdout, unknown("%v", err))
 	}
 	out, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return say(stdout, unknown("dump: %v", err))
+		return respond(stdout, unknown("dump: %v", err))
 	}
 	fmt.Fprintf(stdout, "%s\n", out)
 	return OK
@@ -138,8 +125,8 @@ func load[S any](path string) (s S, err error) {
 	return s, nil
 }
 
-// looker takes one look at a time.
-type looker[S any] struct {
+// runner takes one look at a time.
+type runner[S any] struct {
 	p *Plugin
 	c Check[S]
 	// w runs the reads of a check that calls into a driver; nil for the others.
@@ -148,29 +135,29 @@ type looker[S any] struct {
 	stuck chan struct{}
 }
 
-// read calls Read and gives up on it after the limit, whether it heeds its context or not.
-func (l *looker[S]) read(ctx context.Context) (S, error) {
+// read calls Read and gives up on it after the limit, even if Read ignores its context.
+func (r *runner[S]) read(ctx context.Context) (S, error) {
 	type outcome struct {
 		s     S
 		err   error
 		panic any
 	}
 	var none S
-	// One text for the look that got stuck and for those that find it so: the answer has not changed.
-	tooLong := fmt.Errorf("no answer within %s", l.p.Timeout)
-	if l.stuck != nil {
+	// The look that gets stuck and those after it give one text: the answer has not changed.
+	tooLong := fmt.Errorf("no answer within %s", r.p.Timeout)
+	if r.stuck != nil {
 		select {
-		case <-l.stuck:
-			l.stuck = nil
+		case <-r.stuck:
+			r.stuck = nil
 		default:
 			return none, tooLong
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.p.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.p.Timeout)
 	defer cancel()
-	done, came := make(chan outcome, 1), make(chan struct{})
+	done, returned := make(chan outcome, 1), make(chan struct{})
 	go func() {
-		defer close(came)
+		defer close(returned)
 		var o outcome
 		defer func() {
 			if o.panic = recover(); o.panic != nil {
@@ -178,7 +165,7 @@ func (l *looker[S]) read(ctx context.Context) (S, error) {
 			}
 			done <- o
 		}()
-		o.s, o.err = l.c.Read(ctx)
+		o.s, o.err = r.c.Read(ctx)
 	}()
 	select {
 	case o := <-done:
@@ -187,15 +174,15 @@ func (l *looker[S]) read(ctx context.Context) (S, error) {
 		}
 		return o.s, o.err
 	case <-ctx.Done():
-		l.stuck = came
+		r.stuck = returned
 		return none, tooLong
 	}
 }
 
-// isolate makes all looks of l read in workers of w.
-func (l *looker[S]) isolate(w *worker) {
-	l.w = w
-	l.c.Read = func(ctx context.Context) (s S, err error) {
+// isolate makes all looks of r read in workers of w.
+func (r *runner[S]) isolate(w *worker) {
+	r.w = w
+	r.c.Read = func(ctx context.Context) (s S, err error) {
 		data, err := w.read(ctx)
 		if err != nil {
 			return s, err
@@ -204,22 +191,22 @@ func (l *looker[S]) isolate(w *worker) {
 	}
 }
 
-func (l *looker[S]) look(ctx context.Context) answer {
-	if l.w == nil {
-		return l.judge(ctx)
+func (r *runner[S]) look(ctx context.Context) answer {
+	if r.w == nil {
+		return r.judge(ctx)
 	}
-	if l.p.maintenance() {
-		if err := l.w.pause(); err != nil {
-			slog.Warn("maintenance", "err", err)
+	if r.p.maintenance() {
+		if err := r.w.resetHungTimer(); err != nil {
+			slog.Warn("the wait for a hung driver goes on during maintenance", "err", err)
 		}
-		last, err := l.w.last.Update(func(*answer) bool { return false })
+		last, err := r.w.last.Update(func(*answer) bool { return false })
 		if err != nil || last.Message == "" {
 			return unknown("maintenance, and nothing is known from before it")
 		}
 		return last
 	}
-	now := l.judge(ctx)
-	if _, err := l.w.last.Update(func(last *answer) bool {
+	now := r.judge(ctx)
+	if _, err := r.w.last.Update(func(last *answer) bool {
 		changed := *last != now
 		*last = now
 		return changed
@@ -229,13 +216,13 @@ func (l *looker[S]) look(ctx context.Context) answer {
 	return now
 }
 
-func (l *looker[S]) judge(ctx context.Context) answer {
-	s, err := l.read(ctx)
+func (r *runner[S]) judge(ctx context.Context) answer {
+	s, err := r.read(ctx)
 	if hung := (hungError{}); errors.As(err, &hung) {
-		return hung.result().answer(l.p.MinRepair)
+		return hung.result().answer(r.p.MinRepair)
 	}
 	if err != nil {
 		return unknown("%v", err)
 	}
-	return l.c.Judge(s).answer(l.p.MinRepair)
+	return r.c.Judge(s).answer(r.p.MinRepair)
 }

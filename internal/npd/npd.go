@@ -1,6 +1,6 @@
-// Package npd is Node Problem Detector's custom plugin protocol, once and for all: one line on stdout, exit 0
-// (healthy), 1 (problem) or 2 (cannot tell), and between two answers a hold that makes a polled plugin as quick as
-// an event. See docs/adr/0002-hold-and-latch.md.
+// Package npd is Node Problem Detector's custom plugin protocol: one line on stdout, exit 0 (healthy), 1 (problem) or 2
+// (cannot tell), and between two answers a hold that makes a polled plugin as quick as an event. A look is one Read and
+// one Judge of a check; a run that holds takes many. See docs/adr/0002-hold-and-latch.md.
 package npd
 
 import (
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
 // Status is an exit code of the plugin protocol (NPD pkg/custompluginmonitor/plugin: OK, NonOK, Unknown).
@@ -26,7 +27,7 @@ const (
 // Unread names something that a look could not observe, and why.
 type Unread struct{ Subject, Why string }
 
-// Result is what one look came to. One broken device never hides another: what is sick and what could not be read
+// Result is the outcome of one look. One broken device never hides another: what is sick and what could not be read
 // are both reported, and sick wins.
 type Result struct {
 	// Findings are the faults of every class. Those below the plugin's -min-repair do not make a problem.
@@ -48,7 +49,7 @@ type Check[S any] struct {
 	// killed. Read runs in a worker process then, and S goes through JSON. Driver identifies the loaded driver and
 	// returns "" while there is none or it is being changed; only a driver that is there can be at fault. See [Module].
 	Driver func() string
-	// UsesDriver, if set, tells once the flags are parsed whether Read does call into the driver this time.
+	// UsesDriver, if set, reports after the flags are parsed whether Read calls into the driver in this run.
 	UsesDriver func() bool
 	// Wait, if set, returns before the pause between two looks is over when there is something to look at.
 	Wait func(ctx context.Context) error
@@ -66,14 +67,14 @@ type Plugin struct {
 	Hold time.Duration
 	// Every is the pause between two looks while holding.
 	Every time.Duration
-	// StateDir keeps latches and what was told; boot-scoped by nature.
+	// StateDir holds latches and last answers. The default is on a tmpfs, which a reboot empties.
 	StateDir string
 	// Grace is the uptime before which findings of absence are Unknown.
 	Grace time.Duration
 	// HungAfter is how long a worker must have survived being killed before the driver is at fault.
 	HungAfter time.Duration
 	// Work names what a plugin does to the accelerators in this run, such as a diagnostic; empty for a check. It has a
-	// worker of its own beside that of the check, it tells its progress on stderr, and maintenance does not stop it.
+	// worker of its own beside that of the check, it logs its progress, and maintenance does not stop it.
 	Work string
 	// MinRepair is the weakest class that makes a problem.
 	MinRepair conditions.Repair
@@ -83,7 +84,7 @@ type Plugin struct {
 	prints      []*printer
 }
 
-// printer is a flag that prints a text instead of looking.
+// printer is a flag that prints a text instead of checking the node.
 type printer struct {
 	set  bool
 	text func(args []string) (string, error)
@@ -99,18 +100,18 @@ func (p *Plugin) Print(name, usage string, text func(args []string) (string, err
 // New returns a plugin with the common flags.
 func New(name, about string) *Plugin {
 	p := &Plugin{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
-	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one look")
+	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one check of the node")
 	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout")
-	p.DurationVar(&p.Every, "every", time.Second, "pause between looks while holding")
-	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches; on tmpfs, so that it is gone after a reboot")
+	p.DurationVar(&p.Every, "every", time.Second, "pause between checks while holding")
+	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches and last answers; the default is on a tmpfs, which a reboot empties")
 	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
-	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute, "how long a call into a driver must have survived being killed before the node needs a reboot")
+	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute, "how long a killed call into a driver may still hang before the node needs a reboot")
 	p.TextVar(&p.MinRepair, "min-repair", conditions.Inspect, "weakest repair `class` that is a problem")
 	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")
 	p.BoolVar(&p.clear, "clear", false, "forget latched faults, or those of the subject given as argument")
 	p.Print("version", "print the version and exit 0", func([]string) (string, error) {
-		return name + " " + version() + "\n", nil
+		return name + " " + version.String() + "\n", nil
 	})
 	p.Usage = func() {
 		fmt.Fprintf(p.Output(), "%s %s\nexit 0 healthy, 1 problem, 2 cannot tell\n", name, about)

@@ -280,7 +280,7 @@ func (n *aNPD) holding() {
 			}
 		}
 		if time.Now().After(deadline) {
-			n.t.Fatalf("no hold begun; told files: %q", files)
+			n.t.Fatalf("no hold has begun; files of last answers: %q", files)
 		}
 	}
 }
@@ -371,7 +371,7 @@ func TestHoldAnswersAtOnceAfterACorruptFile(t *testing.T) {
 	npd.answers("0 all is well")
 	told, err := filepath.Glob(filepath.Join(state, "told-*"))
 	if err != nil || len(told) != 1 {
-		t.Fatalf("told files %q, %v", told, err)
+		t.Fatalf("files of last answers %q, %v", told, err)
 	}
 	write(t, told[0], `{"told":{"status":`)
 	npd.run()

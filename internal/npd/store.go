@@ -8,9 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
 )
 
 // Store keeps a plugin's state of type T from run to run, in one JSON file that all runs share, also those of two
@@ -26,13 +27,26 @@ type Store[T any] struct {
 	read os.FileInfo
 }
 
-// BootStore is the state of that name of the boot that runs now.
-func BootStore[T any](dir, name string) (*Store[T], error) {
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// Proc is where the proc filesystem lies for plugins without the flag -procfs.
+const Proc = "/proc"
+
+// BootStore returns the state dir/name.json, bound to the boot of the node whose proc filesystem is mounted at procfs.
+func BootStore[T any](procfs, dir, name string) (*Store[T], error) {
+	id, err := boot.ID(procfs)
 	if err != nil {
 		return nil, err
 	}
-	return &Store[T]{Path: filepath.Join(dir, name+".json"), BootID: strings.TrimSpace(string(bootID))}, nil
+	return &Store[T]{Path: filepath.Join(dir, name+".json"), BootID: id}, nil
+}
+
+// Open reads the boot of the node whose proc filesystem is mounted at procfs, for a plugin that needs the uptime at every
+// look. The first call binds a zero Store to the state dir/name.json of that boot; later ones keep what it holds.
+func (s *Store[T]) Open(procfs, dir, name string) (boot.Boot, error) {
+	b, err := boot.Read(procfs)
+	if err == nil && s.Path == "" {
+		s.Path, s.BootID = filepath.Join(dir, name+".json"), b.ID
+	}
+	return b, err
 }
 
 // stored is the file's form.
@@ -78,7 +92,7 @@ func (s *Store[T]) Unchanged() (T, bool) {
 // remember keeps the state and the file that it came from. It needs the lock.
 func (s *Store[T]) remember(state T) {
 	s.memory = state
-	// Without it, Unchanged says no.
+	// Without it, Unchanged returns false.
 	s.read, _ = os.Stat(s.Path)
 }
 

@@ -24,9 +24,9 @@ type call struct {
 	Driver string `json:"driver"`
 }
 
-// hungError is the error of a look that a worker from before stands in the way of.
+// hungError is the error of a look that an earlier worker prevents.
 type hungError struct {
-	// fault says that the driver hangs; else the worker may end yet.
+	// fault says that the driver hangs; else the worker may still end.
 	fault bool
 	after time.Duration
 }
@@ -40,12 +40,14 @@ func (e hungError) text() string {
 	return "an earlier call into it has not returned"
 }
 
-func (e hungError) result() Result {
+func (e hungError) result() (r Result) {
 	const driver = "driver"
 	if e.fault {
-		return Result{Findings: []conditions.Finding{{Repair: conditions.Reboot, Subject: driver, Text: e.text()}}}
+		r.Found(conditions.Reboot, driver, e.text())
+	} else {
+		r.NotRead(driver, e.text())
 	}
-	return Result{Unread: []Unread{{driver, e.text()}}}
+	return r
 }
 
 // record notes a worker that has just been started.
@@ -85,10 +87,10 @@ func (w *worker) hung() error {
 		start, err := startOf(c.PID)
 		reused := err == nil && start != c.Start
 		if c.PID == 0 || now < c.Until || reused {
-			return false // another run's worker, which has its time yet
+			return false // another run's worker, which still has time
 		}
 		kill(c.PID)
-		verdict.fault, changed = c.judge(now, verdict.after, lives(c.PID), w.driver())
+		verdict.fault, changed = c.judge(now, verdict.after, groupAlive(c.PID), w.driver())
 		return changed
 	}); err != nil {
 		return fmt.Errorf("an earlier call into the driver has not returned: %w", err)
@@ -96,9 +98,9 @@ func (w *worker) hung() error {
 	return verdict
 }
 
-// pause starts the wait for a stuck worker again: under maintenance nobody can tell the driver's fault from the work
-// on it.
-func (w *worker) pause() error {
+// resetHungTimer starts the wait for a stuck worker again: under maintenance a fault of the driver cannot be told from
+// work on it.
+func (w *worker) resetHungTimer() error {
 	now, err := Uptime()
 	if err != nil {
 		return err
@@ -113,19 +115,19 @@ func (w *worker) pause() error {
 	return err
 }
 
-// judge tells whether a worker that was killed is evidence against the driver. An absent or another driver restarts
+// judge reports whether a worker that was killed is evidence against the driver. An absent or another driver restarts
 // the wait: then it is being changed.
-func (c *call) judge(now, after time.Duration, lives bool, driver string) (fault, changed bool) {
+func (c *call) judge(now, after time.Duration, alive bool, driver string) (fault, changed bool) {
 	if driver == "" || driver != c.Driver {
 		c.Driver, c.Until = driver, now
 		return false, true
 	}
-	return lives && now-c.Until >= after, false
+	return alive && now-c.Until >= after, false
 }
 
-// lives tells whether a process of the group is still there, other than as a zombie. After SIGKILL a process whose
+// groupAlive reports whether a process of the group is still there, other than as a zombie. After SIGKILL a process whose
 // main thread has ended reads as a zombie while another thread still hangs in the kernel.
-func lives(group int) bool {
+func groupAlive(group int) bool {
 	alive := func(s stat) bool { return s.group == group && s.state != "Z" && s.state != "X" }
 	member := func(s stat) bool { return s.group == group }
 	for _, process := range stats("/proc/[0-9]*/stat", member) {
@@ -136,8 +138,8 @@ func lives(group int) bool {
 	return false
 }
 
-// stats returns those of the stat files that hold what is wanted. A process may end at any moment.
-func stats(pattern string, wanted func(stat) bool) (paths []string) {
+// stats returns those of the stat files that match. A process may end at any moment.
+func stats(pattern string, match func(stat) bool) (paths []string) {
 	// The pattern is good, and only a bad one is an error.
 	all, _ := filepath.Glob(pattern)
 	for _, path := range all {
@@ -145,7 +147,7 @@ func stats(pattern string, wanted func(stat) bool) (paths []string) {
 		if err != nil {
 			continue
 		}
-		if s, err := parseStat(string(data)); err == nil && wanted(s) {
+		if s, err := parseStat(string(data)); err == nil && match(s) {
 			paths = append(paths, path)
 		}
 	}

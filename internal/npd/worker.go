@@ -31,7 +31,7 @@ const (
 	replyFD, lockFD = 3, 4
 )
 
-// reply is what a worker gives back.
+// reply is what a worker sends to its parent.
 type reply struct {
 	Snapshot json.RawMessage `json:"snapshot,omitempty"`
 	Err      string          `json:"err,omitempty"`
@@ -40,7 +40,7 @@ type reply struct {
 // limit is how long a worker may take. What remains of the look's time is for killing it and for the answer.
 func (p *Plugin) limit() time.Duration { return p.Timeout * 3 / 4 }
 
-// maintenance tells whether an operator works on the node's accelerators: nothing may be opened then.
+// maintenance reports whether an operator works on the node's accelerators: nothing may be opened then.
 func (p *Plugin) maintenance() bool {
 	if p.Work != "" {
 		return false
@@ -58,13 +58,13 @@ func (p *Plugin) workerName() string {
 
 // work is the worker's side: it reads once and hands the snapshot to its parent.
 func work[S any](p *Plugin, c Check[S]) Status {
-	// For people who look at processes; exec of /proc/self/exe names it "exe".
+	// For ps and top; exec of /proc/self/exe names it "exe".
 	if err := os.WriteFile("/proc/self/comm", []byte(p.Name()), 0); err != nil {
 		slog.Warn("the worker has no name", "err", err)
 	}
 	// Whatever Read starts is not a worker of its own.
 	if err := os.Unsetenv(workerEnv); err != nil {
-		slog.Error("worker", "err", err)
+		slog.Error("the worker cannot change its environment", "err", err)
 		return Unknown
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.limit())
@@ -78,7 +78,7 @@ func work[S any](p *Plugin, c Check[S]) Status {
 		r.Err = err.Error()
 	}
 	if err := json.NewEncoder(os.NewFile(replyFD, "reply")).Encode(r); err != nil {
-		slog.Error("worker has no parent to answer to", "err", err)
+		slog.Error("the worker cannot give its snapshot to its parent", "err", err)
 		return Unknown
 	}
 	return OK
@@ -104,11 +104,11 @@ type worker struct {
 }
 
 func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) {
-	calls, err := BootStore[call](p.StateDir, p.workerName())
+	calls, err := BootStore[call](Proc, p.StateDir, p.workerName())
 	if err != nil {
 		return nil, err
 	}
-	last, err := BootStore[answer](p.StateDir, "last-"+p.Name()+"-"+hash(args))
+	last, err := BootStore[answer](Proc, p.StateDir, "last-"+p.Name()+"-"+hash(args))
 	return &worker{p: p, args: args, driver: driver, calls: calls, last: last}, err
 }
 
@@ -152,7 +152,7 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	if err := w.record(cmd.Process.Pid, time.Until(deadline)); err != nil {
-		slog.Warn("a worker that gets stuck will not be recognised", "err", err)
+		slog.Warn("a worker that gets stuck will not be noticed", "err", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
@@ -165,7 +165,7 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 			return result(out, err)
 		case <-progress.C:
 			if w.p.Work != "" {
-				slog.Info("at work", "what", w.p.Work, "for", time.Since(start).Round(time.Second), "at most", w.p.limit())
+				slog.Info("still running", "work", w.p.Work, "for", time.Since(start).Round(time.Second), "limit", w.p.limit())
 			}
 		case <-ctx.Done():
 		}
@@ -180,7 +180,8 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// lock waits for the end of the worker before. The lock is the worker's too: it is never released by hand.
+// lock waits for the end of the worker before. The worker inherits the lock, so it is released when the last process
+// of its group ends.
 func (w *worker) lock(ctx context.Context) (*os.File, error) {
 	if err := os.MkdirAll(w.p.StateDir, 0o755); err != nil {
 		return nil, err
@@ -205,7 +206,7 @@ func (w *worker) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// memory returns a file that lies nowhere.
+// memory returns a file without a path.
 func memory(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

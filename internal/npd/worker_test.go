@@ -207,7 +207,7 @@ func TestADeadProcessThatNobodyHasWaitedForIsNotStuck(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := cmd.Process.Pid
-	if !lives(group) {
+	if !groupAlive(group) {
 		t.Error("a process that sleeps is not seen")
 	}
 	kill(group)
@@ -216,7 +216,7 @@ func TestADeadProcessThatNobodyHasWaitedForIsNotStuck(t *testing.T) {
 		s, err := parseStat(string(data))
 		return err == nil && s.state == "Z"
 	})
-	if lives(group) {
+	if groupAlive(group) {
 		t.Error("a zombie is taken for a process that hangs")
 	}
 	_ = cmd.Wait()
@@ -249,7 +249,7 @@ func workers(t *testing.T) (groups []int) {
 	}
 	for _, path := range all {
 		data, _ := os.ReadFile(path)
-		if s, err := parseStat(string(data)); err == nil && s.name == isolatedName() && lives(s.group) {
+		if s, err := parseStat(string(data)); err == nil && s.name == isolatedName() && groupAlive(s.group) {
 			groups = append(groups, s.group)
 		}
 	}

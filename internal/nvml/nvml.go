@@ -172,7 +172,7 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 	}
 }
 
-// note files the outcome of a question and tells whether there is an answer.
+// note files the outcome of a question and reports whether there is an answer.
 func note(g *gpu.GPU, question string, ret nvml.Return) bool {
 	switch ret {
 	case nvml.SUCCESS:
@@ -203,7 +203,7 @@ func cString(chars []int8) string {
 	return string(b)
 }
 
-// has tells whether the driver's library knows a function. Calling one that it does not know ends the process.
+// has reports whether the driver's library knows a function. Calling one that it does not know ends the process.
 func (s *session) has(function string) bool { return s.lib.Extensions().LookupSymbol(function) == nil }
 
 func (s *session) identity(d nvml.Device, g *gpu.GPU) {
@@ -390,7 +390,7 @@ func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
 			}
 		}
 	case s.has("nvmlDeviceGetGpuFabricInfo"):
-		info, ret := d.GetGpuFabricInfo() //nolint:staticcheck // drivers before 545 have nothing else
+		info, ret := d.GetGpuFabricInfo() // drivers before 545 have nothing else
 		if note(g, "fabric", ret) && info.State != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
 			return &gpu.Fabric{Completed: info.State == nvml.GPU_FABRIC_STATE_COMPLETED, Status: int(info.Status)}
 		}

@@ -3,15 +3,13 @@
 package xid
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // Entry is one row of the catalogue.
@@ -36,10 +34,10 @@ type catalogue struct {
 	unlisted Entry
 }
 
-var xids = table("Xids", catalogueCSV, parseCatalogue)
+var xids = embedded("Xids", catalogueCSV, parseCatalogue)
 
-// table reads an embedded table when it is first needed.
-func table[T any](name string, data []byte, parse func([]byte) (T, error)) func() T {
+// embedded reads an embedded table when it is first needed.
+func embedded[T any](name string, data []byte, parse func([]byte) (T, error)) func() T {
 	return sync.OnceValue(func() T {
 		t, err := parse(data)
 		if err != nil {
@@ -47,21 +45,6 @@ func table[T any](name string, data []byte, parse func([]byte) (T, error)) func(
 		}
 		return t
 	})
-}
-
-// rows reads a table with so many columns: lines that begin with # are comments, the first row is the head.
-func rows(data []byte, columns int) ([][]string, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = columns
-	rows, err := r.ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		return nil, errors.New("no head")
-	}
-	return rows[1:], nil
 }
 
 // Lookup returns what is known of an Xid. A number that is in no table gets the catalogue's default row, never
@@ -76,7 +59,7 @@ func Lookup(code int) (entry Entry, known bool) {
 }
 
 func parseCatalogue(data []byte) (c catalogue, err error) {
-	rows, err := rows(data, 9)
+	rows, err := table.Rows(data, "code", "repair", "rule", "text", "mnemonic", "action", "investigate", "note", "source")
 	if err != nil {
 		return c, err
 	}

@@ -15,8 +15,8 @@ var rules = map[string]string{
 	"cause":       "inherits the class of `caused by previous Xid N`; alone or in a burst it is never above Monitor",
 	"text":        "the recovery action in the line decides, by number, then by name; None clears what a reset clears",
 	"episodes":    "Inspect after three episodes at least 30 minutes apart from two named applications, if no other GPU shows it within 5 minutes",
-	"registers":   "the registers in the line decide; a link's second serious error within 24 hours is said",
-	"nvlink5":     "unit, interrupt information and error status decide by NVIDIA's table; without a row the line's own word",
+	"registers":   "the registers in the line decide; a link's second serious error within 24 hours is reported",
+	"nvlink5":     "unit, interrupt information and error status decide by NVIDIA's table; without a row the severity in the line",
 	"uncontained": "Reboot on an A100 with MIG off",
 }
 
@@ -34,7 +34,7 @@ func Explain(code int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Xid %d: %s\n", code, e.Text)
 	if !known {
-		fmt.Fprintf(&b, "class:       %s, because nobody knows what it needs; it is kept, never dropped\n", e.Repair)
+		fmt.Fprintf(&b, "class:       %s, because its repair is not known; it is kept, never dropped\n", e.Repair)
 		fmt.Fprintf(&b, "cleared by:  %s\n", clears(e.Repair))
 		return b.String()
 	}
@@ -64,7 +64,7 @@ func ExplainSXid(code int) string {
 		}
 		b.WriteByte('\n')
 	} else {
-		fmt.Fprintf(&b, "SXid %d: not in the catalogue; its line's own word decides\n", code)
+		fmt.Fprintf(&b, "SXid %d: not in the catalogue; the severity in its line decides\n", code)
 	}
 	for _, word := range []string{"Fatal", "Non-fatal", "Correctable"} {
 		repair, _ := classifySXid(nil, Event{Kind: KindSXid, Code: code, Detail: Detail{Severity: word}})

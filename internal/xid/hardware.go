@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // hardwareRow is one kind of kernel line that tells of failing hardware.
 type hardwareRow struct {
 	repair        conditions.Repair
 	subject, text string
-	// literal is in every line that pattern matches: most lines are told apart by it alone.
+	// literal is in every line that pattern matches: most lines are ruled out by it alone.
 	literal string
 	pattern func() *regexp.Regexp
 }
@@ -21,10 +22,10 @@ type hardwareRow struct {
 //go:embed data/hardware.csv
 var hardwareCSV []byte
 
-var hardware = table("hardware lines", hardwareCSV, parseHardwareTable)
+var hardware = embedded("hardware lines", hardwareCSV, parseHardwareTable)
 
 func parseHardwareTable(data []byte) ([]hardwareRow, error) {
-	rows, err := rows(data, 6)
+	rows, err := table.Rows(data, "repair", "subject", "literal", "regexp", "text", "source")
 	if err != nil {
 		return nil, err
 	}

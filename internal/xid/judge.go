@@ -27,11 +27,6 @@ type Fault struct {
 	SeenBoots int `json:"seenBoots,omitempty"`
 }
 
-// Finding is the fault in the message's form.
-func (f Fault) Finding() conditions.Finding {
-	return conditions.Finding{Repair: f.Repair, Subject: f.Subject, Text: f.Text}
-}
-
 // subject is what the event stands against.
 func (e Event) subject() string {
 	switch e.Kind {
@@ -199,14 +194,14 @@ func (c Case) byRules(since, i int) (conditions.Repair, string) {
 	return repair, fmt.Sprintf("Xid %d %s", e.Code, text)
 }
 
-// beside tells whether the same GPU shows the code within the settle time.
+// beside reports whether the same GPU shows the code within the settle time.
 func (e Event) beside(events []Event, code int) bool {
 	return slices.ContainsFunc(events, func(o Event) bool {
 		return o.Kind == KindXid && o.Code == code && o.Device == e.Device && o.near(e, settle)
 	})
 }
 
-// near tells whether two bursts are at most d apart.
+// near reports whether two bursts are at most d apart.
 func (e Event) near(o Event, d time.Duration) bool {
 	return e.At-o.Last <= d && o.At-e.Last <= d
 }
@@ -235,7 +230,7 @@ func (c Case) inherit(since, i int) conditions.Repair {
 	return judged
 }
 
-// recurs tells whether an application's error follows the GPU rather than the application: at least three episodes at
+// recurs reports whether an application's error follows the GPU rather than the application: at least three episodes at
 // least 30 minutes apart, from at least two applications known by name, while no other GPU of the node shows the same
 // code within five minutes, which would be one job failing everywhere. For an Xid 13 the place on the GPU must be the same.
 func recurs(events []Event, since int, e Event) bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // Xid 74, A100 and H100:
@@ -130,16 +131,16 @@ func (p pattern) matches(word uint32) bool { return word&p.mask == p.value }
 //go:embed data/nvlink5.csv
 var nvlinkCSV []byte
 
-var nvlinkRules = table("NVLink5 errors", nvlinkCSV, parseNVLinkTable)
+var nvlinkRules = embedded("NVLink5 errors", nvlinkCSV, parseNVLinkTable)
 
 // nvlinkActions give the class of NVIDIA's buckets here. A row that leaves the verdict to a following Xid 154 is no
-// fault by itself: that 154 speaks for itself.
+// fault by itself: that 154 is judged by itself.
 var nvlinkActions = map[string]conditions.Repair{
 	"RESET_GPU": conditions.ResetGPU, "IGNORE": conditions.Monitor, "XID_154_EVAL": conditions.Monitor,
 }
 
 func parseNVLinkTable(data []byte) ([]nvlinkRule, error) {
-	rows, err := rows(data, 9)
+	rows, err := table.Rows(data, "xid", "unit", "before", "since", "status", "action", "investigate", "severity", "second")
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +193,7 @@ func parsePattern(s string) (p pattern, err error) {
 
 // classifyNVLink5 judges an Xid 144-150 by the table. The driver's version is not known here, so both layouts of the
 // interrupt information are tried; no word fits rows of both that disagree, which a test holds. Without a row the
-// line's own word decides.
+// severity in the line decides.
 func classifyNVLink5(e Event, name string) (conditions.Repair, string) {
 	text := name
 	if e.Unit != "" {

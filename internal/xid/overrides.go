@@ -1,14 +1,12 @@
 package xid
 
 import (
-	"bytes"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // Overrides are a site's own classes. They replace what the rules say of a code, whatever else is in the line.
@@ -40,18 +38,12 @@ var overridable = []Kind{KindXid, KindSXid, KindLost, KindInit, KindPeermem}
 //
 // It is strict: an unknown kind or class, a number that is none or a row that stands there twice is an error.
 func ParseOverrides(data []byte) (Overrides, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = 4
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(data, "kind", "code", "repair", "note")
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 || !slices.Equal(rows[0], []string{"kind", "code", "repair", "note"}) {
-		return nil, errors.New("the first row must be kind,code,repair,note")
-	}
 	var overrides Overrides
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		o := Override{Kind: Kind(row[0])}
 		if !slices.Contains(overridable, o.Kind) {
 			return nil, fmt.Errorf("row %q: kind %q is none of %q", row, row[0], overridable)

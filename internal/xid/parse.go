@@ -55,7 +55,7 @@ type Event struct {
 	At    time.Duration `json:"at"`
 	Last  time.Duration `json:"last"`
 	Count int           `json:"count"`
-	// Seen and SeenLast are CLOCK_MONOTONIC when the first and the last line were read; 0 where nobody noted it. The
+	// Seen and SeenLast are CLOCK_MONOTONIC when the first and the last line were read; 0 if not recorded. The
 	// kernel stamps its records with a clock of its own that drifts from it by seconds in a month.
 	Seen     time.Duration `json:"seen,omitempty"`
 	SeenLast time.Duration `json:"seenLast,omitempty"`
@@ -73,7 +73,7 @@ type Detail struct {
 	Action Action `json:"action,omitzero"`
 	// Unit is where an Xid 13 happened, e.g. "GPC 10, TPC 1", and the unit of an NVLink5 error, e.g. "RLW_RXPIPE".
 	Unit string `json:"unit,omitempty"`
-	// Severity is the line's own word, for NVLink5 errors and SXids: "Fatal", "Non-fatal", ...
+	// Severity is the word in the line, for NVLink5 errors and SXids: "Fatal", "Non-fatal", ...
 	Severity string `json:"severity,omitempty"`
 	// Link is the NVLink that the line names, e.g. "14"; "-1" is what the driver prints for none in particular.
 	Link string `json:"link,omitempty"`

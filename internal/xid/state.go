@@ -88,7 +88,7 @@ func (s State) Remember(faults []Fault) {
 	}
 }
 
-// Identify notes a GPU's UUID and tells whether it is news.
+// Identify notes a GPU's UUID and reports whether it is news.
 func (s *State) Identify(gpu, uuid string) bool {
 	if s.UUIDs[gpu] == uuid || s.UUIDs[gpu] == "" && len(s.UUIDs) >= maxUUIDs {
 		return false
@@ -149,7 +149,7 @@ func (e Event) quiet() time.Duration {
 	return burst
 }
 
-// same tells whether two lines say the same thing, apart from their words: those hold addresses and counters.
+// same reports whether two lines say the same thing, apart from their words: those hold addresses and counters.
 func (e Event) same(o Event) bool {
 	return e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Cause == o.Cause &&
 		e.Detail == o.Detail && e.Injected == o.Injected
@@ -193,7 +193,7 @@ func (s *State) Clear(text string, hardware bool, now time.Duration) []string {
 	return cleared
 }
 
-// DropInjected forgets what user space wrote and tells whether there was any.
+// DropInjected forgets what user space wrote and reports whether there was any.
 func (s *State) DropInjected() bool {
 	n := len(s.Events)
 	s.Events = slices.DeleteFunc(s.Events, func(e Event) bool { return e.Injected })

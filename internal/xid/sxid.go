@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // SwitchEntry is one row of the SXid catalogue.
@@ -21,10 +22,10 @@ type SwitchEntry struct {
 //go:embed data/sxid.csv
 var sxidCSV []byte
 
-var switchCatalogue = table("SXids", sxidCSV, parseSwitchCatalogue)
+var switchCatalogue = embedded("SXids", sxidCSV, parseSwitchCatalogue)
 
 func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
-	rows, err := rows(data, 4)
+	rows, err := table.Rows(data, "code", "class", "action", "note")
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ const ltssmFaultUp = 20034
 // aroundUnload is how close to a driver unload an ltssmFaultUp is its consequence.
 const aroundUnload = 30 * time.Second
 
-// classifySXid judges an NVSwitch error: the line's word decides how bad, the catalogue what to do about it.
+// classifySXid judges an NVSwitch error: the severity in the line decides how bad it is, the catalogue what to do about it.
 func classifySXid(events []Event, e Event) (conditions.Repair, string) {
 	text := fmt.Sprintf("SXid %d", e.Code)
 	if e.Severity != "" {

@@ -55,7 +55,7 @@ func ParseText(line string) Line {
 	}
 	body, kernel := strings.CutPrefix(l.Body, "kernel: ")
 	l.Body = body
-	// Behind a host stands who speaks: `logger -t NVRM` is a program.
+	// The program that logged comes after the host: `logger -t NVRM` is one.
 	l.User = l.User || hosted && !kernel
 	if t, ok := take(textClock); ok {
 		if seconds, err := strconv.ParseFloat(t, 64); err == nil {

@@ -269,7 +269,7 @@ func TestOtherWritersAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			writes(t, c, test.reason, test.fabric, test.age)
 			_, err := tryHelm(t, c, "install", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, test.values))
-			refused := err != nil && strings.Contains(err.Error(), "somebody else keeps the condition GPUXidError of node writer up to date (reason "+test.reason)
+			refused := err != nil && strings.Contains(err.Error(), "another component already writes condition GPUXidError of node writer (reason "+test.reason)
 			if refused != test.refused || !refused && err != nil {
 				t.Errorf("refused %v (%v), want %v", refused, err, test.refused)
 			}

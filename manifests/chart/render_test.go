@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	npdconfig "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -156,10 +157,22 @@ func TestArguments(t *testing.T) {
 			t.Errorf("node-problem-detector %q: %v\n%s", args, err, out)
 		}
 	}
-	d := find[appsv1.Deployment](t, objects, "Deployment", "pitcrew-remediator")
-	args := append(slices.Clone(d.Spec.Template.Spec.Containers[0].Args), "-version")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "remediator"), args...).CombinedOutput(); err != nil {
-		t.Errorf("remediator %q: %v\n%s", args, err, out)
+	for values, want := range map[string][]string{
+		everything: nil,
+		"remediator: {logLevel: debug, logFormat: json}": {"-log-level=debug", "-log-format=json"},
+		"remediator: {logLevel: error}":                  {"-log-level=error"},
+		"remediator: {logLevel: info, logFormat: text}":  nil,
+	} {
+		d := find[appsv1.Deployment](t, mustRender(t, values), "Deployment", "pitcrew-remediator")
+		args := d.Spec.Template.Spec.Containers[0].Args
+		logging := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !strings.HasPrefix(arg, "-log-") })
+		if !slices.Equal(logging, want) {
+			t.Errorf("%s: %q, want %q", values, logging, want)
+		}
+		args = append(slices.Clone(args), "-version")
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "remediator"), args...).CombinedOutput(); err != nil {
+			t.Errorf("remediator %q: %v\n%s", args, err, out)
+		}
 	}
 }
 
@@ -199,6 +212,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"pools: [{name: a, " + nodes + ", checks: {GPUXidError: {enabled: false}}}]":          "every check is switched off",
 		"pools: [{name: a, preset: nvidia, tag: 'a b'}]":                                      "does not match pattern",
 		"remediator: {replicas: 0}":                                                           "minimum",
+		"remediator: {logLevel: trace}":                                                       "must be one of",
+		"remediator: {logFormat: logfmt}":                                                     "must be one of",
 		"remediater: {}":                                                                      "remediater",
 		"policy: {moed: enforce}":                                                             "moed",
 		"policy: {mode: act}":                                                                 "must be one of",
@@ -242,11 +257,19 @@ func TestHostNetworkOpensNoPort(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
+	text, err := os.ReadFile("Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct{ AppVersion string }
+	if err := yaml.Unmarshal(text, &chart); err != nil {
+		t.Fatal(err)
+	}
 	for values, want := range map[string][]string{
-		"":                                    {"ghcr.io/pitcrew-dev/npd-plugins:0.1.0", "ghcr.io/pitcrew-dev/remediator:0.1.0"},
+		"":                                    {"ghcr.io/pitcrew-dev/npd-plugins:" + chart.AppVersion, "ghcr.io/pitcrew-dev/remediator:" + chart.AppVersion},
 		"image: {registry: r, tag: '2'}":      {"r/npd-plugins:2", "r/remediator:2"},
-		"remediator: {tag: '2'}":              {"ghcr.io/pitcrew-dev/npd-plugins:0.1.0", "ghcr.io/pitcrew-dev/remediator:2"},
-		"remediator: {tag: '" + digest + "'}": {"ghcr.io/pitcrew-dev/npd-plugins:0.1.0", "ghcr.io/pitcrew-dev/remediator@" + digest},
+		"remediator: {tag: '2'}":              {"ghcr.io/pitcrew-dev/npd-plugins:" + chart.AppVersion, "ghcr.io/pitcrew-dev/remediator:2"},
+		"remediator: {tag: '" + digest + "'}": {"ghcr.io/pitcrew-dev/npd-plugins:" + chart.AppVersion, "ghcr.io/pitcrew-dev/remediator@" + digest},
 	} {
 		objects := mustRender(t, values+"\npools: [{name: p, preset: nvidia}]")
 		got := []string{

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/daily"
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -15,9 +16,9 @@ func main() {
 	p.StringVar(&r.hccn, "hccn-tool", "/usr/local/Ascend/driver/tools/hccn_tool", "`path` of hccn_tool")
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
-	p.Var(&r.only, "only", "`list` of what is checked")
-	p.TextVar(&r.at, "at", daily.Schedule{}, "run the tools once a day at this `HH:MM` and repeat what they found; by default at every look")
-	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily looks of the nodes are spread after -at")
+	flags.List(p.FlagSet, &r.only, "only", "`list` of what is checked", checkSubject)
+	p.TextVar(&r.at, "at", daily.Schedule{}, "run the tools once a day at this `HH:MM` and repeat what they found; by default at every check")
+	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily runs of the nodes are spread after -at")
 
 	l := &limits{plugin: p}
 	p.IntVar(&l.Count, "count", 0, "`number` of NPUs the node must have; 0: as many as it had in this boot")

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,11 +20,11 @@ import (
 type snapshot struct {
 	Boot boot.Boot `json:"boot"`
 	// Only are the subjects that are checked.
-	Only subjects `json:"only"`
+	Only []string `json:"only"`
 	// PCI are the addresses of Ascend chips on the bus.
 	PCI    []string `json:"pci"`
 	PCIErr string   `json:"pciErr,omitempty"`
-	// Tools is what the tools said; they are not run where there is no NPU.
+	// Tools is the output of the tools; they are not run where there is no NPU.
 	Tools tools `json:"tools"`
 	// Most is the largest number of NPUs in this boot.
 	Most int `json:"most"`
@@ -43,7 +41,7 @@ type tools struct {
 	Errs   []string `json:"errs"`
 }
 
-// npu is one NPU, a card with one or more chips. What was not asked or not said is empty.
+// npu is one NPU, a card with one or more chips. What was not asked or not answered is empty.
 type npu struct {
 	ID int `json:"id"`
 	// Health is OK, Warning, Alarm, Critical or UNKNOWN.
@@ -56,20 +54,12 @@ type npu struct {
 	Errs  []string       `json:"errs,omitempty"`
 }
 
-// subjects are what can be checked.
-type subjects []string
+// all are the subjects that can be checked.
+var all = []string{"card", "health", "ecc", "net"}
 
-var all = subjects{"card", "health", "ecc", "net"}
-
-func (s *subjects) String() string { return strings.Join(*s, ",") }
-
-// Set reads a list.
-func (s *subjects) Set(list string) error {
-	*s = strings.Split(list, ",")
-	for _, name := range *s {
-		if !slices.Contains(all, name) {
-			return fmt.Errorf("%q is none of %s", name, all.String())
-		}
+func checkSubject(name string) error {
+	if !slices.Contains(all, name) {
+		return fmt.Errorf("%q is none of %s", name, strings.Join(all, ","))
 	}
 	return nil
 }
@@ -85,11 +75,11 @@ const (
 type reader struct {
 	plugin                    *npd.Plugin
 	tool, hccn, sysfs, procfs string
-	only                      subjects
+	only                      []string
 	at                        daily.Schedule
 	spread                    time.Duration
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
 // state is kept from run to run.
@@ -118,15 +108,16 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 			network = network || f.Device != device310 && f.Device != device310P
 		}
 	}
+	asked := strings.Join(r.only, ",")
 	before, _ := r.store.Update(func(*state) bool { return false })
 	if len(s.PCI) > 0 {
-		s.Tools = r.look(ctx, before.Tools[r.only.String()], network)
+		s.Tools = r.askTools(ctx, before.Tools[asked], network)
 	}
 	after, err := r.store.Update(func(st *state) bool {
 		if st.Tools == nil {
 			st.Tools = map[string]tools{}
 		}
-		st.Tools[r.only.String()] = s.Tools
+		st.Tools[asked] = s.Tools
 		st.Most = max(st.Most, len(s.Tools.NPUs))
 		return true
 	})
@@ -154,17 +145,13 @@ func (r *reader) clear(_ context.Context, _ string) (cleared []string, err error
 
 // open binds the state to this boot.
 func (r *reader) open() (boot.Boot, error) {
-	b, err := boot.Read(r.procfs)
-	if err == nil && r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "ascend.json"), BootID: b.ID}
-	}
-	return b, err
+	return r.store.Open(r.procfs, r.plugin.StateDir, "ascend")
 }
 
-// look runs the tools, or repeats what they said if they are not due.
-func (r *reader) look(ctx context.Context, last tools, network bool) tools {
+// askTools runs the tools, or repeats their last output if they are not due.
+func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 	now := time.Now()
-	// The node's name spreads the nodes; without one they look together.
+	// The node's name spreads the nodes; without one they run together.
 	node, _ := os.Hostname()
 	if !last.At.IsZero() && !r.at.Due(last.At, now, node, r.spread) {
 		return last
@@ -231,12 +218,4 @@ func parsed[T any](parse func(string) (T, error)) func(string, error) (T, error)
 		}
 		return parse(out)
 	}
-}
-
-func run(ctx context.Context, tool string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, tool, args...).Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", tool, strings.Join(args, " "), err)
-	}
-	return string(out), nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"net"
 	"os"
@@ -18,8 +17,10 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 const healthy = "the last diag found no fault"
@@ -233,6 +234,78 @@ func TestRunWhenIdle(t *testing.T) {
 	n.Want("exit 0\n"+healthy, append(args, "-interval", "1ns")...)
 }
 
+func TestAReportCountsForItsBootOnly(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed"
+	n.dcgm("result 0 0 3 80 x")
+	n.diag(replace)
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	n.Want(replace)
+	file := filepath.Join(n.State(), "dcgm-report.json")
+	written, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := boot.ID("/proc")
+	if err != nil || !strings.Contains(string(written), `"bootID":"`+id+`"`) {
+		t.Fatalf("the report does not say its boot: %v, %s", err, written)
+	}
+	replaceInReport := func(old, with string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(strings.Replace(string(written), old, with, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replaceInReport(id, "another")
+	n.Want("exit 0\nno diag yet")
+	// What does not say its boot, as the reports of older versions, is neither healthy nor sick.
+	replaceInReport(`"bootID":"`+id+`",`, "")
+	n.Want("exit 2\nunknown: diag: the last report does not say in which boot it ran")
+
+	// A diagnostic is due, however young the report is.
+	n.dcgm("result 0 0 0 0")
+	idle := []string{"-run-when-idle", "-timeout", "20s", "-idle-for", "0", "-pod-resources", n.Path("kubelet.sock")}
+	n.Want("exit 0\n"+healthy, idle...)
+	replaceInReport(id, "another")
+	n.Want("exit 0\n"+healthy, idle...)
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestFlagsThatAreFalse(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.dcgm("result 0 0 3 80 x")
+	// Nothing may be opened under maintenance, and a check that does not run a diagnostic does not.
+	for _, args := range [][]string{{"-run=false"}, {"-run-when-idle=false"}, {"-run", "-run=false"}, {"-run-when-idle", "-run-when-idle=false"}} {
+		n.Want("exit 2\nunknown: maintenance, and nothing is known from before it", args...)
+	}
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	n.Want("exit 0\nno diag yet", "-run=false", "-run-when-idle=false", "-report=true")
+	if _, err := os.Stat(filepath.Join(n.State(), "dcgm-report.json")); err == nil {
+		t.Error("the diagnostic ran")
+	}
+	n.maintain()
+	n.diag("exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed", "-run-when-idle=false")
+	n.Want("exit 2\nunknown: invalid boolean value \"maybe\" for -run: strconv.ParseBool: parsing \"maybe\": invalid syntax", "-run=maybe")
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+
+	n.Want("exit 2\nunknown: -report=false leaves nothing to judge without -health", "-report=false")
+	n.Want("exit 2\nunknown: -report=false does not go with -run and -run-when-idle, which judge the report that they write", "-report=false", "-run", "-health")
+	// The failed report does not count, the health watches do.
+	watches := []string{"-report=false", "-health", "-hostengine", "10.0.0.1:5555"}
+	n.dcgm("connect 10.0.0.1:5555", "watch 255")
+	n.Want("exit 0\nthe health watches have seen no fault", watches...)
+	n.dcgm("connect 10.0.0.1:5555", "watch 255", "incident 5 20 125 reset me")
+	n.Want("exit 1\nResetGPU dcgm gpu 5: health watch, GPU requires a reset", watches...)
+}
+
 func TestRunThroughDcgmi(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
@@ -343,13 +416,11 @@ func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
 		"ROW_REMAP_FAILURE": conditions.Replace, "SRAM_THRESHOLD": conditions.Replace, "UNCORRECTABLE_ROW_REMAP_LIMIT": conditions.Replace,
 	}
 	numbers := libraryErrors(t)
-	r := csv.NewReader(strings.NewReader(errorsCSV))
-	r.Comment = '#'
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(errorsCSV, "code", "name", "severity", "repair", "text")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		code, name := row[0], row[1]
 		id, known := numbers[name]
 		if !known || code != strconv.Itoa(id) {
@@ -407,7 +478,7 @@ func TestAnUnknownShapeNeverPasses(t *testing.T) {
 	}
 	// No test at all is not a pass either.
 	results, err := parseDiag([]byte(`{"DCGM Diagnostic": {"test_categories": []}}`))
-	if r := judge(snapshot{Report: &report{Results: results}}); err != nil || len(r.Unread) != 1 {
+	if r := judge(snapshot{Report: &report{BootID: "1", Results: results}}); err != nil || len(r.Unread) != 1 {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
@@ -434,7 +505,7 @@ func FuzzParseDiag(f *testing.F) {
 				t.Error(err)
 			}
 		}
-		judge(snapshot{Report: &report{Results: results}})
+		judge(snapshot{Report: &report{BootID: "1", Results: results}})
 	})
 }
 

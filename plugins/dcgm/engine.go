@@ -86,7 +86,7 @@ func (r *reader) runEngine() ([]result, error) {
 	return results, nil
 }
 
-// watches reads what a host engine has seen since it was told to watch.
+// watches reads what a host engine has seen since its watches were enabled.
 func (r *reader) watches() ([]incident, error) {
 	closeEngine, err := r.connect()
 	if err != nil {

@@ -2,13 +2,12 @@ package main
 
 import (
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 // errorRow is what is known of an error of DCGM's.
@@ -29,7 +28,7 @@ var severities = []struct {
 }
 
 //go:embed data/errors.csv
-var errorsCSV string
+var errorsCSV []byte
 
 // errorRows are the errors by DCGM_FR_* number.
 var errorRows = sync.OnceValue(func() map[int]errorRow {
@@ -40,10 +39,8 @@ var errorRows = sync.OnceValue(func() map[int]errorRow {
 	return rows
 })
 
-func parseErrors(data string) (map[int]errorRow, error) {
-	r := csv.NewReader(strings.NewReader(data))
-	r.Comment = '#'
-	rows, err := r.ReadAll()
+func parseErrors(data []byte) (map[int]errorRow, error) {
+	rows, err := table.Rows(data, "code", "name", "severity", "repair", "text")
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +49,7 @@ func parseErrors(data string) (map[int]errorRow, error) {
 		byName[s.name] = s.repair
 	}
 	errors := map[int]errorRow{}
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		code, err := strconv.Atoi(row[0])
 		if err != nil {
 			return nil, err

@@ -11,31 +11,38 @@ import (
 func judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "the last diag found no fault"}
 	for _, i := range s.Incidents {
-		result.Findings = append(result.Findings, i.finding())
+		f := i.finding()
+		result.Found(f.Repair, f.Subject, f.Text)
 	}
 	switch {
 	case s.NoGPU:
 		result.Healthy = gpu.NoGPU
 		return result
+	case s.HealthOnly:
+		result.Healthy = "the health watches have seen no fault"
+		return result
 	case s.Report == nil:
 		result.Healthy = "no diag yet"
 		return result
+	case s.Report.BootID == "":
+		result.NotRead("diag", "the last report does not say in which boot it ran")
+		return result
 	case s.TooOld:
-		result.Unread = append(result.Unread, npd.Unread{Subject: "diag", Why: "the last report is too old"})
+		result.NotRead("diag", "the last report is too old")
 		return result
 	}
 	ran := false
 	for _, r := range s.Report.Results {
 		ran = ran || r.Status == passed || r.Status == warned || r.Status == failed
 		if f, sick := r.finding(); sick {
-			result.Findings = append(result.Findings, f)
+			result.Found(f.Repair, f.Subject, f.Text)
 		}
 	}
 	if s.Report.Isolate {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Inspect, Subject: "diag", Text: "dcgmi asks to isolate the node"})
+		result.Found(conditions.Inspect, "diag", "dcgmi asks to isolate the node")
 	}
 	if !ran {
-		result.Unread = append(result.Unread, npd.Unread{Subject: "diag", Why: "no test ran"})
+		result.NotRead("diag", "no test ran")
 	}
 	return result
 }
@@ -67,8 +74,8 @@ func (r result) finding() (conditions.Finding, bool) {
 	return f, true
 }
 
-// classify returns 0 for a warning that says nothing about the repair. The library does not tell the severity of its
-// errors; the table does.
+// classify returns 0 for a warning whose repair is not known. The library does not give the severity of its errors;
+// the table does.
 func (w warning) classify() (conditions.Repair, string) {
 	row, known := errorRows()[w.ID]
 	if row.text != "" {

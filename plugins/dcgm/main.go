@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
@@ -13,17 +14,22 @@ func main() {
 	p := npd.New("dcgm", "judges the last DCGM diagnostic of this node; with -run it runs one (give it -timeout, e.g. 40m)")
 	r := &reader{plugin: p}
 	r.source.Flags(p)
-	work := func(name string, with *bool) func(string) error {
-		return func(string) error {
-			p.Work, *with = name, true
-			return nil
+	// run sets a flag that makes the plugin run the diagnostic, which is then more than a check.
+	run := func(flag *bool) func(string) error {
+		return func(text string) (err error) {
+			*flag, err = strconv.ParseBool(text)
+			p.Work = ""
+			if r.run || r.whenIdle {
+				p.Work = "diag"
+			}
+			return err
 		}
 	}
-	p.BoolVar(&r.report, "report", true, "judge the last report (the default)")
-	p.BoolFunc("run", "run the diagnostic, write the report and judge it", work("diag", &r.run))
-	p.BoolFunc("run-when-idle", "the same if the node is idle and the last report is older than -interval; else judge that", work("diag", &r.whenIdle))
-	p.DurationVar(&r.interval, "interval", 6*time.Hour, "see -run-when-idle")
-	p.DurationVar(&r.maxAge, "max-age", 7*24*time.Hour, "a report older than this says nothing any more; 0 for no limit")
+	p.BoolVar(&r.report, "report", true, "judge the last report; with -report=false and -health, only the health watches are judged")
+	p.BoolFunc("run", "run the diagnostic, write the report and judge it", run(&r.run))
+	p.BoolFunc("run-when-idle", "the same if the node is idle and the last report is older than -interval; else judge that", run(&r.whenIdle))
+	p.DurationVar(&r.interval, "interval", 6*time.Hour, "least time between two diagnostics of -run-when-idle")
+	p.DurationVar(&r.maxAge, "max-age", 7*24*time.Hour, "a report older than this is Unknown; 0 for no limit")
 	p.BoolVar(&r.health, "health", false, "judge the passive health watches of the host engine at -hostengine as well")
 	p.StringVar(&r.hostengine, "hostengine", "", "`address` of a host engine: HOST, HOST:PORT, or the path of a Unix socket (default: one inside this process)")
 	p.IntVar(&r.level, "level", 2, "diagnostic level, 1 to 4: seconds, minutes, half an hour, hours")
@@ -35,13 +41,17 @@ func main() {
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
 }
 
-// check finds options that do not go together.
+// check refuses flags that do not go together.
 func (r *reader) check() error {
 	switch {
 	case r.level < 1 || r.level > 4:
 		return fmt.Errorf("-level %d is not 1 to 4", r.level)
 	case r.tests != "" && r.dcgmi == "":
 		return fmt.Errorf("-tests needs -dcgmi: the library runs levels only")
+	case !r.report && (r.run || r.whenIdle):
+		return fmt.Errorf("-report=false does not go with -run and -run-when-idle, which judge the report that they write")
+	case !r.report && !r.health:
+		return fmt.Errorf("-report=false leaves nothing to judge without -health")
 	case r.health && r.hostengine == "":
 		return fmt.Errorf("-health needs -hostengine: a host engine that has just started has watched nothing")
 	}

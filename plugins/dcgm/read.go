@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +8,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml"
@@ -22,6 +20,8 @@ import (
 // snapshot is all that the judge needs.
 type snapshot struct {
 	NoGPU bool `json:"noGPU,omitempty"`
+	// HealthOnly says that no report is judged, only Incidents.
+	HealthOnly bool `json:"healthOnly,omitempty"`
 	// Report is the last one of this boot, nil if there is none.
 	Report *report `json:"report,omitempty"`
 	TooOld bool    `json:"tooOld,omitempty"`
@@ -51,29 +51,13 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if len(bus) == 0 {
 		return snapshot{NoGPU: true}, nil
 	}
-	last, err := r.load()
-	if err != nil {
-		return snapshot{}, err
-	}
-	due := r.run || r.whenIdle && (last == nil || time.Since(last.At) >= r.interval)
-	if due {
-		why, err := r.refuse(ctx)
-		if err != nil {
+	s := snapshot{HealthOnly: !r.report}
+	if r.report {
+		if s.Report, err = r.lastReport(ctx); err != nil {
 			return snapshot{}, err
 		}
-		switch {
-		case why == "":
-			if last, err = r.diagnose(ctx); err != nil {
-				return snapshot{}, err
-			}
-		case r.run:
-			return snapshot{}, errors.New("no diag: " + why)
-		default:
-			slog.Info("no diag", "why", why)
-		}
+		s.TooOld = s.Report != nil && r.maxAge > 0 && time.Since(s.Report.At) > r.maxAge
 	}
-	s := snapshot{Report: last}
-	s.TooOld = last != nil && r.maxAge > 0 && time.Since(last.At) > r.maxAge
 	if r.health {
 		if s.Incidents, err = r.watches(); err != nil {
 			return snapshot{}, err
@@ -82,10 +66,39 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	return s, nil
 }
 
+// lastReport returns the last report of this boot, nil if there is none. With -run, or with -run-when-idle on an idle node,
+// that is the report of a diagnostic that it runs.
+func (r *reader) lastReport(ctx context.Context) (*report, error) {
+	bootID, err := boot.ID(npd.Proc)
+	if err != nil {
+		return nil, err
+	}
+	last, err := r.load(bootID)
+	if err != nil {
+		return nil, err
+	}
+	due := r.run || r.whenIdle && (last == nil || last.BootID == "" || time.Since(last.At) >= r.interval)
+	if !due {
+		return last, nil
+	}
+	why, err := r.refuse(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case why == "":
+		return r.diagnose(ctx, bootID)
+	case r.run:
+		return nil, errors.New("no diag: " + why)
+	}
+	slog.Info("no diagnostic runs", "why", why)
+	return last, nil
+}
+
 func (r *reader) path() string { return filepath.Join(r.plugin.StateDir, "dcgm-report.json") }
 
-// load returns the last report, nil if there is none. One that cannot be read is an error: it may have been a fault.
-func (r *reader) load() (*report, error) {
+// load returns the last report, nil if there is none or if it is another boot's: the state directory may outlive a boot.
+// One that cannot be read is an error: it may have been a fault.
+func (r *reader) load(bootID string) (*report, error) {
 	data, err := os.ReadFile(r.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -97,12 +110,15 @@ func (r *reader) load() (*report, error) {
 	if err := json.Unmarshal(data, &last); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.path(), err)
 	}
+	if last.BootID != "" && last.BootID != bootID {
+		return nil, nil
+	}
 	return &last, nil
 }
 
-// diagnose runs the diagnostics and writes the report. When it comes to nothing, the last report stays.
-func (r *reader) diagnose(ctx context.Context) (*report, error) {
-	now := report{At: time.Now().UTC().Truncate(time.Second), Level: r.level, Tests: r.tests}
+// diagnose runs the diagnostics and writes the report. When the run fails, the last report stays.
+func (r *reader) diagnose(ctx context.Context, bootID string) (*report, error) {
+	now := report{BootID: bootID, At: time.Now().UTC().Truncate(time.Second), Level: r.level, Tests: r.tests}
 	var err error
 	if r.dcgmi != "" {
 		now.Results, now.Isolate, err = r.runDcgmi(ctx)
@@ -122,52 +138,4 @@ func (r *reader) diagnose(ctx context.Context) (*report, error) {
 		return nil, err
 	}
 	return &now, os.Rename(part, r.path())
-}
-
-// Exit statuses of dcgmi: the negative of a DCGM error, as a byte (dcgm_structs.h of DCGM 4.6).
-const (
-	exitFailed  = 226 // DCGM_ST_NVVS_ERROR: it ran and found an error
-	exitIsolate = 205 // DCGM_ST_NVVS_ISOLATE_ERROR: and one of priority ISOLATE
-)
-
-// runDcgmi runs NVIDIA's program. It is in the worker's process group and ends with it.
-func (r *reader) runDcgmi(ctx context.Context) (results []result, isolate bool, err error) {
-	what := strconv.Itoa(r.level)
-	if r.tests != "" {
-		what = r.tests
-	}
-	args := []string{"diag", "-r", what, "-j"}
-	if r.hostengine != "" {
-		args = append(args, "--host", r.hostengine)
-	}
-	cmd := exec.CommandContext(ctx, r.dcgmi, args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	code := 0
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else if err != nil {
-		return nil, false, fmt.Errorf("run dcgmi: %w", err)
-	}
-	if code != 0 && code != exitFailed && code != exitIsolate {
-		return nil, false, fmt.Errorf("dcgmi exited %d: %.200s", code, bytes.TrimSpace(append(out, stderr.Bytes()...)))
-	}
-	results, err = parseDiag(out)
-	if err != nil {
-		return nil, false, err
-	}
-	if code == exitFailed && !anyFailed(results) {
-		return nil, false, errors.New("dcgmi reported an error, but no test failed")
-	}
-	return results, code == exitIsolate, nil
-}
-
-func anyFailed(results []result) bool {
-	for _, r := range results {
-		if r.Status == failed || r.Status == warned {
-			return true
-		}
-	}
-	return false
 }

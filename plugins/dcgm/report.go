@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// report is what one run of the diagnostics came to. It lies in the state directory, so it does not outlive the boot.
+// report is the result of one run of the diagnostics. It counts for the boot in which it ran: a reboot is a repair.
 type report struct {
+	// BootID is that boot's. Reports of older versions of this plugin have none.
+	BootID  string    `json:"bootID,omitempty"`
 	At      time.Time `json:"at"`
 	Level   int       `json:"level,omitempty"`
 	Tests   string    `json:"tests,omitempty"`
@@ -30,9 +32,9 @@ type result struct {
 
 // warning is one error or warning of a test.
 type warning struct {
-	// ID is a DCGM_FR_* number of dcgm_errors.h, 0 if not told.
+	// ID is a DCGM_FR_* number of dcgm_errors.h, 0 if not given.
 	ID int `json:"id,omitempty"`
-	// Severity is a DCGM_ERROR_* number of dcgm_errors.h, nil if not told.
+	// Severity is a DCGM_ERROR_* number of dcgm_errors.h, nil if not given.
 	Severity *int   `json:"severity,omitempty"`
 	Text     string `json:"text,omitempty"`
 }

@@ -15,30 +15,27 @@ func (l limits) judge(s snapshot) npd.Result {
 	}
 	result := npd.Result{Healthy: "no memory fault on any GPU"}
 	for _, g := range s.GPUs {
-		for _, f := range l.findings(g) {
-			f.Subject = g.Subject()
-			result.Findings = append(result.Findings, f)
-		}
+		l.gpu(g, &result)
 		if g.Unread != "" {
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
+			result.NotRead(g.Subject(), g.Unread)
 		}
 	}
 	result.Unshared(s.Unshared)
 	return result
 }
 
-// findings judges one GPU. Texts have no counters.
-func (l limits) findings(g gpu.GPU) (found []conditions.Finding) {
+// gpu judges one GPU. Texts have no counters.
+func (l limits) gpu(g gpu.GPU, result *npd.Result) {
 	add := func(sick bool, repair conditions.Repair, text string) {
 		if sick {
-			found = append(found, conditions.Finding{Repair: repair, Text: text})
+			result.Found(repair, g.Subject(), text)
 		}
 	}
 	add(g.Lost, conditions.Reboot, "lost by the driver")
 	add(g.NeedsReset, conditions.ResetGPU, "requires a reset")
 	m := g.Memory
 	if m == nil {
-		return found
+		return
 	}
 	add(m.InfoROMCorrupt, conditions.Inspect, "InfoROM is corrupt")
 	add(m.SRAMThresholdExceeded != nil && *m.SRAMThresholdExceeded, conditions.Replace, "SRAM errors over the vendor's threshold")
@@ -66,7 +63,6 @@ func (l limits) findings(g gpu.GPU) (found []conditions.Finding) {
 		repair, text := recovery(*m.Recovery)
 		add(repair != 0, repair, text)
 	}
-	return found
 }
 
 // recovery classifies what the driver asks for, as the same action of Xid 154 is classified.

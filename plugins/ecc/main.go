@@ -1,5 +1,5 @@
-// Command ecc answers for the NodeCondition GPUMemoryError: what the GPUs say about their memory, and whether the driver
-// asks for a reset or a reboot.
+// Command ecc answers for the NodeCondition GPUMemoryError: the memory errors that the GPUs report, and whether the
+// driver asks for a reset or a reboot.
 package main
 
 import (
@@ -12,7 +12,7 @@ func main() {
 	r.source.Flags(p)
 	var l limits
 	// A GPU can retire 64 pages in all, and NVIDIA counts one of 60 as worn (Dynamic Page Retirement, deployment guide).
-	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need a look")
-	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need a new GPU")
+	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need Inspect")
+	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need Replace")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module})
 }

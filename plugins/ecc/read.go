@@ -32,9 +32,9 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	return s, nil
 }
 
-// note tells the xid check which GPUs need a repair and which have had it.
+// note leaves to the xid check which GPUs need a repair and which have had it.
 func (r *reader) note(reading gpu.Reading) error {
-	store, err := npd.BootStore[gpu.Recoveries](r.plugin.StateDir, gpu.RecoveryFile)
+	store, err := npd.BootStore[gpu.Recoveries](npd.Proc, r.plugin.StateDir, gpu.RecoveryFile)
 	if err != nil {
 		return err
 	}

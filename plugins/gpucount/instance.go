@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// instanceType says what kind of cloud instance this is, "" if it is none that says so. EC2's Nitro instances name
+// instanceType returns the type of this cloud instance, "" if it is not known. EC2's Nitro instances name
 // their type in DMI; the older ones have to be asked for it.
 func (r *reader) instanceType(ctx context.Context) string {
 	if r.instance != "" {

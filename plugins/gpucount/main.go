@@ -12,7 +12,7 @@ func main() {
 	r.source.Flags(p)
 	p.StringVar(&r.dev, "dev", "/dev", "`path` of the device files")
 	p.IntVar(&r.expect, "expect", 0, "how many GPUs the node should have (default: by -instance-type)")
-	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI, or what EC2 says)")
+	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI, or the answer of EC2)")
 	p.StringVar(&r.imds, "imds", "169.254.169.254:80", "`address` of EC2's instance metadata service, asked for a second on instances without a name in DMI")
 	p.StringVar(&r.profiles, "profiles", "", "`file` with rows type|gpus|nics|nvlink|fabric instead of the built-in ones")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Clear: r.clear, Driver: r.source.Module})

@@ -71,7 +71,7 @@ func (m *memory) forget(text string) (forgotten []string) {
 }
 
 func (r *reader) store() (*npd.Store[memory], error) {
-	store, err := npd.BootStore[memory](r.plugin.StateDir, "gpucount")
+	store, err := npd.BootStore[memory](npd.Proc, r.plugin.StateDir, "gpucount")
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 type snapshot struct {
 	gpu.Reading
 	Grace time.Duration `json:"grace"`
-	// Expected is how many GPUs the node should have, 0 if nobody says.
+	// Expected is how many GPUs the node should have, 0 if not known.
 	Expected int `json:"expected"`
 	// Seen are the GPUs that were on the PCI bus earlier in this boot.
 	Seen []string `json:"seen,omitempty"`

@@ -1,20 +1,19 @@
 package main
 
 import (
-	"encoding/csv"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	_ "embed"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
 //go:embed data/profiles.csv
-var profilesCSV string
+var profilesCSV []byte
 
 // unset is the value of a number that was not given. 0 means none.
 const unset = -1
@@ -45,14 +44,12 @@ func (p *profile) UnmarshalText(name []byte) error {
 }
 
 func profiles() ([]profile, error) {
-	r := csv.NewReader(strings.NewReader(profilesCSV))
-	r.Comment = '#'
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(profilesCSV, "profile", "ports", "rate", "efa")
 	if err != nil {
 		return nil, err
 	}
 	var all []profile
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		p := profile{Name: row[0]}
 		var errPorts, errRate, errEFA error
 		p.Ports, errPorts = strconv.Atoi(row[1])
@@ -68,25 +65,10 @@ func profiles() ([]profile, error) {
 	return all, nil
 }
 
-// names is a comma-separated list of adapters (mlx5_0) or ports (mlx5_0:1).
+// names are adapters (mlx5_0) or ports (mlx5_0:1).
 type names []string
 
-func (n *names) String() string { return strings.Join(*n, ",") }
-
-// Set reads the list.
-func (n *names) Set(list string) error {
-	*n = nil
-	for name := range strings.SplitSeq(list, ",") {
-		name = strings.TrimSpace(name)
-		if name == "" {
-			return fmt.Errorf("an empty name in %q", list)
-		}
-		*n = append(*n, name)
-	}
-	return nil
-}
-
-// has tells whether the port is in the list, by itself or through its adapter.
+// has reports whether the port is in the list, by itself or through its adapter.
 func (n names) has(device string, port int) bool {
 	return slices.Contains(n, device) || slices.Contains(n, fmt.Sprintf("%s:%d", device, port))
 }

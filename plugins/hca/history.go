@@ -27,17 +27,17 @@ type history struct {
 	Ports map[string]record `json:"ports"`
 	// CountersAt is when the counters were read last.
 	CountersAt time.Duration `json:"countersAt"`
-	// Management tells of a PCI address whether the adapter there only manages NVLink switches. Asking the adapter
-	// is slow.
+	// Management says of a PCI address whether the adapter there only manages NVLink switches. Reading that from the
+	// adapter is slow.
 	Management map[string]bool `json:"management"`
-	// Modules is the driver's last word about the cable or optics of a PCI function, by its address; Next the kernel
-	// log's record after it.
+	// Modules is the driver's latest event about the cable or optics of a PCI function, by its address; Next is the
+	// sequence number of the kernel log's record after it.
 	Modules map[string]string `json:"modules,omitempty"`
 	Next    uint64            `json:"next,omitempty"`
 }
 
-// heard takes in what the driver said in the kernel log up to the record next. Another run may have got further.
-func (h *history) heard(modules map[string]string, next uint64) (changed bool) {
+// addEvents takes in the driver's events in the kernel log up to the record next. Another run may have got further.
+func (h *history) addEvents(modules map[string]string, next uint64) (changed bool) {
 	if next <= h.Next {
 		return false
 	}

@@ -254,7 +254,7 @@ func (v *verdict) missing() {
 }
 
 // count judges the number of ports that are as they should be. Where nothing is expected and no port was ever
-// ACTIVE, nobody can tell a dead switch from missing cables.
+// ACTIVE, a dead switch cannot be told from missing cables.
 func (v *verdict) count() {
 	good, ports, everUp := 0, 0, 0
 	for _, d := range v.s.Devices {

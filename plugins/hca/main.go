@@ -4,6 +4,7 @@ package main
 import (
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -12,13 +13,13 @@ func main() {
 	r := &reader{plugin: p}
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
-	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for what the driver says about cables and optics")
+	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for the driver's events about cables and optics")
 	p.StringVar(&r.tool, "ibv-devinfo", "", "`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
-	p.Var(&r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9")
-	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two looks at the error counters; each read is an access to the firmware")
+	flags.List(p.FlagSet, &r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9", nil)
+	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two reads of the error counters; each read is an access to the firmware")
 
 	e := &expectation{plugin: p}
-	p.Var(&e.Names, "expect", "`list` of adapters or ports that must be ACTIVE, e.g. mlx5_0,mlx5_1:1; by default a port must be if it was in this boot or if most ports of its kind are")
+	flags.List(p.FlagSet, &e.Names, "expect", "`list` of adapters or ports that must be ACTIVE, e.g. mlx5_0,mlx5_1:1; by default a port must be if it was in this boot or if most ports of its kind are", nil)
 	p.IntVar(&e.Count, "count", unset, "`number` of ports that must be ACTIVE, at -rate and -link-layer if they are given; 0: none")
 	p.Float64Var(&e.Rate, "rate", 0, "lowest rate of a port in `Gb/s`; 0: not lower than it was in this boot")
 	p.StringVar(&e.Link, "link-layer", "", "expected link layer, InfiniBand or Ethernet")

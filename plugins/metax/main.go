@@ -16,8 +16,8 @@ func main() {
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`")
 	p.BoolVar(&r.allowInjected, "allow-injected", false, "accept records that user space wrote into the kernel log (tests and drills)")
-	p.TextVar(&r.at, "at", daily.Schedule{}, "run the tool once a day at this `HH:MM` and repeat what it found; by default at every look")
-	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily looks of the nodes are spread after -at")
+	p.TextVar(&r.at, "at", daily.Schedule{}, "run the tool once a day at this `HH:MM` and repeat what it found; by default at every check")
+	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily runs of the nodes are spread after -at")
 
 	l := &limits{plugin: p}
 	p.IntVar(&l.Count, "count", 0, "`number` of GPUs the node must have; 0: those on the PCI bus")

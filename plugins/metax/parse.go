@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// gpu is one GPU as mx-smi tells it. What a command did not say is nil.
+// gpu is one GPU as mx-smi lists it. What a command did not give is nil.
 type gpu struct {
 	Index   string `json:"index"`
 	Model   string `json:"model"`

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,7 +25,7 @@ type snapshot struct {
 	// PCI are the addresses of MetaX GPUs on the bus.
 	PCI    []string `json:"pci"`
 	PCIErr string   `json:"pciErr,omitempty"`
-	// Tool is what mx-smi said; it is not run where there is no GPU.
+	// Tool is the output of mx-smi; it is not run where there is no GPU.
 	Tool   tool    `json:"tool"`
 	Faults []fault `json:"faults"`
 	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
@@ -57,7 +55,7 @@ type reader struct {
 	at                  daily.Schedule
 	spread              time.Duration
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
 // state is kept from run to run.
@@ -95,7 +93,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unread = err.Error()
 	}
 	if len(s.PCI) > 0 {
-		s.Tool = r.look(ctx, before.Tool)
+		s.Tool = r.runTool(ctx, before.Tool)
 	}
 	after, err := r.store.Update(func(st *state) bool {
 		// Another run may have got further.
@@ -154,11 +152,7 @@ func (r *reader) clear(_ context.Context, text string) (cleared []string, err er
 
 // open binds the state to this boot.
 func (r *reader) open() (boot.Boot, error) {
-	b, err := boot.Read(r.procfs)
-	if err == nil && r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "metax.json"), BootID: b.ID}
-	}
-	return b, err
+	return r.store.Open(r.procfs, r.plugin.StateDir, "metax")
 }
 
 // follow reads the kernel log from a record to its end.
@@ -186,10 +180,10 @@ func (r *reader) follow(from uint64) (faults []fault, next uint64, err error) {
 	}
 }
 
-// look runs the tool, or repeats what it said if it is not due.
-func (r *reader) look(ctx context.Context, last tool) tool {
+// runTool runs the tool, or repeats its last output if it is not due.
+func (r *reader) runTool(ctx context.Context, last tool) tool {
 	now := time.Now()
-	// The node's name spreads the nodes; without one they look together.
+	// The node's name spreads the nodes; without one they run together.
 	node, _ := os.Hostname()
 	if !last.At.IsZero() && !r.at.Due(last.At, now, node, r.spread) {
 		return last
@@ -238,7 +232,7 @@ func (r *reader) values(ctx context.Context, t *tool, arg string, key *regexp.Re
 		g := &t.GPUs[i]
 		value, found := values[g.Index]
 		if !found {
-			err = errors.New("not said")
+			err = errors.New("not in its output")
 		} else {
 			err = take(g, value)
 		}
@@ -246,12 +240,4 @@ func (r *reader) values(ctx context.Context, t *tool, arg string, key *regexp.Re
 			g.Errs = append(g.Errs, fmt.Sprintf("mx-smi %s: %v", arg, err))
 		}
 	}
-}
-
-func (r *reader) run(ctx context.Context, arg string) (string, error) {
-	out, err := exec.CommandContext(ctx, r.tool, arg).Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", r.tool, arg, err)
-	}
-	return string(out), nil
 }

@@ -14,15 +14,15 @@ type mount struct {
 	Device string `json:"device"`
 	Type   string `json:"type"`
 	Source string `json:"source"`
-	// ReadOnly is the option of this mount, SuperReadOnly that of the filesystem. Somebody who mounts read-only sets
-	// both; the kernel, which gives up writing to a broken disk (errors=remount-ro), only the latter.
+	// ReadOnly is the option of this mount, SuperReadOnly that of the filesystem. A mount made
+	// read-only has both; the kernel, which gives up writing to a broken disk (errors=remount-ro), sets only the latter.
 	ReadOnly      bool `json:"readOnly"`
 	SuperReadOnly bool `json:"superReadOnly"`
 	// Layers says where an overlay keeps what is written to it.
 	Layers string `json:"layers,omitempty"`
 }
 
-// ofContainer tells whether this is the root of a container, as containerd, Docker and CRI-O make them.
+// ofContainer reports whether this is the root of a container, as containerd, Docker and CRI-O make them.
 func (m mount) ofContainer() bool {
 	return m.Point == "/" && m.Type == "overlay" && runtimeDir.MatchString(m.Layers)
 }

@@ -43,8 +43,8 @@ type room struct {
 }
 
 type reader struct {
-	procfs, root               string
-	kubelet, writable, mounted string
+	procfs, root, kubelet string
+	writable, mounted     []string
 }
 
 func (r *reader) read(context.Context) (snapshot, error) {
@@ -83,15 +83,14 @@ func (r *reader) read(context.Context) (snapshot, error) {
 }
 
 func (r *reader) paths() (all []path) {
-	for _, list := range []struct {
-		paths string
-		point bool
-	}{{r.kubelet, false}, {r.writable, false}, {r.mounted, true}} {
-		for p := range strings.SplitSeq(list.paths, ",") {
-			if p != "" {
-				all = append(all, path{Path: filepath.Clean(p), Point: list.point})
-			}
-		}
+	if r.kubelet != "" {
+		all = append(all, path{Path: filepath.Clean(r.kubelet)})
+	}
+	for _, p := range r.writable {
+		all = append(all, path{Path: filepath.Clean(p)})
+	}
+	for _, p := range r.mounted {
+		all = append(all, path{Path: filepath.Clean(p), Point: true})
 	}
 	return all
 }

@@ -15,8 +15,11 @@ import (
 
 // askChronyd asks for the tracking report, at the first command socket that answers.
 func (r *reader) askChronyd(ctx context.Context) (clock, error) {
+	if len(r.chrony) == 0 {
+		return clock{}, errors.New("-chrony names no command socket of chronyd")
+	}
 	var errs []error
-	for address := range strings.SplitSeq(r.chrony, ",") {
+	for _, address := range r.chrony {
 		c, err := tracking(ctx, address)
 		if err == nil {
 			return c, nil

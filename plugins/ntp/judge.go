@@ -51,7 +51,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 }
 
 // noDaemon judges a node where no daemon, or not the one asked for, answers. The kernel is a witness only where
-// nobody says who should have answered: it takes hours to notice that its clock is left alone.
+// no daemon is known that should have answered: it takes hours to notice that its clock is left alone.
 func noDaemon(s snapshot, result *npd.Result, absent func(string)) {
 	switch {
 	case s.Asked != auto:

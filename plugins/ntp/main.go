@@ -4,15 +4,16 @@ package main
 import (
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
 func main() {
 	p := npd.New("ntp", "checks the clock through chronyd, ntpd or systemd-timesyncd, with the kernel as witness")
-	r := &reader{plugin: p}
+	r := &reader{plugin: p, chrony: []string{"/run/chrony/chronyd.sock", "127.0.0.1:323"}}
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
 	p.StringVar(&r.daemon, "daemon", auto, "`name` of the daemon that must answer: chronyd, ntpd, timesyncd, or auto for the first that does")
-	p.StringVar(&r.chrony, "chrony", "/run/chrony/chronyd.sock,127.0.0.1:323", "`list` of command sockets of chronyd; a unix socket needs root and a writable folder, UDP the host's network")
+	flags.List(p.FlagSet, &r.chrony, "chrony", "`list` of command sockets of chronyd; a unix socket needs root and a writable folder, UDP the host's network", nil)
 	p.StringVar(&r.ntpd, "ntpd", "127.0.0.1:123", "`address` of ntpd or ntpsec")
 	p.StringVar(&r.bus, "dbus", "/run/dbus/system_bus_socket", "`path` of the system bus, for systemd-timesyncd")
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,10 +19,10 @@ type snapshot struct {
 	Now time.Time `json:"now"`
 	// Asked names the daemon that must answer; "auto" for any.
 	Asked string `json:"asked"`
-	// Clock is what the first daemon that answered says, nil if none did.
+	// Clock is the answer of the first daemon that answered, nil if none did.
 	Clock *clock `json:"clock"`
-	// Silent are the daemons that were asked in vain.
-	Silent []silent `json:"silent"`
+	// Unanswered are the daemons that did not answer.
+	Unanswered []unanswered `json:"silent"`
 	// Before names the daemon that answered last in this boot.
 	Before string `json:"before,omitempty"`
 	Kernel kernel `json:"kernel"`
@@ -31,7 +30,7 @@ type snapshot struct {
 	Unshared string `json:"unshared,omitempty"`
 }
 
-// clock is what a daemon says about the clock that it disciplines.
+// clock is what a daemon reports of the clock that it disciplines.
 type clock struct {
 	Daemon string `json:"daemon"`
 	// Leap is the leap indicator of RFC 5905; 3 means not synchronised.
@@ -48,7 +47,7 @@ type clock struct {
 	RootDispersion time.Duration `json:"rootDispersion"`
 }
 
-type silent struct {
+type unanswered struct {
 	Daemon string `json:"daemon"`
 	Why    string `json:"why"`
 }
@@ -62,14 +61,15 @@ type kernel struct {
 
 // reader asks the daemons in turn.
 type reader struct {
-	plugin                    *npd.Plugin
-	daemon                    string
-	procfs, chrony, ntpd, bus string
+	plugin            *npd.Plugin
+	daemon            string
+	procfs, ntpd, bus string
+	chrony            []string
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
-// state remembers who disciplines the clock, so that a daemon that died is told from one that never was.
+// state remembers who disciplines the clock, so that a daemon that died differs from one that never ran.
 type state struct {
 	Daemon string `json:"daemon"`
 }
@@ -88,7 +88,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{Boot: b, Asked: r.daemon, Silent: []silent{}, Kernel: readKernel()}
+	s := snapshot{Boot: b, Asked: r.daemon, Unanswered: []unanswered{}, Kernel: readKernel()}
 	for _, daemon := range []struct {
 		name string
 		ask  func(context.Context) (clock, error)
@@ -98,7 +98,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		}
 		c, err := ask(ctx, daemon.ask)
 		if err != nil {
-			s.Silent = append(s.Silent, silent{daemon.name, err.Error()})
+			s.Unanswered = append(s.Unanswered, unanswered{daemon.name, err.Error()})
 			continue
 		}
 		c.Daemon = daemon.name
@@ -142,11 +142,7 @@ func (r *reader) clear(_ context.Context, _ string) (cleared []string, err error
 
 // open binds the state to this boot.
 func (r *reader) open() (boot.Boot, error) {
-	b, err := boot.Read(r.procfs)
-	if err == nil && r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "ntp.json"), BootID: b.ID}
-	}
-	return b, err
+	return r.store.Open(r.procfs, r.plugin.StateDir, "ntp")
 }
 
 func readKernel() kernel {

@@ -26,15 +26,10 @@ func judge(s snapshot) npd.Result {
 	best := mostLinks(s.GPUs)
 	for _, g := range s.GPUs {
 		add := func(repair conditions.Repair, text string) {
-			result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: g.Subject(), Text: text})
+			result.Found(repair, g.Subject(), text)
 		}
-		switch {
-		case g.Lost:
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "lost by the driver"})
-		case g.NeedsReset:
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "requires a reset"})
-		case g.Unread != "":
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
+		if why := g.NotRead(); why != "" {
+			result.NotRead(g.Subject(), why)
 		}
 		if g.NVLink == nil || g.Lost || g.NeedsReset {
 			continue
@@ -55,7 +50,7 @@ func judge(s snapshot) npd.Result {
 			add(conditions.ResetGPU, text)
 		}
 		fabric(s, g, add, func(why string) {
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: why})
+			result.NotRead(g.Subject(), why)
 		})
 		if sum, ok := errorSum(g); ok {
 			if before, known := s.Before[g.Address]; known && sum > before {

@@ -33,7 +33,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	s := snapshot{Reading: reading, Grace: r.plugin.Grace, Expected: r.links}
-	store, err := npd.BootStore[map[string]uint64](r.plugin.StateDir, "nvlink")
+	store, err := npd.BootStore[map[string]uint64](npd.Proc, r.plugin.StateDir, "nvlink")
 	if err != nil {
 		return s, err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
-// judge never says more than Inspect: a log is a tenant's word. NVML, the PCI bus and the kernel log, which a tenant cannot
-// write, have their own checks.
+// judge finds nothing worse than Inspect, because a tenant can write any line into a log. NVML, the PCI bus and the kernel
+// log, which a tenant cannot write, have their own checks.
 func judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "no GPU fault in the logs of the watched namespaces"}
 	if len(s.Namespaces) == 0 {
@@ -19,23 +19,18 @@ func judge(s snapshot) npd.Result {
 	c := newClassifier(s.Patterns, s.Window)
 	for _, e := range s.Episodes {
 		if f, ok := c.judge(e, s.Episodes); ok {
-			result.Findings = append(result.Findings, f)
+			result.Found(f.Repair, f.Subject, f.Text)
 		}
 	}
-	note := func(subject, text string) {
-		result.Findings = append(result.Findings, conditions.Finding{Repair: conditions.Monitor, Subject: subject, Text: text})
-	}
 	if s.Lost > 0 {
-		note(allLogs, "some were gone before they were read to their end")
+		result.Found(conditions.Monitor, allLogs, "some were gone before they were read to their end")
 	}
 	if s.Malformed > 0 {
-		note(allLogs, "lines that are not of the CRI's form were passed over")
+		result.Found(conditions.Monitor, allLogs, "lines that are not of the CRI's form were passed over")
 	}
-	if s.Unshared != "" {
-		note("state", "not kept between runs: "+s.Unshared)
-	}
+	result.Unshared(s.Unshared)
 	for _, u := range s.Unread {
-		result.Unread = append(result.Unread, npd.Unread{Subject: u.Subject, Why: u.Why})
+		result.NotRead(u.Subject, u.Why)
 	}
 	return result
 }
@@ -54,7 +49,7 @@ func newClassifier(patterns []pattern, window time.Duration) classifier {
 	return c
 }
 
-// judge returns what an episode among all of this node says; ok is false while it has too few lines.
+// judge returns the finding of an episode among all of this node; ok is false while it has too few lines.
 //
 // Who logged first: of the processes of a failed job only one names its own fault, and the others name each other. One
 // node cannot see what the others logged, so "first" here means what this node can know. A device's fault counts

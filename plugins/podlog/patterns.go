@@ -3,19 +3,18 @@ package main
 import (
 	"bytes"
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"os"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
-// role says what a text tells about this node.
+// role is what a text means for this node.
 type role string
 
 const (
@@ -67,21 +66,13 @@ func loadPatterns(path string) ([]pattern, error) {
 	return patterns, nil
 }
 
-var header = []string{"name", "repair", "count", "role", "text", "pattern", "source"}
-
 func parsePatterns(data []byte) ([]pattern, error) {
-	r := csv.NewReader(bytes.NewReader(data))
-	r.Comment = '#'
-	r.FieldsPerRecord = len(header)
-	rows, err := r.ReadAll()
+	rows, err := table.Rows(data, "name", "repair", "count", "role", "text", "pattern", "source")
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 || !slices.Equal(rows[0], header) {
-		return nil, fmt.Errorf("the first row is not %s", strings.Join(header, ","))
-	}
 	var patterns []pattern
-	for _, row := range rows[1:] {
+	for _, row := range rows {
 		p, err := parsePattern(row)
 		if err != nil {
 			return nil, fmt.Errorf("pattern %q: %w", row[0], err)
@@ -104,7 +95,7 @@ func parsePattern(row []string) (pattern, error) {
 		return p, err
 	}
 	if p.Repair > conditions.Inspect {
-		return p, fmt.Errorf("%s: a log is a tenant's word and never more than %s", p.Repair, conditions.Inspect)
+		return p, fmt.Errorf("%s: a tenant can write any line into a log, so its class is never more than %s", p.Repair, conditions.Inspect)
 	}
 	if p.Count, err = strconv.Atoi(row[2]); err != nil || p.Count < 1 {
 		return p, fmt.Errorf("count %q is not a number from 1", row[2])
@@ -157,7 +148,7 @@ func literal(re *syntax.Regexp) string {
 	return ""
 }
 
-// match is what one line says.
+// match is what was found in one line.
 type match struct {
 	pattern string
 	// xid is the number that an [xidText] pattern found, else 0.
@@ -173,7 +164,7 @@ type match struct {
 // Horovod (`[9]<stderr>:`), which do not say where the rank runs. Colours may stand before it.
 var relayedLine = regexp.MustCompile(`^(\x1b\[[0-9;]*m)*(\([^()]*pid=[0-9]+, ip=[^()]*\)|\[[0-9]+(,[0-9]+)?\]<std(out|err)>)`)
 
-// find returns what a line's text says; ok is false if it says nothing.
+// find matches a line's text; ok is false if no pattern matches.
 func find(patterns []pattern, text []byte) (m match, ok bool) {
 	for i := range patterns {
 		p := &patterns[i]

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -43,7 +41,7 @@ type reader struct {
 	// maxBytes is how much one look reads.
 	maxBytes int64
 
-	store      *npd.Store[state]
+	store      npd.Store[state]
 	classifier classifier
 	scanner    scanner
 	buffer     []byte
@@ -61,11 +59,11 @@ const (
 )
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	b, err := boot.Read(r.procfs)
-	if err != nil {
+	if err := r.prepare(); err != nil {
 		return snapshot{}, err
 	}
-	if err := r.open(b); err != nil {
+	b, err := r.store.Open(r.procfs, r.plugin.StateDir, "podlog")
+	if err != nil {
 		return snapshot{}, err
 	}
 	booted := time.Now().Add(-b.Uptime).Round(time.Second)
@@ -91,9 +89,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	return s, nil
 }
 
-// open loads the patterns and binds the state to this boot.
-func (r *reader) open(b boot.Boot) error {
-	if r.store != nil {
+// prepare loads the patterns, once.
+func (r *reader) prepare() error {
+	if r.buffer != nil {
 		return nil
 	}
 	if r.maxBytes < minBytes {
@@ -106,11 +104,10 @@ func (r *reader) open(b boot.Boot) error {
 	r.classifier = newClassifier(patterns, r.window)
 	r.scanner = newScanner(patterns)
 	r.buffer = make([]byte, bufferSize)
-	r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "podlog.json"), BootID: b.ID}
 	return nil
 }
 
-// merge brings what was read into the state that all runs share. Where another run has read on meanwhile, its word counts.
+// merge brings what was read into the state that all runs share. Where another run has read on meanwhile, its cursor counts.
 func (r *reader) merge(l *look) (state, error) {
 	return r.store.Update(func(s *state) (changed bool) {
 		if s.Files == nil {

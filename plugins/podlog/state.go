@@ -66,7 +66,7 @@ const (
 
 func (e episode) subject() string { return subject(e.Namespace, e.Workload) }
 
-// sameText tells whether both are of the same workload and pattern.
+// sameText reports whether both are of the same workload and pattern.
 func (e episode) sameText(f episode) bool {
 	return e.Namespace == f.Namespace && e.Workload == f.Workload && e.Pattern == f.Pattern
 }

@@ -16,16 +16,10 @@ import (
 // namespaces is the list of those whose pods' logs are read; "*" stands for all.
 type namespaces []string
 
-func (n *namespaces) String() string { return strings.Join(*n, ",") }
-
-// Set parses a list separated by commas.
-func (n *namespaces) Set(list string) error {
-	*n = nil
-	for name := range strings.SplitSeq(list, ",") {
-		if name = strings.TrimSpace(name); name == "" || strings.ContainsAny(name, "_/") {
-			return fmt.Errorf("%q is no namespace", name)
-		}
-		*n = append(*n, name)
+// checkNamespace refuses what would be more than one element of a path.
+func checkNamespace(name string) error {
+	if name == "" || strings.ContainsAny(name, "_/") {
+		return fmt.Errorf("%q is no namespace", name)
 	}
 	return nil
 }
@@ -52,7 +46,7 @@ func (l logFile) unread(err error) unread {
 	return unread{subject(l.namespace, l.workload), err.Error()}
 }
 
-// episode is what one line of the log says.
+// episode is the episode of one line of the log.
 func (l logFile) episode(m match, at time.Time) episode {
 	return episode{
 		Namespace: l.namespace, Workload: l.workload, Pattern: m.pattern, Xid: m.xid, Relayed: m.relayed,
@@ -80,7 +74,7 @@ type walker struct {
 
 // walk lists the logs of the namespaces' pods that were written to since the boot, laid out as
 // <namespace>_<pod>_<uid>/<container>/<restart>.log.
-func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
+func walk(root *os.Root, watched namespaces, booted time.Time) (logs []logFile, failed []unread, err error) {
 	pods, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return nil, nil, err
@@ -89,7 +83,7 @@ func walk(root *os.Root, wanted namespaces, booted time.Time) (logs []logFile, f
 	for _, p := range pods {
 		namespace, rest, _ := strings.Cut(p.Name(), "_")
 		pod, _, found := strings.Cut(rest, "_")
-		if found && wanted.has(namespace) {
+		if found && watched.has(namespace) {
 			w.pod(logFile{path: p.Name(), namespace: namespace, pod: pod, workload: workloadOf(pod)})
 		}
 	}

@@ -19,16 +19,11 @@ func (l limits) judge(s snapshot) npd.Result {
 	for _, g := range s.GPUs {
 		add := func(sick bool, repair conditions.Repair, text string) {
 			if sick {
-				result.Findings = append(result.Findings, conditions.Finding{Repair: repair, Subject: g.Subject(), Text: text})
+				result.Found(repair, g.Subject(), text)
 			}
 		}
-		switch {
-		case g.Lost:
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "lost by the driver"})
-		case g.NeedsReset:
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: "requires a reset"})
-		case g.Unread != "":
-			result.Unread = append(result.Unread, npd.Unread{Subject: g.Subject(), Why: g.Unread})
+		if why := g.NotRead(); why != "" {
+			result.NotRead(g.Subject(), why)
 		}
 		history := s.History[g.Address]
 		if g.Thermal == nil || len(history) == 0 {
@@ -45,7 +40,7 @@ func (l limits) judge(s snapshot) npd.Result {
 		add(l.slowed(history, s.Window), conditions.Inspect, "slowed down by heat or power brake")
 	}
 	if s.Unshared != "" {
-		result.Unread = append(result.Unread, npd.Unread{Subject: "state", Why: "not kept between runs: " + s.Unshared})
+		result.NotRead("state", "not kept between runs: "+s.Unshared)
 	}
 	return result
 }
@@ -60,7 +55,7 @@ func atShutdown(t gpu.Thermal) bool {
 	return byTemperature || byMargin
 }
 
-// slowed tells whether the hardware held the GPU's clocks down for too much of the window. What was not watched does
+// slowed reports whether the hardware held the GPU's clocks down for too much of the window. What was not watched does
 // not count.
 func (l limits) slowed(history []sample, window time.Duration) bool {
 	first, last := history[0], history[len(history)-1]

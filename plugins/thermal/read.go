@@ -38,7 +38,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	s := snapshot{Reading: reading, Window: r.window}
-	store, err := npd.BootStore[map[string][]sample](r.plugin.StateDir, "thermal")
+	store, err := npd.BootStore[map[string][]sample](npd.Proc, r.plugin.StateDir, "thermal")
 	if err != nil {
 		return s, err
 	}

@@ -33,7 +33,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 		case u.Active == "active" || u.Active == "reloading" || u.Active == "refreshing":
 		case u.Active == "failed":
 			result.Found(conditions.Inspect, subject, "failed")
-		case !u.wanted():
+		case !u.needed():
 		case u.Load == "masked":
 			result.Found(conditions.Inspect, subject, "masked")
 		case u.Load != "loaded":
@@ -49,7 +49,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 	return result
 }
 
-// wanted tells whether the unit must be active: because it is asked for, or because it is installed and enabled.
-func (u unit) wanted() bool {
+// needed reports whether the unit must be active: because it is asked for, or because it is installed and enabled.
+func (u unit) needed() bool {
 	return u.Asked || u.Load == "loaded" && (u.File == "enabled" || u.File == "enabled-runtime")
 }

@@ -1,9 +1,10 @@
-// Command units answers for the NodeCondition NodeServiceDown: the systemd units that a GPU node lives on.
+// Command units answers for the NodeCondition NodeServiceDown: the systemd units that a GPU node needs.
 package main
 
 import (
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -13,7 +14,7 @@ func main() {
 	p.StringVar(&r.systemd, "systemd", "/run/systemd/private", "`path` of systemd's private socket; needs root and the host's /run/systemd")
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host, to see whether there are NVSwitches")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
-	p.StringVar(&r.units, "units", "", "`list` of units that must be active, instead of those of a GPU node where they are installed and enabled")
+	flags.List(p.FlagSet, &r.units, "units", "`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)
 
 	l := &limits{plugin: p}
 	p.Uint64Var(&l.Restarts, "restarts", 3, "restarts within -restart-window that are too many")

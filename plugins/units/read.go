@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +30,7 @@ type snapshot struct {
 // unit is one unit as systemd sees it (org.freedesktop.systemd1(5)).
 type unit struct {
 	Name string `json:"name"`
-	// Asked: somebody or the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
+	// Asked: -units or the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
 	Asked bool `json:"asked"`
 	// Load, Active, Sub and File are the properties LoadState, ActiveState, SubState and UnitFileState.
 	Load   string `json:"load"`
@@ -62,9 +61,9 @@ const (
 type reader struct {
 	plugin                 *npd.Plugin
 	systemd, sysfs, procfs string
-	units                  string
+	units                  []string
 
-	store *npd.Store[state]
+	store npd.Store[state]
 }
 
 // state remembers the restarts of the units by name.
@@ -76,12 +75,9 @@ type state struct {
 const longest = time.Hour
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	b, err := boot.Read(r.procfs)
+	b, err := r.store.Open(r.procfs, r.plugin.StateDir, "units")
 	if err != nil {
 		return snapshot{}, err
-	}
-	if r.store == nil {
-		r.store = &npd.Store[state]{Path: filepath.Join(r.plugin.StateDir, "units.json"), BootID: b.ID}
 	}
 	conn, err := r.connect(ctx)
 	if err != nil {
@@ -127,8 +123,8 @@ func (r *reader) connect(ctx context.Context) (*dbus.Conn, error) {
 // list asks for all units at once. An alias comes back under the unit's own name, which is taken once.
 func (r *reader) list(ctx context.Context, conn *dbus.Conn) ([]unit, error) {
 	names, switches, err := usual, false, error(nil)
-	if r.units != "" {
-		names = strings.Split(r.units, ",")
+	if len(r.units) > 0 {
+		names = r.units
 	} else if switches, err = r.switches(); err != nil {
 		return nil, err
 	}
@@ -142,7 +138,7 @@ func (r *reader) list(ctx context.Context, conn *dbus.Conn) ([]unit, error) {
 			continue
 		}
 		units = append(units, unit{
-			Name: s.Name, Asked: r.units != "" || switches && s.Name == fabricManager && s.LoadState == "loaded",
+			Name: s.Name, Asked: len(r.units) > 0 || switches && s.Name == fabricManager && s.LoadState == "loaded",
 			Load: s.LoadState, Active: s.ActiveState, Sub: s.SubState,
 		})
 	}

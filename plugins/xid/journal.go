@@ -3,14 +3,51 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
+
+// readJournal reads what the ring had lost before the first look of this boot.
+func (r *reader) readJournal(ctx context.Context) error {
+	lock, err := r.lock("xid-journal.lock")
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	now, err := npd.Uptime()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
+	defer cancel()
+	out, wait, err := r.startJournalctl(ctx, lock)
+	if err != nil {
+		return err
+	}
+	read, enough, err := r.parseJournal(out, time.Now(), now)
+	if enough || err != nil {
+		cancel()
+	}
+	// After cancel its exit status says nothing.
+	if exit := wait(); exit != nil && !enough && err == nil {
+		err = fmt.Errorf("%s: %w", r.journalctl, exit)
+	}
+	if err != nil {
+		return err
+	}
+	for gpu, uuid := range read.uuids {
+		r.pending.identify(gpu, uuid)
+	}
+	r.pending.before, r.pending.journalled, r.pending.whole = read.before, true, read.whole
+	return nil
+}
 
 // journalRecord is one line of `journalctl -o json`. A message that is not UTF-8 is an array of bytes there.
 type journalRecord struct {

@@ -14,7 +14,7 @@ func judge(s snapshot, hardware bool) npd.Result {
 	}
 	for _, f := range s.faults() {
 		if (f.Kind == xid.KindHardware) == hardware {
-			result.Findings = append(result.Findings, f.Finding())
+			result.Found(f.Repair, f.Subject, f.Text)
 		}
 	}
 	if s.Gap {

@@ -2,19 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
@@ -79,21 +71,6 @@ type reader struct {
 	listed bool
 	// lost is how much of the log's count of lost records is in the state.
 	lost uint64
-}
-
-// pending is what was read but is not in the state yet.
-type pending struct {
-	events []seen
-	uuids  map[string]string
-	// before are events from before the ring's oldest record, whole says that they reach back to the boot.
-	before            []xid.Event
-	journalled, whole bool
-}
-
-// seen is an event and the sequence number of its record.
-type seen struct {
-	seq   uint64
-	event xid.Event
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
@@ -180,23 +157,6 @@ func (r *reader) clear(ctx context.Context, subject string) (cleared []string, e
 	return cleared, err
 }
 
-// wait returns when the driver has written something that matters.
-func (r *reader) wait(ctx context.Context) error {
-	if r.log == nil {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	for len(r.pending.events) == 0 {
-		if err := r.log.Wait(ctx); err != nil {
-			return err
-		}
-		if err := r.drain(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (r *reader) overrides() (xid.Overrides, error) {
 	if r.overridesFile == "" {
 		return nil, nil
@@ -213,90 +173,18 @@ func (r *reader) overrides() (xid.Overrides, error) {
 }
 
 // open binds the state to this boot.
-func (r *reader) open() error {
+func (r *reader) open() (err error) {
 	if r.store != nil {
 		return nil
 	}
-	bootID, err := os.ReadFile(filepath.Join(r.procfs, "sys/kernel/random/boot_id"))
-	if err != nil {
+	if r.notes, err = npd.BootStore[gpu.Recoveries](r.procfs, r.plugin.StateDir, gpu.RecoveryFile); err != nil {
 		return err
 	}
-	r.store = &npd.Store[xid.State]{
-		Path:   filepath.Join(r.plugin.StateDir, "xid.json"),
-		BootID: strings.TrimSpace(string(bootID)),
-		Carry:  xid.State.NextBoot,
+	r.store, err = npd.BootStore[xid.State](r.procfs, r.plugin.StateDir, "xid")
+	if err == nil {
+		r.store.Carry = xid.State.NextBoot
 	}
-	r.notes = &npd.Store[gpu.Recoveries]{
-		Path:   filepath.Join(r.plugin.StateDir, gpu.RecoveryFile+".json"),
-		BootID: r.store.BootID,
-	}
-	return nil
-}
-
-// follow reads the log to its end, from where the runs before this one got to.
-func (r *reader) follow(ctx context.Context) error {
-	if r.log == nil {
-		state, _ := r.merge(func(s *xid.State) bool { return !r.allowInjected && s.DropInjected() })
-		log, err := kmsg.Open(r.kmsg, state.Next)
-		if err != nil {
-			return err
-		}
-		// What the ring loses later was read, or its gap is told.
-		r.log, r.journalled = log, state.Journal || state.Next > 0
-	}
-	if err := r.drain(ctx); err != nil {
-		return err
-	}
-	if r.journal && !r.journalled && r.log.Lost() > 0 {
-		r.journalled = true
-		if err := r.readJournal(ctx); err != nil {
-			slog.Warn("what the kernel's ring has lost is not read from the journal", "err", err)
-		}
-	}
-	return nil
-}
-
-// drain parses what the kernel log holds now.
-func (r *reader) drain(ctx context.Context) error {
-	now, err := npd.Uptime()
-	if err != nil {
-		return err
-	}
-	wall := time.Now()
-	for ctx.Err() == nil {
-		rec, err := r.log.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, kmsg.ErrMalformed):
-			slog.Warn("kernel log", "err", err)
-			continue
-		case err != nil:
-			return err
-		}
-		if r.oldest == 0 {
-			r.oldest = rec.Time
-		}
-		injected := rec.Facility != 0
-		if injected && !r.allowInjected {
-			continue
-		}
-		if e, ok := r.joiner.Parse(rec.Body); ok {
-			e.Injected, e.At, e.Seen = injected, rec.Time, now
-			e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
-			r.pending.events = append(r.pending.events, seen{rec.Seq, e})
-		} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
-			r.pending.identify(gpu, uuid)
-		}
-	}
-	return nil
-}
-
-func (p *pending) identify(gpu, uuid string) {
-	if p.uuids == nil {
-		p.uuids = map[string]string{}
-	}
-	p.uuids[gpu] = uuid
+	return err
 }
 
 // merge brings what was read into the state that all runs share, and then the change if it is not nil. Another run may
@@ -341,119 +229,10 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 	return state, err
 }
 
-// readJournal reads what the ring had lost before the first look of this boot. A journalctl that hangs on a broken disk
-// is left behind, but it keeps the lock that it inherits, so that there is never a second one.
-func (r *reader) readJournal(ctx context.Context) error {
-	lock, err := os.OpenFile(filepath.Join(r.plugin.StateDir, "xid-journal.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another journalctl has not ended: %w", err)
-	}
-	now, err := npd.Uptime()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
-	defer cancel()
-	args := []string{
-		"--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP",
-		"_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "_BOOT_ID=" + strings.ReplaceAll(r.store.BootID, "-", ""),
-	}
-	if r.journalDir != "" {
-		args = append(args, "--directory="+r.journalDir)
-	}
-	cmd := exec.CommandContext(ctx, r.journalctl, args...)
-	cmd.ExtraFiles = []*os.File{lock}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	read, enough, err := r.parseJournal(out, time.Now(), now)
-	if enough || err != nil {
-		cancel()
-	}
-	// Ended by us, what it dies of is no matter.
-	if ended := cmd.Wait(); ended != nil && !enough && err == nil {
-		err = fmt.Errorf("%s: %w", r.journalctl, ended)
-	}
-	if err != nil {
-		return err
-	}
-	for gpu, uuid := range read.uuids {
-		r.pending.identify(gpu, uuid)
-	}
-	r.pending.before, r.pending.journalled, r.pending.whole = read.before, true, read.whole
-	return nil
-}
-
-// news tells whether anything was read that the state does not have. That the log got longer by lines of no interest
+// news reports whether anything was read that the state does not have. That the log got longer by lines of no interest
 // can wait for the next write: whoever starts from there reads them again.
 func (r *reader) news(state xid.State) bool {
 	const mark = 256
 	return len(r.pending.events) > 0 || len(r.pending.uuids) > 0 || r.pending.journalled ||
 		r.log != nil && (r.log.Lost() > r.lost || r.log.Seq() > state.Next+mark)
-}
-
-// listGPUs reads the driver's own list of GPUs.
-func listGPUs(procfs string) map[string]xid.GPU {
-	found := map[string]xid.GPU{}
-	files, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/gpus/*/information"))
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		gpu := driverInformation(string(text))
-		instances, _ := filepath.Glob(filepath.Join(procfs, "driver/nvidia/capabilities/gpu"+gpu.Index+"/mig/gi*"))
-		gpu.MIG = len(instances) > 0
-		found[xid.Device(filepath.Base(filepath.Dir(file)))] = gpu
-	}
-	return found
-}
-
-// driverList has another process, this plugin with -gpus, read the driver's list, once per run. These files are calls
-// into the driver: one that hangs cannot be killed, and in this process it would keep NPD's pipes open for ever. It is
-// left behind after a moment, but it keeps the lock that it inherits, so that there is never a second one.
-func (r *reader) driverList(ctx context.Context) map[string]xid.GPU {
-	const moment = 500 * time.Millisecond
-	if r.listed {
-		return r.list
-	}
-	r.listed = true
-	if _, err := os.Stat(filepath.Join(r.procfs, "driver/nvidia")); err != nil {
-		return nil
-	}
-	lock, err := os.OpenFile(filepath.Join(r.plugin.StateDir, "xid-gpus.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, moment)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-procfs", r.procfs, "-gpus")
-	cmd.ExtraFiles = []*os.File{lock}
-	printed := make(chan []byte, 1)
-	go func() {
-		// A list that did not come is an empty one.
-		out, _ := cmd.Output()
-		printed <- out
-	}()
-	select {
-	case out := <-printed:
-		if err := json.Unmarshal(out, &r.list); err != nil {
-			slog.Warn("the driver's list of GPUs", "err", err)
-		}
-	case <-ctx.Done():
-		slog.Warn("the driver's list of GPUs does not come")
-	}
-	return r.list
 }

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"maps"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
@@ -57,32 +55,4 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 	}
 	// A file is no live log: nothing in it is still settling.
 	return snapshot{Now: now + time.Hour, GPUs: gpus(state.UUIDs, nil), Overrides: overrides}.complete(state), nil
-}
-
-// gpus is what is known of each GPU: the UUIDs that the driver logged, and its own list.
-func gpus(uuids map[string]string, list map[string]xid.GPU) map[string]xid.GPU {
-	known := map[string]xid.GPU{}
-	for device, uuid := range uuids {
-		known[device] = xid.GPU{UUID: uuid}
-	}
-	maps.Copy(known, list)
-	return known
-}
-
-// driverInformation parses /proc/driver/nvidia/gpus/<address>/information.
-func driverInformation(text string) xid.GPU {
-	var gpu xid.GPU
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(line, ":")
-		value = strings.TrimSpace(value)
-		switch key {
-		case "Model":
-			gpu.Model = value
-		case "GPU UUID":
-			gpu.UUID = value
-		case "Device Minor":
-			gpu.Index = value
-		}
-	}
-	return gpu
 }

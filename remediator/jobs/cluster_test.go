@@ -3,15 +3,14 @@ package jobs
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -22,75 +21,45 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	clustertest.Main(m, cluster.Options{JobSet: true})
+}
 
 // patience is how long a test waits for what takes a second or two.
 const patience = 30 * time.Second
 
-// restarterConfig authenticates as the remediator's service account, with the roles that we ship.
-func restarterConfig(t *testing.T, c *cluster.Cluster) *rest.Config {
+// run starts a controller, as one process of the remediator would. The returned function ends it.
+func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*Options)) (*Controller, func()) {
 	t.Helper()
-	roles, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Apply(t.Context(), roles); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := c.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.QPS = -1
-	return cfg
+	return jobstest.Run(t, cfg, writes, func(ctx context.Context, mgr ctrl.Manager) (*Controller, error) {
+		o := Options{Recorder: mgr.GetEventRecorder("pitcrew"), Clock: clock.RealClock{}}
+		if change != nil {
+			change(&o)
+		}
+		return SetupWithManager(ctx, mgr, prometheus.NewRegistry(), o)
+	})
 }
 
-// run starts a Restarter with a manager of its own, as one process of the remediator would. The returned function ends
-// it and returns when nothing of it is left.
-func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*Restarter)) (*Restarter, func()) {
-	t.Helper()
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct, err := client.NewWithWatch(cfg, client.Options{Scheme: mgr.GetScheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := New(interceptor.NewClient(direct, writes), mgr.GetAPIReader(), mgr.GetEventRecorder("pitcrew"), time.Now)
-	if change != nil {
-		change(r)
-	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the manager ended: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return r, stop
-}
+var (
+	batchJob = jobstest.Kind("batch/v1", "Job")
+	jobSet   = jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet")
+)
 
 // team is a namespace and a pool of nodes of one test.
 type team struct {
@@ -189,7 +158,7 @@ func (tm team) createJobSet(name string, labels map[string]string, spec batchv1.
 		f(fields)
 	}
 	set := &unstructured.Unstructured{Object: map[string]any{"spec": fields}}
-	set.SetGroupVersionKind(jobSetGVK)
+	set.SetGroupVersionKind(jobSet.GVK)
 	set.SetNamespace(tm.name)
 	set.SetName(name)
 	set.SetLabels(labels)
@@ -202,31 +171,41 @@ func (tm team) createJobSet(name string, labels map[string]string, spec batchv1.
 // gang is one job under test.
 type gang struct {
 	team
-	kind  kind
+	kind  kinds.Kind
 	name  string
 	ranks int
 	pods  *clustertest.Pods
 }
 
-func (tm team) gang(k kind, name string, ranks int) gang {
+func (tm team) gang(k kinds.Kind, name string, ranks int) gang {
 	tm.Helper()
 	g := gang{tm, k, name, ranks, clustertest.WatchPods(tm, tm.c, tm.name)}
 	g.runs()
 	return g
 }
 
-func (g gang) look() view {
+func (g gang) read() restart.Job {
 	g.Helper()
-	v, err := g.kind.look(g.Context(), g.c.Client, client.ObjectKey{Namespace: g.team.name, Name: g.name})
+	job, err := g.kind.Read(g.Context(), g.c.Client, client.ObjectKey{Namespace: g.team.name, Name: g.name})
 	if err != nil {
 		g.Fatal(err)
 	}
-	return v
+	return job
 }
 
-func (g gang) record() record {
+// object is the job itself.
+func (g gang) object() client.Object {
 	g.Helper()
-	rec, err := readRecord(g.look().object)
+	object, ok := g.read().Object.(client.Object)
+	if !ok {
+		g.Fatalf("the job is a %T", g.read().Object)
+	}
+	return object
+}
+
+func (g gang) record() restart.Record {
+	g.Helper()
+	rec, err := restart.ReadRecord(g.read().Object)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -273,9 +252,9 @@ func (g gang) runs() []corev1.Pod {
 }
 
 // closes waits until a restart is closed and returns its record.
-func (g gang) closes() restart {
+func (g gang) closes() restart.Restart {
 	g.Helper()
-	var closed restart
+	var closed restart.Restart
 	g.eventually("wait for the restart to be closed", func() error {
 		rec := g.record()
 		if rec.Current != nil || len(rec.Last) == 0 {
@@ -284,13 +263,13 @@ func (g gang) closes() restart {
 		closed = rec.Last[0]
 		return nil
 	})
-	if labels := g.look().object.GetLabels(); labels[conditions.LabelRestarting] != "" {
+	if labels := g.read().Object.GetLabels(); labels[conditions.LabelRestarting] != "" {
 		g.Errorf("a closed restart leaves the labels %v", labels)
 	}
 	return closed
 }
 
-func (g gang) inPhase(p phase) {
+func (g gang) inPhase(p restart.Phase) {
 	g.Helper()
 	g.eventually("wait for phase "+string(p), func() error {
 		if rec := g.record(); rec.Current == nil || rec.Current.Phase != p {
@@ -301,20 +280,9 @@ func (g gang) inPhase(p phase) {
 }
 
 // quarantineOf taints a node and returns the quarantine, as the node controller would.
-func (tm team) quarantineOf(node string) Quarantine {
+func (tm team) quarantineOf(node string) restart.Quarantine {
 	tm.Helper()
-	var n corev1.Node
-	if err := tm.c.Client.Get(tm.Context(), client.ObjectKey{Name: node}, &n); err != nil {
-		tm.Fatal(err)
-	}
-	before := n.DeepCopy()
-	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
-	n.Spec.Taints = append(n.Spec.Taints, taint)
-	n.Labels[conditions.LabelStatus] = "quarantined"
-	if err := tm.c.Client.Patch(tm.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		tm.Fatal(err)
-	}
-	return Quarantine{ID: "q-" + node, Node: node, NodeUID: n.UID, Reason: "Xid 79", Taint: taint, Since: time.Now()}
+	return jobstest.Quarantine(tm, tm.c, node, time.Now())
 }
 
 // untaint undoes [team.quarantineOf].
@@ -326,9 +294,10 @@ func (tm team) untaint(node string) {
 	}
 }
 
-func sweep(t testing.TB, r *Restarter, q Quarantine) {
+// restartJobs is what the node controller does, again and again.
+func restartJobs(t testing.TB, c *Controller, q restart.Quarantine) {
 	t.Helper()
-	if _, err := r.Sweep(t.Context(), q); err != nil {
+	if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -397,11 +366,11 @@ func (tm team) notes(reason string, about types.UID) []string {
 func (g gang) unharmed(before []corev1.Pod) {
 	g.Helper()
 	sameRanks(g, before, g.runs())
-	v := g.look()
-	_, recorded := v.object.GetAnnotations()[conditions.AnnotationRestart]
-	_, labelled := v.object.GetLabels()[conditions.LabelRestarting]
-	if v.suspended || v.ended != "" || recorded || labelled {
-		g.Errorf("suspended %t, ended %q, recorded %t, labelled %t", v.suspended, v.ended, recorded, labelled)
+	job := g.read()
+	_, recorded := job.Object.GetAnnotations()[conditions.AnnotationRestart]
+	_, labelled := job.Object.GetLabels()[conditions.LabelRestarting]
+	if job.Suspended || job.FinishedReason != "" || recorded || labelled {
+		g.Errorf("suspended %t, finished %q, recorded %t, labelled %t", job.Suspended, job.FinishedReason, recorded, labelled)
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
@@ -29,7 +31,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		late bool
 		// writes are those of each process. A stop that takes longer than a millisecond is held, which is one.
 		writes [][]string
-		// fault befalls the job before the sweep.
+		// fault befalls the job before the call.
 		fault func(g gang, pod corev1.Pod)
 		// grace is the job's time to save its state first, which is announced.
 		grace time.Duration
@@ -49,7 +51,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 6, nil)
-			cfg := restarterConfig(t, tm.c)
+			cfg := jobstest.Config(t, tm.c)
 			g := test.create(tm)
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
@@ -57,10 +59,10 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			if test.fault != nil {
 				test.fault(g, g.runs()[1])
 			}
-			process := func(writes interceptor.Funcs) (*Restarter, func()) {
-				return run(t, cfg, writes, func(r *Restarter) {
-					r.StopTimeout = time.Millisecond
-					r.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}})
+			process := func(writes interceptor.Funcs) (*Controller, func()) {
+				return run(t, cfg, writes, func(o *Options) {
+					o.StopTimeout = time.Millisecond
+					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}})
 				})
 			}
 			deaths := len(test.writes)
@@ -70,8 +72,8 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			for n := range deaths {
 				m := clustertest.NewMortal(len(test.writes[n]), test.late)
 				r, stop := process(m.Funcs())
-				// Every process sweeps the quarantines that it finds.
-				if _, err := r.Sweep(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+				// Every process calls for the quarantines that it finds.
+				if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 					t.Fatal(err)
 				}
 				select {
@@ -85,8 +87,8 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 				t.Errorf("%d writes have not closed the restart: %+v", deaths, rec.Current)
 			}
 			r, _ := process(interceptor.Funcs{})
-			sweep(t, r, q)
-			if closed := g.closes(); closed.Phase != done || closed.Held == "" && closed.Outcome == "" {
+			restartJobs(t, r, q)
+			if closed := g.closes(); closed.Phase != restart.Done || closed.Held == "" && closed.Outcome == "" {
 				t.Errorf("record %+v", closed)
 			}
 			if n := len(g.record().Last); n != 1 {
@@ -103,14 +105,14 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 // An eviction has no second incarnation of the whole.
 func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	tm := newTeam(t, 3, nil)
-	cfg := restarterConfig(t, tm.c)
+	cfg := jobstest.Config(t, tm.c)
 	g := tm.createDeployment()
 	before := g.runs()
 	q := tm.quarantineOf(before[0].Spec.NodeName)
 	for n, write := range []string{"stop", "evict", "start", "close"} {
 		m := clustertest.NewMortal(1, false)
 		r, stop := run(t, cfg, m.Funcs(), nil)
-		if _, err := r.Sweep(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+		if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 			t.Fatal(err)
 		}
 		select {
@@ -120,7 +122,7 @@ func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		}
 		stop()
 	}
-	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || rec.Last[0].Phase != done {
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || rec.Last[0].Phase != restart.Done {
 		t.Errorf("record %+v", rec)
 	}
 	g.replaced(before, before[0].UID, q.Node)
@@ -136,7 +138,7 @@ func (g gang) fail(pod corev1.Pod) {
 
 func (g gang) retriedOnce() {
 	g.Helper()
-	if n := g.look().retries; n != 1 {
+	if n := g.read().Retries; n != 1 {
 		g.Errorf("Volcano has counted %d retries, want 1", n)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,6 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // serving is the selector and template of two pods, one on each node.
@@ -36,7 +38,7 @@ func (tm team) createDeployment() gang {
 	if err := tm.c.Client.Create(tm.Context(), d); err != nil {
 		tm.Fatal(err)
 	}
-	return tm.gang(deployment, "serve", 2)
+	return tm.gang(jobstest.Kind("apps/v1", "Deployment"), "serve", 2)
 }
 
 func (tm team) createStatefulSet() gang {
@@ -47,7 +49,18 @@ func (tm team) createStatefulSet() gang {
 	if err := tm.c.Client.Create(tm.Context(), s); err != nil {
 		tm.Fatal(err)
 	}
-	return tm.gang(statefulSet, "serve", 2)
+	return tm.gang(jobstest.Kind("apps/v1", "StatefulSet"), "serve", 2)
+}
+
+func (tm team) createReplicaSet() gang {
+	tm.Helper()
+	r := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "serve", Labels: optedIn}}
+	r.Spec.Replicas = ptr.To[int32](2)
+	r.Spec.Selector, r.Spec.Template = tm.serving()
+	if err := tm.c.Client.Create(tm.Context(), r); err != nil {
+		tm.Fatal(err)
+	}
+	return tm.gang(jobstest.Kind("apps/v1", "ReplicaSet"), "serve", 2)
 }
 
 // replaced checks that the pod has one successor, on another node, and that nothing became of the others.
@@ -71,28 +84,28 @@ func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
 }
 
 func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
-	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet}
+	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet, "replicaset": team.createReplicaSet}
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 3, nil)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 			g := create(tm)
 			before := g.runs()
 			q := tm.quarantineOf(before[0].Spec.NodeName)
-			sweep(t, r, q)
-			sweep(t, r, q)
-			if closed := g.closes(); closed.Phase != done || closed.Outcome != "all 2 ranks run again" {
+			restartJobs(t, r, q)
+			restartJobs(t, r, q)
+			if closed := g.closes(); closed.Phase != restart.Done || closed.Outcome != "all ranks running (2/2)" {
 				t.Errorf("record %+v", closed)
 			}
 			g.replaced(before, before[0].UID, q.Node)
-			tm.event("JobRestarting", g.look().object.GetUID(), "its pods are replaced: 1")
+			tm.event("JobRestarting", g.read().Object.GetUID(), "replacing 1 of its pods")
 		})
 	}
 }
 
 func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
 	tm := newTeam(t, 3, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createDeployment()
 	before := g.runs()
 	budget := &policyv1.PodDisruptionBudget{
@@ -105,13 +118,13 @@ func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := tm.quarantineOf(before[0].Spec.NodeName)
-	sweep(t, r, q)
-	tm.event("JobRestartBlocked", g.look().object.GetUID(), "the eviction of pod "+before[0].Name+" is refused")
+	restartJobs(t, r, q)
+	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "the eviction of pod "+before[0].Name+" is refused")
 	sameRanks(t, before, g.runs())
 	if err := tm.c.Client.Patch(t.Context(), budget, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"minAvailable":1}}`))); err != nil {
 		t.Fatal(err)
 	}
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.replaced(before, before[0].UID, q.Node)
@@ -119,7 +132,7 @@ func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
 
 // An eviction that is refused is tried again for hours, in namespaces with thousands of pods.
 func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
-	v := view{object: trainer(), pods: labels.SelectorFromSet(labels.Set{"app": "serve"})}
+	job := restart.Job{Object: &metav1.ObjectMeta{Namespace: "team", Name: "serve"}, Pods: labels.SelectorFromSet(labels.Set{"app": "serve"})}
 	pod := func(name string, of map[string]string) metav1.PartialObjectMetadata {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: of}}
 	}
@@ -155,12 +168,12 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 					return nil
 				},
 			})
-			old, err := New(nil, reader, nil, time.Now).notGone(t.Context(), v, []types.UID{"its", "lost"})
+			remaining, _, err := podReader{apiReader: reader}.remaining(t.Context(), job, []types.UID{"its", "lost"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var left []string
-			for _, p := range old.left {
+			for _, p := range remaining {
 				left = append(left, p.Name)
 			}
 			if diff := cmp.Diff(test.left, left); diff != "" || whole != test.whole {

@@ -3,6 +3,7 @@ package jobs
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,68 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
-
-func TestMayForce(t *testing.T) {
-	ready := func(status corev1.ConditionStatus, ago time.Duration) *corev1.Node {
-		node := host("bad")
-		node.Labels[conditions.LabelStatus] = "quarantined"
-		node.Status.Conditions[0].Status, node.Status.Conditions[0].LastTransitionTime = status, metav1.NewTime(noon.Add(-ago))
-		return &node
-	}
-	const gone, lost, bad = "its node was deleted", "its node has been unreachable since 2026-11-20T11:00:00Z", "its node is quarantined"
-	released := ready(corev1.ConditionTrue, time.Hour)
-	released.Labels[conditions.LabelStatus] = "healthy"
-	well, unknown, younger := ready(corev1.ConditionTrue, time.Hour), ready(corev1.ConditionUnknown, time.Hour), ready(corev1.ConditionUnknown, time.Minute)
-	tests := map[string]struct {
-		force   policy.ForceDelete
-		node    *corev1.Node
-		deleted time.Duration // ago; its grace period of 30s included
-		graceless,
-		elsewhere bool
-		want string
-	}{
-		"never, a quarantined node":                 {policy.ForceNever, well, time.Hour, false, false, ""},
-		"never, a deleted node":                     {policy.ForceNever, nil, time.Hour, false, false, ""},
-		"nothing said":                              {"", nil, time.Hour, false, false, ""},
-		"unreachable, the node is gone":             {policy.ForceUnreachable, nil, time.Hour, false, false, gone},
-		"unreachable, the node is":                  {policy.ForceUnreachable, unknown, time.Hour, false, false, lost},
-		"unreachable, the node is for a minute":     {policy.ForceUnreachable, younger, time.Hour, false, false, ""},
-		"unreachable, the node is Ready":            {policy.ForceUnreachable, well, time.Hour, false, false, ""},
-		"unreachable, the node is not Ready":        {policy.ForceUnreachable, ready(corev1.ConditionFalse, time.Hour), time.Hour, false, false, ""},
-		"quarantined, the node is Ready":            {policy.ForceQuarantined, well, time.Hour, false, false, bad},
-		"quarantined, a Ready node elsewhere":       {policy.ForceQuarantined, well, time.Hour, false, true, ""},
-		"quarantined, an unreachable one elsewhere": {policy.ForceQuarantined, unknown, time.Hour, false, true, lost},
-		"quarantined, says only the record":         {policy.ForceQuarantined, released, time.Hour, false, false, ""},
-		"the pod still has time":                    {policy.ForceQuarantined, unknown, 4 * time.Minute, false, false, ""},
-		"the pod's time has just ended":             {policy.ForceQuarantined, unknown, 5*time.Minute + 30*time.Second, false, false, bad},
-		"in its grace period and a bit":             {policy.ForceQuarantined, unknown, 5*time.Minute + 29*time.Second, false, false, ""},
-		"it was never deleted":                      {policy.ForceQuarantined, unknown, 0, false, false, ""},
-		"only a finalizer holds it":                 {policy.ForceQuarantined, unknown, time.Hour, true, false, ""},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := holder("x", "bad", "8")
-			pod.DeletionGracePeriodSeconds = ptr.To[int64](30)
-			if test.graceless {
-				pod.DeletionGracePeriodSeconds = ptr.To[int64](0)
-			}
-			if test.deleted != 0 {
-				pod.DeletionTimestamp = &metav1.Time{Time: noon.Add(30*time.Second - test.deleted)}
-			}
-			cur := restart{Quarantines: []cause{{Node: "bad"}, {Node: "bad", Taint: quarantine.Taint}}}
-			if test.elsewhere {
-				cur.Quarantines = cur.Quarantines[:1]
-			}
-			l := policy.Restart{ForceDelete: test.force, ForceDeleteAfter: 5 * time.Minute}
-			if got := mayForce(l, &pod, test.node, cur, noon); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
-	}
-}
 
 // A rank in D state: its node is Ready, and it does not end.
 func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
@@ -95,7 +38,7 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 4, nil)
 			l := limited(policy.Restart{ForceDelete: test.force, ForceDeleteAfter: time.Second})
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { l(r); r.StopTimeout = 4 * time.Second })
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { l(o); o.StopTimeout = 4 * time.Second })
 			g := tm.createJob("train", optedIn, tm.jobSpec(2, inASecond))
 			ranks := g.runs()
 			stuck := ranks[0]
@@ -104,8 +47,8 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 			if test.change != nil {
 				test.change(tm, q.Node)
 			}
-			sweep(t, r, q)
-			uid := g.look().object.GetUID()
+			restartJobs(t, r, q)
+			uid := g.read().Object.GetUID()
 			if test.forced == "" {
 				tm.event("JobRestartBlocked", uid, "pod "+stuck.Name+" on node "+q.Node+" has not ended")
 				if notes := tm.notes("JobRestarting", uid); len(notes) != 1 {
@@ -117,11 +60,11 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 				g.closes()
 				return
 			}
-			if closed := g.closes(); closed.Phase != done {
+			if closed := g.closes(); closed.Phase != restart.Done {
 				t.Errorf("record %+v", closed)
 			}
 			g.restartedOnce(q.Node)
-			tm.event("JobRestarting", uid, "pod "+stuck.Name+" on node "+q.Node+" was deleted by force")
+			tm.event("JobRestarting", uid, "force-deleted pod "+stuck.Name+" on node "+q.Node)
 			tm.event("JobRestarting", q.NodeUID, test.forced)
 		})
 	}
@@ -159,7 +102,9 @@ func (tm team) lose(node string) {
 		if err := tm.c.Client.Get(tm.Context(), client.ObjectKeyFromObject(n), n); err != nil {
 			return err
 		}
-		if unreachable(n, time.Now()) == "" {
+		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+		}) {
 			return fmt.Errorf("conditions %v", n.Status.Conditions)
 		}
 		return nil

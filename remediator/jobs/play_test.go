@@ -16,12 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // playedKind is a kind that is not built in.
 var playedKind = policy.JobKind{
-	GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}, Toggle: "spec.run.active", Active: true, PodLabel: "example.com/gang",
+	APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.run.active", PodLabel: "example.com/gang",
 }
 
 // serve installs a CRD of the kind that takes every field, once.
@@ -136,7 +138,7 @@ func (tm team) setStatus(ctx context.Context, object *unstructured.Unstructured,
 	return tm.c.Client.Patch(ctx, object, client.MergeFrom(before))
 }
 
-// suspendedCondition is the status of a job whose controller says that it has stopped, or has not.
+// suspendedCondition is the status of a job whose controller reports that it has stopped, or has not.
 func suspendedCondition(stopped bool) map[string]any {
 	status := "False"
 	if stopped {
@@ -147,13 +149,13 @@ func suspendedCondition(stopped bool) map[string]any {
 	}}}
 }
 
-// playSuspend plays the controller of a kind with a toggle, at its worst: it says that it has stopped before the pods are
+// playSuspend plays the controller of a kind with a suspend field, at its worst: it reports that it has stopped before the pods are
 // gone, and creates new ones beside old ones that are dying. dead: pods that have ended are neither deleted nor replaced.
-func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string, dead bool) gang {
+func (tm team) playSuspend(k kinds.Kind, spec map[string]any, labels map[string]string, dead bool) gang {
 	tm.Helper()
 	const ranks = 4
-	tm.serve(k.gvk)
-	job := tm.object(k.gvk, "train", optedIn, spec)
+	tm.serve(k.GVK)
+	job := tm.object(k.GVK, "train", optedIn, spec)
 	tm.play(func(ctx context.Context) error {
 		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
 			return err
@@ -162,11 +164,11 @@ func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string
 		if err != nil {
 			return err
 		}
-		v, err := k.look(ctx, tm.c.Client, client.ObjectKeyFromObject(job))
+		found, err := k.Read(ctx, tm.c.Client, client.ObjectKeyFromObject(job))
 		if err != nil {
 			return err
 		}
-		if v.suspended {
+		if found.Suspended {
 			if err := tm.deletePods(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return dead && over(p) })); err != nil {
 				return err
 			}
@@ -185,8 +187,8 @@ func (tm team) playSuspend(k kind, spec map[string]any, labels map[string]string
 
 func (tm team) playMPIJob() gang {
 	worker := map[string]any{"replicas": int64(4), "template": map[string]any{}}
-	return tm.playSuspend(mpiJob, map[string]any{"runPolicy": map[string]any{}, "mpiReplicaSpecs": map[string]any{"Worker": worker}},
-		map[string]string{kubeflowJobNameLabel: "train", kubeflowOperatorLabel: "mpi-operator", kubeflowRoleLabel: "worker"}, true)
+	return tm.playSuspend(jobstest.Kind("kubeflow.org/v2beta1", "MPIJob"), map[string]any{"runPolicy": map[string]any{}, "mpiReplicaSpecs": map[string]any{"Worker": worker}},
+		map[string]string{"training.kubeflow.org/job-name": "train", "training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": "worker"}, true)
 }
 
 func (tm team) playGang() gang {
@@ -207,15 +209,21 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 `)); err != nil {
 		tm.Fatal(err)
 	}
-	return tm.playSuspend(configured(playedKind), map[string]any{}, map[string]string{playedKind.PodLabel: "train"}, false)
+	gang, _ := kinds.Get(kinds.All([]policy.JobKind{playedKind}), playedKind.GVK())
+	return tm.playSuspend(gang, map[string]any{}, map[string]string{playedKind.PodLabel: "train"}, false)
 }
+
+var (
+	volcanoJob = jobstest.Kind("batch.volcano.sh/v1alpha1", "Job")
+	commandGVK = schema.GroupVersionKind{Group: "bus.volcano.sh", Version: "v1alpha1", Kind: "Command"}
+)
 
 // playVolcano plays a controller that restarts the job at every Command that it is sent.
 func (tm team) playVolcano() gang {
 	tm.Helper()
 	tm.serve(commandGVK)
-	tm.serve(volcanoJobGVK)
-	job := tm.object(volcanoJobGVK, "train", optedIn, map[string]any{"maxRetry": int64(3), "tasks": []any{map[string]any{"name": "w", "replicas": int64(4)}}})
+	tm.serve(volcanoJob.GVK)
+	job := tm.object(volcanoJob.GVK, "train", optedIn, map[string]any{"maxRetry": int64(3), "tasks": []any{map[string]any{"name": "w", "replicas": int64(4)}}})
 	named := map[string]string{"volcano.sh/job-name": "train"}
 	tm.play(func(ctx context.Context) error {
 		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {

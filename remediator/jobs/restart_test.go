@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +23,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
@@ -53,30 +54,30 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 6, nil)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 			g := create(tm)
-			before := g.look()
+			before := g.read()
 			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 			for range 3 {
-				sweep(t, r, q)
+				restartJobs(t, r, q)
 			}
 			closed := g.closes()
-			sweep(t, r, q)
-			if closed.Phase != done || len(closed.Quarantines) != 1 || closed.Quarantines[0].Node != q.Node {
+			restartJobs(t, r, q)
+			if closed.Phase != restart.Done || len(closed.Quarantines) != 1 || closed.Quarantines[0].Node != q.Node {
 				t.Errorf("record %+v", closed)
 			}
 			g.restartedOnce(q.Node)
-			tm.event("JobRestarting", before.object.GetUID(), q.Node)
+			tm.event("JobRestarting", before.Object.GetUID(), q.Node)
 			tm.event("JobRestarting", q.NodeUID, tm.name+"/train")
-			tm.event("JobRestarted", before.object.GetUID(), "all 4 ranks run again")
+			tm.event("JobRestarted", before.Object.GetUID(), "all ranks running (4/4)")
 			tm.event("JobRestarted", q.NodeUID, tm.name+"/train")
-			after := g.look()
-			if len(after.jobs) != len(before.jobs) {
-				t.Fatalf("%d Jobs, want %d", len(after.jobs), len(before.jobs))
+			after := g.read()
+			if len(after.Jobs) != len(before.Jobs) {
+				t.Fatalf("%d Jobs, want %d", len(after.Jobs), len(before.Jobs))
 			}
-			for i, job := range after.jobs {
-				if job.UID != before.jobs[i].UID || job.Status.Failed != 0 {
-					t.Errorf("Job %s was recreated (%t) or has counted failures (%d)", job.Name, job.UID != before.jobs[i].UID, job.Status.Failed)
+			for i, job := range after.Jobs {
+				if job.UID != before.Jobs[i].UID || job.Status.Failed != 0 {
+					t.Errorf("Job %s was recreated (%t) or has counted failures (%d)", job.Name, job.UID != before.Jobs[i].UID, job.Status.Failed)
 				}
 			}
 		})
@@ -85,25 +86,25 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 
 func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0)))
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
-	var sweeps sync.WaitGroup
-	for _, q := range []Quarantine{q1, q2} {
-		sweeps.Go(func() {
-			if _, err := r.Sweep(t.Context(), q); err != nil {
+	var calls sync.WaitGroup
+	for _, q := range []restart.Quarantine{q1, q2} {
+		calls.Go(func() {
+			if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	sweeps.Wait()
+	calls.Wait()
 	closed := g.closes()
-	if closed.Phase != done || !closed.covers(q1.ID) || !closed.covers(q2.ID) {
+	if closed.Phase != restart.Done || !closed.Covers(q1.ID) || !closed.Covers(q2.ID) {
 		t.Errorf("record %+v", closed)
 	}
-	sweep(t, r, q1)
-	sweep(t, r, q2)
+	restartJobs(t, r, q1)
+	restartJobs(t, r, q2)
 	g.restartedOnce(q1.Node, q2.Node)
 	tm.event("JobRestarted", q1.NodeUID, tm.name+"/train")
 	tm.event("JobRestarted", q2.NodeUID, tm.name+"/train")
@@ -111,11 +112,11 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 
 func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q1 := tm.quarantineOf(tm.nodes[0])
-	sweep(t, r, q1)
-	g.inPhase(starting) // and it stays there: a node is missing
+	restartJobs(t, r, q1)
+	g.inPhase(restart.Starting) // and it stays there: a node is missing
 	g.eventually("wait for three ranks of the second incarnation", func() error {
 		if n := len(g.pods.Lives()); n != 8 {
 			return fmt.Errorf("%d pods so far", n)
@@ -126,14 +127,14 @@ func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
 		return nil
 	})
 	q2 := tm.quarantineOf(tm.nodes[1])
-	sweep(t, r, q2)
-	if rec := g.record(); rec.Current == nil || rec.Current.Phase != stopping || !rec.Current.covers(q1.ID) || !rec.Current.covers(q2.ID) {
+	restartJobs(t, r, q2)
+	if rec := g.record(); rec.Current == nil || rec.Current.Phase != restart.Stopping || !rec.Current.Covers(q1.ID) || !rec.Current.Covers(q2.ID) {
 		t.Errorf("record %+v", rec)
 	}
-	g.inPhase(starting)
+	g.inPhase(restart.Starting)
 	tm.untaint(tm.nodes[0])
 	tm.untaint(tm.nodes[1])
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.incarnations(3)
@@ -158,7 +159,7 @@ func TestWritersBesideUsCauseAReRead(t *testing.T) {
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	var mu sync.Mutex
 	patches, conflicts := 0, 0
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 		mu.Lock()
 		defer mu.Unlock()
 		patches++
@@ -176,8 +177,8 @@ func TestWritersBesideUsCauseAReRead(t *testing.T) {
 		return err
 	}}, nil)
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
-	if closed := g.closes(); closed.Phase != done {
+	restartJobs(t, r, q)
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.restartedOnce(q.Node)
@@ -186,7 +187,7 @@ func TestWritersBesideUsCauseAReRead(t *testing.T) {
 	if conflicts < 3 {
 		t.Errorf("%d conflicts, want one at each of the three writes", conflicts)
 	}
-	if seen := g.look().object.GetAnnotations()["example.com/seen"]; seen == "" {
+	if seen := g.read().Object.GetAnnotations()["example.com/seen"]; seen == "" {
 		t.Error("the other writer's annotation was lost")
 	}
 }
@@ -195,7 +196,7 @@ func TestWritersBesideUsCauseAReRead(t *testing.T) {
 func (g gang) setSuspend(suspend bool) {
 	g.Helper()
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend))
-	if err := g.c.Client.Patch(g.Context(), g.look().object, patch); err != nil {
+	if err := g.c.Client.Patch(g.Context(), g.object(), patch); err != nil {
 		g.Fatal(err)
 	}
 }
@@ -203,79 +204,79 @@ func (g gang) setSuspend(suspend bool) {
 func TestAPersonWinsOverARestart(t *testing.T) {
 	t.Run("who resumes the job while it stops", func(t *testing.T) {
 		tm := newTeam(t, 6, nil)
-		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
-		sweep(t, r, q)
+		restartJobs(t, r, q)
 		g.setSuspend(false)
-		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to false") {
+		if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "set spec.suspend to false") {
 			t.Errorf("record %+v", closed)
 		}
-		v := g.look()
-		if v.suspended {
+		job := g.read()
+		if job.Suspended {
 			t.Error("the job was suspended once more")
 		}
-		tm.event("JobRestartFailed", v.object.GetUID(), "somebody set spec.suspend to false")
+		tm.event("JobRestartFailed", job.Object.GetUID(), "another user or controller set spec.suspend to false")
 	})
 	t.Run("who suspends the job while it starts", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
-		sweep(t, r, q)
-		g.inPhase(starting) // and it stays there: a node is missing
+		restartJobs(t, r, q)
+		g.inPhase(restart.Starting) // and it stays there: a node is missing
 		g.setSuspend(true)
-		if closed := g.closes(); closed.Phase != failed || !strings.Contains(closed.Outcome, "set spec.suspend to true") {
+		if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "set spec.suspend to true") {
 			t.Errorf("record %+v", closed)
 		}
-		if v := g.look(); !v.suspended {
+		if job := g.read(); !job.Suspended {
 			t.Error("the job was resumed against the person's will")
 		}
 	})
 	t.Run("who had suspended the job before", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		g.setSuspend(true)
-		sweep(t, r, q)
-		if v := g.look(); !v.suspended || v.object.GetAnnotations()[conditions.AnnotationRestart] != "" {
-			t.Errorf("suspended %t, annotations %v", v.suspended, v.object.GetAnnotations())
+		restartJobs(t, r, q)
+		if job := g.read(); !job.Suspended || job.Object.GetAnnotations()[conditions.AnnotationRestart] != "" {
+			t.Errorf("suspended %t, annotations %v", job.Suspended, job.Object.GetAnnotations())
 		}
 	})
 }
 
 func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StopTimeout = time.Second })
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	slow := g.runs()[0]
 	// Like a rank in D state: it outlives its deletion until somebody helps.
 	tm.setFinalizers(&slow, "example.com/stuck")
 	q := tm.quarantineOf(slow.Spec.NodeName)
-	sweep(t, r, q)
-	uid := g.look().object.GetUID()
+	restartJobs(t, r, q)
+	uid := g.read().Object.GetUID()
 	tm.event("JobRestartBlocked", uid, "pod "+slow.Name+" on node "+slow.Spec.NodeName+" has not ended")
 	tm.event("JobRestartBlocked", q.NodeUID, slow.Name)
-	held := stuck.WithLabelValues("Job", tm.name, "train", slow.Name, slow.Spec.NodeName)
+	held := r.reporter.metrics.held.WithLabelValues("Job", tm.name, "train", slow.Name, slow.Spec.NodeName)
 	tm.eventually("wait for the metric", func() error {
 		if n := gauge(t, held); n != 1 {
 			return fmt.Errorf("pitcrew_job_restart_held is %v", n)
 		}
 		return nil
 	})
-	if v := g.look(); !v.suspended || g.record().Current.Phase != stopping {
-		t.Errorf("suspended %t, record %+v", v.suspended, g.record())
+	if job := g.read(); !job.Suspended || g.record().Current.Phase != restart.Stopping {
+		t.Errorf("suspended %t, record %+v", job.Suspended, g.record())
 	}
 	if n := len(g.pods.Lives()); n != g.ranks {
 		t.Errorf("%d pods were created while the stop is held, want none", n-g.ranks)
 	}
 	tm.setFinalizers(&slow)
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.restartedOnce(q.Node)
-	if stuck.DeletePartialMatch(map[string]string{"namespace": tm.name}) != 0 {
+	if r.reporter.metrics.held.DeletePartialMatch(map[string]string{"namespace": tm.name}) != 0 {
 		t.Error("pitcrew_job_restart_held is still there")
 	}
 	if notes := tm.notes("JobRestartBlocked", uid); len(notes) != 1 {
@@ -304,7 +305,7 @@ func gauge(t *testing.T, m interface{ Write(*dto.Metric) error }) float64 {
 // The labels no longer lead to the pod, but its UID is in the record.
 func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	stray := g.runs()[0]
 	patch := func(body string) {
@@ -315,9 +316,9 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 	}
 	patch(`{"metadata":{"annotations":{"e2e.pitcrew.dev/term-delay":"4s"}}}`)
 	q := tm.quarantineOf(stray.Spec.NodeName)
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	patch(`{"metadata":{"labels":null}}`)
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.restartedOnce(q.Node)
@@ -326,11 +327,11 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 // It was not there when the UIDs were recorded, or came from a controller that had not seen the stop.
 func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StopTimeout = time.Second })
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	old := g.runs()[0]
 	q := tm.quarantineOf(old.Spec.NodeName)
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	// Controlled by something else, so that the Job controller does not adopt and delete it.
 	late := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: []metav1.OwnerReference{
@@ -341,11 +342,11 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	if err := tm.c.Client.Create(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
-	tm.event("JobRestartBlocked", g.look().object.GetUID(), "pod late on node ")
+	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "pod late on node ")
 	if err := tm.c.Client.Delete(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	lives := g.pods.Lives()
@@ -361,19 +362,19 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 
 func TestACompletedRankStaysCompleted(t *testing.T) {
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	g.complete(g.runs()[0])
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
-	if closed := g.closes(); closed.Phase != done || !strings.Contains(closed.Outcome, "all 3 ranks") {
+	restartJobs(t, r, q)
+	if closed := g.closes(); closed.Phase != restart.Done || !strings.Contains(closed.Outcome, "all ranks running (3/3)") {
 		t.Errorf("record %+v", closed)
 	}
 	g.runs()
 	if lives := g.pods.Lives(); len(lives) != 7 {
 		t.Errorf("pods %v, want four and then three", lives)
 	}
-	if status := g.look().jobs[0].Status; status.Succeeded != 1 || status.Failed != 0 {
+	if status := g.read().Jobs[0].Status; status.Succeeded != 1 || status.Failed != 0 {
 		t.Errorf("%d succeeded, %d failed", status.Succeeded, status.Failed)
 	}
 }
@@ -387,7 +388,7 @@ func (g *gang) complete(rank corev1.Pod) {
 	}
 	g.ranks--
 	g.eventually("wait for the success to be counted", func() error {
-		if n := g.look().jobs[0].Status.Succeeded; n != 1 {
+		if n := g.read().Jobs[0].Status.Succeeded; n != 1 {
 			return fmt.Errorf("%d pods have succeeded", n)
 		}
 		return nil
@@ -396,45 +397,50 @@ func (g *gang) complete(rank corev1.Pod) {
 
 func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) { r.StartTimeout = time.Second })
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StartTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q := tm.quarantineOf(tm.nodes[0])
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	closed := g.closes()
-	if closed.Phase != failed || !strings.Contains(closed.Outcome, "3 of 4 ranks run") {
+	if closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "3/4 ranks running") {
 		t.Errorf("record %+v", closed)
 	}
-	v := g.look()
-	if v.suspended {
+	job := g.read()
+	if job.Suspended {
 		t.Error("the job was left suspended")
 	}
-	tm.event("JobRestartFailed", v.object.GetUID(), "3 of 4 ranks run")
-	tm.event("JobRestartFailed", q.NodeUID, "3 of 4 ranks run")
+	tm.event("JobRestartFailed", job.Object.GetUID(), "3/4 ranks running")
+	tm.event("JobRestartFailed", q.NodeUID, "3/4 ranks running")
 }
 
 func TestAJobIsNotRestartedTwiceForOneQuarantine(t *testing.T) {
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q := tm.quarantineOf(tm.nodes[0])
-	sweep(t, r, q)
-	g.inPhase(starting) // and it stays there: a node is missing
-	tm.untaint(q.Node)  // somebody lets the last rank back
+	restartJobs(t, r, q)
+	g.inPhase(restart.Starting) // and it stays there: a node is missing
+	tm.untaint(q.Node)          // somebody lets the last rank back
 	g.closes()
 	ranks := g.runs()
 	if g.onNode(q.Node) == nil {
 		t.Fatalf("no rank came back to %s", q.Node)
 	}
-	sweep(t, r, q)
-	tm.event("JobRestartBlocked", g.look().object.GetUID(), "this quarantine has already restarted the job once")
-	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || g.look().suspended {
-		t.Errorf("suspended %t, record %+v", g.look().suspended, rec)
+	restartJobs(t, r, q)
+	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "this quarantine has already restarted the job once")
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 || g.read().Suspended {
+		t.Errorf("suspended %t, record %+v", g.read().Suspended, rec)
 	}
 	sameRanks(t, ranks, g.runs())
 }
 
-func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
-	failJob := func(spec *batchv1.JobSpec) { spec.PodFailurePolicy = failurePolicy(exit("FailJob", "In", "", 143)) }
+func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
+	failJob := func(spec *batchv1.JobSpec) {
+		spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action:      batchv1.PodFailurePolicyActionFailJob,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{143}},
+		}}}
+	}
 	tolerate := func(spec *batchv1.JobSpec) {
 		spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: conditions.TaintUnhealthy, Operator: corev1.TolerationOpExists}}
 	}
@@ -451,7 +457,7 @@ func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
 		"toleration": {func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(2, tolerate)) },
 			"Job", "ComesBack", "tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule"},
 		"kueue": {func(tm team) gang {
-			return tm.createJob("train", map[string]string{conditions.LabelKcoverRecovery: "true", kueueQueueLabel: "gpus"}, tm.jobSpec(2))
+			return tm.createJob("train", map[string]string{conditions.LabelKcoverRecovery: "true", "kueue.x-k8s.io/queue-name": "gpus"}, tm.jobSpec(2))
 		}, "Job", "Kueue", "queued by Kueue in gpus"},
 		"a work queue with a success": {func(tm team) gang {
 			g := tm.createJob("train", optedIn, tm.jobSpec(3, plain, func(spec *batchv1.JobSpec) { spec.Completions = nil }))
@@ -466,9 +472,9 @@ func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
 			if err := tm.c.Client.Create(tm.Context(), cron); err != nil {
 				tm.Fatal(err)
 			}
-			v := job.look()
-			v.object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(cron, batchv1.SchemeGroupVersion.WithKind("CronJob"))})
-			if err := tm.c.Client.Update(tm.Context(), v.object); err != nil {
+			object := job.object()
+			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(cron, batchv1.SchemeGroupVersion.WithKind("CronJob"))})
+			if err := tm.c.Client.Update(tm.Context(), object); err != nil {
 				tm.Fatal(err)
 			}
 			return job
@@ -477,20 +483,20 @@ func TestWhatWouldHarmAJobIsRefusedAndSaidOnce(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 4, nil)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 			g := test.create(tm)
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
-			counter := restarts.WithLabelValues(test.kind, test.reason)
+			counter := r.reporter.metrics.blocked.WithLabelValues(test.kind, test.reason)
 			before := gauge(t, counter)
 			for range 3 {
-				sweep(t, r, q)
+				restartJobs(t, r, q)
 			}
 			if n := gauge(t, counter) - before; n != 1 {
 				t.Errorf("counted %v times, want once", n)
 			}
-			about := g.look().object.GetUID()
-			if owner := metav1.GetControllerOf(g.look().object); owner != nil {
+			about := g.read().Object.GetUID()
+			if owner := metav1.GetControllerOf(g.read().Object); owner != nil {
 				about = owner.UID
 			}
 			tm.event("JobRestartBlocked", about, test.text)
@@ -517,27 +523,27 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 3, test.namespace)
-			r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 			g := tm.createJob("train", test.job, tm.jobSpec(2))
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
-			sweep(t, r, q)
+			restartJobs(t, r, q)
 			if test.restarted {
 				g.closes()
 				g.restartedOnce(q.Node)
 				return
 			}
 			g.unharmed(ranks)
-			if len(r.told) != 0 {
-				t.Errorf("said %v", r.told)
+			if n := r.reporter.reported.Len(); n != 0 {
+				t.Errorf("reported %d jobs", n)
 			}
 		})
 	}
 }
 
-func TestStrangersAndBarePodsAreReportedAndLeftAlone(t *testing.T) {
+func TestUnknownOwnersAndBarePodsAreReportedAndLeftAlone(t *testing.T) {
 	tm := newTeam(t, 1, optedIn)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	if err := tm.c.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -582,15 +588,15 @@ metadata: {name: tool, namespace: %[1]s}
 		return nil
 	})
 	q := tm.quarantineOf(tm.nodes[0])
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	tm.event("JobRestartBlocked", tool.UID, "controlled by ConfigMap tool")
 	var shell corev1.Pod
 	if err := tm.c.Client.Get(t.Context(), client.ObjectKey{Namespace: tm.name, Name: "shell"}, &shell); err != nil {
 		t.Fatal(err)
 	}
 	tm.event("JobRestartBlocked", shell.UID, "it has no controller that would replace it")
-	if said := r.told[q.Node].about; len(said) != 2 { // and nothing of the DaemonSet
-		t.Errorf("said %v", said)
+	if n := r.reporter.reported.Len(); n != 2 { // and nothing of the DaemonSet
+		t.Errorf("reported %d objects", n)
 	}
 	if n := len(tm.livePods()); n != 3 {
 		t.Errorf("%d pods are left of 3", n)
@@ -599,22 +605,22 @@ metadata: {name: tool, namespace: %[1]s}
 
 func TestAPodThatIsBeingDeletedStartsNoRestart(t *testing.T) {
 	tm := newTeam(t, 2, nil)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(1, dying(5*time.Second, 0), func(spec *batchv1.JobSpec) { spec.BackoffLimit = ptr.To[int32](6) }))
 	rank := g.runs()[0]
 	q := tm.quarantineOf(rank.Spec.NodeName)
 	if err := tm.c.Client.Delete(t.Context(), &rank); err != nil {
 		t.Fatal(err)
 	}
-	sweep(t, r, q)
-	if v := g.look(); v.suspended || v.object.GetAnnotations()[conditions.AnnotationRestart] != "" {
-		t.Errorf("suspended %t, annotations %v", v.suspended, v.object.GetAnnotations())
+	restartJobs(t, r, q)
+	if job := g.read(); job.Suspended || job.Object.GetAnnotations()[conditions.AnnotationRestart] != "" {
+		t.Errorf("suspended %t, annotations %v", job.Suspended, job.Object.GetAnnotations())
 	}
 }
 
 func TestALabelWithoutARecordIsDropped(t *testing.T) {
 	tm := newTeam(t, 1, nil)
-	run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, nil)
+	run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
 	tests := map[string]map[string]string{
 		"removed": nil,
 		"broken":  {conditions.AnnotationRestart: "{"},
@@ -644,19 +650,19 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 // As after an upgrade without the new role, or with a kind of the policy that nobody has granted.
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 	tm := newTeam(t, 3, nil)
-	squad := policy.JobKind{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Squad"}, Toggle: "spec.suspend", PodLabel: "squad"}
-	tm.serve(squad.GVK)
-	r, _ := run(t, restarterConfig(t, tm.c), interceptor.Funcs{}, func(r *Restarter) {
-		r.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
+	squad := policy.JobKind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
+	tm.serve(squad.GVK())
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) {
+		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
 	})
 	g := tm.createJob("train", optedIn, tm.jobSpec(2))
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := r.Sweep(ctx, q); err != nil {
+	if _, err := r.RestartJobsOnNode(ctx, q); err != nil {
 		t.Fatal(err)
 	}
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 	g.restartedOnce(q.Node)
@@ -674,14 +680,14 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 		}
 	})
 	tm := newTeamIn(t, c, 3, optedIn)
-	r, _ := run(t, restarterConfig(t, c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, c), interceptor.Funcs{}, nil)
 	other := tm.createJob("other", nil, tm.jobSpec(1))
 	q := tm.quarantineOf(other.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
-	if closed := other.closes(); closed.Phase != done {
+	restartJobs(t, r, q)
+	if closed := other.closes(); closed.Phase != restart.Done {
 		t.Errorf("without the CRD: record %+v", closed)
 	}
-	if err := c.Client.Delete(t.Context(), other.look().object, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+	if err := c.Client.Delete(t.Context(), other.object(), client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		t.Fatal(err)
 	}
 	tm.eventually("wait for the first job to go", func() error {
@@ -705,23 +711,25 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 	set := &unstructured.Unstructured{}
 	tm.eventually("wait for the CRD to be served", func() error {
 		set.Object = map[string]any{"spec": map[string]any{"replicatedJobs": []any{}}}
-		set.SetGroupVersionKind(jobSetGVK)
+		set.SetGroupVersionKind(jobSet.GVK)
 		set.SetNamespace(tm.name)
 		set.SetName("train")
 		return c.Client.Create(t.Context(), set)
 	})
 	child := &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "train-w-0", Labels: map[string]string{jobSetNameLabel: "train", replicatedJobNameLabel: "w"},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, jobSetGVK)}},
-		Spec: tm.jobSpec(1, func(spec *batchv1.JobSpec) { spec.Template.Labels = map[string]string{jobSetNameLabel: "train"} }),
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "train-w-0", Labels: map[string]string{"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "w"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, jobSet.GVK)}},
+		Spec: tm.jobSpec(1, func(spec *batchv1.JobSpec) {
+			spec.Template.Labels = map[string]string{"jobset.sigs.k8s.io/jobset-name": "train"}
+		}),
 	}
 	if err := c.Client.Create(t.Context(), child); err != nil {
 		t.Fatal(err)
 	}
 	g := tm.gang(jobSet, "train", 1)
 	q = tm.quarantineOf(g.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
-	g.inPhase(stopping)
+	restartJobs(t, r, q)
+	g.inPhase(restart.Stopping)
 	control := func(suspend bool) {
 		t.Helper()
 		status := metav1.ConditionFalse
@@ -730,7 +738,7 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 		}
 		condition := fmt.Sprintf(`{"status":{"conditions":[{"type":"Suspended","status":%q,"reason":"Test","message":"","lastTransitionTime":%q}]}}`,
 			status, time.Now().UTC().Format(time.RFC3339))
-		if err := c.Client.Status().Patch(t.Context(), g.look().object, client.RawPatch(types.MergePatchType, []byte(condition))); err != nil {
+		if err := c.Client.Status().Patch(t.Context(), g.object(), client.RawPatch(types.MergePatchType, []byte(condition))); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Client.Patch(t.Context(), child, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend))); err != nil {
@@ -740,13 +748,13 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 	control(true)
 	// Without a controller that says how many ranks there are, starting lasts but a moment.
 	tm.eventually("wait for the resume", func() error {
-		if g.look().suspended {
+		if g.read().Suspended {
 			return fmt.Errorf("still suspended")
 		}
 		return nil
 	})
 	control(false)
-	if closed := g.closes(); closed.Phase != done {
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
 }

@@ -10,8 +10,9 @@ import (
 // What the pages show of a policy is one.
 func TestThePoliciesOfThePagesAreValid(t *testing.T) {
 	block := regexp.MustCompile("(?s)```yaml\n(spec:\n.*?)```")
-	const rules = "  budget: {maxNodes: 1}\n  rules:\n    gpu-xid:\n      match: {condition: GPUXidError, repair: [Reboot]}\n"
-	for _, page := range []string{"handoff.md", "webhooks.md"} {
+	const rule = "  rules:\n    gpu-xid:\n"
+	const match = "      match: {condition: GPUXidError, repair: [Reboot]}\n"
+	for _, page := range []string{"handoff.md", "policy.md", "webhooks.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		if err != nil {
 			t.Fatal(err)
@@ -19,10 +20,14 @@ func TestThePoliciesOfThePagesAreValid(t *testing.T) {
 		shown := block.FindAllSubmatch(text, -1)
 		for _, m := range shown {
 			spec := string(m[1])
-			if strings.Contains(spec, "  rules:\n    gpu-xid:\n") {
-				spec = strings.Replace(spec, "  rules:\n    gpu-xid:\n", rules, 1)
-			} else {
-				spec += rules
+			if !strings.Contains(spec, "\n  budget:") {
+				spec = strings.Replace(spec, "spec:\n", "spec:\n  budget: {maxNodes: 1}\n", 1)
+			}
+			switch {
+			case !strings.Contains(spec, "\n  rules:"):
+				spec += rule + match
+			case !strings.Contains(spec, "match:"):
+				spec = strings.Replace(spec, rule, rule+match, 1)
 			}
 			if _, err := Parse([]byte(head + spec)); err != nil {
 				t.Errorf("%s: %v\n%s", page, err, spec)

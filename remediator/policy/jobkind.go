@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"strings"
 
 	apischema "k8s.io/apimachinery/pkg/runtime/schema"
@@ -8,52 +9,51 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// JobKind is a kind of training job that the remediator does not know by itself, and how such a job is restarted.
+// JobKind is a kind of training job that is not built in, and how to restart such a job. It has either suspendPath or
+// activePath. The remediator needs a role for the kind: docs/jobs.md.
+//
+//	spec:
+//	  jobKinds:
+//	  - apiVersion: example.com/v1
+//	    kind: Gang
+//	    suspendPath: spec.suspend
+//	    podLabel: example.com/gang-name
 type JobKind struct {
-	GVK apischema.GroupVersionKind
-	// Toggle leads to the boolean field that stops all pods of the job and starts them again, e.g. spec.suspend.
-	Toggle string
-	// Active tells that the field is true while the job runs, not while it is stopped.
-	Active bool
-	// PodLabel is a label of all of the job's pods, whose value is the job's name.
-	PodLabel string
+	// apiVersion is the group and version of the custom resource, like example.com/v1.
+	APIVersion string `yaml:"apiVersion" required:""`
+	// kind is the kind of the custom resource.
+	Kind string `yaml:"kind" required:"the kind of the job"`
+	// suspendPath leads to the boolean field that stops all pods of the job while it is true, like spec.suspend.
+	SuspendPath string `yaml:"suspendPath" unit:"field path"`
+	// activePath leads to the boolean field that stops all pods of the job while it is false, like spec.active.
+	ActivePath string `yaml:"activePath" unit:"field path"`
+	// podLabel is the key of a label that all pods of the job have. Its value is the job's name.
+	PodLabel string `yaml:"podLabel" unit:"label key" required:""`
 }
 
-type jobKind struct {
-	APIVersion  string `yaml:"apiVersion"`
-	Kind        string `yaml:"kind"`
-	SuspendPath string `yaml:"suspendPath"`
-	ActivePath  string `yaml:"activePath"`
-	PodLabel    string `yaml:"podLabel"`
+// GVK is the group, version and kind of the custom resource.
+func (k JobKind) GVK() apischema.GroupVersionKind {
+	return apischema.FromAPIVersionAndKind(k.APIVersion, k.Kind)
 }
 
-func (c *checker) jobKinds(at *field.Path, kinds []jobKind) []JobKind {
-	var out []JobKind
-	for i, k := range kinds {
-		out = append(out, c.jobKind(at.Index(i), k))
-	}
-	return out
+// SuspendField leads to the boolean field that stops the job, and is the value that stops it.
+func (k JobKind) SuspendField() (path string, stopped bool) {
+	return cmp.Or(k.SuspendPath, k.ActivePath), k.SuspendPath != ""
 }
 
-func (c *checker) jobKind(at *field.Path, k jobKind) JobKind {
+func (k JobKind) check(d *decoder, at *field.Path) {
 	gv, err := apischema.ParseGroupVersion(k.APIVersion)
 	if err != nil || gv.Group == "" || gv.Version == "" {
-		c.invalid(at.Child("apiVersion"), k.APIVersion, "must be the group and version of a custom resource, like example.com/v1")
-	}
-	if k.Kind == "" {
-		c.errs = append(c.errs, field.Required(at.Child("kind"), "the kind of the job"))
+		d.invalid(at.Child("apiVersion"), k.APIVersion, "must be the group and version of a custom resource, like example.com/v1")
 	}
 	if (k.SuspendPath == "") == (k.ActivePath == "") {
-		c.invalid(at, k.Kind, "must have one of suspendPath and activePath")
+		d.invalid(at, k.Kind, "must have one of suspendPath and activePath")
 	}
-	out := JobKind{GVK: gv.WithKind(k.Kind), Toggle: k.SuspendPath + k.ActivePath, Active: k.ActivePath != "", PodLabel: k.PodLabel}
-	name := "suspendPath"
-	if out.Active {
-		name = "activePath"
+	for _, p := range []struct{ name, path string }{{"suspendPath", k.SuspendPath}, {"activePath", k.ActivePath}} {
+		steps := strings.Split(p.path, ".")
+		if p.path != "" && (len(steps) < 2 || steps[0] != "spec" || strings.Contains(p.path, "..") || strings.HasSuffix(p.path, ".")) {
+			d.invalid(at.Child(p.name), p.path, "must lead to a field of the spec, like spec.suspend")
+		}
 	}
-	if steps := strings.Split(out.Toggle, "."); len(steps) < 2 || steps[0] != "spec" || strings.Contains(out.Toggle, "..") || strings.HasSuffix(out.Toggle, ".") {
-		c.invalid(at.Child(name), out.Toggle, "must lead to a field of the spec, like spec.suspend")
-	}
-	c.all(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
-	return out
+	d.invalidFor(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
 }

@@ -17,20 +17,28 @@ func TestParseJobKinds(t *testing.T) {
 	tests := map[string]struct {
 		fields string
 		want   JobKind
+		path   string
+		stops  bool
 	}{
 		"that is suspended": {
 			"apiVersion: example.com/v1, kind: Gang, suspendPath: spec.run.suspend, podLabel: example.com/gang",
-			JobKind{GVK: gang, Toggle: "spec.run.suspend", PodLabel: "example.com/gang"},
+			JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.run.suspend", PodLabel: "example.com/gang"},
+			"spec.run.suspend", true,
 		},
 		"that is made inactive": {
 			"apiVersion: example.com/v1, kind: Gang, activePath: spec.active, podLabel: example.com/gang",
-			JobKind{GVK: gang, Toggle: "spec.active", Active: true, PodLabel: "example.com/gang"},
+			JobKind{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.active", PodLabel: "example.com/gang"},
+			"spec.active", false,
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff([]JobKind{test.want}, parse(t, jobKinds(test.fields)).JobKinds); diff != "" {
-				t.Error(diff)
+			kinds := parse(t, jobKinds(test.fields)).JobKinds
+			if diff := cmp.Diff([]JobKind{test.want}, kinds); diff != "" {
+				t.Fatal(diff)
+			}
+			if path, stops := kinds[0].SuspendField(); kinds[0].GVK() != gang || path != test.path || stops != test.stops {
+				t.Errorf("%s is stopped by %s: %v", kinds[0].GVK(), path, stops)
 			}
 		})
 	}

@@ -1,10 +1,17 @@
-// Package policy says what the remediator does about a NodeCondition: one strictly decoded YAML file, no CRD.
-// The file's shape (apiVersion, kind, metadata, spec) would fit one, should it ever be needed.
+// Package policy reads the remediator's policy: what to do about a NodeCondition. A policy is one strictly decoded YAML file
+// and no custom resource. Its shape (apiVersion, kind, metadata, spec) would fit one, should it ever be needed.
+//
+// The types are the file and the policy in one. A comment on a field starts with the field's name in the file.
+// docs/policy.md and manifests/policy.schema.json are written from these types and their comments by
+//
+//	go test ./remediator/policy -run Page -update
+//
+// They take the first paragraph of a comment on a field, and of a comment on a type what is before and in its example. What
+// follows is for readers of the Go code.
 package policy
 
 import (
 	"math"
-	"regexp"
 	"slices"
 	"time"
 
@@ -14,124 +21,123 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// Policy is a policy file, checked and with its defaults filled in.
+// Policy is the content of a policy file.
+//
+//	spec:
+//	  mode: observe
+//	  budget: {maxNodes: 3, maxPercent: 10}
+//	  rules:
+//	    disk:
+//	      match: {condition: ReadonlyFilesystem, repair: [Reboot]}
+//	      for: 60s
+//	      restartJobs: true
+//
+// [Parse] has checked it and filled in the defaults.
 type Policy struct {
-	// Budget bounds all rules together; every node that is out of service counts, whoever took it out.
-	Budget Budget
-	// Breaker is nil when none is wanted.
-	Breaker *Breaker
-	// Correlated is nil when simultaneous faults are taken at their word.
-	Correlated *Correlated
-	// Restart limits the restarts of jobs.
-	Restart Restart
-	// JobKinds are the kinds of jobs that can be restarted beside those that are built in.
-	JobKinds []JobKind
-	// Output says in which other forms the state of nodes is shown.
-	Output Output
-	// Webhooks are told what becomes of nodes.
-	Webhooks []Webhook
-	// Rules, the first that matches a condition first: by priority, then by name.
-	Rules []Rule
+	// mode is the mode of every rule that sets none. A rule in mode observe records what it would do and reports it in
+	// Events, and changes no taint and no job. A rule in mode enforce acts.
+	Observe bool `yaml:"mode"`
+	// budget bounds all rules together. Every node that is out of service counts, whatever took it out: it is quarantined,
+	// cordoned or not Ready. It must set maxNodes, maxPercent or both: only the owner of a cluster knows how many nodes it
+	// can spare.
+	Budget Budget `yaml:"budget" required:""`
+	// breaker stops new quarantines when too many start. There is no breaker unless it is set.
+	Breaker *Breaker `yaml:"breaker"`
+	// correlated blocks quarantines for faults that appear on many nodes together. No fault is blocked unless it is set.
+	Correlated *Correlated `yaml:"correlated"`
+	// restart limits the restarts of jobs.
+	Restart Restart `yaml:"restart"`
+	// jobKinds are kinds of training jobs that can be restarted in addition to the built-in kinds.
+	JobKinds []JobKind `yaml:"jobKinds"`
+	// handOff is what every quarantine puts on the node for other controllers.
+	HandOff HandOff `yaml:"handOff"`
+	// output shows the state of nodes in the forms of other projects.
+	Output Output `yaml:"output"`
+	// webhooks are the receivers of notifications about quarantines, by name. A name is a DNS label.
+	Webhooks []Webhook `yaml:"webhooks"`
+	// rules say what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.
+	//
+	// They are in the order in which they are tried: by priority, then by name.
+	Rules []Rule `yaml:"rules"`
 }
 
-// ByHand is what stands for the rule of a quarantine that a person ordered; no rule may be called so.
-const ByHand = "by-hand"
+func (p *Policy) setDefaults() {
+	p.Observe = true
+	p.Budget = Unlimited
+	p.Restart.setDefaults()
+}
 
-// MaxFlaps is the largest [Flaps.Max]: as many closed quarantines as a record remembers, and the open one.
-const MaxFlaps = 6
-
-// Budget bounds how many nodes may be out of service: the smaller of both limits, but one node at least, so that a pool
-// of three can be helped, too. Only MaxNodes 0 allows none.
+// Budget bounds how many nodes may be out of service at the same time. The smaller limit counts, but at least one node is
+// always allowed, so that a pool of three nodes gets help, too. Only maxNodes 0 allows none.
+//
+//	spec:
+//	  budget: {maxNodes: 3, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h}
 type Budget struct {
-	MaxNodes, MaxPercent int
-	// Scope is a label; nodes with the same value, or without the label, share a budget. Empty: the cluster shares one.
-	Scope string
-	// Window, when not zero, also counts nodes that were quarantined within it and are back in service.
-	Window time.Duration
+	// maxNodes is the largest number of nodes of the scope.
+	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"0"`
+	// maxPercent is the largest share of the scope's nodes, rounded down.
+	MaxPercent int `yaml:"maxPercent" unit:"percent of the scope's nodes" min:"1" max:"100"`
+	// scope is the key of a node label. Nodes with the same value share a budget, as do the nodes without the label. Without
+	// a scope, the whole cluster shares one.
+	Scope string `yaml:"scope" unit:"label key"`
+	// window adds the nodes that were quarantined within this time and are back in service. 0s adds none of them.
+	Window time.Duration `yaml:"window"`
 }
 
-// Output are marks on every node in the form of other projects.
-type Output struct {
-	// AWS are the labels and the annotation of the AWS GPU cluster health check suite.
-	AWS bool
-}
-
-// Unlimited lets every node go.
+// Unlimited is a budget that allows every node.
 var Unlimited = Budget{MaxNodes: math.MaxInt, MaxPercent: 100}
 
-// Limit is how many nodes of a scope of so many nodes may be out of service.
+// Limit is how many nodes may be out of service in a scope of that many nodes.
 func (b Budget) Limit(nodes int) int { return min(b.MaxNodes, max(1, nodes*b.MaxPercent/100)) }
 
-// Breaker stops new quarantines, and nothing else, when too many begin.
+// Breaker stops new quarantines when too many start within a short time. It changes nothing for nodes that are quarantined
+// already.
+//
+//	spec:
+//	  breaker: {maxNodes: 10, window: 10m, coolDown: 30m, pace: 5m}
 type Breaker struct {
-	// MaxNodes is how many may begin within Window.
-	MaxNodes int
-	Window   time.Duration
-	// CoolDown is how long an open breaker lets nothing through. Then it lets one through every Pace until nothing waits.
-	CoolDown, Pace time.Duration
+	// maxNodes is how many quarantines may start within the window. One more opens the breaker.
+	MaxNodes int `yaml:"maxNodes" unit:"nodes" required:"" min:"1"`
+	// window is the time in which quarantines are counted.
+	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
+	// coolDown is how long an open breaker allows no quarantine.
+	CoolDown time.Duration `yaml:"coolDown" required:"a duration longer than 0s" above:"0s"`
+	// pace is the time between two quarantines after the cool-down. The breaker closes when no node waits for a quarantine.
+	Pace time.Duration `yaml:"pace" required:"a duration longer than 0s" above:"0s"`
 }
 
-// Correlated takes faults that come to many nodes together for a fault of the detector or of what the nodes share.
+// Correlated blocks quarantines for one condition when its faults appear on many nodes at about the same time: the cause is
+// then more likely the detector, or a part that the nodes share, than each of the nodes.
+//
+//	spec:
+//	  correlated:
+//	    maxPercent: 50
+//	    minNodes: 4
+//	    window: 2m
+//	    scopes: [topology.kubernetes.io/rack, nvidia.com/gpu.clique]
 type Correlated struct {
-	// More than MaxPercent of a scope, and at least MinNodes, that turned within Window of one another are suspicious.
-	MaxPercent, MinNodes int
-	Window               time.Duration
-	// Scopes are labels: rack, leaf switch, NVLink domain. The empty one, always there, is the cluster.
-	Scopes []string
+	// maxPercent is the largest share of a scope's nodes whose faults are still taken as separate.
+	MaxPercent int `yaml:"maxPercent" unit:"percent of a scope's nodes" required:"" min:"1" max:"100"`
+	// minNodes is how many nodes of a scope must have the fault at least. Two nodes of a rack of three prove nothing.
+	MinNodes int `yaml:"minNodes" unit:"nodes" required:"" min:"2"`
+	// window is the time within which the faults must have started.
+	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
+	// scopes are keys of node labels: rack, leaf switch, NVLink domain. Nodes with the same value are one scope. The cluster
+	// is always a scope, too.
+	//
+	// The empty key, which [Parse] adds, stands for the cluster.
+	Scopes []string `yaml:"scopes" unit:"label key"`
 }
 
-// Flaps makes the Max-th time that a fault comes to a node within Window a quarantine at once, which only a person ends; zero:
-// never. A fault that went before its rule's For had passed counts, too.
-type Flaps struct {
-	Max    int
-	Window time.Duration
+// Output shows the state of nodes in the forms of other projects.
+//
+//	spec:
+//	  output: {aws: true}
+type Output struct {
+	// aws puts the labels and the annotation of the AWS GPU cluster health check suite on every node: status, severity and
+	// results in the domain gpu-healthcheck.aws-samples.io.
+	AWS bool `yaml:"aws"`
 }
-
-// Rule says what to do about one NodeCondition.
-type Rule struct {
-	Name string
-
-	// Condition and Status are the NodeCondition type and the status that mean a problem.
-	Condition corev1.NodeConditionType
-	Status    corev1.ConditionStatus
-	// Repair lists the classes the rule is for. A rule for a foreign condition has exactly one: the class that is
-	// assumed, since only our own messages name one.
-	Repair []conditions.Repair
-	// Reason and Message, when set, must match those of the condition.
-	Reason, Message *regexp.Regexp
-	// Nodes selects the nodes the rule is for.
-	Nodes labels.Selector
-	// Priority decides between rules that match the same condition; larger first.
-	Priority int
-
-	// For is how long the condition must stand before anything is done.
-	For time.Duration
-	// ClearAfter is how long the condition must be healthy and fresh before the node is released.
-	ClearAfter time.Duration
-	// UnknownAfter is the age of the condition's heartbeat from which on it says nothing at all; or [Never].
-	UnknownAfter time.Duration
-
-	// Observe rules say and record what they would do, and leave everything else as it is.
-	Observe bool
-	// Budget bounds the nodes that this rule has quarantined.
-	Budget Budget
-	// Flaps says when coming and going is enough.
-	Flaps Flaps
-
-	// AlertOnly rules leave the node as it is.
-	AlertOnly bool
-	// Taint is what a quarantine puts on the node.
-	Taint corev1.Taint
-	// HandOff is what it puts there besides, that of all rules included.
-	HandOff HandOff
-	// RestartJobs restarts the opted-in jobs that have pods on the node while the quarantine stands.
-	RestartJobs bool
-	// CheckpointGrace is how long such a job is given to save its state before it is stopped.
-	CheckpointGrace time.Duration
-}
-
-// Never is the UnknownAfter of a condition whose writer sends no heartbeats: what it said last is believed for ever.
-const Never time.Duration = math.MaxInt64
 
 // Rule finds a rule by its name.
 func (p *Policy) Rule(name string) (Rule, bool) {
@@ -142,7 +148,8 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 	return p.Rules[i], true
 }
 
-// UnknownAfter is the age from which on a heartbeat of the condition says nothing to any rule; false: no rule names it.
+// UnknownAfter is the age from which a heartbeat of the condition is too old for every rule. It is false when no rule names
+// the condition.
 func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Duration, named bool) {
 	for _, r := range p.Rules {
 		if r.Condition == condition {
@@ -153,7 +160,7 @@ func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Du
 }
 
 // Match finds the rule that decides about a condition of a node with the given labels, and the repair class. A
-// condition of ours whose message does not follow the grammar has no class and matches no rule: it is not known
+// condition of Pitcrew whose message does not follow the grammar has no class and matches no rule: it is not known
 // what the node needs.
 func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Rule, conditions.Repair, bool) {
 	for _, r := range p.Rules {
@@ -168,19 +175,4 @@ func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Ru
 		}
 	}
 	return Rule{}, 0, false
-}
-
-func matches(pattern *regexp.Regexp, text string) bool {
-	return pattern == nil || pattern.MatchString(text)
-}
-
-func (r Rule) class(c corev1.NodeCondition) conditions.Repair {
-	if !conditions.Ours(string(c.Type)) {
-		return r.Repair[0]
-	}
-	m, err := conditions.ParseMessage(c.Message)
-	if err != nil {
-		return 0
-	}
-	return m.Repair
 }

@@ -91,7 +91,7 @@ func TestARuleObservesUntilItIsSwitchedOn(t *testing.T) {
 		spec, rule string
 		want       bool
 	}{
-		"nothing said":         {"", "", true},
+		"no mode is set":       {"", "", true},
 		"the policy observes":  {"mode: observe", "", true},
 		"the policy enforces":  {"mode: enforce", "", false},
 		"one rule switched on": {"mode: observe", "mode: enforce", false},
@@ -125,7 +125,7 @@ func TestHandOff(t *testing.T) {
 		"one rule says otherwise":                         {"", "handOff: {keepNode: false}", HandOff{}},
 		"one rule keeps it":                               {"handOff: {keepNode: false}", "handOff: {keepNode: true}", HandOff{Annotations: KeepNode}},
 		"a rule adds to all": {"handOff: {keepNode: false, labels: {a: b}, annotations: {c: d}, taints: [{key: example.com/repair}]}", "handOff: {labels: {a: e, f: g}}",
-			HandOff{map[string]string{"a": "e", "f": "g"}, map[string]string{"c": "d"}, []corev1.Taint{repair}}},
+			HandOff{Labels: map[string]string{"a": "e", "f": "g"}, Annotations: map[string]string{"c": "d"}, Taints: []corev1.Taint{repair}}},
 		"a rule's taint replaces that of all": {"handOff: {keepNode: false, taints: [{key: example.com/repair}]}", "handOff: {taints: [{key: example.com/repair, value: hard}]}",
 			HandOff{Taints: []corev1.Taint{hard}}},
 	} {
@@ -220,7 +220,7 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"correlated, scope":       {head + "spec: {budget: {maxNodes: 1}, correlated: {maxPercent: 50, minNodes: 3, window: 1m, scopes: [a, b c]}}", `spec.correlated.scopes[1]: Invalid value: "b c"`},
 		"flaps without window":    {oneRule(ours + "flaps: {max: 3}"), "spec.rules[gpu].flaps.window: Required value"},
 		"more flaps than kept":    {oneRule(ours + "flaps: {max: 7, window: 1h}"), "spec.rules[gpu].flaps.max: Invalid value: 7"},
-		"the name of a person":    {strings.Replace(oneRule(ours), "gpu:", "by-hand:", 1), "spec.rules[by-hand]: Invalid value"},
+		"a reserved name":         {strings.Replace(oneRule(ours), "gpu:", "by-hand:", 1), "spec.rules[by-hand]: Invalid value"},
 		"reason":                  {oneRule("match: {condition: GPUXidError, repair: [Reboot], reason: '['}"), `spec.rules[gpu].match.reason: Invalid value: "["`},
 		"rule name":               {head + "spec: {budget: {maxNodes: 1}, rules: {A b: {match: {condition: GPUXidError, repair: [Reboot]}}}}", `spec.rules[A b]: Invalid value: "A b"`},
 		"no condition":            {oneRule("match: {repair: [Reboot]}"), `spec.rules[gpu].match.condition: Invalid value: ""`},
@@ -243,7 +243,7 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"alertOnly with handOff":  {oneRule(ours + "alertOnly: true\nhandOff: {labels: {a: b}}"), "spec.rules[gpu].handOff: Forbidden"},
 		"handOff label":           {oneRule(ours + "handOff: {labels: {a: 'b c'}}"), `spec.rules[gpu].handOff.labels[a]: Invalid value: "b c"`},
 		"handOff key":             {oneRule(ours + "handOff: {annotations: {a b: c}}"), `spec.rules[gpu].handOff.annotations[a b]: Invalid value: "a b"`},
-		"handOff of ours":         {oneRule(ours + "handOff: {labels: {pitcrew.dev/status: fine}}"), "is ours, and nobody else's to understand"},
+		"handOff of ours":         {oneRule(ours + "handOff: {labels: {pitcrew.dev/status: fine}}"), "must not be in the domain pitcrew.dev, which is Pitcrew's own"},
 		"handOff too long":        {oneRule(ours + "handOff: {annotations: {a: " + strings.Repeat("x", 257) + "}}"), `spec.rules[gpu].handOff.annotations[a]: Invalid value: "257 bytes"`},
 		"handOff without taint":   {oneRule(ours + "handOff: {taints: [{value: a}]}"), `spec.rules[gpu].handOff.taints[0].key: Invalid value: ""`},
 		"handOff, same taint":     {oneRule(ours + "taint: {key: a}\nhandOff: {taints: [{key: a}]}"), "is a taint of handOff, too"},

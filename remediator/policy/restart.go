@@ -1,58 +1,88 @@
 package policy
 
 import (
-	"cmp"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Restart limits the restarts of jobs. The zero value limits none and deletes nothing.
+// Restart limits the restarts of jobs. docs/runbooks/JobRestart.md explains each reason for which a restart is blocked.
+//
+//	spec:
+//	  restart:
+//	    settle: 10s
+//	    maxPerDay: 10
+//	    maxConcurrent: 20
+//	    checkCapacity: true
+//	    forceDelete: unreachable
+//	    forceDeleteAfter: 5m
+//
+// The zero value limits no restart and deletes no pod.
 type Restart struct {
-	// Settle is how long after a fault the job is left alone, so that the other nodes of a wave of faults are stopped for at
-	// once. A fault that comes later, while the job stops or starts, joins the restart anyway.
-	Settle time.Duration
-	// MaxPerDay bounds the restarts of a job within 24 hours, MaxPerJob those of its whole life; 0: unbounded.
-	MaxPerDay, MaxPerJob int
-	// BackOff is how long a job is left alone after a restart.
-	BackOff BackOff
-	// MaxConcurrent bounds the jobs under restart in the cluster; 0: unbounded. Those whose stop is held do not count.
-	MaxConcurrent int
-	// CheckCapacity holds a restart until there is room for the ranks that have to move.
-	CheckCapacity bool
-	// ForceDelete says which pods that do not end are deleted without waiting for their kubelet, and ForceDeleteAfter how
-	// long after their grace period.
-	ForceDelete      ForceDelete
-	ForceDeleteAfter time.Duration
-	// PodFailures restarts jobs without any fault of a node.
-	PodFailures PodFailures
+	// settle is how long after a fault the job keeps running, so that one stop is enough for several nodes that fail together.
+	// A node that fails later, while the job stops or starts, joins the restart in any case.
+	Settle time.Duration `yaml:"settle"`
+	// maxPerDay bounds the restarts of one job within 24 hours. 0 sets no bound. It is for jobs that restart as a whole, not for
+	// Deployments, StatefulSets and LeaderWorkerSets.
+	MaxPerDay int `yaml:"maxPerDay" unit:"restarts" min:"0" max:"100" why:"the record of a job keeps no more restarts"`
+	// maxPerJob bounds the restarts of one job in its whole life. 0 sets no bound. It is for the same jobs as maxPerDay.
+	MaxPerJob int `yaml:"maxPerJob" unit:"restarts" min:"0"`
+	// backOff is how long a job is left alone after a restart. It is for the same jobs as maxPerDay.
+	BackOff BackOff `yaml:"backOff"`
+	// maxConcurrent bounds the jobs in the cluster that stop or start at the same time. 0 sets no bound. Jobs whose stop is
+	// blocked do not count.
+	MaxConcurrent int `yaml:"maxConcurrent" unit:"jobs" min:"0"`
+	// checkCapacity blocks a restart until there is room for the ranks that have to move. Leave it off where an autoscaler adds
+	// nodes for pending pods.
+	CheckCapacity bool `yaml:"checkCapacity"`
+	// forceDelete says which pods of a stopping job are deleted before their kubelet confirms that their processes have ended.
+	// `never`: none. `unreachable`: those on nodes that do not answer (Ready is Unknown) or are deleted. `quarantined`: also
+	// those on quarantined nodes that do answer. The processes may still run and write.
+	ForceDelete ForceDelete `yaml:"forceDelete"`
+	// forceDeleteAfter is how long after its grace period such a pod is deleted.
+	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
+	// podFailures restarts jobs when a rank fails without any fault of a node.
+	PodFailures PodFailures `yaml:"podFailures"`
 }
 
-// BackOff makes the pause after a restart First, twice as long after each further one, and at most Max. A job that ran for
-// longer than Max begins anew. Zero: no pause.
-type BackOff struct{ First, Max time.Duration }
+// BackOff is the pause after a restart of a job. It doubles after each further restart, up to max.
+//
+//	spec:
+//	  restart:
+//	    backOff: {first: 30s, max: 30m}
+type BackOff struct {
+	// first is the pause after the first restart. 0s sets no pause.
+	First time.Duration `yaml:"first"`
+	// max is the longest pause. A job that ran for longer starts again with first. It is not shorter than first.
+	Max time.Duration `yaml:"max"`
+}
 
-// ForceDelete says which pods of a job that is being stopped may be deleted without the word of their kubelet that their
-// processes are gone.
+// ForceDelete says which pods of a stopping job may be deleted before their kubelet confirms that their processes have ended.
 type ForceDelete string
 
-// The values of [ForceDelete]. Each includes those before it; a pod on a node that is deleted counts as on an unreachable one.
+// The values of [ForceDelete]. Each includes those before it. A pod on a node that is deleted counts as on an unreachable one.
 const (
 	ForceNever       ForceDelete = "never"
 	ForceUnreachable ForceDelete = "unreachable" // its node is unreachable: Ready is Unknown
-	ForceQuarantined ForceDelete = "quarantined" // its node is one that the job is restarted for
+	ForceQuarantined ForceDelete = "quarantined" // its node is one of those that the job is restarted for
 )
 
-// PodFailures restarts an opted-in job as a whole when one of its ranks fails and its owner would replace only that one.
+// PodFailures restarts an opted-in job as a whole when one of its ranks fails and its owner would replace only that rank, as
+// Jobs and the Kubeflow jobs do.
+//
+//	spec:
+//	  restart:
+//	    podFailures: {enabled: true, podSelector: {team: research}}
 type PodFailures struct {
-	Enabled bool
-	// Pods selects the pods that are watched.
-	Pods labels.Selector
+	// enabled turns this on. It is read when the remediator starts.
+	Enabled bool `yaml:"enabled"`
+	// podSelector lists the labels of the pods to watch. It must not be empty when enabled is true: every pod of the cluster
+	// would be watched. It is read when the remediator starts.
+	Pods labels.Selector `yaml:"podSelector"`
 }
 
-// MaxPerDayLimit is the largest [Restart.MaxPerDay]: as many restarts of the last day as a job's record remembers.
+// MaxPerDayLimit is the largest [Restart.MaxPerDay]: the record of a job keeps that many restarts of the last day.
 const MaxPerDayLimit = 100
 
 const (
@@ -60,60 +90,19 @@ const (
 	defaultForceDeleteAfter = 5 * time.Minute
 )
 
-type restart struct {
-	Settle           string      `yaml:"settle"`
-	MaxPerDay        int         `yaml:"maxPerDay"`
-	MaxPerJob        int         `yaml:"maxPerJob"`
-	BackOff          backOff     `yaml:"backOff"`
-	MaxConcurrent    int         `yaml:"maxConcurrent"`
-	CheckCapacity    bool        `yaml:"checkCapacity"`
-	ForceDelete      string      `yaml:"forceDelete"`
-	ForceDeleteAfter string      `yaml:"forceDeleteAfter"`
-	PodFailures      podFailures `yaml:"podFailures"`
+func (r *Restart) setDefaults() {
+	r.BackOff.Max = defaultBackOffMax
+	r.ForceDelete = ForceNever
+	r.ForceDeleteAfter = defaultForceDeleteAfter
+	r.PodFailures.Pods = labels.Everything()
 }
 
-type backOff struct {
-	First string `yaml:"first"`
-	Max   string `yaml:"max"`
-}
-
-type podFailures struct {
-	Enabled     bool              `yaml:"enabled"`
-	PodSelector map[string]string `yaml:"podSelector"`
-}
-
-func (c *checker) restart(at *field.Path, r restart) Restart {
-	out := Restart{
-		Settle:    c.duration(at.Child("settle"), r.Settle, 0),
-		MaxPerDay: c.atLeast(at.Child("maxPerDay"), 0, r.MaxPerDay),
-		MaxPerJob: c.atLeast(at.Child("maxPerJob"), 0, r.MaxPerJob),
-		BackOff: BackOff{
-			First: c.duration(at.Child("backOff", "first"), r.BackOff.First, 0),
-			Max:   c.duration(at.Child("backOff", "max"), r.BackOff.Max, defaultBackOffMax),
-		},
-		MaxConcurrent:    c.atLeast(at.Child("maxConcurrent"), 0, r.MaxConcurrent),
-		CheckCapacity:    r.CheckCapacity,
-		ForceDelete:      ForceDelete(cmp.Or(r.ForceDelete, string(ForceNever))),
-		ForceDeleteAfter: c.duration(at.Child("forceDeleteAfter"), r.ForceDeleteAfter, defaultForceDeleteAfter),
-		PodFailures: PodFailures{
-			Enabled: r.PodFailures.Enabled,
-			Pods:    c.selector(at.Child("podFailures", "podSelector"), r.PodFailures.PodSelector),
-		},
+func (r *Restart) check(d *decoder, at *field.Path) {
+	if r.BackOff.Max < r.BackOff.First {
+		d.invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "must not be shorter than first")
 	}
-	if r.MaxPerDay > MaxPerDayLimit {
-		c.invalid(at.Child("maxPerDay"), r.MaxPerDay, fmt.Sprintf("must be at most %d: a job remembers no more restarts", MaxPerDayLimit))
+	if selector := at.Child("podFailures", "podSelector"); r.PodFailures.Enabled && r.PodFailures.Pods.Empty() {
+		// Without it every pod of the cluster would be watched and kept in the cache.
+		d.add(field.Required(selector, "the labels of the pods to watch"))
 	}
-	if out.BackOff.Max < out.BackOff.First {
-		c.invalid(at.Child("backOff", "max"), out.BackOff.Max.String(), "must not be shorter than first")
-	}
-	switch out.ForceDelete {
-	case ForceNever, ForceUnreachable, ForceQuarantined:
-	default:
-		c.errs = append(c.errs, field.NotSupported(at.Child("forceDelete"), r.ForceDelete, []ForceDelete{ForceNever, ForceUnreachable, ForceQuarantined}))
-	}
-	if r.PodFailures.Enabled && len(r.PodFailures.PodSelector) == 0 {
-		// Without it every pod of the cluster would be watched and kept.
-		c.errs = append(c.errs, field.Required(at.Child("podFailures", "podSelector"), "the labels of the pods to watch"))
-	}
-	return out
 }

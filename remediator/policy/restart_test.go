@@ -81,7 +81,7 @@ func TestCheckpointGraceIsOfARuleThatRestartsJobs(t *testing.T) {
 	if got := parse(t, oneRule(match+"restartJobs: true")).Rules[0].CheckpointGrace; got != 2*time.Minute {
 		t.Errorf("got %s", got)
 	}
-	if _, err := Parse([]byte(oneRule(match))); err == nil || !strings.Contains(err.Error(), "means nothing without restartJobs") {
+	if _, err := Parse([]byte(oneRule(match))); err == nil || !strings.Contains(err.Error(), "has no effect without restartJobs") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"errors"
-	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -11,27 +10,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const (
-	defaultWebhookTimeout = 10 * time.Second
-	maxWebhookTimeout     = time.Minute
-)
+const defaultWebhookTimeout = 10 * time.Second
 
-// Webhook is told over HTTP what became of a node.
+// Webhook receives a notification over HTTP when a quarantine changes. docs/webhooks.md describes the requests, which are
+// signed as Standard Webhooks are.
+//
+//	spec:
+//	  webhooks:
+//	    pager:
+//	      url: https://pager.example.com/pitcrew
+//	      secretFile: /etc/pitcrew/webhooks/pager
+//	      events: [NodeQuarantined, NodeReleased]
+//	      timeout: 5s
 type Webhook struct {
-	Name string
-	// URL takes the POST. It may hold a secret and is never logged.
-	URL string
-	// SecretFile holds the key of the signature. It is read for every delivery, so that it can be changed.
-	SecretFile string
-	// CAFile, when set, holds the PEM certificates that the server's must lead to, in place of the system's.
-	CAFile string
-	// Events are what it is told, of [WebhookEvents].
-	Events []string
-	// Timeout bounds one attempt.
-	Timeout time.Duration
+	// Name is the key of the webhook in the file.
+	Name string `yaml:"-"`
+	// url receives the POST requests. Its scheme is http or https. It may contain a secret and is never logged.
+	URL string `yaml:"url" required:""`
+	// secretFile is the path of the file with the key of the signature: whsec_ and base64, or the key itself. It is read for
+	// every request, so that the key can be changed.
+	SecretFile string `yaml:"secretFile" unit:"file path" required:"a file with the key that signs the requests"`
+	// caFile is the path of a file with PEM certificates that the server's certificate must lead to, in place of those of the
+	// system.
+	CAFile string `yaml:"caFile" unit:"file path"`
+	// events are the reasons of the Events that are sent.
+	Events []string `yaml:"events" unit:"Event reason"`
+	// timeout bounds one attempt.
+	Timeout time.Duration `yaml:"timeout" above:"0s" max:"1m"`
 }
 
-// WebhookEvents are what a webhook can be told: the reasons of the Events of a quarantine that is written.
+// WebhookEvents are the values of [Webhook.Events]: the reasons of the Events about a quarantine that is written.
 var WebhookEvents = []string{"NodeQuarantined", "QuarantineUpgraded", "TaintRestored", "NodeReleased", "ReleaseByHand"}
 
 // Webhook finds a webhook by its name.
@@ -43,49 +51,21 @@ func (p *Policy) Webhook(name string) (Webhook, bool) {
 	return p.Webhooks[i], true
 }
 
-type webhook struct {
-	URL        string   `yaml:"url"`
-	SecretFile string   `yaml:"secretFile"`
-	CAFile     string   `yaml:"caFile"`
-	Events     []string `yaml:"events"`
-	Timeout    string   `yaml:"timeout"`
-}
+func (w *Webhook) setName(name string) { w.Name = name }
 
-func (c *checker) webhooks(at *field.Path, hooks map[string]webhook) []Webhook {
-	var out []Webhook
-	for _, name := range slices.Sorted(maps.Keys(hooks)) {
-		out = append(out, c.webhook(at.Key(name), name, hooks[name]))
-	}
-	return out
-}
+func (w *Webhook) setDefaults() { w.Timeout = defaultWebhookTimeout }
 
-func (c *checker) webhook(at *field.Path, name string, w webhook) Webhook {
-	c.all(at, name, validation.IsDNS1123Label(name))
+func (w *Webhook) complete(d *decoder, at *field.Path) {
+	d.invalidFor(at, w.Name, validation.IsDNS1123Label(w.Name))
 	if err := checkURL(w.URL); err != nil {
-		c.invalid(at.Child("url"), "(not shown)", err.Error())
+		d.invalid(at.Child("url"), "(not shown)", err.Error())
 	}
-	if w.SecretFile == "" {
-		c.errs = append(c.errs, field.Required(at.Child("secretFile"), "a file with the key that signs what is sent"))
+	if len(w.Events) == 0 {
+		w.Events = WebhookEvents
 	}
-	for i, event := range w.Events {
-		if !slices.Contains(WebhookEvents, event) {
-			c.errs = append(c.errs, field.NotSupported(at.Child("events").Index(i), event, WebhookEvents))
-		}
-	}
-	out := Webhook{
-		Name: name, URL: w.URL, SecretFile: w.SecretFile, CAFile: w.CAFile, Events: w.Events,
-		Timeout: c.duration(at.Child("timeout"), w.Timeout, defaultWebhookTimeout),
-	}
-	if len(out.Events) == 0 {
-		out.Events = WebhookEvents
-	}
-	if out.Timeout == 0 || out.Timeout > maxWebhookTimeout {
-		c.invalid(at.Child("timeout"), w.Timeout, "must be longer than 0s and at most "+maxWebhookTimeout.String())
-	}
-	return out
 }
 
-// checkURL says what is wrong with a URL, and not what it is.
+// checkURL returns what is wrong with a URL, without the URL itself.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {

@@ -25,17 +25,17 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
 
-// patience is how long a test waits for what takes seconds.
-const patience = 2 * time.Minute
+// waitTimeout is how long a test waits for what takes seconds.
+const waitTimeout = 2 * time.Minute
 
-// site is a namespace with a job of one pod on each of its nodes, and the admission policies in force.
+// site is a namespace with a job of one pod on each of its nodes, in a cluster with the admission policies.
 type site struct {
 	*testing.T
 	*cluster.Cluster
@@ -55,7 +55,7 @@ kind: Job
 metadata: {name: train, namespace: %s}
 spec: %s
 `, namespace, s.job(n))))
-	s.scheduled(n)
+	s.waitForPods(n)
 	return s
 }
 
@@ -84,9 +84,8 @@ func (s site) job(n int) string {
   containers: [{name: train, image: train, resources: {limits: {nvidia.com/gpu: 8}}}]}}}`, n, cluster.LabelPool, s.namespace)
 }
 
-// scheduled waits until n pods that are not being deleted have their nodes, and takes them for the ranks, in the order of
-// the nodes.
-func (s *site) scheduled(n int) {
+// waitForPods waits until n pods that are not being deleted have their nodes. They are the ranks, in the order of the nodes.
+func (s *site) waitForPods(n int) {
 	s.Helper()
 	s.until("the job's pods are scheduled", func() error {
 		var pods corev1.PodList
@@ -97,7 +96,7 @@ func (s *site) scheduled(n int) {
 			return p.Spec.NodeName == "" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed
 		})
 		if len(s.pods) != n {
-			return fmt.Errorf("%d of %d are", len(s.pods), n)
+			return fmt.Errorf("%d of %d are scheduled", len(s.pods), n)
 		}
 		return nil
 	})
@@ -111,10 +110,10 @@ func (s site) must(err error) {
 	}
 }
 
-// until polls until check returns nil, or fails the test with what was wrong last.
+// until polls until check returns nil, or fails the test with the last error.
 func (s site) until(what string, check func() error) {
 	s.Helper()
-	clustertest.Until(s, patience, what, check)
+	clustertest.Until(s, waitTimeout, what, check)
 }
 
 // as is a client with a token that is bound to a pod, as the kubelet mounts it.
@@ -135,11 +134,11 @@ func (s site) as(account string, pod *corev1.Pod) client.Client {
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}) }
 
 // reports are those of a run in which each slow rank has half of the bandwidth.
-func (s site) reports(run string, slow ...int) []verdict.Report {
+func (s site) reports(run string, slow ...int) []report.Report {
 	n := len(s.pods)
-	reports := make([]verdict.Report, n)
+	reports := make([]report.Report, n)
 	for i := range reports {
-		reports[i] = verdict.Report{RunID: run, Size: n, Rank: i, Node: s.pods[i].Spec.NodeName, IP: address(i), GPU: verdict.Passed, Storage: verdict.Passed}
+		reports[i] = report.Report{RunID: run, Size: n, Rank: i, Node: s.pods[i].Spec.NodeName, IP: address(i), GPU: report.Passed, Storage: report.Passed}
 	}
 	for index, pairs := range schedule.Rounds(n, schedule.MaxRounds, 1, nil) {
 		for _, p := range pairs {
@@ -149,18 +148,18 @@ func (s site) reports(run string, slow ...int) []verdict.Report {
 			}
 			pair := [2]netip.Addr{address(min(p[0], p[1])), address(max(p[0], p[1]))}
 			for _, i := range p {
-				reports[i].Batches = append(reports[i].Batches, verdict.Batch{Index: index, Pair: pair, Self: address(i), Bandwidth: gibps})
+				reports[i].Batches = append(reports[i].Batches, report.Batch{Index: index, Pair: pair, Self: address(i), Bandwidth: gibps})
 			}
 		}
 	}
 	return reports
 }
 
-func (s site) file(reports []verdict.Report) {
+func (s site) submit(reports []report.Report) {
 	s.Helper()
 	for _, r := range reports {
 		pod := &s.pods[r.Rank]
-		cm, err := carrier.ConfigMap(pod, r)
+		cm, err := reportconfigmap.New(pod, r)
 		s.must(err)
 		s.must(s.as("pitcrew-preflight", pod).Create(s.Context(), cm))
 	}
@@ -185,7 +184,7 @@ spec:
 	return s.run(append([]string{"-policy", path, "-leader-elect=false", "-preflight-namespaces", s.namespace}, args...)...)
 }
 
-// run runs the built remediator under its own account until the test ends. Nothing may be refused to it.
+// run runs the built remediator under its own account until the test ends. The API server must not refuse it any request.
 func (s site) run(args ...string) *cluster.Process {
 	s.Helper()
 	p, err := s.StartRemediator(s.Context(), args...)
@@ -199,24 +198,23 @@ func (s site) run(args ...string) *cluster.Process {
 	return p
 }
 
-// says waits for a condition of a node and returns it.
-func (s site) says(node, conditionType string, status corev1.ConditionStatus) corev1.NodeCondition {
+// waitForCondition waits until a condition of a node has a status and returns it.
+func (s site) waitForCondition(node, conditionType string, status corev1.ConditionStatus) corev1.NodeCondition {
 	s.Helper()
-	var found corev1.NodeCondition
+	var c corev1.NodeCondition
 	s.until(fmt.Sprintf("%s of %s is %s", conditionType, node, status), func() error {
 		n := s.node(node)
-		c, stands := condition(n, conditionType)
-		if !stands || c.Status != status {
+		var found bool
+		if c, found = condition(n, conditionType); !found || c.Status != status {
 			return fmt.Errorf("conditions %+v", n.Status.Conditions)
 		}
-		found = c
 		return nil
 	})
-	return found
+	return c
 }
 
-// forget takes a condition off a node.
-func (s site) forget(node, conditionType string) {
+// removeCondition removes a condition from a node.
+func (s site) removeCondition(node, conditionType string) {
 	s.Helper()
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	s.must(s.Client.Status().Patch(s.Context(), target, client.RawPatch(types.StrategicMergePatchType,
@@ -244,41 +242,41 @@ func (s site) verdicts(run string) map[string]string {
 	return verdicts
 }
 
-// hears waits for an Event in the site's namespace.
-func (s site) hears(reason string, words ...string) {
+// waitForEvent waits for an Event in the site's namespace.
+func (s site) waitForEvent(reason string, texts ...string) {
 	s.Helper()
 	s.until("Event "+reason, func() error {
 		var list eventsv1.EventList
 		if err := s.Client.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
 			return err
 		}
-		var heard []string
+		var seen []string
 		for _, e := range list.Items {
-			if e.Reason == reason && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Note, w) }) {
+			if e.Reason == reason && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(e.Note, text) }) {
 				return nil
 			}
-			heard = append(heard, e.Reason+": "+e.Note)
+			seen = append(seen, e.Reason+": "+e.Note)
 		}
-		return fmt.Errorf("heard %q", heard)
+		return fmt.Errorf("Events %q", seen)
 	})
 }
 
-func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
+func TestTheSlowAndTheFailedNodeOf64AreFound(t *testing.T) {
 	s := newSite(t, "sixty-four", 64)
 	reports := s.reports("first", 17)
-	reports[40].GPU, reports[40].Batches = verdict.Failed, nil
+	reports[40].GPU, reports[40].Batches = report.Failed, nil
 	p := s.start()
-	s.file(reports)
+	s.submit(reports)
 
 	slow := s.pods[17].Spec.NodeName
-	found := s.says(slow, conditions.SlowNode, corev1.ConditionTrue)
+	found := s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionTrue)
 	if want := "Inspect node: suspected slow by run sixty-four/first, drop 0.50, seen by 5 partners"; found.Message != want {
 		t.Errorf("message %q, want %q", found.Message, want)
 	}
-	if c := s.says(s.pods[40].Spec.NodeName, conditions.PreflightFailed, corev1.ConditionTrue); c.Message != "Inspect node: gpu check failed by run sixty-four/first" {
+	if c := s.waitForCondition(s.pods[40].Spec.NodeName, conditions.PreflightFailed, corev1.ConditionTrue); c.Message != "Inspect node: gpu check failed by run sixty-four/first" {
 		t.Errorf("message %q", c.Message)
 	}
-	s.hears(Verdict, "64 of 64 reported", "slow: "+slow, "failed: "+s.pods[40].Spec.NodeName)
+	s.waitForEvent(Verdict, "64 of 64 reported", "slow: "+slow, "failed: "+s.pods[40].Spec.NodeName)
 	s.until("the slow node is avoided", func() error {
 		for _, taint := range s.node(slow).Spec.Taints {
 			if taint.ToString() == "pitcrew.dev/unhealthy=SlowNode:PreferNoSchedule" {
@@ -287,8 +285,8 @@ func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 		}
 		return fmt.Errorf("taints %v", s.node(slow).Spec.Taints)
 	})
-	// The verdict stands on the reports too: about the run on the first one, about a node on its own.
-	s.until("the verdicts stand on the reports", func() error {
+	// The verdict is written on the reports too: about the run on the first one, about a node on its own.
+	s.until("the verdicts are on the reports", func() error {
 		got := s.verdicts("first")
 		for rank, want := range map[int]string{17: "slow: p 1.000, drop 0.50, seen by 5 partners", 40: "failed: a local check"} {
 			if node := s.pods[rank].Spec.NodeName; !strings.HasPrefix(got[node], want) {
@@ -303,65 +301,65 @@ func TestTheSlowAndTheFailedOf64AreNamed(t *testing.T) {
 	})
 	for i, pod := range s.pods {
 		for _, v := range conditions.Verdicts {
-			if c, stands := condition(s.node(pod.Spec.NodeName), v.Type); stands && i != 17 && i != 40 {
+			if c, found := condition(s.node(pod.Spec.NodeName), v.Type); found && i != 17 && i != 40 {
 				t.Errorf("node %s: %+v", pod.Spec.NodeName, c)
 			}
 		}
 	}
 
-	// Another process reads the same reports and changes nothing. That it has read them shows in what it does with a
-	// node that has lost its condition.
+	// Another process reads the same reports and changes nothing. It restores the condition that a node has lost, which shows
+	// that it has read them.
 	p.Stop(10 * time.Second)
 	before := s.node(slow)
 	failed := s.pods[40].Spec.NodeName
-	s.forget(failed, conditions.PreflightFailed)
+	s.removeCondition(failed, conditions.PreflightFailed)
 	s.start()
-	s.says(failed, conditions.PreflightFailed, corev1.ConditionTrue)
+	s.waitForCondition(failed, conditions.PreflightFailed, corev1.ConditionTrue)
 	after, _ := condition(s.node(slow), conditions.SlowNode)
 	if was, _ := condition(before, conditions.SlowNode); was != after {
 		t.Errorf("after a restart %+v, before %+v", after, was)
 	}
 
 	// The second preflight of the same pods is another run, and clean.
-	s.file(s.reports("second"))
-	s.says(slow, conditions.SlowNode, corev1.ConditionFalse)
-	s.says(failed, conditions.PreflightFailed, corev1.ConditionFalse)
+	s.submit(s.reports("second"))
+	s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionFalse)
+	s.waitForCondition(failed, conditions.PreflightFailed, corev1.ConditionFalse)
 }
 
-func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
+func TestBadReportsAreRefusedAndDelayNoOther(t *testing.T) {
 	s := newSite(t, "refused", 8)
 	s.start("-preflight-trusted-namespaces", "refused", "-preflight-report-collection-timeout", "20s")
 	reports := s.reports("r", 2)
-	// Two ranks' reports are worthless: one has another size, one is none at all.
+	// Two ranks' reports are bad: one has another size, one is not a report at all.
 	reports[6].Size = 12
 	pod := &s.pods[7]
-	broken, err := carrier.ConfigMap(pod, reports[7])
+	broken, err := reportconfigmap.New(pod, reports[7])
 	s.must(err)
-	broken.Data[carrier.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
+	broken.Data[reportconfigmap.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
 	s.must(s.as("pitcrew-preflight", pod).Create(t.Context(), broken))
-	s.file(reports[:7])
+	s.submit(reports[:7])
 
-	s.hears(Refused, "NaN")
-	s.hears(Refused, "report of pod "+s.pods[6].Name+" in run r refused: workload_size 12, but the run has 8")
-	s.until("the refusals stand on the reports", func() error {
+	s.waitForEvent(Refused, "NaN")
+	s.waitForEvent(Refused, "report of pod "+s.pods[6].Name+" in run r refused: workload_size is 12, but the run has 8")
+	s.until("the refusals are on the reports", func() error {
 		got := s.verdicts("r")
-		if six, seven := got[s.pods[6].Spec.NodeName], got[pod.Spec.NodeName]; !strings.HasPrefix(six, "refused: workload_size 12") || !strings.HasPrefix(seven, "refused: ") {
+		if six, seven := got[s.pods[6].Spec.NodeName], got[pod.Spec.NodeName]; !strings.HasPrefix(six, "refused: workload_size is 12") || !strings.HasPrefix(seven, "refused: ") {
 			return fmt.Errorf("annotations %q", got)
 		}
 		return nil
 	})
-	// The run ends by timeout, with a verdict from what arrived. An admin's run confirms it at once.
-	found := s.says(s.pods[2].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue)
+	// The run ends by timeout, with a verdict from the reports that arrived. An admin's run confirms it at once.
+	found := s.waitForCondition(s.pods[2].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue)
 	if !strings.HasPrefix(found.Message, "Inspect node: confirmed slow by run refused/r") {
 		t.Errorf("message %q", found.Message)
 	}
-	s.hears(Incomplete, "6 of 8 reported", "suspects that did not report: "+s.pods[6].Spec.NodeName+", "+s.pods[7].Spec.NodeName)
-	// A pod that reports of ever more runs is not believed for ever.
+	s.waitForEvent(Incomplete, "6 of 8 reported", "suspects that did not report: "+s.pods[6].Spec.NodeName+", "+s.pods[7].Spec.NodeName)
+	// A pod can report in a limited number of runs.
 	reporter := s.as("pitcrew-preflight", &s.pods[0])
 	for i := range maxPerPod {
 		another := reports[0]
 		another.RunID = fmt.Sprint("another-", i)
-		cm, err := carrier.ConfigMap(&s.pods[0], another)
+		cm, err := reportconfigmap.New(&s.pods[0], another)
 		s.must(err)
 		if i == maxPerPod-1 { // times of creation have seconds, and all the others must be older
 			next := time.Now().Truncate(time.Second).Add(time.Second)
@@ -374,15 +372,15 @@ func TestBadReportsAreRefusedAndHoldUpNobody(t *testing.T) {
 		}
 		s.must(reporter.Create(t.Context(), cm))
 	}
-	s.hears(Refused, fmt.Sprintf("refused: pod %s has filed %d reports already", s.pods[0].Name, maxPerPod))
+	s.waitForEvent(Refused, fmt.Sprintf("refused: pod %s has already submitted %d reports", s.pods[0].Name, maxPerPod))
 }
 
 func TestAReportComesFromTheNodeThatItNames(t *testing.T) {
 	s := newSite(t, "admission", 2)
 	reports := s.reports("r")
-	own, err := carrier.ConfigMap(&s.pods[0], reports[0])
+	own, err := reportconfigmap.New(&s.pods[0], reports[0])
 	s.must(err)
-	other, err := carrier.ConfigMap(&s.pods[1], reports[1])
+	other, err := reportconfigmap.New(&s.pods[1], reports[1])
 	s.must(err)
 	reporter := s.as("pitcrew-preflight", &s.pods[0])
 

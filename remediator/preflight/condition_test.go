@@ -9,30 +9,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 // by is a run of a namespace, some minutes after noon.
-func by(namespace string, minutes int) origin {
-	return origin{namespace: namespace, run: "r", trusted: namespace == "admin", decided: noon.Add(time.Duration(minutes) * time.Minute)}
+func by(namespace string, minutes int) verdictSource {
+	return verdictSource{namespace: namespace, run: "r", trusted: namespace == "admin", decidedAt: noon.Add(time.Duration(minutes) * time.Minute)}
 }
 
 // step changes a node's condition.
 type step func(*corev1.Node) (corev1.NodeCondition, bool)
 
-func slow(from origin) step {
+func slow(from verdictSource) step {
 	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
 		return slowCondition(n, verdict.Slow{Node: "n", P: 0.99, Drop: 0.4, Partners: 5}, from)
 	}
 }
 
-func clean(from origin) step {
+func clean(from verdictSource) step {
 	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
 		return clearedCondition(n, conditions.SlowNode, from)
 	}
 }
 
-func below(from origin) step {
+func below(from verdictSource) step {
 	return func(n *corev1.Node) (corev1.NodeCondition, bool) {
 		return figureCondition(n, verdict.Figure{Name: "gemm", Median: 600, Nodes: 64}, verdict.Below{Node: "n", Value: 480, Drop: 0.2}, from)
 	}
@@ -49,27 +49,27 @@ func TestSlowNode(t *testing.T) {
 		steps []step
 		want  string
 	}{
-		"one run":                                {[]step{slow(by(a, 0))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"an admin's run":                         {[]step{slow(by(admin, 0))}, "True Inspect node: confirmed slow by run admin/r, drop 0.40, seen by 5 partners"},
-		"a second run of the same tenant":        {[]step{slow(by(a, 0)), slow(by(a, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"a second run of another tenant":         {[]step{slow(by(a, 0)), slow(by(b, 1))}, "True Inspect node: confirmed slow by run team-b/r, drop 0.40, seen by 5 partners"},
-		"confirmed stays so":                     {[]step{slow(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"an older verdict comes late":            {[]step{slow(by(a, 2)), slow(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"the same verdict again":                 {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(a, 0))}, "False clean in run team-a/r"},
-		"a later clean run":                      {[]step{slow(by(a, 0)), clean(by(a, 1))}, "False clean in run team-a/r"},
-		"another tenant does not clear it":       {[]step{slow(by(a, 0)), clean(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"a tenant does not clear what is sure":   {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(a, 2))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"an admin's clean run":                   {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(admin, 2))}, "False clean in run admin/r"},
-		"clean, when nothing was said":           {[]step{clean(by(a, 1))}, "none"},
-		"after a clean run it is suspected anew": {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(b, 2))}, "True Inspect node: suspected slow by run team-b/r, drop 0.40, seen by 5 partners"},
-		"a figure":                               {[]step{below(by(admin, 0))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
-		"a figure, then a tenant's run":          {[]step{below(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"a run, then a figure":                   {[]step{slow(by(a, 0)), below(by(admin, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"a figure expires":                       {[]step{below(by(admin, 0)), expire(60)}, "False the last verdict has expired"},
-		"a figure again is fresh":                {[]step{below(by(admin, 0)), below(by(admin, 30)), expire(60)}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
-		"a tenant does not clear a figure":       {[]step{below(by(admin, 0)), clean(by(a, 1))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
-		"not yet expired":                        {[]step{slow(by(a, 0)), expire(59)}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
-		"expired":                                {[]step{slow(by(a, 0)), expire(60)}, "False the last verdict has expired"},
+		"one run":                                 {[]step{slow(by(a, 0))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an admin's run":                          {[]step{slow(by(admin, 0))}, "True Inspect node: confirmed slow by run admin/r, drop 0.40, seen by 5 partners"},
+		"a second run of the same tenant":         {[]step{slow(by(a, 0)), slow(by(a, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a second run of another tenant":          {[]step{slow(by(a, 0)), slow(by(b, 1))}, "True Inspect node: confirmed slow by run team-b/r, drop 0.40, seen by 5 partners"},
+		"confirmed stays so":                      {[]step{slow(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an older verdict comes late":             {[]step{slow(by(a, 2)), slow(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"the same verdict again":                  {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(a, 0))}, "False clean in run team-a/r"},
+		"a later clean run":                       {[]step{slow(by(a, 0)), clean(by(a, 1))}, "False clean in run team-a/r"},
+		"another tenant does not clear it":        {[]step{slow(by(a, 0)), clean(by(b, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a tenant does not clear a confirmed one": {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(a, 2))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"an admin's clean run":                    {[]step{slow(by(b, 0)), slow(by(a, 1)), clean(by(admin, 2))}, "False clean in run admin/r"},
+		"clean, without a verdict":                {[]step{clean(by(a, 1))}, "none"},
+		"after a clean run it is suspected anew":  {[]step{slow(by(a, 0)), clean(by(a, 1)), slow(by(b, 2))}, "True Inspect node: suspected slow by run team-b/r, drop 0.40, seen by 5 partners"},
+		"a figure":                                {[]step{below(by(admin, 0))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
+		"a figure, then a tenant's run":           {[]step{below(by(admin, 0)), slow(by(a, 1))}, "True Inspect node: confirmed slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a run, then a figure":                    {[]step{slow(by(a, 0)), below(by(admin, 1))}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"a figure expires":                        {[]step{below(by(admin, 0)), expire(60)}, "False the last verdict has expired"},
+		"a figure again is fresh":                 {[]step{below(by(admin, 0)), below(by(admin, 30)), expire(60)}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
+		"a tenant does not clear a figure":        {[]step{below(by(admin, 0)), clean(by(a, 1))}, "True Inspect node: suspected slow by run admin/r, gemm 0.20 below the median of 64 nodes"},
+		"not yet expired":                         {[]step{slow(by(a, 0)), expire(59)}, "True Inspect node: suspected slow by run team-a/r, drop 0.40, seen by 5 partners"},
+		"expired":                                 {[]step{slow(by(a, 0)), expire(60)}, "False the last verdict has expired"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestSlowNode(t *testing.T) {
 				}
 			}
 			got := "none"
-			if c, stands := condition(n, conditions.SlowNode); stands {
+			if c, found := condition(n, conditions.SlowNode); found {
 				got = string(c.Status) + " " + c.Message
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {

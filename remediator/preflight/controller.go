@@ -1,8 +1,8 @@
-// Package preflight turns the report ConfigMaps of preflight runs into the NodeConditions PreflightFailed and SlowNode.
-// From there on the policy decides, as for every other condition.
+// Package preflight is the controller that turns the report ConfigMaps of preflight runs into the NodeConditions
+// PreflightFailed and SlowNode. The policy decides what follows from these, as for every other condition.
 //
-// Everything follows from the ConfigMaps and the Nodes: a restart, or another leader, reads them again, comes to the
-// same verdicts and finds that they stand.
+// The verdicts depend on the ConfigMaps and the Nodes only. After a restart, or with another leader, the controller reads
+// them again, reaches the same verdicts and finds that the conditions are already up to date.
 package preflight
 
 import (
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -31,147 +32,126 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/carrier"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
-// Reasons of Events; they are part of the contract with users.
+// Reasons of Events. Users match on them, so they stay.
 const (
 	Refused    = "PreflightRefused"
 	Incomplete = "PreflightIncomplete"
 	Verdict    = "PreflightVerdict"
 )
 
-// fieldOwner is whose the conditions are in managed fields.
+// fieldOwner is the field manager of the conditions and annotations that this package writes.
 const fieldOwner = "pitcrew-preflight"
 
-// indexRun and indexPod find report ConfigMaps by their run and by the pod that they say they are of.
+// indexRun and indexPod find report ConfigMaps by their run id, and by the UID of the pod that they name.
 const (
 	indexRun = "pitcrew.run"
 	indexPod = "pitcrew.pod"
 )
 
-// Options configure a [Controller].
+// Options configure [SetupWithManager].
 type Options struct {
-	// Namespaces hold reports; the remediator needs the Role of manifests/preflight in each of them. In Trusted ones only
-	// the cluster's admins run pods.
+	// Namespaces are those whose reports count. The remediator needs the Role of manifests/preflight in each of them. In
+	// Trusted ones only the cluster's admins run pods.
 	Namespaces, Trusted []string
-	// Timeout is how long after the first report of a run the others may come.
+	// Timeout is how long a run is collected after its first report.
 	Timeout time.Duration
-	// TTL is how long a verdict stands that no run repeats.
+	// TTL is how long a verdict stays if no run repeats it.
 	TTL time.Duration
-	// LeafLabel is the Node label that names its rack or leaf switch; empty: no topology.
+	// LeafLabel is the Node label that names the node's rack or leaf switch; empty: no topology.
 	LeafLabel string
-	// DryRun judges and says, but writes no Node.
-	DryRun bool
-	Events events.EventRecorder
-	Now    func() time.Time
+	// DryRun reports verdicts as Events and metrics, but changes no Node and no ConfigMap.
+	DryRun   bool
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
 }
 
-// Controller reconciles preflight runs: a request is a namespace and a run id.
+// Controller reconciles preflight runs. A request is a namespace and a run id.
 type Controller struct {
-	Options
-	// nodes reads Nodes from the manager's cache and patches them, live reads pods and jobs from the API server, reports
-	// is the cache of report ConfigMaps.
-	nodes   client.Client
-	live    client.Reader
-	reports client.Reader
-	judged  *prometheus.CounterVec
-	// began is the first look of this process.
-	began time.Time
-	// known, told and written decide nothing: they spare requests and repeated Events.
-	known   map[types.NamespacedName]map[types.UID]look
-	told    map[types.UID]string
-	written map[types.UID]string
-	// limits of each namespace, and how long runs beyond them have waited last.
-	limits map[string]limits
-	waited map[types.NamespacedName]time.Duration
+	// client reads Nodes from the manager's cache, and patches Nodes and ConfigMaps.
+	client client.Client
+	// apiReader reads pods and jobs from the API server.
+	apiReader client.Reader
+	// reports is the cache of report ConfigMaps.
+	reports  client.Reader
+	recorder events.EventRecorder
+	clock    clock.PassiveClock
+
+	// See [Options].
+	trusted      []string
+	timeout, ttl time.Duration
+	leafLabel    string
+	dryRun       bool
+
+	runsTotal *prometheus.CounterVec
+	// startedAt is the time of the first request in this process.
+	startedAt time.Time
+
+	// What follows saves requests and repeated Events. No verdict depends on it. Every entry is about a ConfigMap, or a run
+	// with ConfigMaps, that exists: [Controller.forgetDeleted] removes the others.
+
+	// validations are the results of reading each ConfigMap of a run.
+	validations map[types.NamespacedName]map[types.UID]validation
+	// lastEvent is the text of the last Event about a report, or about the run of which it is the first report.
+	lastEvent map[types.UID]string
+	// lastAnnotation is the verdict that was last written on a report.
+	lastAnnotation map[types.UID]string
+	// backoff is how long a run last waited for its namespace's rate limit.
+	backoff map[types.NamespacedName]time.Duration
+	// rateLimits has an entry for each listed namespace with a report.
+	rateLimits map[string]rateLimits
 }
 
-// limits keep a flood of reports in one namespace from holding up the others, and from becoming one of Events.
-type limits struct{ looks, words flowcontrol.RateLimiter }
-
-const (
-	// A look asks the API server about a pod and its job: the largest run takes a minute, and a flood half of the time.
-	looksPerSecond, looksAtOnce = 150, 500
-	// A run that has to wait for its namespace's share waits longer each time: thousands of them must not fill the queue.
-	firstWait, longestWait = time.Second, time.Minute
-	// A refusal that is not said for this limit is said when the run is looked at again.
-	wordsPerSecond, wordsAtOnce = 0.5, 50
-)
-
-func (c *Controller) limitsOf(namespace string) limits {
-	l, ok := c.limits[namespace]
-	if !ok {
-		l = limits{flowcontrol.NewTokenBucketRateLimiter(looksPerSecond, looksAtOnce), flowcontrol.NewTokenBucketRateLimiter(wordsPerSecond, wordsAtOnce)}
-		c.limits[namespace] = l
+func newController(o Options, c client.Client, apiReader, reports client.Reader) *Controller {
+	return &Controller{
+		client:    c,
+		apiReader: apiReader,
+		reports:   reports,
+		recorder:  o.Recorder,
+		clock:     o.Clock,
+		trusted:   o.Trusted,
+		timeout:   o.Timeout,
+		ttl:       o.TTL,
+		leafLabel: o.LeafLabel,
+		dryRun:    o.DryRun,
+		runsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_preflight_runs_total",
+			Help: "Preflight runs judged, by result: clean, slow, failed, fabric or undecided.",
+		}, []string{"result"}),
+		validations:    map[types.NamespacedName]map[types.UID]validation{},
+		lastEvent:      map[types.UID]string{},
+		lastAnnotation: map[types.UID]string{},
+		backoff:        map[types.NamespacedName]time.Duration{},
+		rateLimits:     map[string]rateLimits{},
 	}
-	return l
 }
 
-// SetupWithManager registers the controller, its metrics and its own cache of ConfigMaps, which holds nothing but
-// reports of the listed namespaces: the manager's cache must stay free of them. Without namespaces it does nothing.
+// SetupWithManager registers the controller, its metrics and its own cache of ConfigMaps. The manager's cache must not hold
+// reports: this one holds nothing else, and only of the listed namespaces. Without namespaces it does nothing.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
-	o.Namespaces = union(o.Namespaces, o.Trusted)
-	if len(o.Namespaces) == 0 {
+	namespaces := union(o.Namespaces, o.Trusted)
+	if len(namespaces) == 0 {
 		return nil
 	}
-	only := cache.Config{LabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelPreflight: "report"})}
-	namespaces := map[string]cache.Config{}
-	for _, ns := range o.Namespaces {
-		namespaces[ns] = only
-	}
-	reports, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme:                      mgr.GetScheme(),
-		Mapper:                      mgr.GetRESTMapper(),
-		HTTPClient:                  mgr.GetHTTPClient(),
-		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: namespaces, Transform: slim}},
-	})
+	reports, err := newReportCache(ctx, mgr, namespaces)
 	if err != nil {
-		return fmt.Errorf("make the cache of preflight reports: %w", err)
+		return err
 	}
-	for name, of := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
-		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, of); err != nil {
-			return fmt.Errorf("index preflight reports: %w", err)
-		}
-	}
-	if err := mgr.Add(reports); err != nil {
-		return fmt.Errorf("add the cache of preflight reports: %w", err)
-	}
-	c := &Controller{
-		Options: o,
-		nodes:   mgr.GetClient(),
-		live:    mgr.GetAPIReader(),
-		reports: reports,
-		judged: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pitcrew_preflight_runs_total",
-			Help: "Preflight runs judged, by what came of them: clean, slow, failed, fabric or undecided.",
-		}, []string{"result"}),
-		known:   map[types.NamespacedName]map[types.UID]look{},
-		told:    map[types.UID]string{},
-		written: map[types.UID]string{},
-		limits:  map[string]limits{},
-		waited:  map[types.NamespacedName]time.Duration{},
-	}
-	slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "pitcrew_slow_nodes", Help: "Nodes whose condition SlowNode is True.",
-	}, c.countSlow)
-	for _, m := range []prometheus.Collector{c.judged, slow} {
-		if err := registry.Register(m); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
+	c := newController(o, mgr.GetClient(), mgr.GetAPIReader(), reports)
+	if err := c.registerMetrics(registry); err != nil {
+		return err
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).
 		Named("preflight").
 		WatchesRawSource(source.Kind(reports, &corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, cm *corev1.ConfigMap) []reconcile.Request {
 				return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}}}
-			}),
-			// A report never changes, but for what we write on it.
-			predicate.TypedFuncs[*corev1.ConfigMap]{UpdateFunc: func(event.TypedUpdateEvent[*corev1.ConfigMap]) bool { return false }})).
-		// A node that was deleted and came back has lost its conditions.
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.runsWith), builder.WithPredicates(predicate.Funcs{
+			}), reportEvents)).
+		// A node that was deleted and created again has lost its conditions.
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.runsWithNode), builder.WithPredicates(predicate.Funcs{
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
@@ -182,7 +162,41 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	return c.setupExpiry(mgr)
 }
 
-// slim keeps of a ConfigMap what a report may have: whoever may create some cannot fill the memory with large ones.
+// reportEvents ignores updates of reports: they are immutable apart from the verdict that is written on them. An update of
+// the run id, which only the admission policy prevents, concerns the old and the new run.
+var reportEvents = predicate.TypedFuncs[*corev1.ConfigMap]{UpdateFunc: func(e event.TypedUpdateEvent[*corev1.ConfigMap]) bool {
+	return e.ObjectOld.Labels[conditions.LabelPreflightRun] != e.ObjectNew.Labels[conditions.LabelPreflightRun]
+}}
+
+// newReportCache adds a cache of the reports in some namespaces to the manager.
+func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) (cache.Cache, error) {
+	only := cache.Config{LabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelPreflight: "report"})}
+	byNamespace := map[string]cache.Config{}
+	for _, namespace := range namespaces {
+		byNamespace[namespace] = only
+	}
+	reports, err := cache.New(mgr.GetConfig(), cache.Options{
+		Scheme:                      mgr.GetScheme(),
+		Mapper:                      mgr.GetRESTMapper(),
+		HTTPClient:                  mgr.GetHTTPClient(),
+		ReaderFailOnMissingInformer: true,
+		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: slim}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the cache of preflight reports: %w", err)
+	}
+	for name, valueOf := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
+		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, valueOf); err != nil {
+			return nil, fmt.Errorf("index preflight reports: %w", err)
+		}
+	}
+	if err := mgr.Add(reports); err != nil {
+		return nil, fmt.Errorf("add the cache of preflight reports: %w", err)
+	}
+	return reports, nil
+}
+
+// slim keeps only what a report may have, so that tenants cannot fill the memory with large ConfigMaps.
 func slim(object any) (any, error) {
 	cm, ok := object.(*corev1.ConfigMap)
 	if !ok {
@@ -190,11 +204,11 @@ func slim(object any) (any, error) {
 	}
 	cm.ManagedFields = nil
 	maps.DeleteFunc(cm.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, conditions.Domain+"/") })
-	text := cm.Data[carrier.Key]
+	text := cm.Data[reportconfigmap.Key]
 	if len(cm.Data) != 1 || len(cm.BinaryData) > 0 || text == "" {
-		cm.Data, cm.BinaryData = nil, nil // no report
-	} else if len(text) > verdict.MaxReport {
-		cm.Data[carrier.Key] = strings.Clone(text[:verdict.MaxReport+1])
+		cm.Data, cm.BinaryData = nil, nil // not a report
+	} else if len(text) > report.MaxBytes {
+		cm.Data[reportconfigmap.Key] = strings.Clone(text[:report.MaxBytes+1])
 	}
 	return cm, nil
 }
@@ -207,43 +221,65 @@ func podOf(object client.Object) []string {
 	return []string{object.GetAnnotations()[conditions.AnnotationPreflightPodUID]}
 }
 
-// Reconcile judges the runs of one run id in one namespace: usually one.
+// Reconcile judges the runs with one run id in one namespace. There is usually one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	now := c.Now()
-	if c.began.IsZero() {
-		c.began = now
+	now := c.clock.Now()
+	if c.startedAt.IsZero() {
+		c.startedAt = now
 	}
 	var list corev1.ConfigMapList
 	if err := c.reports.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{indexRun: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list the reports of run %s: %w", req, err)
 	}
-	filings, over, err := c.look(ctx, req.NamespacedName, list.Items)
-	if errors.Is(err, errTooMany) {
-		c.waited[req.NamespacedName] = min(max(2*c.waited[req.NamespacedName], firstWait), longestWait)
-		return ctrl.Result{RequeueAfter: c.waited[req.NamespacedName]}, nil
+	submissions, podsGone, err := c.validate(ctx, req.NamespacedName, list.Items)
+	if errors.Is(err, errRateLimited) {
+		c.backoff[req.NamespacedName] = min(max(2*c.backoff[req.NamespacedName], firstBackoff), longestBackoff)
+		return ctrl.Result{RequeueAfter: c.backoff[req.NamespacedName]}, nil
 	}
-	delete(c.waited, req.NamespacedName)
-	if err != nil || len(filings) == 0 {
+	delete(c.backoff, req.NamespacedName)
+	if err != nil || len(submissions) == 0 {
 		return ctrl.Result{}, err
 	}
-	runs, refused := assemble(filings, c.Timeout)
-	for _, r := range refused {
-		c.refuse(ctx, req.Namespace, r.filing, r.why)
+	runs, refusals := assembleRuns(submissions, c.timeout)
+	for _, r := range refusals {
+		c.refuse(ctx, req.Namespace, r.submission, r.reason)
 	}
-	var again time.Duration
+	var requeueAfter time.Duration
 	for _, r := range runs {
 		switch {
-		case !r.due(now):
-			if wait := r.deadline.Sub(now); again == 0 || wait < again {
-				again = wait
+		case !r.isDue(now):
+			if wait := r.deadline.Sub(now); requeueAfter == 0 || wait < requeueAfter {
+				requeueAfter = wait
 			}
-		case over && r.deadline.Before(c.began):
-			// Pods of it are gone and can no longer vouch for their reports. It was judged when they were there.
+		case podsGone && r.deadline.Before(c.startedAt):
+			// Some of its pods no longer exist, so their reports cannot be validated. An earlier process has judged the run.
 		default:
 			if err := c.judge(ctx, req.Namespace, r); err != nil {
 				return ctrl.Result{}, err
 			}
 		}
 	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	return ctrl.Result{RequeueAfter: requeueAfter}, nil
+}
+
+// runsWithNode lists the runs in which a node has reported.
+func (c *Controller) runsWithNode(ctx context.Context, node client.Object) []reconcile.Request {
+	var list corev1.ConfigMapList
+	if err := c.reports.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Could not list the preflight reports of a new node", "node", node.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if cm := &list.Items[i]; cm.Annotations[conditions.AnnotationPreflightNode] == node.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}})
+		}
+	}
+	return requests
+}
+
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(s string) bool { return s == "" })
 }

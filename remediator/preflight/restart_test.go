@@ -15,10 +15,10 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
-// newJobSet is a site with a JobSet of two replicated jobs, half of n pods each, and two nodes more.
+// newJobSet is a site with a JobSet of two replicated jobs of n/2 pods each, and two spare nodes.
 func newJobSet(t *testing.T, namespace string, n int) site {
 	t.Helper()
 	s := prepare(t, namespace, n+2)
@@ -31,20 +31,20 @@ spec:
   - {name: first, template: {spec: %[3]s}}
   - {name: second, template: {spec: %[3]s}}
 `, namespace, conditions.LabelRestartOnNodeFault, s.job(n/2))))
-	s.scheduled(n)
+	s.waitForPods(n)
 	return s
 }
 
-// From reports to a job that runs elsewhere: two Jobs of a JobSet report as one run, one of its nodes is slow and one has
-// failed its check. The shipped policy, switched on, quarantines both, since the namespace is an admin's, and the JobSet
-// starts again on the nodes that are left. Its second run, of the same JobSet, is another run.
+// From the reports to a job that runs on other nodes. Two Jobs of a JobSet report as one run. One of its nodes is slow and
+// one has failed its check. The shipped policy, in mode enforce, quarantines both, since the namespace is an admin's, and
+// the JobSet restarts on the remaining nodes. Its second run is a run of its own.
 func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 	const n, slow, failed, weak = 64, 20, 50, 60
 	s := newJobSet(t, "restart", n)
 	shipped, err := s.ShippedPolicy(time.Second)
 	s.must(err)
 	reports := s.reports("before", slow)
-	reports[failed].GPU, reports[failed].Batches = verdict.Failed, nil
+	reports[failed].GPU, reports[failed].Batches = report.Failed, nil
 	for i := range reports {
 		reports[i].Figures = map[string]float64{"gemm": 600}
 	}
@@ -55,14 +55,14 @@ func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 		old[pod.UID] = true
 	}
 	s.run("-policy", shipped, "-leader-elect=false", "-preflight-trusted-namespaces", s.namespace)
-	s.file(reports)
+	s.submit(reports)
 
-	if c := s.says(bad[0], conditions.SlowNode, corev1.ConditionTrue); !strings.HasPrefix(c.Message, "Inspect node: confirmed slow by run restart/before") {
+	if c := s.waitForCondition(bad[0], conditions.SlowNode, corev1.ConditionTrue); !strings.HasPrefix(c.Message, "Inspect node: confirmed slow by run restart/before") {
 		t.Errorf("message %q", c.Message)
 	}
-	s.says(bad[1], conditions.PreflightFailed, corev1.ConditionTrue)
-	s.hears(Verdict, "64 of 64 reported", bad[0], bad[1])
-	if c := s.says(s.pods[weak].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue); c.Message != "Inspect node: suspected slow by run restart/before, gemm 0.25 below the median of 64 nodes" {
+	s.waitForCondition(bad[1], conditions.PreflightFailed, corev1.ConditionTrue)
+	s.waitForEvent(Verdict, "64 of 64 reported", bad[0], bad[1])
+	if c := s.waitForCondition(s.pods[weak].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue); c.Message != "Inspect node: suspected slow by run restart/before, gemm 0.25 below the median of 64 nodes" {
 		t.Errorf("message %q", c.Message)
 	}
 	for _, node := range bad {
@@ -75,7 +75,7 @@ func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 			return nil
 		})
 	}
-	s.until("the ranks of before are gone", func() error {
+	s.until("the pods of the first run are deleted", func() error {
 		var pods corev1.PodList
 		if err := s.Client.List(s.Context(), &pods, client.InNamespace(s.namespace)); err != nil {
 			return err
@@ -87,36 +87,36 @@ func TestAJobRestartsWithoutItsSlowAndFailedNodes(t *testing.T) {
 		}
 		return nil
 	})
-	s.scheduled(n)
+	s.waitForPods(n)
 	for _, pod := range s.pods {
 		if slices.Contains(bad, pod.Spec.NodeName) {
 			t.Errorf("pod %s is on node %s", pod.Name, pod.Spec.NodeName)
 		}
 	}
-	s.file(s.reports("after"))
-	s.hears(Verdict, "run after: 64 of 64 reported")
-	// The nodes took no part, so nothing has cleared them.
-	s.says(bad[0], conditions.SlowNode, corev1.ConditionTrue)
-	s.says(bad[1], conditions.PreflightFailed, corev1.ConditionTrue)
+	s.submit(s.reports("after"))
+	s.waitForEvent(Verdict, "run after: 64 of 64 reported")
+	// The nodes took no part, so they are not cleared.
+	s.waitForCondition(bad[0], conditions.SlowNode, corev1.ConditionTrue)
+	s.waitForCondition(bad[1], conditions.PreflightFailed, corev1.ConditionTrue)
 }
 
 func TestAVerdictExpires(t *testing.T) {
 	s := newSite(t, "expiry", 8)
 	s.start("-preflight-verdict-ttl", "15s")
-	s.file(s.reports("r", 3))
+	s.submit(s.reports("r", 3))
 	slow := s.pods[3].Spec.NodeName
-	s.says(slow, conditions.SlowNode, corev1.ConditionTrue)
-	if c := s.says(slow, conditions.SlowNode, corev1.ConditionFalse); c.Message != "the last verdict has expired" {
+	s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionTrue)
+	if c := s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionFalse); c.Message != "the last verdict has expired" {
 		t.Errorf("message %q", c.Message)
 	}
 }
 
-func TestADryRunSaysAndChangesNothing(t *testing.T) {
+func TestADryRunReportsAndChangesNothing(t *testing.T) {
 	s := newSite(t, "dry", 8)
 	s.start("-dry-run")
-	s.file(s.reports("r", 3))
+	s.submit(s.reports("r", 3))
 	slow := s.node(s.pods[3].Spec.NodeName)
-	s.hears(Verdict, "run r: 8 of 8 reported; slow: "+slow.Name)
+	s.waitForEvent(Verdict, "run r: 8 of 8 reported; slow: "+slow.Name)
 	s.until("an Event about the node", func() error {
 		var list eventsv1.EventList
 		if err := s.Client.List(s.Context(), &list, client.InNamespace(corev1.NamespaceDefault)); err != nil {
@@ -129,7 +129,7 @@ func TestADryRunSaysAndChangesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	if c, stands := condition(s.node(slow.Name), conditions.SlowNode); stands {
+	if c, found := condition(s.node(slow.Name), conditions.SlowNode); found {
 		t.Errorf("condition %+v", c)
 	}
 	if got := s.verdicts("r"); len(got) > 0 {
@@ -139,7 +139,7 @@ func TestADryRunSaysAndChangesNothing(t *testing.T) {
 
 // Half of the reports come while one remediator leads, and half while another does. The verdict is that of the whole run,
 // and when the first one leads again it stays as it is.
-func TestAnotherLeaderGoesOn(t *testing.T) {
+func TestAnotherLeaderContinues(t *testing.T) {
 	s := newSite(t, "leader", 8)
 	holder := ""
 	lead := func() *cluster.Process {
@@ -160,18 +160,18 @@ func TestAnotherLeaderGoesOn(t *testing.T) {
 	}
 	reports := s.reports("r", 3)
 	first := lead()
-	s.file(reports[:4])
+	s.submit(reports[:4])
 	first.Stop(10 * time.Second)
 	second := lead()
-	s.file(reports[4:])
+	s.submit(reports[4:])
 	slow := s.pods[3].Spec.NodeName
-	decided := s.says(slow, conditions.SlowNode, corev1.ConditionTrue)
-	s.hears(Verdict, "run r: 8 of 8 reported; slow: "+slow)
+	decided := s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionTrue)
+	s.waitForEvent(Verdict, "run r: 8 of 8 reported; slow: "+slow)
 	second.Stop(10 * time.Second)
-	// That the next one has read the reports shows in what it makes of a node that has lost its condition.
-	s.forget(slow, conditions.SlowNode)
+	// The next one restores the condition that a node has lost, which shows that it has read the reports.
+	s.removeCondition(slow, conditions.SlowNode)
 	lead()
-	if again := s.says(slow, conditions.SlowNode, corev1.ConditionTrue); again.Message != decided.Message || !again.LastHeartbeatTime.Equal(&decided.LastHeartbeatTime) {
-		t.Errorf("another leader says %+v, before %+v", again, decided)
+	if again := s.waitForCondition(slow, conditions.SlowNode, corev1.ConditionTrue); again.Message != decided.Message || !again.LastHeartbeatTime.Equal(&decided.LastHeartbeatTime) {
+		t.Errorf("with another leader %+v, before %+v", again, decided)
 	}
 }

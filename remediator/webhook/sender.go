@@ -1,5 +1,5 @@
-// Package webhook tells others over HTTP what became of a node. What is to be told stands in the node's record until it was
-// told, so a crash repeats a delivery at worst; its id stays the same. Nothing waits for it.
+// Package webhook delivers notices about nodes over HTTP. A notice stays in the node's record until it is delivered, so a
+// crash repeats a delivery at worst; its id stays the same. Nothing waits for it.
 package webhook
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -28,13 +29,13 @@ import (
 const (
 	// firstRetry and lastRetry bound the wait after an attempt that failed; it doubles in between.
 	firstRetry, lastRetry = time.Second, 10 * time.Minute
-	// longestRetryAfter is how long a receiver may ask to be left alone.
+	// longestRetryAfter bounds how long a receiver may ask to wait.
 	longestRetryAfter = time.Hour
-	// giveUp is the age at which something is no longer worth telling.
+	// giveUp is the age at which a notice is no longer worth delivering.
 	giveUp = 24 * time.Hour
 )
 
-// Delivery is one thing to tell one webhook.
+// Delivery is one notice for one webhook.
 type Delivery struct {
 	// Webhook is its name in the policy.
 	Webhook string
@@ -46,7 +47,7 @@ type Delivery struct {
 	Body []byte
 }
 
-// Receipt says that a delivery of a node needs no more attempts.
+// Receipt identifies a delivery of a node.
 type Receipt struct{ Webhook, ID string }
 
 type key struct {
@@ -58,30 +59,30 @@ type key struct {
 type state struct {
 	Delivery
 	attempts int
-	// over is set once it was told, or given up.
-	over bool
+	// finished is set once it was made, or given up.
+	finished bool
 }
 
 // Sender delivers, for each webhook one after the other. Use [New].
 type Sender struct {
-	policy   *policy.File
-	now      func() time.Time
-	finished func(ctx context.Context, node string)
-	results  *prometheus.CounterVec
+	policy     *policy.File
+	clock      clock.PassiveClock
+	onFinished func(ctx context.Context, node string)
+	results    *prometheus.CounterVec
 
 	mu     sync.Mutex
-	states map[string]map[Receipt]*state // by node, since every look at a node asks for its own
+	states map[string]map[Receipt]*state // by node, since every decision about a node asks for its own
 	queues map[string]workqueue.TypedDelayingInterface[key]
 	run    func(workqueue.TypedDelayingInterface[key]) // nil until Start
 }
 
-// New makes a sender that says when a delivery of a node is over.
-func New(p *policy.File, now func() time.Time, finished func(ctx context.Context, node string), registry prometheus.Registerer) (*Sender, error) {
+// New makes a sender that calls onFinished whenever a delivery of a node needs no more attempts.
+func New(p *policy.File, clock clock.PassiveClock, onFinished func(ctx context.Context, node string), registry prometheus.Registerer) (*Sender, error) {
 	s := &Sender{
-		policy: p, now: now, finished: finished, states: map[string]map[Receipt]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
+		policy: p, clock: clock, onFinished: onFinished, states: map[string]map[Receipt]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_webhook_deliveries_total",
-			Help: "Attempts to tell a webhook: sent, failed (and tried again) or dropped (after 24 h).",
+			Help: "Attempts to deliver to a webhook: sent, failed (and tried again) or dropped (after 24 h).",
 		}, []string{"webhook", "result"}),
 	}
 	if err := registry.Register(s.results); err != nil {
@@ -110,7 +111,8 @@ func (s *Sender) Start(ctx context.Context) error {
 	return nil
 }
 
-// Deliver takes on what a node's record wants delivered, all of it; what it no longer wants is forgotten. It never waits.
+// Deliver takes over the deliveries that a node's record has, all of them; others of that node are forgotten. It never
+// waits.
 func (s *Sender) Deliver(node string, wanted []Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,17 +132,17 @@ func (s *Sender) Deliver(node string, wanted []Delivery) {
 	}
 }
 
-// Over lists the deliveries of a node that were made or given up, until its record no longer wants them.
-func (s *Sender) Over(node string) map[Receipt]bool {
+// Finished lists the deliveries of a node that were made or given up, until its record no longer has them.
+func (s *Sender) Finished(node string) map[Receipt]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	over := map[Receipt]bool{}
+	finished := map[Receipt]bool{}
 	for r, known := range s.states[node] {
-		if known.over {
-			over[r] = true
+		if known.finished {
+			finished[r] = true
 		}
 	}
-	return over
+	return finished
 }
 
 // queue is that of one webhook, so that one that hangs holds up no other.
@@ -170,7 +172,7 @@ func (s *Sender) work(ctx context.Context, queue workqueue.TypedDelayingInterfac
 func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInterface[key], k key) {
 	s.mu.Lock()
 	known := s.states[k.node][k.Receipt]
-	if known == nil || known.over {
+	if known == nil || known.finished {
 		s.mu.Unlock()
 		return
 	}
@@ -184,34 +186,34 @@ func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInter
 		s.finish(ctx, k) // The policy has dropped it, and so will the record.
 		return
 	}
-	if s.now().Sub(d.At) > giveUp {
+	if s.clock.Now().Sub(d.At) > giveUp {
 		s.results.WithLabelValues(k.Webhook, "dropped").Inc()
-		log.Info("The webhook was not told", "after", giveUp)
+		log.Info("Gave up a delivery to a webhook", "after", giveUp)
 		s.finish(ctx, k)
 		return
 	}
 	again, err := s.post(ctx, hook, d, attempts)
 	if err != nil {
 		s.results.WithLabelValues(k.Webhook, "failed").Inc()
-		log.Error(err, "Tell the webhook", "attempt", attempts, "again", again)
+		log.Error(err, "Deliver to a webhook", "attempt", attempts, "again", again)
 		queue.AddAfter(k, again)
 		return
 	}
 	s.results.WithLabelValues(k.Webhook, "sent").Inc()
-	log.Info("The webhook was told", "attempts", attempts)
+	log.Info("Delivered to a webhook", "attempts", attempts)
 	s.finish(ctx, k)
 }
 
 func (s *Sender) finish(ctx context.Context, k key) {
 	s.mu.Lock()
 	if known := s.states[k.node][k.Receipt]; known != nil {
-		known.over = true
+		known.finished = true
 	}
 	s.mu.Unlock()
-	s.finished(ctx, k.node)
+	s.onFinished(ctx, k.node)
 }
 
-// post makes one attempt. With an error it says when to make the next one.
+// post makes one attempt. With an error it returns after what time to make the next one.
 func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, attempts int) (again time.Duration, err error) {
 	again = retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, nil)
 	client, err := client(hook)
@@ -226,7 +228,7 @@ func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, atte
 	if err != nil {
 		return again, withoutURL(err)
 	}
-	at := s.now()
+	at := s.clock.Now()
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "pitcrew-remediator")
 	request.Header.Set("Webhook-Id", d.ID)
@@ -240,7 +242,7 @@ func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, atte
 	if response.StatusCode/100 == 2 {
 		return 0, nil
 	}
-	// What Retry-After of 429 and 503 says, unless it is sooner than we would try anyway.
+	// Retry-After of 429 and 503, unless it is sooner than we would try anyway.
 	asked := retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response)
 	return min(max(again, asked), longestRetryAfter), fmt.Errorf("the answer is %s", response.Status)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/utils/clock"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
@@ -126,7 +127,7 @@ func start(t *testing.T, hooks ...policy.Webhook) rig {
 	t.Helper()
 	r := rig{over: make(chan string, 10), logs: &logs{}}
 	var err error
-	if r.Sender, err = New(policy.Fixed(&policy.Policy{Webhooks: hooks}), time.Now, func(_ context.Context, node string) { r.over <- node }, prometheus.NewRegistry()); err != nil {
+	if r.Sender, err = New(policy.Fixed(&policy.Policy{Webhooks: hooks}), clock.RealClock{}, func(_ context.Context, node string) { r.over <- node }, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
 	sink := funcr.New(func(prefix, args string) {
@@ -214,13 +215,13 @@ func TestADeliveryIsSignedAndMadeOnce(t *testing.T) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Error(diff)
 	}
-	if over := r.Over("n"); !over[Receipt{"hook", "id-1"}] {
-		t.Errorf("over %v", over)
+	if finished := r.Finished("n"); !finished[Receipt{"hook", "id-1"}] {
+		t.Errorf("finished %v", finished)
 	}
 	r.Deliver("n", []Delivery{d}) // its record could not be written yet
 	r.Deliver("n", nil)
-	if over := r.Over("n"); len(over) > 0 {
-		t.Errorf("still remembers %v", over)
+	if finished := r.Finished("n"); len(finished) > 0 {
+		t.Errorf("still remembers %v", finished)
 	}
 	r.results(t, "sent 1, failed 0, dropped 0")
 }
@@ -315,7 +316,7 @@ func TestFailuresSayNoSecrets(t *testing.T) {
 			r := start(t, w)
 			r.Deliver("n", []Delivery{delivery("id-1")})
 			deadline := time.After(30 * time.Second)
-			for !strings.Contains(r.logs.String(), "Tell the webhook") {
+			for !strings.Contains(r.logs.String(), "Deliver to a webhook") {
 				select {
 				case <-deadline:
 					t.Fatalf("nothing is said; log:\n%s", r.logs)

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the `want` section of the golden files")
 
-// Update tells whether golden files are to be rewritten: `go test -update`.
+// Update reports whether golden files are to be rewritten: `go test -update`.
 func Update() bool { return *update }
 
 // Build compiles the plugin in the current folder and returns the binary's path.

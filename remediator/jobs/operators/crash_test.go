@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
@@ -35,7 +36,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			t.Run(name+", "+when, func(t *testing.T) {
 				g := start(t, test.job)
 				counted := g.count()
-				cfg := restarterConfig(t, g.c)
+				cfg := jobstest.Config(t, g.c)
 				q := g.quarantine(g.runs()[0].Spec.NodeName)
 				processes := 0
 				for len(g.record().Last) == 0 {
@@ -48,8 +49,8 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 					t.Errorf("%d processes did it all, want a crash after each of %d writes", processes, test.writes)
 				}
 				r, _ := run(t, cfg, interceptor.Funcs{}, nil)
-				sweep(t, r, q)
-				if closed := g.closes(); closed.Phase != "Done" {
+				restartJobs(t, r, q)
+				if closed := g.closes(); closed.Phase != restart.Done {
 					t.Errorf("closed as %+v", closed)
 				}
 				g.restartedOnce(q.Node)
@@ -65,12 +66,12 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 }
 
 // liveAndDie runs one process of the remediator until it dies or the restart is closed.
-func (g gang) liveAndDie(m *clustertest.Mortal, cfg *rest.Config, q jobs.Quarantine) {
+func (g gang) liveAndDie(m *clustertest.Mortal, cfg *rest.Config, q restart.Quarantine) {
 	g.Helper()
 	r, stop := run(g.T, cfg, m.Funcs(), nil)
 	defer stop()
-	// Every process sweeps the quarantines that it finds.
-	if _, err := r.Sweep(g.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+	// Every process calls for the quarantines that it finds.
+	if _, err := r.RestartJobsOnNode(g.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 		g.Fatal(err)
 	}
 	clustertest.Until(g, patience, "wait for the process to die", func() error {

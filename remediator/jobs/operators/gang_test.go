@@ -4,87 +4,42 @@ package operators
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// restarterConfig authenticates as the remediator's service account, with the roles that we ship.
-func restarterConfig(t *testing.T, c *cluster.Cluster) *rest.Config {
+// run starts a controller, as one process of the remediator would. The returned function ends it.
+func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*jobs.Options)) (*jobs.Controller, func()) {
 	t.Helper()
-	roles, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Apply(t.Context(), roles); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := c.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.QPS = -1
-	return cfg
-}
-
-// run starts a Restarter with a manager of its own, as one process of the remediator would. The returned function ends
-// it and returns when nothing of it is left.
-func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*jobs.Restarter)) (*jobs.Restarter, func()) {
-	t.Helper()
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct, err := client.NewWithWatch(cfg, client.Options{Scheme: mgr.GetScheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := jobs.New(interceptor.NewClient(direct, writes), mgr.GetAPIReader(), mgr.GetEventRecorder("pitcrew"), time.Now)
-	if change != nil {
-		change(r)
-	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the manager ended: %v", err)
+	return jobstest.Run(t, cfg, writes, func(ctx context.Context, mgr ctrl.Manager) (*jobs.Controller, error) {
+		o := jobs.Options{Recorder: mgr.GetEventRecorder("pitcrew"), Clock: clock.RealClock{}}
+		if change != nil {
+			change(&o)
 		}
+		return jobs.SetupWithManager(ctx, mgr, prometheus.NewRegistry(), o)
 	})
-	t.Cleanup(stop)
-	return r, stop
 }
 
 // gang is one job under test, in a namespace and on nodes of its own; a node holds one rank.
@@ -142,7 +97,7 @@ func (g gang) apply(manifest string) {
 
 func (g gang) get() *unstructured.Unstructured {
 	g.Helper()
-	return g.object(g.apiVersion, g.kind, "train")
+	return g.object(g.kind.GVK.GroupVersion().String(), g.kind.GVK.Kind, "train")
 }
 
 func (g gang) object(apiVersion, kind, name string) *unstructured.Unstructured {
@@ -156,32 +111,19 @@ func (g gang) object(apiVersion, kind, name string) *unstructured.Unstructured {
 	return o
 }
 
-// record is what these tests read of the annotation pitcrew.dev/restart.
-type record struct {
-	Current *restart  `json:"current"`
-	Last    []restart `json:"last"`
-}
-
-type restart struct {
-	Phase   string `json:"phase"`
-	Outcome string `json:"outcome"`
-}
-
-func (g gang) record() record {
+func (g gang) record() restart.Record {
 	g.Helper()
-	var r record
-	if text := g.get().GetAnnotations()[conditions.AnnotationRestart]; text != "" {
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			g.Fatal(err)
-		}
+	rec, err := restart.ReadRecord(g.get())
+	if err != nil {
+		g.Fatal(err)
 	}
-	return r
+	return rec
 }
 
 // closes waits until a restart is closed and returns it.
-func (g gang) closes() restart {
+func (g gang) closes() restart.Restart {
 	g.Helper()
-	var closed restart
+	var closed restart.Restart
 	clustertest.Until(g, patience, "wait for the restart to be closed", func() error {
 		r := g.record()
 		if r.Current != nil || len(r.Last) == 0 {
@@ -214,24 +156,15 @@ func (g gang) runs() []corev1.Pod {
 }
 
 // quarantine taints a node and returns the quarantine, as the node controller would.
-func (g gang) quarantine(node string) jobs.Quarantine {
+func (g gang) quarantine(node string) restart.Quarantine {
 	g.Helper()
-	var n corev1.Node
-	if err := g.c.Client.Get(g.Context(), client.ObjectKey{Name: node}, &n); err != nil {
-		g.Fatal(err)
-	}
-	before := n.DeepCopy()
-	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
-	n.Spec.Taints = append(n.Spec.Taints, taint)
-	if err := g.c.Client.Patch(g.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		g.Fatal(err)
-	}
-	return jobs.Quarantine{ID: "q-" + node, Node: node, NodeUID: n.UID, Reason: "Xid 79", Taint: taint, Since: time.Now()}
+	return jobstest.Quarantine(g, g.c, node, time.Now())
 }
 
-func sweep(t testing.TB, r *jobs.Restarter, q jobs.Quarantine) {
+// restartJobs is what the node controller does, again and again.
+func restartJobs(t testing.TB, c *jobs.Controller, q restart.Quarantine) {
 	t.Helper()
-	if _, err := r.Sweep(t.Context(), q); err != nil {
+	if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -19,12 +19,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // with changes the manifest of a job.
 func (j job) with(old, replacement string) job {
 	if !strings.Contains(j.manifest, old) {
-		panic(fmt.Sprintf("the manifest of the %s has no %q", j.kind, old))
+		panic(fmt.Sprintf("the manifest of the %s has no %q", j.kind.GVK.Kind, old))
 	}
 	j.manifest = strings.Replace(j.manifest, old, replacement, 1)
 	return j
@@ -49,10 +51,10 @@ func TestWhatWouldHarmAJobIsRefusedAndSaid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, test.job)
 			before, generation := g.runs(), g.get().GetGeneration()
-			r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
-			// The rank that tolerates the taint is one of many; the sweep is about the one on the node.
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			// The rank that tolerates the taint is one of many; the call is about the one on the node.
 			q := g.quarantine(before[0].Spec.NodeName)
-			sweep(t, r, q)
+			restartJobs(t, r, q)
 			g.says("JobRestartBlocked", g.get().GetUID(), test.text)
 			g.says("JobRestartBlocked", q.NodeUID, test.text)
 			if diff := cmp.Diff(uids(before), uids(g.runs())); diff != "" {
@@ -80,10 +82,10 @@ func TestOnlyTheGroupOnTheNodeIsRestarted(t *testing.T) {
 	before := g.runs()
 	const label = "leaderworkerset.sigs.k8s.io/group-index"
 	hit := before[0].Labels[label]
-	r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 	q := g.quarantine(before[0].Spec.NodeName)
-	sweep(t, r, q)
-	if closed := g.closes(); closed.Phase != "Done" {
+	restartJobs(t, r, q)
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("closed as %+v", closed)
 	}
 	after := uids(g.runs())
@@ -106,11 +108,11 @@ func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
 	if err := g.c.Client.Status().Patch(t.Context(), dead.DeepCopy(), client.RawPatch(types.MergePatchType, fail)); err != nil {
 		t.Fatal(err)
 	}
-	r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 	other := ranks[slices.IndexFunc(ranks, func(p corev1.Pod) bool { return p.Name == "train-worker-0" })]
 	q := g.quarantine(other.Spec.NodeName)
-	sweep(t, r, q)
-	if closed := g.closes(); closed.Phase != "Done" {
+	restartJobs(t, r, q)
+	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("closed as %+v", closed)
 	}
 	if slices.Contains(uids(g.runs()), dead.UID) {
@@ -120,9 +122,9 @@ func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
 
 func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
 	g := start(t, queuedJob.with("term-delay: 1s", "term-delay: 5s"))
-	r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	clustertest.Until(t, patience, "wait until the Workload is inactive", func() error {
 		workload := g.workload()
 		if active, found, err := unstructured.NestedBool(workload.Object, "spec", "active"); err != nil || !found || active {
@@ -130,7 +132,7 @@ func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
 		}
 		return g.c.Client.Patch(t.Context(), workload, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"active":true}}`)))
 	})
-	if closed := g.closes(); closed.Phase != "Failed" || !strings.Contains(closed.Outcome, "spec.active") {
+	if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "spec.active") {
 		t.Errorf("closed as %+v", closed)
 	}
 	g.runs()
@@ -153,16 +155,16 @@ func (g gang) workload() *unstructured.Unstructured {
 // The training-operator fails a job for good whose old ranks are still there when it starts.
 func TestAnAbortFailsNoJobThatMustNotMeetItsOldRanks(t *testing.T) {
 	g := start(t, pyTorchJob("Never").with("term-delay: 1s", "term-delay: 6s"))
-	r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, func(r *jobs.Restarter) { r.StopTimeout = time.Second })
+	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) { o.StopTimeout = time.Second })
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
-	sweep(t, r, q)
+	restartJobs(t, r, q)
 	job := g.get()
 	g.says("JobRestartBlocked", job.GetUID(), "has not ended")
 	abort := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:""}}}`, conditions.AnnotationAbortRestart)
 	if err := g.c.Client.Patch(t.Context(), job, client.RawPatch(types.MergePatchType, abort)); err != nil {
 		t.Fatal(err)
 	}
-	if closed := g.closes(); closed.Phase != "Failed" || !strings.Contains(closed.Outcome, "aborted") {
+	if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "aborted") {
 		t.Errorf("closed as %+v", closed)
 	}
 	g.restartedOnce(q.Node)

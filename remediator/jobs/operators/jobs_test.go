@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
@@ -13,9 +16,9 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 		"PyTorchJob, restartPolicy Never":     pyTorchJob("Never"),
 		"PyTorchJob, restartPolicy OnFailure": pyTorchJob("OnFailure"),
 		"PyTorchJob, restartPolicy ExitCode":  pyTorchJob("ExitCode"),
-		"TFJob":                               trainingJob("TFJob", "tfReplicaSpecs", "tensorflow", "Never", 1),
-		"XGBoostJob":                          trainingJob("XGBoostJob", "xgbReplicaSpecs", "xgboost", "Never", 1),
-		"PaddleJob":                           trainingJob("PaddleJob", "paddleReplicaSpecs", "paddle", "Never", 1),
+		"TFJob":                               trainingJob(jobstest.Kind("kubeflow.org/v1", "TFJob"), "tfReplicaSpecs", "tensorflow", "Never", 1),
+		"XGBoostJob":                          trainingJob(jobstest.Kind("kubeflow.org/v1", "XGBoostJob"), "xgbReplicaSpecs", "xgboost", "Never", 1),
+		"PaddleJob":                           trainingJob(jobstest.Kind("kubeflow.org/v1", "PaddleJob"), "paddleReplicaSpecs", "paddle", "Never", 1),
 		"JAXJob":                              jaxJob(),
 		"MPIJob of the training-operator":     mpiJobV1,
 		"MPIJob of the mpi-operator":          mpiJob,
@@ -31,15 +34,15 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, job)
 			before, counted := g.get(), g.count()
-			r, _ := run(t, restarterConfig(t, g.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 			q := g.quarantine(g.runs()[0].Spec.NodeName)
 			for range 3 {
-				sweep(t, r, q)
+				restartJobs(t, r, q)
 			}
-			if closed := g.closes(); closed.Phase != "Done" {
+			if closed := g.closes(); closed.Phase != restart.Done {
 				t.Errorf("closed as %+v", closed)
 			}
-			sweep(t, r, q)
+			restartJobs(t, r, q)
 			g.restartedOnce(q.Node)
 			if n := len(g.record().Last); n != 1 {
 				t.Errorf("%d restarts, want 1", n)
@@ -48,7 +51,7 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 				t.Errorf("the restart added %d to what the owners count, want %d", added, job.adds)
 			}
 			g.says("JobRestarting", before.GetUID(), q.Node)
-			g.says("JobRestarted", before.GetUID(), "ranks run again")
+			g.says("JobRestarted", before.GetUID(), "all ranks running")
 			g.says("JobRestarted", q.NodeUID, g.namespace+"/train")
 		})
 	}

@@ -7,12 +7,15 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 )
 
 // job is a job of some kind, called train.
 type job struct {
-	operator         *operator
-	apiVersion, kind string
+	operator *operator
+	kind     kinds.Kind
 	// manifest makes it; see [gang.apply].
 	manifest string
 	// container is the name that its operator wants for the container of a rank.
@@ -47,10 +50,10 @@ func (g gang) sum(o *unstructured.Unstructured, fields ...string) int64 {
 }
 
 // trainingJob is a job of the training-operator with four ranks, one of which is the master if that kind has one.
-func trainingJob(kind, replicaSpecs, container, restartPolicy string, masters int) job {
+func trainingJob(kind kinds.Kind, replicaSpecs, container, restartPolicy string, masters int) job {
 	return job{
-		operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: kind, container: container, ranks: 4,
-		manifest: strings.NewReplacer("KIND", kind, "SPECS", replicaSpecs, "POLICY", restartPolicy,
+		operator: trainingOperator, kind: kind, container: container, ranks: 4,
+		manifest: strings.NewReplacer("KIND", kind.GVK.Kind, "SPECS", replicaSpecs, "POLICY", restartPolicy,
 			"WORKERS", strconv.Itoa(4-masters)).Replace(`
 apiVersion: kubeflow.org/v1
 kind: KIND
@@ -68,11 +71,11 @@ spec:
 }
 
 func pyTorchJob(restartPolicy string) job {
-	return trainingJob("PyTorchJob", "pytorchReplicaSpecs", "pytorch", restartPolicy, 1)
+	return trainingJob(jobstest.Kind("kubeflow.org/v1", "PyTorchJob"), "pytorchReplicaSpecs", "pytorch", restartPolicy, 1)
 }
 
 func jaxJob() job {
-	j := trainingJob("JAXJob", "jaxReplicaSpecs", "jax", "Never", 0)
+	j := trainingJob(jobstest.Kind("kubeflow.org/v1", "JAXJob"), "jaxReplicaSpecs", "jax", "Never", 0)
 	j.operator = trainingOperator19
 	return j
 }
@@ -88,7 +91,7 @@ spec:
 `
 
 var mpiJobV1 = job{
-	operator: trainingOperator, apiVersion: "kubeflow.org/v1", kind: "MPIJob", container: "mpi", ranks: 4,
+	operator: trainingOperator, kind: jobstest.Kind("kubeflow.org/v1", "MPIJob"), container: "mpi", ranks: 4,
 	manifest: `
 apiVersion: kubeflow.org/v1
 kind: MPIJob
@@ -99,7 +102,7 @@ metadata: ` + optedIn + mpiSpec,
 }
 
 var mpiJob = job{
-	operator: mpiOperator, apiVersion: "kubeflow.org/v2beta1", kind: "MPIJob", container: "mpi", ranks: 4,
+	operator: mpiOperator, kind: jobstest.Kind("kubeflow.org/v2beta1", "MPIJob"), container: "mpi", ranks: 4,
 	manifest: `
 apiVersion: kubeflow.org/v2beta1
 kind: MPIJob
@@ -108,7 +111,7 @@ metadata: ` + optedIn + mpiSpec,
 }
 
 var trainJob = job{
-	operator: trainer, apiVersion: "trainer.kubeflow.org/v1alpha1", kind: "TrainJob", ranks: 4,
+	operator: trainer, kind: jobstest.Kind("trainer.kubeflow.org/v1alpha1", "TrainJob"), ranks: 4,
 	manifest: `
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
@@ -136,7 +139,7 @@ const rayClusterSpec = `{
 `
 
 var rayCluster = job{
-	operator: kubeRay, apiVersion: "ray.io/v1", kind: "RayCluster", container: "ray", ranks: 4,
+	operator: kubeRay, kind: jobstest.Kind("ray.io/v1", "RayCluster"), container: "ray", ranks: 4,
 	manifest: `
 apiVersion: ray.io/v1
 kind: RayCluster
@@ -146,7 +149,7 @@ spec: ` + rayClusterSpec,
 
 // The fifth pod of a RayJob submits it.
 var rayJob = job{
-	operator: kubeRay, apiVersion: "ray.io/v1", kind: "RayJob", container: "ray", ranks: 5,
+	operator: kubeRay, kind: jobstest.Kind("ray.io/v1", "RayJob"), container: "ray", ranks: 5,
 	manifest: `
 apiVersion: ray.io/v1
 kind: RayJob
@@ -163,7 +166,7 @@ spec:
 // leaderWorkerSet has some groups of four ranks.
 func leaderWorkerSet(groups string, ranks int) job {
 	return job{
-		operator: lws, apiVersion: "leaderworkerset.x-k8s.io/v1", kind: "LeaderWorkerSet", container: "main", ranks: ranks,
+		operator: lws, kind: jobstest.Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), container: "main", ranks: ranks,
 		manifest: `
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
@@ -197,7 +200,7 @@ spec: {clusterQueue: NAMESPACE}
 const queued = `{name: train, namespace: NAMESPACE, labels: {pitcrew.dev/restart-on-node-fault: "true", kueue.x-k8s.io/queue-name: queue}}`
 
 var queuedJob = job{
-	operator: kueue, apiVersion: "batch/v1", kind: "Job", container: "main", ranks: 4,
+	operator: kueue, kind: jobstest.Kind("batch/v1", "Job"), container: "main", ranks: 4,
 	manifest: queue + `
 apiVersion: batch/v1
 kind: Job
@@ -213,7 +216,7 @@ spec:
 }
 
 var queuedJobSet = job{
-	operator: kueue, apiVersion: "jobset.x-k8s.io/v1alpha2", kind: "JobSet", container: "main", ranks: 4,
+	operator: kueue, kind: jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet"), container: "main", ranks: 4,
 	manifest: queue + `
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
@@ -227,7 +230,7 @@ spec:
 }
 
 var volcanoJob = job{
-	operator: volcano, apiVersion: "batch.volcano.sh/v1alpha1", kind: "Job", container: "main", ranks: 4,
+	operator: volcano, kind: jobstest.Kind("batch.volcano.sh/v1alpha1", "Job"), container: "main", ranks: 4,
 	manifest: `
 apiVersion: batch.volcano.sh/v1alpha1
 kind: Job

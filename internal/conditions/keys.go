@@ -1,0 +1,72 @@
+package conditions
+
+// Domain prefixes every label, annotation and taint key of Pitcrew.
+const Domain = "pitcrew.dev"
+
+// Keys on Nodes.
+const (
+	// TaintUnhealthy marks a quarantined node; its value is the NodeCondition that caused it.
+	TaintUnhealthy = Domain + "/unhealthy"
+	// TaintMaintenance marks a node that a sweep, a repair or an upgrade owns; our conditions are ignored meanwhile.
+	TaintMaintenance = Domain + "/maintenance"
+	// AnnotationQuarantine holds the quarantine record, JSON.
+	AnnotationQuarantine = Domain + "/quarantine"
+	// LabelStatus is healthy, suspect, quarantined or repairing.
+	LabelStatus = Domain + "/status"
+	// LabelRepair is the repair class of the worst cause.
+	LabelRepair = Domain + "/repair"
+	// AnnotationGPUs is what an admin knows of the node's GPUs, JSON, e.g. their serial numbers and slots by PCI address. It is
+	// only ever copied into the evidence.
+	AnnotationGPUs = Domain + "/gpus"
+	// LabelSkip set to "true" makes the remediator leave the node alone.
+	LabelSkip = Domain + "/skip"
+)
+
+// Keys on training jobs and their namespaces.
+const (
+	// LabelRestartOnNodeFault opts a job or a namespace in ("true") or out ("false") of job restart.
+	LabelRestartOnNodeFault = Domain + "/restart-on-node-fault"
+	// LabelKcoverRecovery set to "true" is kcover's own opt-in and is honoured as ours.
+	LabelKcoverRecovery = "kcover.io/cascading-recovery"
+	// LabelRestarting marks a job whose restart is under way, so that it is found again after a crash.
+	LabelRestarting = Domain + "/restarting"
+	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
+	AnnotationRestart = Domain + "/restart"
+	// AnnotationAbortRestart, whatever its value, asks to put the job back as it was before the restart that is under way.
+	AnnotationAbortRestart = Domain + "/abort-restart"
+	// AnnotationCheckpointBy tells a job when it is stopped, RFC 3339. AnnotationCheckpointed, set by the job to the same
+	// value, says that it has saved its state.
+	AnnotationCheckpointBy = Domain + "/checkpoint-by"
+	AnnotationCheckpointed = Domain + "/checkpointed"
+	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
+	// Workload of Kueue: for which step of which restart it was written last.
+	AnnotationRestartStep = Domain + "/restart-step"
+)
+
+// Keys on preflight report ConfigMaps.
+const (
+	// LabelPreflight is "report".
+	LabelPreflight = Domain + "/preflight"
+	// LabelPreflightRun names the attempt of the run, minted when its ranks met.
+	LabelPreflightRun = Domain + "/preflight-run"
+	// AnnotationPreflightNode is the node that reports, as in the report: admission policies cannot read that.
+	AnnotationPreflightNode = Domain + "/preflight-node"
+	// AnnotationPreflightPod and AnnotationPreflightPodUID are the pod that reports.
+	AnnotationPreflightPod    = Domain + "/preflight-pod"
+	AnnotationPreflightPodUID = Domain + "/preflight-pod-uid"
+	// AnnotationPreflightVerdict says what was decided, in words. It is never read.
+	AnnotationPreflightVerdict = Domain + "/preflight-verdict"
+)
+
+// PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
+const PauseConfigMap = "pitcrew-pause"
+
+// EvidenceNamespace holds a ConfigMap for each node that was quarantined, of the node's name, with what its conditions were.
+// Nothing else is there, so that whoever writes evidence needs no right to write anything else.
+const EvidenceNamespace = "pitcrew-evidence"
+
+// AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).
+const AnnotationEvidenceAt = Domain + "/evidence-at"
+
+// BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
+const BreakerConfigMap = "pitcrew-breaker"

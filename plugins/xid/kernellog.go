@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
+)
+
+// pending is what was read but is not in the state yet.
+type pending struct {
+	events []seen
+	uuids  map[string]string
+	// before are events from before the ring's oldest record, whole says that they reach back to the boot.
+	before            []xid.Event
+	journalled, whole bool
+}
+
+// seen is an event and the sequence number of its record.
+type seen struct {
+	seq   uint64
+	event xid.Event
+}
+
+func (p *pending) identify(gpu, uuid string) {
+	if p.uuids == nil {
+		p.uuids = map[string]string{}
+	}
+	p.uuids[gpu] = uuid
+}
+
+// follow reads the log to its end, from where the runs before this one got to.
+func (r *reader) follow(ctx context.Context) error {
+	if r.log == nil {
+		state, _ := r.merge(func(s *xid.State) bool { return !r.allowInjected && s.DropInjected() })
+		log, err := kmsg.Open(r.kmsg, state.Next)
+		if err != nil {
+			return err
+		}
+		// What the ring loses later was read, or is reported as a gap.
+		r.log, r.journalled = log, state.Journal || state.Next > 0
+	}
+	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	if r.journal && !r.journalled && r.log.Lost() > 0 {
+		r.journalled = true
+		if err := r.readJournal(ctx); err != nil {
+			slog.Warn("what the kernel's ring has lost is not read from the journal", "err", err)
+		}
+	}
+	return nil
+}
+
+// drain parses what the kernel log holds now.
+func (r *reader) drain(ctx context.Context) error {
+	now, err := npd.Uptime()
+	if err != nil {
+		return err
+	}
+	wall := time.Now()
+	for ctx.Err() == nil {
+		rec, err := r.log.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, kmsg.ErrMalformed):
+			slog.Warn("malformed record of the kernel log", "err", err)
+			continue
+		case err != nil:
+			return err
+		}
+		if r.oldest == 0 {
+			r.oldest = rec.Time
+		}
+		injected := rec.Facility != 0
+		if injected && !r.allowInjected {
+			continue
+		}
+		if e, ok := r.joiner.Parse(rec.Body); ok {
+			e.Injected, e.At, e.Seen = injected, rec.Time, now
+			e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
+			r.pending.events = append(r.pending.events, seen{rec.Seq, e})
+		} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
+			r.pending.identify(gpu, uuid)
+		}
+	}
+	return nil
+}
+
+// wait returns when the driver has written something that matters.
+func (r *reader) wait(ctx context.Context) error {
+	if r.log == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for len(r.pending.events) == 0 {
+		if err := r.log.Wait(ctx); err != nil {
+			return err
+		}
+		if err := r.drain(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// retryAdmission is when to try again if another job is being admitted just now.
+const retryAdmission = 100 * time.Millisecond
+
+// admission starts restarts that are right, as the policy limits them.
+type admission struct {
+	transitions
+	client    client.Client // has the cache of the nodes
+	apiReader client.Reader
+	// admitting is held from the read of the other restarts until a new one is recorded: two that are admitted side by side
+	// would both take the last place.
+	admitting sync.Mutex
+}
+
+// startRestart starts a restart if nothing speaks against it now. Otherwise it reports what does, and returns when to try
+// again; zero: when something changes.
+func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod) (time.Duration, error) {
+	now := a.clock.Now()
+	begun := rec.With(q, 0, now)
+	if step, requested := restart.AbortedEarly(begun, job, now); requested {
+		return 0, a.close(ctx, job, begun, step)
+	}
+	limits := restart.LimitsOf(job, a.settings.restartPolicy())
+	var others []restart.Restart
+	if limits.MaxConcurrent > 0 || limits.CheckCapacity {
+		// Who is second does not wait here: a node's controller that waits would delay taints.
+		if !a.admitting.TryLock() {
+			return retryAdmission, nil
+		}
+		defer a.admitting.Unlock()
+		var err error
+		if others, err = a.others(ctx, requestOf(job)); err != nil {
+			return 0, err
+		}
+	}
+	now = a.clock.Now()
+	moving := 0
+	failed, delayed := restart.FirstFailed(restart.RateLimits(q, rec, others, limits, now))
+	if !delayed && limits.CheckCapacity {
+		search, err := a.searchRoom(ctx, q, job, onNode, restart.ClaimedRanks(others), now)
+		if err != nil {
+			return 0, err
+		}
+		moving = search.Moving
+		failed, delayed = restart.FirstFailed([]restart.Precondition{search.Result()})
+	}
+	if delayed {
+		if failed.Reason != restart.ReasonSettling {
+			a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+		}
+		return failed.RetryAfter, nil
+	}
+	rec = rec.With(q, moving, now)
+	if q.CheckpointGrace > 0 {
+		return 0, a.announce(ctx, kind, job, rec, now.Add(q.CheckpointGrace))
+	}
+	return 0, a.stop(ctx, kind, job, rec, onNode, rec.Current.Quarantines)
+}
+
+// others are the restarts of other jobs that are under way: those that the cache shows, and those that this process has
+// started and the cache may not show yet.
+func (a *admission) others(ctx context.Context, self request) ([]restart.Restart, error) {
+	all, err := a.watcher.underRestart(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.store.addActive(all)
+	delete(all, self)
+	var others []restart.Restart
+	for _, cur := range all {
+		others = append(others, cur)
+	}
+	return others, nil
+}
+
+// searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
+func (a *admission) searchRoom(ctx context.Context, q restart.Quarantine, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
+	ranks, err := a.pods.ofGangs(ctx, job, onNode)
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.NodeList
+	// The cache is shared and large; nothing here changes a node.
+	if err := a.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	search := restart.NewSearch(q, ranks, list.Items, claimed, now)
+	for node := range search.Nodes() {
+		var there corev1.PodList
+		if err := a.apiReader.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
+			return nil, fmt.Errorf("list the pods on node %s: %w", node.Name, err)
+		}
+		search.Place(node, there.Items)
+	}
+	return search, nil
+}

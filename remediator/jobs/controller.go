@@ -1,0 +1,141 @@
+// Package jobs restarts training jobs whole and once when a node under one of their ranks is quarantined.
+//
+// A level, not an edge: while a quarantine stands, no opted-in job may have an active pod on the node. The node
+// controller calls [Controller.RestartJobsOnNode] after it has written the taint, again 2 s, 15 s and 60 s later, because a
+// pod may have been bound by a scheduler that had not seen the taint, and on every reconcile of the node. A call starts the
+// restart of each such job, or says when to call again if the limits of the policy hold it. A controller of its own drives
+// the restarts that are under way: observe, [restart.Next], act. Failed pods may start a restart, too, see [podFailures].
+//
+// What is decided is in package restart, what differs between the kinds of jobs in package kinds. This package reads, writes
+// and reports:
+//
+//	discover.go     which jobs have pods on the node, and what becomes of each
+//	admission.go    may a new restart start now?
+//	reconcile.go    the next step of a restart under way
+//	stop.go         the writes that change its phase
+//	outofband.go    what those writes cannot contain: the Workload of Kueue, a Command to Volcano, the deletion of a pod
+//
+// All state is in the annotation and the label of the job, guarded by the resourceVersion and written in the same patch
+// as the suspend field. What cannot be in that patch is done after it, and done again after a crash. A concurrent writer
+// causes a re-read, and a person who changes the suspend field wins.
+//
+// A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
+// of the remediator after the CRD was installed.
+//
+// RBAC that this package needs: nodes get, list; pods get, list, watch, delete; namespaces get; events.k8s.io/events
+// create, patch; the ConfigMap of the pause get; and what each kind needs, see [kinds.Kind].
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// Options configure a [Controller].
+type Options struct {
+	// Policy names further kinds of jobs and limits the restarts; nil: neither.
+	Policy *policy.File
+	// Namespace has the ConfigMap that pauses everything; pitcrew by default.
+	Namespace string
+	// DryRun restarts nothing.
+	DryRun   bool
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	// StopTimeout is how long a stop may take before it is reported; it is held, not given up. 10 minutes by default.
+	StopTimeout time.Duration
+	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
+	StartTimeout time.Duration
+}
+
+// Controller restarts the jobs that have pods on quarantined nodes. Make it with [SetupWithManager].
+type Controller struct {
+	dryRun bool
+	// apiReader must be live: what a cache holds of pods that are gone proves nothing.
+	apiReader   client.Reader
+	settings    *settings
+	reporter    *reporter
+	admission   *admission
+	reconciler  *reconciler
+	podFailures *podFailures
+}
+
+// SetupWithManager makes the controller, registers its metrics and adds to the manager what drives the restarts under way.
+// Its cache holds the metadata of the jobs labelled pitcrew.dev/restarting=true and nothing else. An error means that the
+// manager or the registry refuses a part.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) (*Controller, error) {
+	c := newController(mgr.GetClient(), mgr.GetAPIReader(), o)
+	for _, m := range c.reporter.metrics.all() {
+		if err := registry.Register(m); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	if o.DryRun {
+		return c, nil
+	}
+	if err := c.reconciler.watcher.setup(mgr, c.reconciler); err != nil {
+		return nil, err
+	}
+	if watch := c.settings.restartPolicy().PodFailures; watch.Enabled {
+		if err := c.podFailures.setup(mgr, watch.Pods); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// newController ties the parts of a controller together.
+func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
+	s := &settings{file: o.Policy}
+	report := newReporter(o.Recorder)
+	pods := podReader{apiReader: apiReader}
+	store := newStore(api, report)
+	watch := &watcher{apiReader: apiReader, settings: s}
+	change := transitions{store: store, pods: pods, reporter: report, watcher: watch, settings: s, clock: o.Clock}
+	admit := &admission{client: api, apiReader: apiReader, transitions: change}
+	return &Controller{
+		dryRun:    o.DryRun,
+		apiReader: apiReader,
+		settings:  s,
+		admission: admit,
+		reporter:  report,
+		reconciler: &reconciler{
+			client: api, apiReader: apiReader, namespace: cmp.Or(o.Namespace, "pitcrew"), transitions: change,
+			timeouts: restart.PhaseTimeouts{
+				Stop:  cmp.Or(o.StopTimeout, 10*time.Minute),
+				Start: cmp.Or(o.StartTimeout, 15*time.Minute),
+			},
+		},
+		podFailures: newPodFailures(api, apiReader, cmp.Or(o.Namespace, "pitcrew"), admit),
+	}
+}
+
+// settings are what the policy file asks for at the moment.
+type settings struct{ file *policy.File }
+
+// restartPolicy limits the restarts.
+func (s *settings) restartPolicy() policy.Restart {
+	if s.file == nil {
+		return policy.Restart{}
+	}
+	return s.file.Policy().Restart
+}
+
+// kinds are the kinds that can be restarted; what is built in comes first.
+func (s *settings) kinds() []kinds.Kind {
+	if s.file == nil {
+		return kinds.BuiltIn()
+	}
+	return kinds.All(s.file.Policy().JobKinds)
+}

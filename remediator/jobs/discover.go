@@ -1,0 +1,138 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or reports
+// why it does not. Called twice is the same as called once. The error joins what went wrong with single jobs; the others
+// are done. Unless after is zero, some job is to be restarted later: call again after that time, while the quarantine
+// stands. The manager must have been started.
+func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error) {
+	if c.dryRun {
+		return 0, nil
+	}
+	// No resourceVersion: the answer is at least as new as the taint.
+	var pods corev1.PodList
+	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
+		return 0, fmt.Errorf("list the pods on node %s: %w", q.Node, err)
+	}
+	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
+	var errs []error
+	onNode := map[kinds.OwnerKey][]corev1.Pod{}
+	workloads := map[kinds.OwnerKey]kinds.Workload{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp != nil || restart.PodFinished(pod) {
+			continue
+		}
+		workload, err := resolver.OfPod(ctx, pod)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if uid := workload.UID(); uid != "" {
+			key := kinds.OwnerKey{Namespace: pod.Namespace, UID: uid}
+			workloads[key] = workload
+			onNode[key] = append(onNode[key], *pod)
+		}
+	}
+	for key, workload := range workloads {
+		wait, err := c.admission.restartWorkload(ctx, q, workload, onNode[key])
+		errs = append(errs, err)
+		if wait > 0 && (after == 0 || wait < after) {
+			after = wait
+		}
+	}
+	return after, errors.Join(errs...)
+}
+
+// restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
+// again.
+func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+	if w.Job == nil || w.Unsupported != nil {
+		return 0, a.reportUnsupported(ctx, q, w)
+	}
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var err error
+		after, err = a.evaluate(ctx, q, w, onNode)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		fresh, readErr := w.Kind.Read(ctx, a.apiReader, w.Job.Key())
+		if kinds.Gone(readErr) || readErr == nil && fresh.Object.GetUID() != w.Job.Object.GetUID() {
+			return nil
+		}
+		if readErr != nil {
+			return readErr
+		}
+		w.Job = &fresh
+		return err
+	})
+	return after, err
+}
+
+// reportUnsupported reports a job that is controlled by something unknown, and a pod that is controlled by nothing.
+func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine, w kinds.Workload) error {
+	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
+	if err != nil || !opt.In {
+		return err
+	}
+	if w.BarePod != nil {
+		a.reporter.reportBlocked(restart.CauseOf(q), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
+		return nil
+	}
+	a.reporter.reportBlocked(restart.CauseOf(q), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
+		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)})
+	return nil
+}
+
+// evaluate does with one job what [restart.Evaluate] decides.
+func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+	job := *w.Job
+	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
+	if err != nil {
+		return 0, err
+	}
+	rec, err := restart.ReadRecord(job.Object)
+	if err != nil {
+		if opt.In {
+			a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
+		}
+		return 0, nil
+	}
+	verdict, preconditions := restart.Evaluate(q, job, rec, opt.In, onNode)
+	failed, _ := restart.FirstFailed(preconditions)
+	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", q.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)
+	switch verdict {
+	case restart.ReportBlocked:
+		a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+	case restart.JoinRestart:
+		rec.Current.AddCause(restart.CauseOf(q))
+		if rec.Current.Phase == restart.Stopping {
+			if err := a.recordPods(ctx, job, rec.Current, onNode); err != nil {
+				return 0, err
+			}
+		}
+		return 0, a.store.write(ctx, job, rec)
+	case restart.StartRestart:
+		if rec.Current == nil {
+			return a.startRestart(ctx, q, w.Kind, job, rec, onNode)
+		}
+		rec.Current.AddCause(restart.CauseOf(q))
+		return 0, a.stop(ctx, w.Kind, job, rec, onNode, []restart.Cause{restart.CauseOf(q)})
+	}
+	return 0, nil
+}

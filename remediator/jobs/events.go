@@ -1,0 +1,169 @@
+package jobs
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// Reasons of the Events on jobs and nodes; they are part of the contract with users.
+const (
+	eventRestarting = "JobRestarting"
+	eventRestarted  = "JobRestarted"
+	eventBlocked    = "JobRestartBlocked"
+	eventFailed     = "JobRestartFailed"
+)
+
+// maxReported bounds the memory of what was reported. Of more, the oldest may be reported once more.
+const maxReported = 10_000
+
+// reporter reports restarts by Events and metrics.
+type reporter struct {
+	recorder events.EventRecorder
+	metrics  controllerMetrics
+
+	mu sync.Mutex
+	// reported holds the [report]s of jobs that are left alone. It is only in memory: a new leader reports once more.
+	reported *lru.Cache
+}
+
+// report is one reason to leave a job alone during one quarantine.
+type report struct {
+	quarantine string
+	job        types.UID
+	reason     string
+}
+
+func newReporter(recorder events.EventRecorder) *reporter {
+	return &reporter{recorder: recorder, metrics: newMetrics(), reported: lru.New(maxReported)}
+}
+
+// emit emits an Event on the job and on the node. The action keeps Events of one reason apart, which would otherwise
+// be folded into a series that shows the first text only.
+func (r *reporter) emit(job client.Object, kind string, c restart.Cause, severity, reason, action, text string) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
+	r.recorder.Eventf(job, node, severity, reason, action, "node %s (%s): %s", c.Node, c.Reason, text)
+	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
+}
+
+// emitAll emits an Event on a job and on all nodes that caused its restart.
+func (r *reporter) emitAll(job restart.Job, causes []restart.Cause, severity, reason, action, text string) {
+	object := objectOf(job)
+	for _, c := range causes {
+		r.emit(object, job.GVK.Kind, c, severity, reason, action, text)
+	}
+}
+
+// reportCheckpoint reports that a job has time to save its state.
+func (r *reporter) reportCheckpoint(job restart.Job, cur restart.Restart) {
+	r.emitAll(job, cur.Quarantines, corev1.EventTypeNormal, eventRestarting, "Checkpoint", fmt.Sprintf(
+		"the job will be stopped at %s, or as soon as its annotation %s has that value", cur.CheckpointDeadline(), conditions.AnnotationCheckpointed))
+}
+
+// reportStopped reports a stop, and what is lost with it.
+func (r *reporter) reportStopped(job restart.Job, cur restart.Restart, causes []restart.Cause) {
+	text := "restarting all ranks"
+	if job.Gang != nil {
+		text = fmt.Sprintf("replacing %d of its pods", len(cur.Pods))
+	}
+	if !cur.RunningSince.IsZero() {
+		ran := cur.PhaseSince.Sub(cur.RunningSince)
+		r.metrics.lostSeconds.Observe(ran.Seconds())
+		text += fmt.Sprintf(" (had run %s)", ran.Round(time.Second))
+	}
+	r.emitAll(job, causes, corev1.EventTypeNormal, eventRestarting, "Stop", text)
+}
+
+// reportForceDeleted reports a pod that was deleted before its kubelet had confirmed its end.
+func (r *reporter) reportForceDeleted(job restart.Job, cur restart.Restart, pod *corev1.Pod, why string) {
+	r.metrics.forceDeleted.Inc()
+	r.emitAll(job, cur.Quarantines, corev1.EventTypeWarning, eventRestarting, "ForceDelete", fmt.Sprintf(
+		"force-deleted pod %s on node %s: its grace period ended at %s, and %s", pod.Name, pod.Spec.NodeName,
+		pod.DeletionTimestamp.UTC().Format(time.RFC3339), why))
+}
+
+// reportClosed reports a closed restart on the job and on all nodes that caused it.
+func (r *reporter) reportClosed(job restart.Job, cur restart.Restart, step restart.Step, now time.Time) {
+	took := now.Sub(cur.StartedAt)
+	if step.Blocked {
+		r.metrics.blocked.WithLabelValues(job.GVK.Kind, step.Result).Inc()
+	} else {
+		r.metrics.restarts.WithLabelValues(job.GVK.Kind, step.Result).Inc()
+	}
+	if step.Result == restart.ResultRestarted {
+		r.metrics.restartSeconds.Observe(took.Seconds())
+	}
+	reason, severity := eventRestarted, corev1.EventTypeNormal
+	if step.Phase == restart.Failed {
+		reason, severity = eventFailed, corev1.EventTypeWarning
+	}
+	r.emitAll(job, cur.Quarantines, severity, reason, step.Result, fmt.Sprintf("%s, %s after the restart began", step.Outcome, took.Round(time.Millisecond)))
+}
+
+// recordLost reports a job that was labelled as under restart without a record of one.
+func (r *reporter) recordLost(job restart.Job) {
+	r.metrics.restarts.WithLabelValues(job.GVK.Kind, restart.ResultAbandoned).Inc()
+	r.recorder.Eventf(objectOf(job), nil, corev1.EventTypeWarning, eventFailed, restart.ResultAbandoned,
+		"the record of the restart is missing or unreadable; the job is left as it is, stopped: %t", job.Suspended)
+}
+
+// reportHeld reports a stop that takes too long or is refused.
+func (r *reporter) reportHeld(job restart.Job, cur restart.Restart, why string) {
+	r.metrics.blocked.WithLabelValues(job.GVK.Kind, "Held").Inc()
+	r.emitAll(job, cur.Quarantines, corev1.EventTypeWarning, eventBlocked, "Hold", why+"; still waiting")
+}
+
+// held shows a stop that waits for a pod in a metric, until [reporter.notHeld].
+func (r *reporter) held(job restart.Job, pod, node string) {
+	r.notHeld(requestOf(job))
+	r.metrics.held.WithLabelValues(job.GVK.Kind, job.Object.GetNamespace(), job.Object.GetName(), pod, node).Set(1)
+}
+
+func (r *reporter) notHeld(req request) {
+	r.metrics.held.DeletePartialMatch(prometheus.Labels{"kind": req.kind.Kind, "namespace": req.Namespace, "job": req.Name})
+}
+
+// reportBlocked reports a job that is left alone, once for each quarantine and reason.
+func (r *reporter) reportBlocked(c restart.Cause, job client.Object, kind string, why restart.Blocked) {
+	if !r.isNew(report{c.ID, job.GetUID(), why.Reason}) {
+		return
+	}
+	r.metrics.blocked.WithLabelValues(kind, why.Reason).Inc()
+	r.emit(job, kind, c, corev1.EventTypeWarning, eventBlocked, why.Reason, "not restarted: "+why.Text)
+}
+
+// isNew remembers a report, and reports whether it was not known.
+func (r *reporter) isNew(what report) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.reported.Get(what)
+	r.reported.Add(what, nil)
+	return !known
+}
+
+// objectOf stands for a job in Events.
+func objectOf(job restart.Job) client.Object {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: job.Object.GetNamespace(), Name: job.Object.GetName(), UID: job.Object.GetUID(), ResourceVersion: job.Object.GetResourceVersion(),
+	}}
+	object.SetGroupVersionKind(job.GVK)
+	return object
+}
+
+// objectOfOwner stands for an owner in Events, without reading it.
+func objectOfOwner(namespace string, owner metav1.OwnerReference) client.Object {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: owner.Name, UID: owner.UID}}
+	object.APIVersion, object.Kind = owner.APIVersion, owner.Kind
+	return object
+}

@@ -1,0 +1,110 @@
+// Package jobstest is what the tests of remediator/jobs and of remediator/jobs/operators share: a process of the remediator,
+// reduced to the controller of jobs, and quarantined nodes.
+package jobstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// Kind is the built-in kind of jobs that a test restarts, with the controller of that kind. Call it with literals: a test of
+// package kinds searches a call for every built-in kind. It panics if there is no such kind.
+func Kind(apiVersion, name string) kinds.Kind {
+	kind, known := kinds.Get(kinds.BuiltIn(), schema.FromAPIVersionAndKind(apiVersion, name))
+	if !known {
+		panic(fmt.Sprintf("%s %s is no built-in kind", apiVersion, name))
+	}
+	return kind
+}
+
+// Config authenticates as the remediator's service account, with the roles that we ship.
+func Config(t *testing.T, c *cluster.Cluster) *rest.Config {
+	t.Helper()
+	roles, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), roles); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := c.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	return cfg
+}
+
+// Run starts a controller with a manager of its own, as one process of the remediator would. Its client reads live, and
+// its writes are intercepted. The returned function ends it and returns when nothing of it is left.
+func Run[C any](t *testing.T, cfg *rest.Config, writes interceptor.Funcs, setup func(context.Context, ctrl.Manager) (C, error)) (C, func()) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		NewClient: func(cfg *rest.Config, o client.Options) (client.Client, error) {
+			o.Cache = nil
+			direct, err := client.NewWithWatch(cfg, o)
+			if err != nil {
+				return nil, err
+			}
+			return interceptor.NewClient(direct, writes), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := setup(ctx, mgr)
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// Quarantine taints and labels a node, as the node controller would, and returns the quarantine.
+func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) restart.Quarantine {
+	t.Helper()
+	var n corev1.Node
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: node}, &n); err != nil {
+		t.Fatal(err)
+	}
+	before := n.DeepCopy()
+	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
+	n.Spec.Taints = append(n.Spec.Taints, taint)
+	n.Labels[conditions.LabelStatus] = "quarantined"
+	if err := c.Client.Patch(t.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		t.Fatal(err)
+	}
+	return restart.Quarantine{ID: "q-" + node, Node: node, NodeUID: n.UID, Reason: "Xid 79", Taint: taint, Since: now}
+}

@@ -1,0 +1,138 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// jobSet is jobset.x-k8s.io JobSet. Suspending suspends its child Jobs; resuming keeps them, and no restart is counted
+// (sigs.k8s.io/jobset pkg/controllers, suspendJobs and resumeJobsIfNecessary).
+var (
+	jobSet = Kind{
+		GVK: jobSetGVK, Resource: "jobsets", ExtraRules: []rbacv1.PolicyRule{rule("batch", "jobs", "list"), kueueRule}, read: readJobSet,
+	}
+	jobSetGVK = schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
+)
+
+// Labels that the JobSet controller puts on child Jobs and pods. The name is older than the UID label and covers pods
+// of a deleted JobSet of the same name too, which must be gone just as well.
+const (
+	jobSetNameLabel        = "jobset.sigs.k8s.io/jobset-name"
+	replicatedJobNameLabel = "jobset.sigs.k8s.io/replicatedjob-name"
+	jobSetController       = "jobset.sigs.k8s.io/jobset-controller"
+)
+
+// jobSetFields are the fields used here of sigs.k8s.io/jobset api/jobset/v1alpha2.
+type jobSetFields struct {
+	Spec struct {
+		Suspend        *bool           `json:"suspend"`
+		ManagedBy      *string         `json:"managedBy"`
+		ReplicatedJobs []replicatedJob `json:"replicatedJobs"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+type replicatedJob struct {
+	Name      string                  `json:"name"`
+	Replicas  int32                   `json:"replicas"`
+	Template  batchv1.JobTemplateSpec `json:"template"`
+	DependsOn []struct {
+		Name   string `json:"name"`
+		Status string `json:"status"` // Ready or Complete
+	} `json:"dependsOn"`
+}
+
+func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
+	object, set, err := fetch[jobSetFields](ctx, reader, jobSetGVK, key)
+	if err != nil {
+		return restart.Job{}, err
+	}
+	named := labels.SelectorFromSet(labels.Set{jobSetNameLabel: key.Name})
+	var list batchv1.JobList
+	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: named}); err != nil {
+		return restart.Job{}, fmt.Errorf("list the Jobs of JobSet %s: %w", key, err)
+	}
+	children := list.Items[:0]
+	for _, job := range list.Items {
+		if metav1.IsControlledBy(&job, object) {
+			children = append(children, job)
+		}
+	}
+	j := set.job(children)
+	j.Object, j.Pods = object, named
+	return j, nil
+}
+
+// job is what the status of the JobSet and of its child Jobs amounts to.
+func (set jobSetFields) job(children []batchv1.Job) restart.Job {
+	j := restart.Job{
+		SuspendField:    suspend,
+		Suspended:       ptr.Deref(set.Spec.Suspend, false),
+		SuspendObserved: meta.IsStatusConditionTrue(set.Status.Conditions, "Suspended"),
+		ManagedBy:       otherManager(set.Spec.ManagedBy, jobSetController),
+		Ranks:           jobSetRanks(set.Spec.ReplicatedJobs, children),
+	}
+	for _, ended := range []string{"Failed", "Completed"} {
+		if meta.IsStatusConditionTrue(set.Status.Conditions, ended) {
+			j.FinishedReason = ended
+		}
+	}
+	for _, job := range children {
+		if jobFinishedReason(&job) == "" {
+			j.Jobs = append(j.Jobs, job)
+			j.Templates = append(j.Templates, jobTemplate(&job))
+			j.SuspendObserved = j.SuspendObserved && jobSuspendObserved(&job)
+		}
+	}
+	return j
+}
+
+// jobSetRanks adds up the ranks of the child Jobs, of those too that the JobSet controller has yet to create. A
+// replicated job that waits for another one to complete does not run beside it.
+func jobSetRanks(replicated []replicatedJob, children []batchv1.Job) int {
+	total := 0
+	waits := map[string]bool{}
+	completed := map[string]int32{}
+	for _, job := range children {
+		if jobFinishedReason(&job) == string(batchv1.JobComplete) {
+			completed[job.Labels[replicatedJobNameLabel]]++
+		}
+	}
+	replicas := map[string]int32{}
+	for _, rj := range replicated {
+		replicas[rj.Name] = rj.Replicas
+		for _, d := range rj.DependsOn {
+			if waits[d.Name] || d.Status == "Complete" && completed[d.Name] < replicas[d.Name] {
+				waits[rj.Name] = true
+			}
+		}
+		if waits[rj.Name] {
+			continue
+		}
+		missing := int(rj.Replicas)
+		for _, job := range children {
+			if job.Labels[replicatedJobNameLabel] != rj.Name {
+				continue
+			}
+			missing--
+			if jobFinishedReason(&job) == "" {
+				total += jobRanks(&job.Spec, &job.Status)
+			}
+		}
+		total += missing * jobRanks(&rj.Template.Spec, &batchv1.JobStatus{})
+	}
+	return total
+}

@@ -1,0 +1,96 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// leaderWorkerSet is leaderworkerset.x-k8s.io LeaderWorkerSet: groups of a leader and its workers, each a gang of its
+// own. It has no suspend. With restartPolicy RecreateGroupOnPodRestart the deletion of one worker recreates its whole
+// group, after the last old pod is gone; that of a leader does so only once with propagation Foreground (measured on
+// v0.7.0).
+var (
+	leaderWorkerSet = Kind{
+		GVK: leaderWorkerSetGVK, Resource: "leaderworkersets", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete")},
+		read: readLeaderWorkerSet, replace: recreateGroups,
+	}
+	leaderWorkerSetGVK = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
+)
+
+const (
+	lwsNameLabel   = "leaderworkerset.sigs.k8s.io/name"
+	lwsGroupLabel  = "leaderworkerset.sigs.k8s.io/group-index"
+	lwsWorkerLabel = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
+)
+
+func readLeaderWorkerSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
+	object, set, err := fetch[struct {
+		Spec struct {
+			Replicas             *int32 `json:"replicas"`
+			LeaderWorkerTemplate struct {
+				Size           *int32                  `json:"size"`
+				RestartPolicy  string                  `json:"restartPolicy"`
+				LeaderTemplate *corev1.PodTemplateSpec `json:"leaderTemplate"`
+				WorkerTemplate corev1.PodTemplateSpec  `json:"workerTemplate"`
+			} `json:"leaderWorkerTemplate"`
+		} `json:"spec"`
+	}](ctx, reader, leaderWorkerSetGVK, key)
+	if err != nil {
+		return restart.Job{}, err
+	}
+	group := set.Spec.LeaderWorkerTemplate
+	groups, size := int(ptr.Deref(set.Spec.Replicas, 1)), int(ptr.Deref(group.Size, 1))
+	j := restart.Job{
+		Object: object,
+		Pods:   labels.SelectorFromSet(labels.Set{lwsNameLabel: key.Name}),
+		Gang:   lwsGroup,
+		Ranks:  groups * size,
+		Templates: []restart.Template{
+			{Of: "the leader", Ranks: groups, Spec: ptr.Deref(group.LeaderTemplate, group.WorkerTemplate).Spec},
+			{Of: "the workers", Ranks: groups * (size - 1), Spec: group.WorkerTemplate.Spec},
+		},
+	}
+	if group.RestartPolicy != "RecreateGroupOnPodRestart" {
+		j.Unsupported = restart.Blocked{Reason: "RestartPolicy", Text: fmt.Sprintf("its restartPolicy is %s: its groups cannot be restarted as a whole", group.RestartPolicy)}
+	}
+	return j, nil
+}
+
+func lwsGroup(pod metav1.Object) string { return pod.GetLabels()[lwsGroupLabel] }
+
+// recreateGroups deletes exactly one pod of each group in which none is being deleted yet.
+func recreateGroups(ctx context.Context, c client.Client, _ restart.Job, _ *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
+	groups := map[string][]metav1.PartialObjectMetadata{}
+	for _, pod := range remaining {
+		groups[lwsGroup(&pod)] = append(groups[lwsGroup(&pod)], pod)
+	}
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		group := groups[name]
+		if slices.ContainsFunc(group, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil }) {
+			continue
+		}
+		worker := slices.IndexFunc(group, func(p metav1.PartialObjectMetadata) bool { return p.Labels[lwsWorkerLabel] != "0" })
+		var err error
+		if worker >= 0 {
+			err = DeletePod(ctx, c, &group[worker])
+		} else {
+			err = DeletePod(ctx, c, &group[0], client.PropagationPolicy(metav1.DeletePropagationForeground))
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,161 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// maxOwners bounds the way from a pod to its job.
+const maxOwners = 6
+
+// Workload is what stands above a pod: a job of a known kind, or an unsupported object that controls it or the pod itself,
+// or neither; or a pod without a controller itself.
+type Workload struct {
+	Namespace string
+	// Kind is that of the job.
+	Kind Kind
+	Job  *restart.Job
+	// Unsupported controls the pod or the job, and is of a kind that cannot be restarted.
+	Unsupported *metav1.OwnerReference
+	// BarePod is a pod without a controller.
+	BarePod *corev1.Pod
+	// Owners are the controllers that were passed, from the one of the pod up, the last included.
+	Owners []metav1.OwnerReference
+}
+
+// UID is that of the topmost object; empty if there is none.
+func (w Workload) UID() types.UID {
+	switch {
+	case w.Unsupported != nil:
+		return w.Unsupported.UID
+	case w.Job != nil:
+		return w.Job.Object.GetUID()
+	case w.BarePod != nil:
+		return w.BarePod.UID
+	}
+	return ""
+}
+
+// labels are those that may opt in; an unsupported owner is not read.
+func (w Workload) labels() map[string]string {
+	switch {
+	case w.Job != nil:
+		return w.Job.Object.GetLabels()
+	case w.BarePod != nil:
+		return w.BarePod.Labels
+	}
+	return nil
+}
+
+// OwnerResolver finds the workloads of pods. It remembers what it found, so that a job with many pods is read once. Make
+// it with [NewOwnerResolver], and a new one for each reconcile.
+type OwnerResolver struct {
+	reader client.Reader
+	kinds  []Kind
+	seen   map[OwnerKey]Workload
+}
+
+// NewOwnerResolver returns a resolver that reads with reader, which must be live: a cache may hold no owners.
+func NewOwnerResolver(reader client.Reader, all []Kind) OwnerResolver {
+	return OwnerResolver{reader: reader, kinds: all, seen: map[OwnerKey]Workload{}}
+}
+
+// OwnerKey is an owner as a pod names it. Whoever may create pods can name any UID, but only in a namespace of theirs.
+type OwnerKey struct {
+	Namespace string
+	UID       types.UID
+}
+
+// OfPod finds the workload of a pod.
+func (r OwnerResolver) OfPod(ctx context.Context, pod *corev1.Pod) (Workload, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return Workload{Namespace: pod.Namespace, BarePod: pod}, nil
+	}
+	return r.OfOwner(ctx, pod.Namespace, *owner)
+}
+
+// OfOwner finds the workload of the pods that an owner controls.
+func (r OwnerResolver) OfOwner(ctx context.Context, namespace string, owner metav1.OwnerReference) (Workload, error) {
+	key := OwnerKey{namespace, owner.UID}
+	if found, ok := r.seen[key]; ok {
+		return found, nil
+	}
+	found, err := r.resolve(ctx, namespace, owner)
+	if err == nil {
+		r.seen[key] = found
+	}
+	return found, err
+}
+
+// resolve follows controller references up to the first object without a controller or of unknown kind.
+func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner metav1.OwnerReference) (Workload, error) {
+	top := Workload{Namespace: namespace}
+	for range maxOwners {
+		top.Owners = append(top.Owners, owner)
+		if owner.APIVersion == "v1" && owner.Kind == "Pod" { // the leader of a LeaderWorkerSet's group owns its workers
+			up, err := r.ownerOfPod(ctx, namespace, owner)
+			if err != nil || up == nil {
+				return Workload{}, err
+			}
+			owner = *up
+			continue
+		}
+		k, known := Find(r.kinds, owner.APIVersion, owner.Kind)
+		if !known {
+			if top.Job != nil || !belongsToNode(owner) {
+				top.Unsupported = &owner
+			}
+			return top, nil
+		}
+		job, err := k.Read(ctx, r.reader, client.ObjectKey{Namespace: namespace, Name: owner.Name})
+		if Gone(err) || err == nil && job.Object.GetUID() != owner.UID {
+			// The owner is gone, and the garbage collector takes what it owned.
+			return Workload{}, nil
+		}
+		if err != nil {
+			return Workload{}, err
+		}
+		if below := top.Job; below != nil && job.Templates == nil { // a kind whose objects have no templates
+			job.Jobs, job.Templates = below.Jobs, below.Templates
+		}
+		top.Kind, top.Job = k, &job
+		up := metav1.GetControllerOf(job.Object)
+		if up == nil {
+			return top, nil
+		}
+		owner = *up
+	}
+	top.Unsupported = &owner // a circle, or no kind that is known here
+	return top, nil
+}
+
+// ownerOfPod returns the controller of a pod that controls others; nil if there is none.
+func (r OwnerResolver) ownerOfPod(ctx context.Context, namespace string, owner metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	var pod metav1.PartialObjectMetadata
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := r.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: owner.Name}, &pod)
+	if Gone(err) || err == nil && pod.UID != owner.UID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, owner.Name, err)
+	}
+	return metav1.GetControllerOf(&pod), nil
+}
+
+// belongsToNode reports whether an owner's pods belong to their node, so that none of them can move.
+func belongsToNode(owner metav1.OwnerReference) bool {
+	switch owner.APIVersion + "/" + owner.Kind {
+	case "apps/v1/DaemonSet", "v1/Node":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,101 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// volcanoJob is batch.volcano.sh Job. It has no suspend; a Command restarts it, which counts as a retry, and the retry
+// that reaches maxRetry fails the job for good. Volcano deletes a Command when it takes it, does not know two apart and
+// does not look at the target's UID (all measured on v1.10.0).
+var (
+	volcanoJob = Kind{
+		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create")},
+		read: readVolcanoJob, replace: commandRestart,
+	}
+
+	volcanoJobGVK = schema.GroupVersionKind{Group: "batch.volcano.sh", Version: "v1alpha1", Kind: "Job"}
+	commandGVK    = schema.GroupVersionKind{Group: "bus.volcano.sh", Version: "v1alpha1", Kind: "Command"}
+)
+
+func readVolcanoJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
+	object, job, err := fetch[struct {
+		Spec struct {
+			MaxRetry int64 `json:"maxRetry"`
+			Tasks    []struct {
+				Name     string                 `json:"name"`
+				Replicas int32                  `json:"replicas"`
+				Template corev1.PodTemplateSpec `json:"template"`
+			} `json:"tasks"`
+		} `json:"spec"`
+		Status struct {
+			RetryCount int64 `json:"retryCount"`
+			State      struct {
+				Phase string `json:"phase"`
+			} `json:"state"`
+		} `json:"status"`
+	}](ctx, reader, volcanoJobGVK, key)
+	if err != nil {
+		return restart.Job{}, err
+	}
+	j := restart.Job{
+		Object:  object,
+		Pods:    labels.SelectorFromSet(labels.Set{"volcano.sh/job-name": key.Name}),
+		Retries: job.Status.RetryCount,
+	}
+	switch phase := job.Status.State.Phase; phase {
+	case "Failed", "Completing", "Completed", "Terminating", "Terminated":
+		j.FinishedReason = phase
+	case "Aborting", "Aborted":
+		j.Suspended = true // by a person: we never abort
+	case "Restarting":
+		j.ReplacingPods = true
+	}
+	if j.Retries+1 >= job.Spec.MaxRetry {
+		j.Unsupported = restart.Blocked{Reason: "MaxRetry", Text: fmt.Sprintf("its retryCount is %d and its maxRetry %d: one more restart would fail it for good", j.Retries, job.Spec.MaxRetry)}
+	}
+	for _, task := range job.Spec.Tasks {
+		j.Ranks += int(task.Replicas)
+		j.Templates = append(j.Templates, restart.Template{Of: "task " + task.Name, Ranks: int(task.Replicas), Spec: task.Template.Spec})
+	}
+	return j, nil
+}
+
+// commandRestart sends the Command once. A retry that was counted since the stop, or a pod that was deleted since, means
+// that an earlier process sent it and died before it could record it; the pods go before the retry is counted.
+func commandRestart(ctx context.Context, c client.Client, j restart.Job, cur *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
+	deletedSinceStop := func(p metav1.PartialObjectMetadata) bool { return cur.DeletedSince(&p) }
+	if cur.Sent || j.Retries > cur.Retries || slices.ContainsFunc(remaining, deletedSinceStop) {
+		return "", nil
+	}
+	job := metav1.NewControllerRef(j.Object, volcanoJobGVK)
+	target, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
+	if err != nil {
+		return "", fmt.Errorf("write the target of a Command: %w", err)
+	}
+	command := &unstructured.Unstructured{Object: map[string]any{
+		"action": "RestartJob", "target": target, "reason": "NodeFault", "message": "a node under the job was quarantined",
+	}}
+	command.SetGroupVersionKind(commandGVK)
+	command.SetNamespace(j.Object.GetNamespace())
+	command.SetName("pitcrew-" + cur.ID)
+	command.SetOwnerReferences([]metav1.OwnerReference{*job})
+	if err := c.Create(ctx, command); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("create Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+	}
+	cur.Sent = true
+	return "", nil
+}

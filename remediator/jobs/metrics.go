@@ -1,0 +1,48 @@
+package jobs
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// controllerMetrics are what the restarts of jobs count.
+type controllerMetrics struct {
+	restarts       *prometheus.CounterVec
+	blocked        *prometheus.CounterVec
+	forceDeleted   prometheus.Counter
+	restartSeconds prometheus.Histogram
+	lostSeconds    prometheus.Histogram
+	held           *prometheus.GaugeVec
+}
+
+func newMetrics() controllerMetrics {
+	return controllerMetrics{
+		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_job_restarts_total",
+			Help: "Closed restarts of jobs by result: Restarted, JobCompleted, JobFailed, Abandoned, Aborted, StartTimeout, Withdrawn.",
+		}, []string{"kind", "result"}),
+		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_job_restart_blocked_total",
+			Help: "Restarts of jobs that were needed and not begun or not carried on, by the reason; once for each job, quarantine and reason.",
+		}, []string{"kind", "reason"}),
+		forceDeleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pitcrew_job_pods_force_deleted_total",
+			Help: "Pods of stopped jobs that were deleted before their kubelet confirmed that their processes are gone.",
+		}),
+		restartSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_job_restart_seconds",
+			Help:    "Time from stopping a job until all of its ranks run again.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11), // 1 s to 17 min
+		}),
+		lostSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_job_lost_seconds",
+			Help:    "Age of the ranks when they were stopped for a restart: what is lost, if nothing was saved meanwhile.",
+			Buckets: prometheus.ExponentialBuckets(60, 4, 8), // 1 min to 11 days
+		}),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "pitcrew_job_restart_held",
+			Help: "1 while a stop takes too long; names a pod that has not ended and its node.",
+		}, []string{"kind", "namespace", "job", "pod", "node"}),
+	}
+}
+
+func (m controllerMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.restarts, m.blocked, m.forceDeleted, m.restartSeconds, m.lostSeconds, m.held}
+}

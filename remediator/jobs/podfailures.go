@@ -1,0 +1,168 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// incident is the failure of one rank. It holds all that is needed once the pod is gone: its owner may delete it at once.
+type incident struct {
+	namespace, pod, node, why string
+	created, at               int64 // Unix times of the pod and of its failure; that of the zero time: not known
+	owner                     owner
+}
+
+// owner is a controller reference that can be compared.
+type owner struct {
+	apiVersion, kind, name string
+	uid                    types.UID
+}
+
+// oldFailure is the age from which on a failure is no reason to restart a job. A process that begins to watch sees all
+// failed pods that are still listed; a gang that waited for such a rank would have failed for good by now, or else goes on
+// without it.
+const oldFailure = time.Hour
+
+// retryFailure is how often an incident is reconciled again while the job is paused or under restart.
+const retryFailure = 2 * time.Second
+
+// podFailures restarts the jobs of ranks that fail, without any fault of a node. Only those of jobs whose controller would
+// replace the one rank, see [kinds.Kind.ReplacesFailedRank].
+type podFailures struct {
+	client    client.Client
+	apiReader client.Reader
+	namespace string
+	admission *admission
+
+	mu sync.Mutex
+	// waiting is the first failure of an incarnation that waits for a restart.
+	waiting map[string]incident
+}
+
+func newPodFailures(api client.Client, apiReader client.Reader, namespace string, admit *admission) *podFailures {
+	return &podFailures{client: api, apiReader: apiReader, namespace: namespace, admission: admit, waiting: map[string]incident{}}
+}
+
+// setup watches the pods that the policy selects.
+func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
+	selected, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(),
+		Scheme:     mgr.GetScheme(),
+		Mapper:     mgr.GetRESTMapper(),
+		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: restart.SlimPod}},
+	})
+	if err != nil {
+		return fmt.Errorf("make the cache of pods: %w", err)
+	}
+	if err := mgr.Add(selected); err != nil {
+		return fmt.Errorf("add the cache of pods: %w", err)
+	}
+	c, err := controller.NewTyped("pod-failure", mgr, controller.TypedOptions[incident]{Reconciler: reconcile.TypedFunc[incident](f.reconcileFailure)})
+	if err != nil {
+		return fmt.Errorf("make the pod failure controller: %w", err)
+	}
+	if err := c.Watch(source.TypedKind(selected, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(f.incidents))); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	return nil
+}
+
+// incidents is the incident of a pod, if it is one and young.
+func (f *podFailures) incidents(_ context.Context, p *corev1.Pod) []incident {
+	ref := metav1.GetControllerOf(p)
+	why, at := restart.PodFailure(p)
+	if ref == nil || why == "" {
+		return nil
+	}
+	if at.IsZero() && p.Status.Phase == corev1.PodFailed {
+		at = p.CreationTimestamp // it never ran
+	}
+	if !at.IsZero() && f.admission.clock.Now().Sub(at.Time) > oldFailure {
+		return nil
+	}
+	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}}}
+}
+
+// reconcileFailure restarts the job of a rank that failed, unless it has been restarted since.
+func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result ctrl.Result, err error) {
+	defer func() {
+		if result.RequeueAfter == 0 {
+			f.waitsNoMore(in)
+		}
+	}()
+	if !f.admission.settings.restartPolicy().PodFailures.Enabled { // any more
+		return ctrl.Result{}, nil
+	}
+	again := ctrl.Result{RequeueAfter: retryFailure}
+	if paused, err := pause.Reason(ctx, f.client, f.namespace); paused != "" || err != nil {
+		return again, err
+	}
+	resolver := kinds.NewOwnerResolver(f.apiReader, f.admission.settings.kinds())
+	w, err := resolver.OfOwner(ctx, in.namespace, metav1.OwnerReference{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if w.Job == nil || w.Unsupported != nil || !w.Kind.ReplacesFailedRank {
+		return ctrl.Result{}, nil
+	}
+	rec, err := restart.ReadRecord(w.Job.Object)
+	if err == nil && in.created < rec.Incarnation().Unix() {
+		return ctrl.Result{}, nil
+	}
+	if !f.waitsFirst(fmt.Sprintf("%s %s", w.UID(), rec.Incarnation()), in) {
+		return ctrl.Result{}, nil
+	}
+	if err == nil && rec.Current != nil && rec.Current.Phase != restart.Checkpointing {
+		return again, nil
+	}
+	var node corev1.Node
+	if err := f.client.Get(ctx, client.ObjectKey{Name: in.node}, &node); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get node %s: %w", in.node, err)
+	}
+	after, err := f.admission.restartWorkload(ctx, restart.Quarantine{
+		// All failures of one incarnation are one.
+		ID:      fmt.Sprintf("%s-failure-%d", w.UID(), rec.Total),
+		Node:    in.node,
+		NodeUID: node.UID,
+		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
+		Since:   time.Unix(in.at, 0),
+	}, w, nil)
+	return ctrl.Result{RequeueAfter: after}, err
+}
+
+// waitsFirst reports whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
+// together must not search for room side by side.
+func (f *podFailures) waitsFirst(incarnation string, in incident) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first, waits := f.waiting[incarnation]; waits && first != in {
+		return false
+	}
+	f.waiting[incarnation] = in
+	return true
+}
+
+func (f *podFailures) waitsNoMore(in incident) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.waiting, func(_ string, first incident) bool { return first == in })
+}

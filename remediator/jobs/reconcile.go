@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// reconciler drives the restarts under way: observe, [restart.Next], act.
+type reconciler struct {
+	transitions
+	client    client.Client
+	apiReader client.Reader
+	namespace string
+	timeouts  restart.PhaseTimeouts
+}
+
+// Reconcile takes the next step of the restart of one job.
+func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
+	kind, err := r.kind(req)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	job, err := kind.Read(ctx, r.apiReader, req.NamespacedName)
+	if kinds.Gone(err) || err == nil && job.Object.GetDeletionTimestamp() != nil {
+		r.store.forget(req)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	rec, err := restart.ReadRecord(job.Object)
+	if err != nil || rec.Current == nil {
+		r.store.forget(req)
+		return retryConflict(r.store.dropLabel(ctx, job))
+	}
+	facts, err := r.observe(ctx, job, rec)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	now := r.clock.Now()
+	step := restart.Next(rec, job, facts, r.timeouts, now)
+	if step.OutOfBand.Needed() {
+		if facts.Refused, err = r.applyOutOfBand(ctx, kind, job, rec, facts, step.OutOfBand); err != nil {
+			return retryConflict(err)
+		}
+		step = restart.Next(rec, job, facts, r.timeouts, now)
+	}
+	if err := r.act(ctx, kind, job, rec, facts, step); err != nil {
+		return retryConflict(err)
+	}
+	return ctrl.Result{RequeueAfter: step.After}, nil
+}
+
+func (r *reconciler) kind(req request) (kinds.Kind, error) {
+	kind, known := kinds.Get(r.settings.kinds(), req.kind)
+	if !known {
+		return kind, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
+	}
+	return kind, nil
+}
+
+// observe reads, live, what the phase of the restart needs.
+func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.Record) (facts restart.Facts, err error) {
+	switch cur := rec.Current; cur.Phase {
+	case restart.Checkpointing:
+		if facts.Affected, err = r.pods.affected(ctx, job, cur.Quarantines); err != nil {
+			return facts, err
+		}
+		reason, err := pause.Reason(ctx, r.client, r.namespace)
+		facts.Paused = reason != ""
+		return facts, err
+	case restart.Stopping:
+		facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, cur.Pods)
+	case restart.Starting:
+		facts.Running, err = r.pods.running(ctx, job)
+	}
+	return facts, err
+}
+
+// act makes the step come true. Acting twice equals acting once.
+func (r *reconciler) act(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts, step restart.Step) error {
+	if step.Action != restart.Hold {
+		r.reporter.notHeld(requestOf(job))
+	}
+	switch step.Action {
+	case restart.Stop:
+		return r.stop(ctx, kind, job, rec, facts.Affected, rec.Current.Quarantines)
+	case restart.Start:
+		return r.start(ctx, job, rec)
+	case restart.Close:
+		return r.close(ctx, job, rec, step)
+	}
+	if err := r.forceDeleteOverdue(ctx, job, *rec.Current, facts.Remaining); err != nil {
+		return err
+	}
+	if step.Action == restart.Hold {
+		return r.hold(ctx, job, rec, facts)
+	}
+	return nil
+}
+
+// hold records and reports a stop that takes too long or is refused: by Event once, by metric as long as it lasts.
+func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Record, facts restart.Facts) error {
+	h, err := r.holding(ctx, job, facts)
+	if err != nil {
+		return err
+	}
+	r.reporter.held(job, h.pod, h.node)
+	if rec.Current.Held != "" {
+		return nil
+	}
+	cur := *rec.Current
+	cur.Held, rec.Current = h.text, &cur
+	if err := r.store.write(ctx, job, rec); err != nil {
+		return err
+	}
+	why := h.text
+	if facts.Refused == "" {
+		why = fmt.Sprintf("stopping takes longer than %s: %s", r.timeouts.Stop, h.text)
+	}
+	r.reporter.reportHeld(job, cur, why)
+	return nil
+}
+
+// holding is what a stop waits for: a pod on a node, if it is one, and a sentence.
+type holding struct{ pod, node, text string }
+
+func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart.Facts) (holding, error) {
+	h := holding{text: "its controller has not acted on " + job.SuspendField.Path}
+	if len(facts.Remaining) > 0 {
+		pod := facts.Remaining[0]
+		node, err := r.pods.nodeOf(ctx, pod.Namespace, pod.Name)
+		if err != nil {
+			return h, err
+		}
+		h = holding{pod.Name, node, fmt.Sprintf("pod %s on node %s has not ended", pod.Name, node)}
+		if more := len(facts.Remaining) - 1; more > 0 {
+			h.text += fmt.Sprintf(", nor have %d more", more)
+		}
+	}
+	if facts.Refused != "" {
+		h.text = facts.Refused
+	}
+	return h, nil
+}
+
+// retryConflict makes a conflict an early second reconcile instead of an error: the writer may be the job's own controller,
+// which is busy while pods stop.
+func retryConflict(err error) (ctrl.Result, error) {
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	return ctrl.Result{}, err
+}

@@ -1,0 +1,100 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// store writes the records of restarts.
+type store struct {
+	client   client.Client
+	reporter *reporter
+
+	mu sync.Mutex
+	// active are the restarts that this process has written and not seen closed; a cache may not show them yet.
+	active map[request]restart.Restart
+}
+
+func newStore(api client.Client, report *reporter) *store {
+	return &store{client: api, reporter: report, active: map[request]restart.Restart{}}
+}
+
+// write patches the job's record and label. A conflict is returned as such.
+func (s *store) write(ctx context.Context, job restart.Job, rec restart.Record) error {
+	return s.writeWith(ctx, job, rec, restart.SuspendField{})
+}
+
+// writeAndSuspend does the same and sets the job's own suspend field as the record's phase needs it.
+func (s *store) writeAndSuspend(ctx context.Context, job restart.Job, rec restart.Record) error {
+	return s.writeWith(ctx, job, rec, job.SuspendField)
+}
+
+func (s *store) writeWith(ctx context.Context, job restart.Job, rec restart.Record, field restart.SuspendField) error {
+	data, err := rec.Patch(job.Object, field)
+	if err != nil {
+		return err
+	}
+	if err := s.patch(ctx, job, data); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rec.Current == nil {
+		delete(s.active, requestOf(job))
+	} else {
+		s.active[requestOf(job)] = *rec.Current
+	}
+	return nil
+}
+
+// addActive adds the restarts that this process drives and the cache does not show yet.
+func (s *store) addActive(all map[request]restart.Restart) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for req, cur := range s.active {
+		if _, shown := all[req]; !shown {
+			all[req] = cur
+		}
+	}
+}
+
+// forget drops what is kept about a job that is no longer under restart.
+func (s *store) forget(req request) {
+	s.reporter.notHeld(req)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.active, req)
+}
+
+// dropLabel drops the label of a job whose record shows no restart: another writer removed or broke the record, or it was copied
+// from another job. Whether the job should run is no longer known.
+func (s *store) dropLabel(ctx context.Context, job restart.Job) error {
+	if _, labelled := job.Object.GetLabels()[conditions.LabelRestarting]; !labelled {
+		return nil
+	}
+	unlabel := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null}}}`,
+		job.Object.GetResourceVersion(), conditions.LabelRestarting)
+	if err := s.patch(ctx, job, unlabel); err != nil {
+		return err
+	}
+	s.reporter.recordLost(job)
+	return nil
+}
+
+func (s *store) patch(ctx context.Context, job restart.Job, data []byte) error {
+	// Metadata is all that is needed back.
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: job.Object.GetNamespace(), Name: job.Object.GetName()}}
+	target.SetGroupVersionKind(job.GVK)
+	if err := s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("patch %s %s: %w", job.GVK.Kind, job.Key(), err)
+	}
+	return nil
+}

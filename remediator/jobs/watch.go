@@ -1,0 +1,170 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+const (
+	// retryWatch is how often a kind that could not be listed is tried again.
+	retryWatch = time.Minute
+	// reconcilers is how many jobs are reconciled at the same time.
+	reconcilers = 4
+)
+
+// request names one job to reconcile.
+type request struct {
+	kind schema.GroupVersionKind
+	types.NamespacedName
+}
+
+func requestOf(job restart.Job) request { return request{job.GVK, job.Key()} }
+
+// watcher follows the jobs under restart, of the kinds that the API server serves. It is set up once.
+type watcher struct {
+	apiReader client.Reader
+	settings  *settings
+
+	mapper     meta.RESTMapper
+	cache      cache.Cache
+	controller controller.TypedController[request]
+
+	mu       sync.Mutex
+	watched  map[schema.GroupVersionKind]bool
+	triedAll bool
+}
+
+// setup adds the cache and the controller of the jobs under restart to a manager.
+func (w *watcher) setup(mgr ctrl.Manager, reconciler reconcile.TypedReconciler[request]) error {
+	labelled, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient:           mgr.GetHTTPClient(),
+		Scheme:               mgr.GetScheme(),
+		Mapper:               mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelRestarting: "true"}),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return fmt.Errorf("make the cache of jobs under restart: %w", err)
+	}
+	w.cache, w.mapper = labelled, mgr.GetRESTMapper()
+	if w.controller, err = controller.NewTyped("job-restart", mgr, controller.TypedOptions[request]{
+		Reconciler:              reconciler,
+		MaxConcurrentReconciles: reconcilers,
+	}); err != nil {
+		return fmt.Errorf("make the job restart controller: %w", err)
+	}
+	if err := mgr.Add(labelled); err != nil {
+		return fmt.Errorf("add the cache of jobs under restart: %w", err)
+	}
+	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		// It ends with the context only.
+		_ = wait.PollUntilContextCancel(ctx, retryWatch, true, func(ctx context.Context) (bool, error) { return w.watchAll(ctx), nil })
+		return nil
+	}))
+}
+
+// watchAll follows all kinds that the API server serves when this process begins to lead. One that cannot be listed holds
+// up no other; unless it may not be, all is false and a later call tries again.
+func (w *watcher) watchAll(ctx context.Context) (all bool) {
+	all = true
+	for _, k := range w.settings.kinds() {
+		if err := w.watch(ctx, k); err != nil {
+			log.FromContext(ctx).Error(err, "jobs of this kind are not restarted", "kind", k.GVK)
+			all = all && apierrors.IsForbidden(err) // an old role, or a kind of the policy that has none
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.triedAll = true
+	return all
+}
+
+// watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.
+func (w *watcher) watch(ctx context.Context, k kinds.Kind) error {
+	if w.isWatched(k) {
+		return nil
+	}
+	if _, err := w.mapper.RESTMapping(k.GVK.GroupKind(), k.GVK.Version); meta.IsNoMatchError(err) {
+		return nil
+	}
+	// What may not be listed never fills its cache, and who asks that cache waits for ever.
+	if err := w.apiReader.List(ctx, k.List(), client.MatchingLabels{conditions.LabelRestarting: "true"}, client.Limit(1)); err != nil {
+		return fmt.Errorf("list the %ss under restart: %w", k.GVK.Kind, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watched[k.GVK] {
+		return nil
+	}
+	var object metav1.PartialObjectMetadata
+	object.SetGroupVersionKind(k.GVK)
+	enqueue := func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
+		return []request{{kind: k.GVK, NamespacedName: client.ObjectKeyFromObject(o)}}
+	}
+	if err := w.controller.Watch(source.TypedKind(w.cache, &object, handler.TypedEnqueueRequestsFromMapFunc(enqueue))); err != nil {
+		return fmt.Errorf("watch %s: %w", k.GVK, err)
+	}
+	if w.watched == nil {
+		w.watched = map[schema.GroupVersionKind]bool{}
+	}
+	w.watched[k.GVK] = true
+	return nil
+}
+
+func (w *watcher) isWatched(k kinds.Kind) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.watched[k.GVK]
+}
+
+// underRestart returns the restarts under way that the cache shows. Before all kinds were tried it tries them, so that
+// none is missing.
+func (w *watcher) underRestart(ctx context.Context) (map[request]restart.Restart, error) {
+	w.mu.Lock()
+	tried := w.triedAll
+	w.mu.Unlock()
+	if !tried {
+		w.watchAll(ctx)
+	}
+	all := map[request]restart.Restart{}
+	for _, k := range w.settings.kinds() {
+		if !w.isWatched(k) {
+			continue
+		}
+		list := k.List()
+		if err := w.cache.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list the %ss under restart: %w", k.GVK.Kind, err)
+		}
+		for i := range list.Items {
+			// A record that does not parse is dropped by the restart's own controller.
+			if rec, err := restart.ReadRecord(&list.Items[i]); err == nil && rec.Current != nil {
+				all[request{k.GVK, client.ObjectKeyFromObject(&list.Items[i])}] = *rec.Current
+			}
+		}
+	}
+	return all, nil
+}

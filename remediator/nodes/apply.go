@@ -1,0 +1,75 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
+// twice equals applying it once.
+func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) error {
+	c.reportBlocked(ctx, n, d.Blocked)
+	if !d.Changes(n) {
+		return nil
+	}
+	after := n.DeepCopy()
+	d.State.Apply(after)
+	if err := c.write(ctx, n, after); err != nil {
+		return err
+	}
+	c.publishEvents(ctx, after, d, started)
+	return nil
+}
+
+// lockedPatch is a merge patch. It replaces the taint list as a whole, so it is only good for the version of the node it
+// was computed from.
+func lockedPatch(before *corev1.Node) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+// write patches the node; in a dry run the pending write is enough.
+func (c *Controller) write(ctx context.Context, before, after *corev1.Node) error {
+	if c.dryRun {
+		return nil
+	}
+	if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
+		c.pending.discard(before.Name)
+		return fmt.Errorf("patch node %s: %w", before.Name, err)
+	}
+	return nil
+}
+
+// restartJobs has the jobs of the node restarted, if the decision asks for it. It is repeated on purpose: a pod that the
+// scheduler bound before it saw the taint only shows later. Unless after is zero, a job waits for that time.
+func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quarantine.Decision) (after time.Duration, err error) {
+	if !d.RestartJobs || c.dryRun {
+		return 0, nil
+	}
+	q := restartOf(n, d.State.Record)
+	rule, _ := c.policy.Policy().Rule(d.State.Record.Taint.Rule)
+	q.CheckpointGrace = rule.CheckpointGrace
+	if after, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
+		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
+	}
+	return after, nil
+}
+
+// restartOf is what the restart of jobs needs to know about a quarantine.
+func restartOf(n *corev1.Node, r *quarantine.Record) restart.Quarantine {
+	cause := r.Decisive()
+	return restart.Quarantine{
+		ID:      r.ID,
+		Node:    n.Name,
+		NodeUID: n.UID,
+		Reason:  fmt.Sprintf("%s: %s", cause.Condition, cause.Message),
+		Taint:   r.Taint.NodeTaint(),
+		Since:   r.Taint.Since,
+	}
+}

@@ -1,0 +1,295 @@
+// Package nodes is the controller of Nodes: it observes a node, has [quarantine.Decide] decide, and applies the decision in
+// one patch of the Node that holds taint, record and labels together. All state is in the record on the Node.
+package nodes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
+)
+
+const (
+	// conflictRetry is how soon a conflicting write is decided again: the cache needs a moment to show what it conflicted with.
+	conflictRetry = 20 * time.Millisecond
+	// writers is how many nodes are written at the same time: an API server answers one request in some 10 ms, and a burst
+	// of a thousand faults must not wait for a thousand answers in a row.
+	writers = 16
+	// lowPriority is the priority of a reconcile that no change asked for; a change has 0.
+	lowPriority = -1
+	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
+	retryMax = 15 * time.Second
+	// evidenceRetry is how soon evidence that could not be kept is tried again.
+	evidenceRetry = time.Minute
+)
+
+// JobRestarter restarts the jobs that have pods on a quarantined node.
+type JobRestarter interface {
+	// RestartJobsOnNode begins the restart of the jobs on the node that may be restarted now. Unless after is zero, it is to
+	// be called again after that time.
+	RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error)
+}
+
+// Options configure a [Controller].
+type Options struct {
+	Policy *policy.File
+	// Namespace holds the ConfigMaps of the pause and of the breaker.
+	Namespace string
+	// EvidenceNamespace holds the evidence, [conditions.EvidenceNamespace] unless set.
+	EvidenceNamespace string
+	// DryRun decides and reports, but writes no Node and restarts no job.
+	DryRun   bool
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	Jobs     JobRestarter
+}
+
+// Controller reconciles Nodes.
+type Controller struct {
+	client    client.Client // reads from the cache, and writes
+	elected   <-chan struct{}
+	policy    *policy.File
+	namespace string
+	dryRun    bool
+	recorder  events.EventRecorder
+	clock     clock.PassiveClock
+	jobs      JobRestarter
+	evidence  *evidence.Store
+	webhooks  *webhook.Sender
+	metrics   controllerMetrics
+	breaker   *breakerStore
+	pending   *pendingWrites
+	reports   *reports
+
+	deciding  sync.Mutex // held for one decision; guards summaries
+	summaries map[string]summary
+}
+
+// SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
+	c := &Controller{
+		client:    mgr.GetClient(),
+		elected:   mgr.Elected(),
+		policy:    o.Policy,
+		namespace: o.Namespace,
+		dryRun:    o.DryRun,
+		recorder:  o.Recorder,
+		clock:     o.Clock,
+		jobs:      o.Jobs,
+		metrics:   newMetrics(),
+		breaker: &breakerStore{
+			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
+		},
+		pending:   newPendingWrites(o.DryRun),
+		reports:   newReports(),
+		summaries: map[string]summary{},
+	}
+	for _, m := range append(c.metrics.collectors(), collector{c}) {
+		if err := registry.Register(m); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	var err error
+	c.evidence, err = evidence.SetupWithManager(ctx, mgr, registry, evidence.Options{
+		Namespace: cmp.Or(o.EvidenceNamespace, conditions.EvidenceNamespace), DryRun: o.DryRun, Clock: o.Clock,
+	})
+	if err != nil {
+		return fmt.Errorf("keep evidence: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
+		return fmt.Errorf("index nodes: %w", err)
+	}
+	finished := make(chan event.GenericEvent)
+	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(finished), registry); err != nil {
+		return fmt.Errorf("webhooks: %w", err)
+	}
+	if err := mgr.Add(c.webhooks); err != nil {
+		return fmt.Errorf("add the sender of webhooks: %w", err)
+	}
+	changes := make(chan event.GenericEvent, 1)
+	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
+		return fmt.Errorf("watch the policy: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("node").
+		For(&corev1.Node{}, builder.WithPredicates(changed)).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.allNodes)).
+		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.allNodes))).
+		WatchesRawSource(source.Channel(finished, whenIdle)).
+		WithOptions(controller.Options{
+			// Only the writes and the requests about jobs are concurrent, see Controller.decide.
+			MaxConcurrentReconciles: writers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
+		}).
+		Complete(c)
+}
+
+// reconcileNode has a node reconciled when the delivery of a notice is finished, so that its record drops the notice.
+func reconcileNode(finished chan<- event.GenericEvent) func(context.Context, string) {
+	return func(ctx context.Context, name string) {
+		select {
+		case finished <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// whenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint.
+var whenIdle = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
+	if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(lowPriority)}, request)
+		return
+	}
+	queue.Add(request)
+}}
+
+// allNodes has each node reconciled when the pause begins, changes or ends, and when the policy changes.
+func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "List nodes after a change of the pause or of the policy")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range nodes.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile decides about one node and applies the decision. Then it stores what became of the breaker, so that a slow
+// answer holds up nothing else.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	result, err := c.reconcile(ctx, req)
+	if saveErr := c.breaker.save(ctx); saveErr != nil {
+		ctrl.LoggerFrom(ctx).Error(saveErr, "The state of the breaker is not stored yet")
+		result.RequeueAfter = earlier(result.RequeueAfter, limits.RetryBlocked)
+	}
+	if err != nil {
+		result.RequeueAfter = 0 // the queue knows when to try again
+	}
+	return result, err
+}
+
+func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var n corev1.Node
+	if err := c.client.Get(ctx, req.NamespacedName, &n); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.forget(req.Name)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
+	}
+	started := c.clock.Now().UTC()
+	decision, err := c.decide(ctx, &n, started)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	switch err := c.apply(ctx, &n, decision, started); {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: conflictRetry}, nil
+	case apierrors.IsNotFound(err):
+		return ctrl.Result{}, nil
+	case err != nil:
+		return ctrl.Result{}, err
+	}
+	if err := c.deliver(&n, decision); err != nil {
+		return ctrl.Result{}, err
+	}
+	after, err := c.restartJobs(ctx, &n, decision)
+	after = earlier(decision.RequeueAfter, after)
+	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) {
+		after = earlier(after, evidenceRetry)
+	}
+	// What no change asked for waits behind changes of other nodes: in a burst, looking for jobs again must not delay a taint.
+	return ctrl.Result{RequeueAfter: after, Priority: ptr.To(lowPriority)}, err
+}
+
+// earlier is the shorter of two times to wait; zero: never.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// decide decides about one node at a time, and takes the place under the budgets before the write is under way: two nodes
+// decided side by side would both take the last one. n becomes what it is by our own writes. No request to the API server
+// is made while other decisions wait.
+func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
+	p := c.policy.Policy()
+	if err := c.breaker.refresh(ctx, p); err != nil {
+		return quarantine.Decision{}, err
+	}
+	d, err := c.decideAlone(ctx, p, n, now)
+	if err != nil {
+		return quarantine.Decision{}, err
+	}
+	c.reportBreaker(ctx, d)
+	return d, nil
+}
+
+func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	c.pending.overlay(n)
+	observation, err := c.observe(ctx, p, n)
+	if err != nil {
+		return quarantine.Decision{}, err
+	}
+	c.metrics.setBreaker(observation.Breaker)
+	d := quarantine.Decide(p, observation, now)
+	c.setBreaker(d)
+	if d.Changes(n) {
+		c.pending.add(n, d.State.Record)
+	}
+	return d, nil
+}
+
+// keepEvidence tells whether there is nothing to keep about the node, or it is kept.
+func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quarantine.Record) bool {
+	if err := c.evidence.Keep(ctx, n, r); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
+		return false
+	}
+	return true
+}
+
+// forget drops what is kept in memory about a node that is gone.
+func (c *Controller) forget(name string) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	c.pending.discard(name)
+	c.reports.isNew(name, nil)
+	c.evidence.Forget(name)
+	c.webhooks.Deliver(name, nil)
+	delete(c.summaries, name)
+}

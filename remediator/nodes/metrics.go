@@ -1,0 +1,125 @@
+package nodes
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// controllerMetrics are what the controller counts itself. What the cache shows is counted by [collector].
+type controllerMetrics struct {
+	blocked                  *prometheus.CounterVec
+	decision, quarantine     prometheus.Histogram
+	policyValid, breakerOpen prometheus.Gauge
+}
+
+func newMetrics() controllerMetrics {
+	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is invalid and the last good policy is in force."})
+	valid.Set(1)
+	return controllerMetrics{
+		policyValid: valid,
+		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_breaker_open", Help: "1 while the breaker is open or half-open."}),
+		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pitcrew_quarantine_blocked_total",
+			Help: "Decisions about a node that were held back, by the rule and by what held them back.",
+		}, []string{"rule", "reason"}),
+		decision: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_decision_latency_seconds",
+			Help:    "Time from reading a node with a due fault to its written taint.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}),
+		quarantine: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pitcrew_quarantine_seconds",
+			Help:    "Time from a node's first taint to its release.",
+			Buckets: prometheus.ExponentialBuckets(60, 3, 10),
+		}),
+	}
+}
+
+func (m controllerMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.blocked, m.decision, m.quarantine, m.policyValid, m.breakerOpen}
+}
+
+// setBreaker shows the state of the breaker.
+func (m controllerMetrics) setBreaker(s *limits.BreakerState) {
+	open := 0.0
+	if s != nil {
+		open = 1
+	}
+	m.breakerOpen.Set(open)
+}
+
+var (
+	conditionDesc = prometheus.NewDesc("pitcrew_node_condition",
+		"Nodes by the status of each condition that the policy names; Stale when its heartbeat is older than the rule's unknownAfter.",
+		[]string{"condition", "repair", "status"}, nil)
+	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.", []string{"rule"}, nil)
+	pausedDesc      = prometheus.NewDesc("pitcrew_paused", "1 while ConfigMap "+conditions.PauseConfigMap+" pauses quarantines, releases and restarts.", nil, nil)
+)
+
+// collector counts what the cache shows when it is asked, so that no series outlives its node.
+type collector struct{ *Controller }
+
+// Describe sends nothing: which series exist follows from the cluster.
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect counts nodes, on the leader only, so that a sum over replicas is right.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(conditionDesc, err)
+		return
+	}
+	for key, count := range c.countConditions(nodes.Items) {
+		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
+	}
+	c.collectNodes(out, nodes.Items)
+	for _, r := range c.policy.Policy().Rules {
+		quarantined, err := c.quarantinedBy(ctx, r.Name)
+		if err != nil {
+			out <- prometheus.NewInvalidMetric(quarantinedDesc, err)
+			return
+		}
+		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, float64(len(quarantined)), r.Name)
+	}
+	reason, err := pause.Reason(ctx, c.client, c.namespace)
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(pausedDesc, err)
+		return
+	}
+	paused := 0.0
+	if reason != "" {
+		paused = 1
+	}
+	out <- prometheus.MustNewConstMetric(pausedDesc, prometheus.GaugeValue, paused)
+}
+
+// countConditions counts nodes by condition, class and status.
+func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
+	p := c.policy.Policy()
+	counts := map[[3]string]float64{}
+	for i := range nodes {
+		for _, condition := range nodes[i].Status.Conditions {
+			r, named := c.readingOf(p, &nodes[i], condition)
+			if !named {
+				continue
+			}
+			counts[[3]string{string(condition.Type), r.repair, r.status}]++
+		}
+	}
+	return counts
+}

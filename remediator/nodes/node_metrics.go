@@ -1,0 +1,87 @@
+package nodes
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// These name nodes, so that an alert can. Only a node that needs attention has series, which bounds their number by that of
+// the problems.
+var (
+	problemDesc = prometheus.NewDesc("pitcrew_node_problem_timestamp_seconds",
+		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old.",
+		[]string{"node", "condition", "repair", "status"}, nil)
+	quarantineDesc = prometheus.NewDesc("pitcrew_node_quarantine_timestamp_seconds",
+		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs.",
+		[]string{"node", "rule", "repair"}, nil)
+	blockedDesc = prometheus.NewDesc("pitcrew_node_blocked",
+		"1 while a decision about the node is held back, by the rule and by what holds it back.",
+		[]string{"node", "rule", "reason"}, nil)
+	skippedDesc = prometheus.NewDesc("pitcrew_skipped_nodes", "Nodes that are left alone because of label "+conditions.LabelSkip+"=true.", nil, nil)
+)
+
+// stale is the status of a condition whose heartbeat is older than the unknownAfter of its rules.
+const stale = "Stale"
+
+// reading is the state of a condition of a node, as metrics show it.
+type reading struct {
+	// repair is the class by the rule that matches; empty when none does.
+	repair, status string
+	since          time.Time
+}
+
+// readingOf is false for a condition that no rule names.
+func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.NodeCondition) (reading, bool) {
+	limit, named := p.UnknownAfter(condition.Type)
+	if !named {
+		return reading{}, false
+	}
+	r := reading{status: string(condition.Status), since: condition.LastTransitionTime.Time}
+	if _, class, ok := p.Match(n.Labels, condition); ok {
+		r.repair = class.String()
+	}
+	heartbeat := condition.LastHeartbeatTime.Time
+	if c.clock.Now().Sub(heartbeat) > limit && (r.repair != "" || !quarantine.IsVerdict(condition.Type)) {
+		r.status, r.since = stale, heartbeat.Add(limit)
+	}
+	return r, true
+}
+
+// collectNodes names the nodes that need attention.
+func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Node) {
+	p, pending := c.policy.Policy(), c.pending.all()
+	skipped := 0
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Labels[conditions.LabelSkip] == "true" {
+			skipped++
+		}
+		for _, condition := range n.Status.Conditions {
+			r, named := c.readingOf(p, n, condition)
+			// Whoever maintains a node knows that its detectors may not run.
+			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !quarantine.Maintained(n)
+			if named && (r.repair != "" || unknown) {
+				out <- prometheus.MustNewConstMetric(problemDesc, prometheus.GaugeValue, unix(r.since), n.Name, string(condition.Type), r.repair, r.status)
+			}
+		}
+		record, err := quarantine.RecordOf(n)
+		if write, ok := pending[n.Name]; ok {
+			record, err = write.record, nil
+		}
+		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
+			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, record.Taint.Rule, record.Worst().String())
+		}
+	}
+	out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.GaugeValue, float64(skipped))
+	for name, b := range c.reports.blockedNodes() {
+		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, b.Rule, b.Reason)
+	}
+}
+
+func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

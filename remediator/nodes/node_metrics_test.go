@@ -1,0 +1,127 @@
+package nodes
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+const slowPolicy = testPolicy + `
+    slow:
+      match: {condition: SlowNode, repair: [Inspect]}
+      unknownAfter: 168h
+`
+
+// series are the lines with which the leader names nodes.
+func (r rig) series(t *testing.T) string {
+	t.Helper()
+	elected := make(chan struct{})
+	close(elected)
+	r.elected = elected
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector{r.Controller})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var named strings.Builder
+	for line := range strings.Lines(text.String()) {
+		if strings.Contains(line, `node="`) || strings.HasPrefix(line, "pitcrew_skipped_nodes") {
+			named.WriteString(line)
+		}
+	}
+	return named.String()
+}
+
+func TestOnlyNodesThatNeedAttentionAreNamed(t *testing.T) {
+	old, fresh := -12*time.Minute, -time.Minute
+	tests := map[string]struct {
+		kind, status, message string
+		heartbeat             time.Duration
+		change                func(*corev1.Node)
+		want                  string
+	}{
+		"healthy":    {kind: "GPUXidError", status: "False", heartbeat: fresh},
+		"problem":    {kind: "GPUXidError", status: "True", message: ecc, heartbeat: fresh, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="True"} 1.7951616e+09`},
+		"no rule":    {kind: "GPUXidError", status: "True", message: "RestartApp gpu 0000:1b:00: Xid 94", heartbeat: fresh},
+		"unknown":    {kind: "GPUXidError", status: "Unknown", heartbeat: fresh, want: `condition="GPUXidError",node="n",repair="",status="Unknown"} 1.7951616e+09`},
+		"silent":     {kind: "GPUXidError", status: "False", heartbeat: old, want: `condition="GPUXidError",node="n",repair="",status="Stale"} 1.79517594e+09`},
+		"ill, stale": {kind: "GPUXidError", status: "True", message: ecc, heartbeat: old, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="Stale"} 1.79517594e+09`},
+		"foreign":    {kind: "KernelDeadlock", status: "True", heartbeat: fresh},
+		"verdict":    {kind: "SlowNode", status: "False", heartbeat: -1000 * time.Hour},
+		"old verdict": {kind: "SlowNode", status: "True", message: "Inspect node: confirmed slow", heartbeat: -169 * time.Hour,
+			want: `condition="SlowNode",node="n",repair="Inspect",status="Stale"} 1.7951724e+09`},
+		"maintained": {kind: "GPUXidError", status: "Unknown", heartbeat: old, change: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance}}
+		}},
+		"maintained, ill": {kind: "GPUXidError", status: "True", message: ecc, heartbeat: fresh, change: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance}}
+		}, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="True"} 1.7951616e+09`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.Parse([]byte(slowPolicy))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := newRig(t, "n")
+			r.policy = policy.Fixed(p)
+			r.client.nodes[0].Status.Conditions = []corev1.NodeCondition{{
+				Type: corev1.NodeConditionType(test.kind), Status: corev1.ConditionStatus(test.status), Message: test.message,
+				LastHeartbeatTime:  metav1.NewTime(r.clock.Now().Add(test.heartbeat)),
+				LastTransitionTime: metav1.NewTime(r.clock.Now().Add(-4 * time.Hour)),
+			}}
+			if test.change != nil {
+				test.change(&r.client.nodes[0])
+			}
+			want := "pitcrew_skipped_nodes 0\n"
+			if test.want != "" {
+				want = "pitcrew_node_problem_timestamp_seconds{" + test.want + "\n" + want
+			}
+			if diff := cmp.Diff(want, r.series(t)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestQuarantinesAndWhatIsHeldBackAreNamed(t *testing.T) {
+	r := newRig(t, "a", "b", "c")
+	r.client.nodes[2].Labels = map[string]string{conditions.LabelSkip: "true"}
+	r.client.nodes[2].Status.Conditions = nil
+	for _, name := range []string{"a", "b", "c"} {
+		r.reconcile(t, name)
+	}
+	const want = `pitcrew_node_blocked{node="b",reason="budget",rule="gpu"} 1
+pitcrew_node_quarantine_timestamp_seconds{node="a",repair="ResetGPU",rule="gpu"} 1.795176e+09
+pitcrew_skipped_nodes 1
+`
+	var got strings.Builder
+	for line := range strings.Lines(r.series(t)) {
+		if !strings.HasPrefix(line, "pitcrew_node_problem") {
+			got.WriteString(line)
+		}
+	}
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Error(diff)
+	}
+	r.forget("b")
+	if left := r.series(t); strings.Contains(left, "pitcrew_node_blocked") {
+		t.Errorf("a node that is gone is still held back:\n%s", left)
+	}
+}

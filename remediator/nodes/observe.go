@@ -1,0 +1,179 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// keptWhole are the annotations that are kept however long they are, because they are read.
+var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults}
+
+// tooLong replaces the value of an annotation that is longer than any that the policy hands off, and so is not ours.
+var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
+
+// Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
+// most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
+// out, because they hold only differences.
+func Slim(object any) (any, error) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil // a tombstone
+	}
+	slim := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              n.Name,
+			UID:               n.UID,
+			ResourceVersion:   n.ResourceVersion,
+			DeletionTimestamp: n.DeletionTimestamp,
+			Labels:            n.Labels,
+		},
+		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
+		Status: corev1.NodeStatus{
+			Conditions:  n.Status.Conditions,
+			Allocatable: n.Status.Allocatable, // read by the restart of jobs, to find out whether there is room
+			NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+		},
+	}
+	for key, value := range n.Annotations {
+		if len(value) > policy.MaxAnnotation && !slices.Contains(keptWhole, key) {
+			value = tooLong
+		}
+		if slim.Annotations == nil {
+			slim.Annotations = map[string]string{}
+		}
+		slim.Annotations[key] = value
+	}
+	return slim, nil
+}
+
+// changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few
+// minutes. That heartbeats stop, or continue, is noticed because [quarantine.Decide] asks to decide again in time.
+var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+	return a.UID != b.UID ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
+		!maps.Equal(a.Labels, b.Labels) ||
+		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
+		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID ||
+		!slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+}}
+
+func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
+
+func sameCondition(a, b corev1.NodeCondition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// indexQuarantined finds quarantined nodes by the rule that decided, and all of them by [anyRule].
+const (
+	indexQuarantined = "pitcrew.quarantined"
+	anyRule          = ""
+)
+
+func indexNode(object client.Object) []string {
+	record, err := quarantine.RecordOf(object.(*corev1.Node))
+	if err != nil {
+		return []string{anyRule} // it may well be quarantined, so it counts
+	}
+	return indexRecord(record)
+}
+
+func indexRecord(r *quarantine.Record) []string {
+	if r == nil || r.Phase != quarantine.Quarantined {
+		return nil
+	}
+	return []string{anyRule, r.Taint.Rule}
+}
+
+// observe gathers all that [quarantine.Decide] needs, without a request to the API server.
+func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (quarantine.Observation, error) {
+	o := quarantine.Observation{Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name)}
+	o.Record, o.RecordErr = quarantine.RecordOf(n)
+	var err error
+	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {
+		if o.Peers, err = c.peers(ctx, p, n.Name); err != nil {
+			return o, err
+		}
+	}
+	o.Paused, err = pause.Reason(ctx, c.client, c.namespace)
+	return o, err
+}
+
+// peers sums up all nodes but one, from the cache and from the pending writes. A node that has not changed is summed up
+// once.
+func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string) ([]limits.Peer, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	pending := c.pending.all()
+	peers := make([]limits.Peer, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Name == except || quarantine.Excluded(n) {
+			continue
+		}
+		from := summarySource{p, n.UID, n.ResourceVersion, pending[n.Name].record}
+		known, ok := c.summaries[n.Name]
+		if !ok || known.from != from {
+			if from.pending != nil {
+				n = n.DeepCopy()
+				c.pending.overlay(n)
+			}
+			known = summary{from, quarantine.PeerOf(p, n)}
+			c.summaries[n.Name] = known
+		}
+		peers = append(peers, known.peer)
+	}
+	return peers, nil
+}
+
+// summary is a peer and what it was made from.
+type summary struct {
+	from summarySource
+	peer limits.Peer
+}
+
+type summarySource struct {
+	policy  *policy.Policy
+	uid     types.UID
+	version string
+	pending *quarantine.Record
+}
+
+// quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.
+func (c *Controller) quarantinedBy(ctx context.Context, rule string) (map[string]bool, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: rule}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list quarantined nodes: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range nodes.Items {
+		names[nodes.Items[i].Name] = true
+	}
+	for name, write := range c.pending.all() {
+		delete(names, name)
+		if slices.Contains(indexRecord(write.record), rule) {
+			names[name] = true
+		}
+	}
+	return names, nil
+}

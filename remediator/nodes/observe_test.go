@@ -1,0 +1,216 @@
+package nodes
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// fat is a Node with what a real one has and we do not need.
+func fat() *corev1.Node {
+	n := slimNode()
+	n.Annotations["nfd.node.kubernetes.io/feature-labels"] = strings.Repeat("long,", 1000)
+	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.OwnerReferences = []metav1.OwnerReference{{Name: "machine"}}
+	n.Spec.PodCIDR, n.Spec.ProviderID = "10.0.0.0/24", "cloud://1"
+	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
+	n.Status.NodeInfo.KernelVersion = "6.1"
+	return n
+}
+
+func slimNode() *corev1.Node {
+	now := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
+			Labels:      map[string]string{"pool": "gpu"},
+			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
+		},
+		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
+		Status: corev1.NodeStatus{
+			Conditions:  []corev1.NodeCondition{{Type: "GPUXidError", Status: "True", LastHeartbeatTime: now}},
+			Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+			NodeInfo:    corev1.NodeSystemInfo{BootID: "b"},
+		},
+	}
+}
+
+// released is a record of a node that a person has released although its fault stands.
+func released() *quarantine.Record {
+	at := time.Date(2026, 11, 20, 12, 1, 0, 345e6, time.UTC)
+	return &quarantine.Record{
+		V: 1, NodeUID: "u", Boot: quarantine.Boot{ID: "b", Seen: at},
+		Quarantine: quarantine.Quarantine{
+			ID: "0123456789ab", Phase: quarantine.Released, QuarantinedAt: at, ReleasedAt: at, ReleasedBy: quarantine.ByPerson, ManualReleaseActive: true,
+			Causes: []quarantine.Cause{{
+				Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost, FirstSeen: at, Due: true, BootID: "b",
+			}},
+			Taint: &quarantine.Taint{
+				Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid", Repair: conditions.Reboot, Since: at,
+			},
+		},
+	}
+}
+
+func TestSlimKeepsWhatIsNeeded(t *testing.T) {
+	for name, n := range map[string]*corev1.Node{"a whole node": fat(), "a slim node": slimNode()} {
+		got, err := Slim(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(slimNode(), got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if got == any(n) {
+			t.Errorf("%s: the transform returned the object itself, which keeps all of it alive", name)
+		}
+	}
+}
+
+func TestSlimPassesTombstones(t *testing.T) {
+	tombstone := cache.DeletedFinalStateUnknown{Key: "n"}
+	if got, err := Slim(tombstone); got != any(tombstone) || err != nil {
+		t.Errorf("Slim = %v, %v", got, err)
+	}
+}
+
+func TestPatchOfASlimNodeTouchesNothingElse(t *testing.T) {
+	before := slimNode()
+	after := before.DeepCopy()
+	state := quarantine.State{Record: released(), Changes: handoff.Of(after)}
+	state.Changes.Taints = append(state.Changes.Taints, corev1.Taint{Key: "b", Effect: corev1.TaintEffectNoSchedule})
+	state.Apply(after)
+	patch, err := lockedPatch(before).Data(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"metadata":{"annotations":{"pitcrew.dev/quarantine":` + quote(t, released().String()) + `},` +
+		`"labels":{"pitcrew.dev/repair":"Reboot","pitcrew.dev/status":"suspect"},"resourceVersion":"7"},` +
+		`"spec":{"taints":[{"effect":"NoExecute","key":"a","timeAdded":"2026-11-20T12:00:00Z"},{"effect":"NoSchedule","key":"b"}]}}`
+	if diff := cmp.Diff(want, string(patch)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func quote(t *testing.T, s string) string {
+	t.Helper()
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(quoted)
+}
+
+func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
+	later := metav1.NewTime(time.Date(2026, 11, 20, 13, 0, 0, 0, time.UTC))
+	tests := map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"nothing": {func(*corev1.Node) {}, false},
+		"a heartbeat": {func(n *corev1.Node) {
+			n.ResourceVersion = "8"
+			n.Status.Conditions[0].LastHeartbeatTime = later
+		}, false},
+		"a transition time": {func(n *corev1.Node) { n.Status.Conditions[0].LastTransitionTime = later }, false},
+		"a status":          {func(n *corev1.Node) { n.Status.Conditions[0].Status = "False" }, true},
+		"a reason":          {func(n *corev1.Node) { n.Status.Conditions[0].Reason = "x" }, true},
+		"a message":         {func(n *corev1.Node) { n.Status.Conditions[0].Message = "x" }, true},
+		"a new condition": {func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "x"})
+		}, true},
+		"a condition less":   {func(n *corev1.Node) { n.Status.Conditions = nil }, true},
+		"a taint's value":    {func(n *corev1.Node) { n.Spec.Taints[0].Value = "x" }, true},
+		"a taint's effect":   {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, true},
+		"a taint less":       {func(n *corev1.Node) { n.Spec.Taints = nil }, true},
+		"a taint's time":     {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
+		"a label":            {func(n *corev1.Node) { n.Labels = map[string]string{"pool": "cpu"} }, true},
+		"the record":         {func(n *corev1.Node) { n.Annotations = nil }, true},
+		"the boot id":        {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "c" }, true},
+		"the deletion":       {func(n *corev1.Node) { n.DeletionTimestamp = nil }, true},
+		"another node's uid": {func(n *corev1.Node) { n.UID = "v" }, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			after := slimNode()
+			test.change(after)
+			if got := changed.Update(event.UpdateEvent{ObjectOld: slimNode(), ObjectNew: after}); got != test.want {
+				t.Errorf("reconciled %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNodesAreFoundByTheRuleThatQuarantinedThem(t *testing.T) {
+	quarantined, released := released(), released()
+	quarantined.Phase = quarantine.Quarantined
+	for name, test := range map[string]struct {
+		annotation string
+		want       []string
+	}{
+		"none":                             {"", nil},
+		"released":                         {released.String(), nil},
+		"quarantined":                      {quarantined.String(), []string{"", "gpu-xid"}},
+		"unreadable, so it may well be so": {"{", []string{""}},
+	} {
+		n := slimNode()
+		n.Annotations = nil
+		if test.annotation != "" {
+			n.Annotations = map[string]string{conditions.AnnotationQuarantine: test.annotation}
+		}
+		if diff := cmp.Diff(test.want, indexNode(n)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestALongValueOfOthersIsNeverTakenForOurs(t *testing.T) {
+	for _, value := range []string{"", "true", strings.Repeat("x", policy.MaxAnnotation)} {
+		var m handoff.NodeChanges
+		put := m.AddHandOff(policy.HandOff{Annotations: map[string]string{"a": value}})
+		slim, err := Slim(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": strings.Repeat("x", policy.MaxAnnotation+1)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := handoff.Of(slim.(*corev1.Node))
+		if after.RemoveHandOff(put); len(after.Annotations) != 1 {
+			t.Errorf("%q was handed off, and what somebody put in its place is gone", value)
+		}
+	}
+}
+
+func TestPeersAreOnlySummedUpAnew(t *testing.T) {
+	r := newRig(t, "a", "b")
+	p := r.policy.Policy()
+	first, err := r.peers(t.Context(), p, "a")
+	if err != nil || len(first) != 1 || len(first[0].ProblemSince) != 1 {
+		t.Fatalf("peers %+v, %v", first, err)
+	}
+	r.client.nodes[1].Status.Conditions = nil // without a new version nobody can know
+	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again[0].ProblemSince) != 1 {
+		t.Errorf("summed up again: %+v, %v", again, err)
+	}
+	r.client.nodes[1].ResourceVersion = "new"
+	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again[0].ProblemSince) != 0 {
+		t.Errorf("a new version is not seen: %+v, %v", again, err)
+	}
+	r.client.nodes[1].DeletionTimestamp = &metav1.Time{Time: r.clock.Now()}
+	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again) != 0 {
+		t.Errorf("a node that goes is a peer: %+v, %v", again, err)
+	}
+}

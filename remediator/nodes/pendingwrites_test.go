@@ -1,0 +1,54 @@
+package nodes
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+func TestAPendingWriteShowsUntilTheCacheShowsIt(t *testing.T) {
+	quarantined := released()
+	quarantined.Phase = quarantine.Quarantined
+	newPending := func(dryRun bool) *pendingWrites {
+		w := newPendingWrites(dryRun)
+		w.add(slimNode(), quarantined)
+		return w
+	}
+	shown := func(w *pendingWrites, change func(*corev1.Node)) bool {
+		n := slimNode()
+		change(n)
+		as := n.DeepCopy()
+		w.overlay(n)
+		return !equality.Semantic.DeepEqual(n, as)
+	}
+	same := func(*corev1.Node) {}
+	newer := func(n *corev1.Node) { n.ResourceVersion = "8" }
+	recreated := func(n *corev1.Node) { n.UID = "v" }
+	tests := map[string]struct {
+		dryRun bool
+		looks  []func(*corev1.Node)
+		want   []bool // whether each look shows the write
+	}{
+		"the version that was written over":           {false, []func(*corev1.Node){same, same}, []bool{true, true}},
+		"a newer version, which has the write itself": {false, []func(*corev1.Node){newer, same}, []bool{false, false}},
+		"another node of the same name":               {false, []func(*corev1.Node){recreated}, []bool{false}},
+		"a dry run, whatever happens to the node":     {true, []func(*corev1.Node){newer, newer}, []bool{true, true}},
+		"a dry run and another node of the same name": {true, []func(*corev1.Node){recreated}, []bool{false}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newPending(test.dryRun)
+			var got []bool
+			for _, look := range test.looks {
+				got = append(got, shown(w, look))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,74 @@
+package nodes
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// reloadEvery is how often the policy file is read. The kubelet takes up to a minute to show a changed ConfigMap anyway.
+const reloadEvery = 5 * time.Second
+
+// reloader reads the policy file again and again. It keeps the last good policy and reports an invalid file.
+type reloader struct {
+	*Controller
+	changes chan<- event.GenericEvent
+	// reported is the error that was reported last.
+	reported string
+}
+
+// NeedLeaderElection is false: a replica that takes over must have the current policy.
+func (*reloader) NeedLeaderElection() bool { return false }
+
+// Start runs until the context ends.
+func (r *reloader) Start(ctx context.Context) error {
+	ticker := time.NewTicker(reloadEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			r.reload(ctx)
+		}
+	}
+}
+
+func (r *reloader) reload(ctx context.Context) {
+	changed, err := r.policy.Reload()
+	if err != nil {
+		r.metrics.policyValid.Set(0)
+		if r.leads() && err.Error() != r.reported {
+			r.reported = err.Error()
+			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyInvalid,
+				Message: "the last good policy stays in force: " + quarantine.Clip(r.reported, conditions.MaxMessage)})
+		}
+		return
+	}
+	r.reported = ""
+	r.metrics.policyValid.Set(1)
+	if !changed {
+		return
+	}
+	r.reports.keepRulesOf(r.policy.Policy())
+	ctrl.LoggerFrom(ctx).Info("The policy has changed", "file", r.policy.Path(), "rules", len(r.policy.Policy().Rules))
+	select {
+	case r.changes <- event.GenericEvent{Object: &corev1.Node{}}:
+	default: // a change is waiting already, and will find this policy
+	}
+}
+
+func (r *reloader) leads() bool {
+	select {
+	case <-r.elected:
+		return true
+	default:
+		return false
+	}
+}

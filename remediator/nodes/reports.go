@@ -1,0 +1,130 @@
+package nodes
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// maxNote is the longest note of an Event that the API server takes, in bytes (kubernetes
+// pkg/apis/core/validation/events.go).
+const maxNote = 1024
+
+// reports remember what was reported last, so that nothing is reported again at every reconcile. Losing them costs a
+// repeated Event, nothing else. There is at most one for each node and one for each rule of the policy.
+type reports struct {
+	mu sync.Mutex
+	// blocked is what holds back the decision about a node now.
+	blocked map[string]quarantine.Blocked
+	// suspect are the rules that a fault of the detector holds back, however many nodes it shows on.
+	suspect map[string]bool
+}
+
+func newReports() *reports {
+	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}}
+}
+
+// isNew notes what holds back the decision about a node, nil for nothing, and tells whether that was not reported yet: once
+// for each rule and reason.
+func (r *reports) isNew(node string, b *quarantine.Blocked) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b == nil {
+		delete(r.blocked, node)
+		return false
+	}
+	last, ok := r.blocked[node]
+	r.blocked[node] = *b
+	return !ok || last.Rule != b.Rule || last.Reason != b.Reason
+}
+
+// isNewSuspect notes that the detector of a rule is suspect, and tells whether that was not reported yet.
+func (r *reports) isNewSuspect(rule string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reported := r.suspect[rule]
+	r.suspect[rule] = true
+	return !reported
+}
+
+// clearSuspect notes that a rule has acted: that its detector is suspect is to be reported again.
+func (r *reports) clearSuspect(rule string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.suspect, rule)
+}
+
+// keepRulesOf forgets the rules that the policy no longer has.
+func (r *reports) keepRulesOf(p *policy.Policy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.suspect, func(rule string, _ bool) bool {
+		_, exists := p.Rule(rule)
+		return !exists
+	})
+}
+
+// blockedNodes copies what is held back now, by node.
+func (r *reports) blockedNodes() map[string]quarantine.Blocked {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.blocked)
+}
+
+// publishEvents writes the Events and metrics of a decision that was written to the node.
+func (c *Controller) publishEvents(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) {
+	for _, e := range d.Events {
+		c.emitNodeEvent(ctx, n, e)
+		switch e.Reason {
+		case quarantine.NodeQuarantined:
+			c.metrics.decision.Observe(c.clock.Now().Sub(started).Seconds())
+			c.reports.clearSuspect(d.State.Record.Taint.Rule)
+		case quarantine.NodeReleased, quarantine.ReleaseByHand:
+			c.metrics.quarantine.Observe(d.State.Record.ReleasedAt.Sub(d.State.Record.QuarantinedAt).Seconds())
+		}
+	}
+}
+
+// reportBlocked reports a decision that was held back.
+func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quarantine.Blocked) {
+	if !c.reports.isNew(n.Name, b) {
+		return
+	}
+	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
+	if b.Reason != quarantine.BlockedByDetectorSuspect {
+		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.QuarantineBlocked, Message: b.Message})
+		return
+	}
+	if c.reports.isNewSuspect(b.Rule) {
+		c.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DetectorSuspect,
+			Message: "rule " + b.Rule + " is suspended there: node " + n.Name + ": " + b.Message})
+	}
+}
+
+func (c *Controller) emitNodeEvent(ctx context.Context, n *corev1.Node, e quarantine.Event) {
+	c.emit(ctx, n, "Quarantine", e)
+}
+
+// emitClusterEvent writes an Event that is about no node in particular: on our namespace.
+func (c *Controller) emitClusterEvent(ctx context.Context, e quarantine.Event) {
+	about := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
+	c.emit(ctx, about, "Policy", e)
+}
+
+func (c *Controller) emit(ctx context.Context, about runtime.Object, action string, e quarantine.Event) {
+	message := e.Message
+	if c.dryRun {
+		message = "dry run: " + message
+	}
+	ctrl.LoggerFrom(ctx).Info(message, "reason", e.Reason)
+	c.recorder.Eventf(about, nil, e.Type, e.Reason, action, "%s", quarantine.Clip(message, maxNote))
+}

@@ -1,0 +1,157 @@
+package nodes
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
+)
+
+const testPolicy = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  rules:
+    gpu:
+      match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}
+      restartJobs: true
+    disk:
+      match: {condition: DiskFailing, repair: [Replace]}
+      for: 1m
+    slow-node:
+      match: {condition: SlowNode, repair: [Inspect]}
+      taint: {effect: PreferNoSchedule}
+`
+
+const (
+	lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+	ecc  = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
+)
+
+// laggard is a client whose cache never shows what was written. How a real one lags cannot be arranged.
+type laggard struct {
+	client.Client
+	nodes   []corev1.Node
+	patched []string
+	created []*corev1.ConfigMap
+	refuse  error
+}
+
+func (l *laggard) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	n, ok := object.(*corev1.Node)
+	i := slices.IndexFunc(l.nodes, func(n corev1.Node) bool { return n.Name == key.Name })
+	if !ok || i < 0 {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	l.nodes[i].DeepCopyInto(n)
+	return nil
+}
+
+func (l *laggard) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	l.created = append(l.created, object.(*corev1.ConfigMap))
+	return nil
+}
+
+func (l *laggard) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*corev1.NodeList).Items = slices.Clone(l.nodes)
+	return nil
+}
+
+func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	if l.refuse != nil {
+		return l.refuse
+	}
+	l.patched = append(l.patched, object.GetName())
+	return nil
+}
+
+// restarts records the quarantines whose jobs were to be restarted.
+type restarts struct {
+	quarantines []restart.Quarantine
+	after       time.Duration
+	err         error
+}
+
+func (r *restarts) RestartJobsOnNode(_ context.Context, q restart.Quarantine) (time.Duration, error) {
+	r.quarantines = append(r.quarantines, q)
+	return r.after, r.err
+}
+
+type rig struct {
+	*Controller
+	client   *laggard
+	clock    *clocktesting.FakePassiveClock
+	restarts *restarts
+	recorder *events.FakeRecorder
+}
+
+// newRig makes a controller of nodes with a fault, all at the same moment.
+func newRig(t *testing.T, names ...string) rig {
+	t.Helper()
+	p, err := policy.Parse([]byte(testPolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	r := rig{client: &laggard{}, clock: clocktesting.NewFakePassiveClock(now), restarts: &restarts{}, recorder: events.NewFakeRecorder(100)}
+	for _, name := range names {
+		r.client.nodes = append(r.client.nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Status: corev1.NodeStatus{
+				NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"},
+				Conditions: []corev1.NodeCondition{{
+					Type: "GPUXidError", Status: corev1.ConditionTrue, Message: ecc,
+					LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
+				}},
+			},
+		})
+	}
+	r.Controller = &Controller{
+		client: r.client, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
+		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
+		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
+		pending:  newPendingWrites(false), reports: newReports(), summaries: map[string]summary{},
+	}
+	if r.webhooks, err = webhook.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r rig) reconcile(t *testing.T, name string) ctrl.Result {
+	t.Helper()
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// reasons lists the Events so far.
+func (r rig) reasons() []string {
+	var reasons []string
+	for len(r.recorder.Events) > 0 {
+		reasons = append(reasons, strings.Fields(<-r.recorder.Events)[1])
+	}
+	return reasons
+}

@@ -1,0 +1,346 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// A decoder fills the types of a policy from a YAML tree. It replaces yaml.v3's own decoder for two reasons. First, an error has
+// a line, a path and a value, and does not end the decoding: all errors come at once. Second, the decoder records which fields
+// are set. So a default differs from the same value in the file, without a second type with optional fields for each part.
+//
+// It reads these struct tags, which the generated page and schema read too:
+//
+//	yaml      the name of the field in the file
+//	required  the field must be set; its text is the error, and is empty where a check of the value reports it
+//	min, max  bounds of a number or a duration, inclusive
+//	above     bound of a duration, exclusive
+//	why       the reason of a bound or of a list of values, for the error
+//	never     the text "never" is a value of the duration
+//	unit      what a number counts, for the page
+type decoder struct {
+	lines    map[string]int  // of the fields that are in the file, by path
+	set      map[string]bool // the fields that have a value, by path
+	failed   map[string]bool // the fields that have an error already, by path
+	mistyped map[string]bool // the fields with a value of the wrong type, by path: they get no further error
+	errs     []lineError
+}
+
+func newDecoder() *decoder {
+	return &decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
+}
+
+// enums are the values that a text may have, by the name of its field. A name has the same values in every part of the file.
+// A field that is a bool in Go is false for the first value and true for the second.
+var enums = map[string][]string{
+	"mode":        {"enforce", "observe"},
+	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse)},
+	"effect":      {string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute)},
+	"forceDelete": {string(ForceNever), string(ForceUnreachable), string(ForceQuarantined)},
+	"events":      WebhookEvents,
+	"repair":      repairs(),
+}
+
+func repairs() (names []string) {
+	for r := conditions.Monitor; r <= conditions.Replace; r++ {
+		names = append(names, r.String())
+	}
+	return names
+}
+
+// defaulter is a part of a policy with defaults other than zero. They are set before the part is decoded.
+type defaulter interface{ setDefaults() }
+
+// named is a part of a policy whose name is a key of a mapping in the file.
+type named interface{ setName(name string) }
+
+// decode fills one value of the field f. A null leaves the value as it is.
+func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+	if n = resolve(n); isNull(n) {
+		return
+	}
+	switch v := out.Addr().Interface().(type) {
+	case *time.Duration:
+		_, never := f.Tag.Lookup("never")
+		parseText(d, n, at, v, func(text string) (time.Duration, error) { return parseDuration(text, never) })
+		return
+	case **regexp.Regexp:
+		parseText(d, n, at, v, regexp.Compile)
+		return
+	case *conditions.Repair:
+		parseText(d, n, at, v, conditions.ParseRepair)
+		return
+	case *labels.Selector:
+		var want map[string]string
+		d.decode(n, at, f, reflect.ValueOf(&want).Elem())
+		d.labels(at, want)
+		*v = labels.SelectorFromSet(want)
+		return
+	case *corev1.Taint:
+		var t taintFields
+		d.decode(n, at, f, reflect.ValueOf(&t).Elem())
+		*v = corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+		return
+	}
+	switch out.Kind() {
+	case reflect.Pointer:
+		v := newPart(out.Type().Elem())
+		d.decode(n, at, f, v)
+		out.Set(v.Addr())
+	case reflect.Struct:
+		d.fields(n, at, out)
+	case reflect.Slice:
+		if reflect.PointerTo(out.Type().Elem()).Implements(reflect.TypeFor[named]()) {
+			d.byName(n, at, f, out)
+		} else {
+			d.items(n, at, f, out)
+		}
+	default:
+		d.plain(n, at, out)
+		if allowed := enums[f.Tag.Get("yaml")]; allowed != nil && !d.failed[at.String()] {
+			d.checkEnum(at, f, allowed, n.Value)
+		}
+	}
+}
+
+// fields fills a struct from a mapping, and checks the bounds of its fields.
+func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
+	pairs := d.pairs(n, at)
+	for f, v := range out.Fields() {
+		name := f.Tag.Get("yaml")
+		if name == "-" {
+			continue
+		}
+		here := at.Child(name)
+		if i := slices.IndexFunc(pairs, func(p pair) bool { return p.key == name }); i >= 0 {
+			d.lines[here.String()] = pairs[i].line
+			if value := resolve(pairs[i].value); !isUnset(value, f) {
+				d.set[here.String()] = true
+				if allowed := enums[name]; f.Type.Kind() == reflect.Bool && allowed != nil {
+					if text, ok := d.text(value, here); ok {
+						d.checkEnum(here, f, allowed, text)
+						v.SetBool(text == allowed[1])
+					}
+				} else {
+					d.decode(value, here, f, v)
+				}
+			}
+		}
+		d.bounds(here, f, v)
+	}
+	for _, p := range pairs {
+		if _, known := fieldOf(out.Type(), p.key); !known {
+			d.fail(p.line, fmt.Errorf("field %s not found in %s", p.key, describe(at)))
+		}
+	}
+}
+
+// isUnset tells that a field is in the file without a value: an empty text, or a part that is not an optional one and in
+// which no field has a value.
+func isUnset(n *yaml.Node, f reflect.StructField) bool {
+	switch {
+	case isNull(n):
+		return true
+	case n.Kind == yaml.MappingNode && f.Type.Kind() == reflect.Struct:
+		seen := map[string]bool{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := resolve(n.Content[i]).Value
+			below, ok := fieldOf(f.Type, key)
+			if !ok || seen[key] || !isUnset(resolve(n.Content[i+1]), below) {
+				return false
+			}
+			seen[key] = true
+		}
+		return true
+	case n.Kind != yaml.ScalarNode || n.Value != "":
+		return false
+	}
+	text := f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
+	return text || f.Type.Kind() == reflect.Bool && enums[f.Tag.Get("yaml")] != nil
+}
+
+// fieldOf finds a field of a part by its name in the file.
+func fieldOf(part reflect.Type, name string) (reflect.StructField, bool) {
+	if part == reflect.TypeFor[corev1.Taint]() {
+		part = reflect.TypeFor[taintFields]()
+	}
+	for f := range part.Fields() {
+		if name != "-" && f.Tag.Get("yaml") == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+func (d *decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+	pairs := d.pairs(n, at)
+	slices.SortFunc(pairs, func(a, b pair) int { return strings.Compare(a.key, b.key) })
+	for _, p := range pairs {
+		d.lines[at.Key(p.key).String()] = p.line
+		v := newPart(out.Type().Elem())
+		v.Addr().Interface().(named).setName(p.key)
+		d.decode(orEmpty(p.value), at.Key(p.key), f, v)
+		out.Set(reflect.Append(out, v))
+	}
+}
+
+func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		d.wrong(n, at, "a list")
+		return
+	}
+	for i, item := range n.Content {
+		if isNull(resolve(item)) {
+			continue // as in yaml.v3
+		}
+		d.lines[at.Index(i).String()] = item.Line
+		v := newPart(out.Type().Elem())
+		d.decode(item, at.Index(i), f, v)
+		out.Set(reflect.Append(out, v))
+	}
+}
+
+// plain leaves a scalar or a map of scalars to yaml.v3.
+func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
+	if n.Kind == yaml.MappingNode {
+		for _, p := range d.pairs(n, at) {
+			d.lines[at.Key(p.key).String()] = p.line
+		}
+		if d.failed[at.String()] {
+			return
+		}
+	}
+	err := n.Decode(out.Addr().Interface())
+	if err == nil {
+		return
+	}
+	d.failed[at.String()], d.mistyped[at.String()] = true, true
+	wrong := &yaml.TypeError{}
+	if !errors.As(err, &wrong) {
+		d.fail(n.Line, fmt.Errorf("%w (%s)", err, at))
+		return
+	}
+	for _, text := range wrong.Errors {
+		line := n.Line
+		if before, after, ok := strings.Cut(strings.TrimPrefix(text, "line "), ": "); ok {
+			if number, err := strconv.Atoi(before); err == nil {
+				line, text = number, after
+			}
+		}
+		d.fail(line, fmt.Errorf("%s (%s)", text, at))
+	}
+}
+
+func (d *decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
+	if n.Kind != yaml.ScalarNode {
+		d.wrong(n, at, "a string")
+		return "", false
+	}
+	return n.Value, true
+}
+
+// parseText fills a value that the file has as text.
+func parseText[T any](d *decoder, n *yaml.Node, at *field.Path, out *T, parse func(string) (T, error)) {
+	text, ok := d.text(n, at)
+	if !ok {
+		return
+	}
+	value, err := parse(text)
+	if err != nil {
+		d.invalid(at, text, err.Error())
+		return
+	}
+	*out = value
+}
+
+func parseDuration(text string, never bool) (time.Duration, error) {
+	if never && text == "never" {
+		return Never, nil
+	}
+	parsed, err := time.ParseDuration(text)
+	if err != nil || parsed < 0 {
+		return 0, errors.New("must be a duration like 30s, 10m or 1h")
+	}
+	return parsed, nil
+}
+
+// checkEnum checks a string that has one of a few values.
+func (d *decoder) checkEnum(at *field.Path, f reflect.StructField, allowed []string, text string) {
+	if slices.Contains(allowed, text) {
+		return
+	}
+	if why := f.Tag.Get("why"); why != "" {
+		d.invalid(at, text, "must be "+strings.Join(allowed, " or ")+": "+why)
+		return
+	}
+	d.add(field.NotSupported(at, text, allowed))
+}
+
+// bounds checks a field by its tags, whether it is set or has its default.
+func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value) {
+	if d.failed[at.String()] {
+		return
+	}
+	missing := !d.set[at.String()] || v.Kind() == reflect.Slice && v.Len() == 0
+	if what := f.Tag.Get("required"); what != "" && missing {
+		d.add(field.Required(at, what))
+		return
+	}
+	if f.Type != reflect.TypeFor[time.Duration]() && f.Type.Kind() != reflect.Int {
+		return
+	}
+	value := v.Interface()
+	if length, ok := value.(time.Duration); ok {
+		value = length.String()
+	}
+	because := ""
+	if why := f.Tag.Get("why"); why != "" {
+		because = ": " + why
+	}
+	above, isAbove := bound(f, "above")
+	least, isLeast := bound(f, "min")
+	most, isMost := bound(f, "max")
+	switch got := v.Int(); {
+	case isAbove && got <= above:
+		d.invalid(at, value, "must be longer than "+f.Tag.Get("above"))
+	case isLeast && got < least:
+		d.invalid(at, value, "must be at least "+f.Tag.Get("min"))
+	case isMost && got > most:
+		d.invalid(at, value, "must be at most "+f.Tag.Get("max")+because)
+	}
+}
+
+// bound is the value of a tag, in the unit of the field.
+func bound(f reflect.StructField, tag string) (int64, bool) {
+	text, ok := f.Tag.Lookup(tag)
+	if !ok {
+		return 0, false
+	}
+	if f.Type == reflect.TypeFor[time.Duration]() {
+		length, err := time.ParseDuration(text)
+		return int64(length), err == nil
+	}
+	number, err := strconv.ParseInt(text, 10, 64)
+	return number, err == nil
+}
+
+func newPart(of reflect.Type) reflect.Value {
+	v := reflect.New(of)
+	if part, ok := v.Interface().(defaulter); ok {
+		part.setDefaults()
+	}
+	return v.Elem()
+}

@@ -1,0 +1,172 @@
+package policy
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// lines are the lines of an error of Parse.
+func lines(t *testing.T, text string) []string {
+	t.Helper()
+	_, err := Parse([]byte(text))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+func TestErrorsAreInTheOrderOfTheirLinesAndEachOnce(t *testing.T) {
+	got := lines(t, head+`spec:
+  rules:
+    z:
+      match: {condition: GPUXidError, repair: Reboot}
+      unknownAfter: soon
+      flaps: {max: 3, window: [1h]}
+    a: none
+  webhooks:
+    pager: {url: "https://secret@", secretFile: x, timeout: 2m}
+  restart:
+    maxPerDay: 101
+    maxPerDay: 3
+  budget: {maxNodes: 1, maxPercent: 200}
+`)
+	want := []string{
+		"line 6: cannot unmarshal !!str `Reboot` into a list (spec.rules[z].match.repair)",
+		`line 7: spec.rules[z].unknownAfter: Invalid value: "soon": must be a duration like 30s, 10m or 1h`,
+		"line 8: cannot unmarshal !!seq into a string (spec.rules[z].flaps.window)",
+		"line 9: cannot unmarshal !!str `none` into a mapping (spec.rules[a])",
+		`line 11: spec.webhooks[pager].timeout: Invalid value: "2m0s": must be at most 1m`,
+		`line 11: spec.webhooks[pager].url: Invalid value: "(not shown)": must be an http or https URL with a host`,
+		`line 13: spec.restart.maxPerDay: Invalid value: 101: must be at most 100: the record of a job keeps no more restarts`,
+		`line 14: mapping key "maxPerDay" already defined at line 13`,
+		`line 15: spec.budget.maxPercent: Invalid value: 200: must be at most 100`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAPartWithoutValuesIsStillChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"flaps: {most: }":            "field most not found in spec.rules[gpu].flaps",
+		"flaps: {'-': }":             "field - not found",
+		"budget: {scope: , scope: }": `mapping key "scope" already defined`,
+		"match: {repair: []}":        "spec.rules[gpu].match.repair: Required value",
+	} {
+		if _, err := Parse([]byte(oneRule(text))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// Helm and kustomize write empty values for what is not set.
+func TestAnEmptyValueIsTheDefault(t *testing.T) {
+	p := parse(t, head+`spec:
+  mode: ""
+  budget: {maxNodes: 1, window: "", scope: }
+  breaker:
+  correlated: null
+  restart: {}
+  jobKinds:
+  handOff: {keepNode: , taints: []}
+  rules:
+    gpu:
+      match: {condition: GPUXidError, status: "", repair: [Reboot], reason: "", nodeSelector: {}}
+      clearAfter: ""
+      unknownAfter:
+      taint: {}
+      budget: {}
+      flaps: {}
+    report:
+      match: {condition: GPUXidError, repair: [Inspect]}
+      alertOnly: true
+      taint: {key: "", value: }
+      budget: {}
+      flaps: {max: , window: ""}
+      mode: ""
+      restartJobs: false
+`)
+	r, _ := p.Rule("gpu")
+	if !p.Observe || p.Breaker != nil || p.Correlated != nil || r.ClearAfter != 10*time.Minute || r.UnknownAfter != DefaultUnknownAfter ||
+		r.Status != "True" || r.Reason != nil || !r.Nodes.Empty() || r.Budget != Unlimited || r.Flaps != (Flaps{}) || len(r.HandOff.Annotations) != len(KeepNode) {
+		t.Errorf("%+v %+v", p, r)
+	}
+}
+
+func TestAnchorsAndMergesAreYAML(t *testing.T) {
+	p := parse(t, head+`metadata:
+  common: &common {for: 1m, clearAfter: 5m, taint: &taint {key: example.com/faulty}}
+spec:
+  budget: {maxNodes: 1}
+  rules:
+    a:
+      <<: *common
+      match: &match {condition: GPUXidError, repair: [Reboot]}
+      clearAfter: 2m
+    b:
+      <<: [{for: 3m}, *common]
+      match: *match
+      taint: *taint
+`)
+	a, b := p.Rules[0], p.Rules[1]
+	if a.For != time.Minute || a.ClearAfter != 2*time.Minute || b.For != 3*time.Minute || b.ClearAfter != 5*time.Minute ||
+		a.Taint.Key != "example.com/faulty" || b.Taint != a.Taint || b.Condition != a.Condition {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+	for name, text := range map[string]string{
+		"a merge of itself": head + "spec: &spec {<<: *spec, budget: {maxNodes: 1}, rulez: {}}",
+		"a value in itself": head + "metadata: &m {m: *m}\nspec: {budget: {maxNodes: 1}}",
+		"a merge of text":   head + "spec: {<<: text, budget: {maxNodes: 1}}",
+		"a key of keys":     head + "spec: {? {a: b} : c, budget: {maxNodes: 1}}",
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), "line 3: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+var located = regexp.MustCompile(`^(line \d+: |yaml: |more than one YAML document$)`)
+
+// FuzzParse: Parse never panics, every error names a line, and every policy that it accepts can be used.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(oneRule("match: {condition: A, status: 'False', repair: [Reboot], reason: a, message: '[b]', nodeSelector: {a: b}}\nmode: enforce\nfor: 1m\n" +
+		"unknownAfter: never\ntaint: {key: a, effect: NoExecute}\nrestartJobs: true\ncheckpointGrace: 1s\nbudget: {maxNodes: 0, scope: a, window: 1h}\n" +
+		"flaps: {max: 2, window: 1h}\nhandOff: {keepNode: true, labels: {b: c}, annotations: {d: e}}\npriority: -3")))
+	f.Add([]byte(oneRule("match: {condition: GPUXidError, repair: [Explode]}\nfor: soon\nflaps: {max: 9}")))
+	f.Add([]byte(head + "spec: &a {<<: [*a, {mode: enforce}], budget: {maxNodes: 1, maxPercent: 10}, breaker: {maxNodes: 1, window: 1m, coolDown: 1m, pace: 1m}, " +
+		"correlated: {maxPercent: 1, minNodes: 2, window: 1s, scopes: [a]}, output: {aws: true}}"))
+	f.Add([]byte(head + "spec: {webhooks: {a: {url: 'http://a', secretFile: b, events: [NodeReleased], timeout: 5s}}, jobKinds: [{apiVersion: a/v1, kind: B, activePath: spec.c, podLabel: d}], " +
+		"restart: {settle: 5s, backOff: {first: 1s}, podFailures: {enabled: true, podSelector: {a: b}}}, handOff: {keepNode: false, taints: [{key: a}]}}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Parse(data)
+		if err != nil {
+			if p != nil || !located.MatchString(err.Error()) {
+				t.Fatalf("%+v, %v", p, err)
+			}
+			return
+		}
+		var anything map[string]any
+		if err := yaml.Unmarshal(data, &anything); err != nil {
+			t.Fatalf("accepted what is no YAML: %v", err)
+		}
+		if !slices.IsSortedFunc(p.Rules, func(a, b Rule) int {
+			return cmp.Or(cmp.Compare(b.Priority, a.Priority), strings.Compare(a.Name, b.Name))
+		}) {
+			t.Error("the rules are not sorted")
+		}
+		for _, r := range p.Rules {
+			if len(r.Repair) == 0 || r.Nodes == nil || r.UnknownAfter <= 0 || r.For < 0 || r.ClearAfter < 0 || r.AlertOnly == (r.Taint.Key != "") || r.Budget.MaxPercent < 1 {
+				t.Errorf("rule %+v", r)
+			}
+		}
+		if p.Budget == Unlimited && !strings.Contains(string(data), "maxPercent") || p.Budget.Limit(1000) < 0 || p.Restart.PodFailures.Pods == nil {
+			t.Errorf("%+v", p)
+		}
+	})
+}

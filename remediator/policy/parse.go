@@ -1,0 +1,176 @@
+package policy
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// The apiVersion and kind of a policy file.
+const (
+	APIVersion = conditions.Domain + "/v1alpha1"
+	Kind       = "RemediationPolicy"
+)
+
+// document is what is around a policy in its file.
+type document struct {
+	// apiVersion is the version of the format.
+	APIVersion string `yaml:"apiVersion" required:""`
+	// kind is the kind of object that the file has.
+	Kind string `yaml:"kind" required:""`
+	// metadata is for users and tools, for example a name. The remediator does not read it.
+	Metadata map[string]any `yaml:"metadata"`
+	// spec is the policy.
+	Spec Policy `yaml:"spec" required:""`
+}
+
+// Parse reads and checks a policy file, and fills in the defaults. An unknown field, a field that is set twice and a second
+// YAML document are errors. All errors come at once, joined and in the order of their lines. Each has the line and the path
+// of the field and, where there is one, the value:
+//
+//	line 12: spec.rules[gpu-xid].for: Invalid value: "10x": must be a duration like 30s, 10m or 1h
+func Parse(data []byte) (*Policy, error) {
+	var file yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) { // EOF: empty, where required fields are missing
+		return nil, err
+	}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one YAML document")
+	}
+	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1}
+	if len(file.Content) > 0 {
+		root = orEmpty(file.Content[0])
+	}
+	d := newDecoder()
+	var doc document
+	doc.Spec.setDefaults()
+	d.fields(root, nil, reflect.ValueOf(&doc).Elem())
+	if doc.APIVersion != APIVersion {
+		d.add(field.NotSupported(field.NewPath("apiVersion"), doc.APIVersion, []string{APIVersion}))
+	}
+	if doc.Kind != Kind {
+		d.add(field.NotSupported(field.NewPath("kind"), doc.Kind, []string{Kind}))
+	}
+	doc.Spec.complete(d, field.NewPath("spec"))
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return &doc.Spec, nil
+}
+
+// complete makes the checks that are not in tags, and gives each rule its mode, taint and hand-off.
+func (p *Policy) complete(d *decoder, at *field.Path) {
+	if budget := at.Child("budget"); !d.isSet(budget.Child("maxNodes")) && !d.isSet(budget.Child("maxPercent")) {
+		// No default: only the owner of a cluster knows how many nodes it can spare.
+		d.add(field.Required(budget, "maxNodes, maxPercent or both: how many nodes may be out of service"))
+	}
+	d.label(at.Child("budget", "scope"), p.Budget.Scope)
+	if p.Correlated != nil {
+		for i, key := range p.Correlated.Scopes {
+			d.label(at.Child("correlated", "scopes").Index(i), key)
+		}
+		p.Correlated.Scopes = append([]string{""}, p.Correlated.Scopes...)
+	}
+	p.Restart.check(d, at.Child("restart"))
+	for i, k := range p.JobKinds {
+		k.check(d, at.Child("jobKinds").Index(i))
+	}
+	for i := range p.Webhooks {
+		p.Webhooks[i].complete(d, at.Child("webhooks").Key(p.Webhooks[i].Name))
+	}
+	p.HandOff.check(d, at.Child("handOff"))
+	p.HandOff = p.HandOff.addedTo(HandOff{Annotations: KeepNode})
+	for i := range p.Rules {
+		p.Rules[i].complete(d, at.Child("rules").Key(p.Rules[i].Name), p)
+	}
+	slices.SortStableFunc(p.Rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
+}
+
+func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
+	d.invalidFor(at, r.Name, validation.IsDNS1123Label(r.Name))
+	if r.Name == ByHand {
+		d.invalid(at, r.Name, "is the name of a quarantine that a user orders")
+	}
+	condition := string(r.Condition)
+	d.invalidFor(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
+	if status := at.Child("match", "status"); conditions.Ours(condition) {
+		if r.Status != corev1.ConditionTrue && !d.failed[status.String()] {
+			d.invalid(status, string(r.Status), "must be True: only then does the message of "+condition+" name a class")
+		}
+	} else if len(r.Repair) > 1 {
+		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one")
+	}
+	d.label(at.Child("budget", "scope"), r.Budget.Scope)
+	if d.isSet(at.Child("checkpointGrace")) && !r.RestartJobs {
+		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect without restartJobs"))
+	}
+	if r.AlertOnly {
+		for _, name := range []string{"taint", "handOff", "restartJobs", "mode", "budget", "flaps"} {
+			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) {
+				d.add(field.Forbidden(at.Child(name), "has no effect with alertOnly"))
+			}
+		}
+	}
+	if !d.isSet(at.Child("mode")) {
+		r.Observe = p.Observe
+	}
+	if r.AlertOnly {
+		r.Taint, r.HandOff = corev1.Taint{}, HandOff{}
+		return
+	}
+	r.Taint.Key = cmp.Or(r.Taint.Key, conditions.TaintUnhealthy)
+	r.Taint.Value = cmp.Or(r.Taint.Value, condition)
+	r.Taint.Effect = cmp.Or(r.Taint.Effect, corev1.TaintEffectNoSchedule)
+	d.taint(at.Child("taint"), r.Taint)
+	r.HandOff.check(d, at.Child("handOff"))
+	r.HandOff = r.HandOff.addedTo(p.HandOff)
+	if slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&r.Taint) }) {
+		d.invalid(at.Child("taint"), r.Taint.ToString(), "is a taint of handOff, too: key and effect identify a taint")
+	}
+}
+
+// The checks that several parts share.
+
+func (d *decoder) isSet(at *field.Path) bool { return d.set[at.String()] }
+
+func (d *decoder) label(at *field.Path, key string) {
+	if key != "" {
+		d.invalidFor(at, key, validation.IsQualifiedName(key))
+	}
+}
+
+func (d *decoder) labels(at *field.Path, want map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		d.invalidFor(at.Key(key), key, validation.IsQualifiedName(key))
+		d.invalidFor(at.Key(key), want[key], validation.IsValidLabelValue(want[key]))
+	}
+}
+
+func (d *decoder) taint(at *field.Path, t corev1.Taint) {
+	d.invalidFor(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))
+	d.invalidFor(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+	if t.Key == conditions.TaintMaintenance {
+		d.invalid(at.Child("key"), t.Key, "is the maintenance taint: it says that another owner works on the node")
+	}
+}
+
+// foreignKey checks a key that is for other controllers.
+func (d *decoder) foreignKey(at *field.Path, key string) {
+	d.invalidFor(at, key, validation.IsQualifiedName(key))
+	if strings.HasPrefix(key, conditions.Domain+"/") {
+		d.invalid(at, key, "must not be in the domain "+conditions.Domain+", which is Pitcrew's own")
+	}
+}

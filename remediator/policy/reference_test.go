@@ -1,0 +1,278 @@
+package policy
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"math"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// entry is what the page and the schema contain about one field of the file.
+type entry struct {
+	path  string // with NAME for a key and without the index of a list: spec.rules[NAME].match
+	name  string
+	field reflect.StructField
+	doc   string // of the field
+	typed string // of the type, when that is a part with fields of its own
+	of    reflect.Type
+	// unset is the default in words. It is empty for a required field and for a part.
+	unset  string
+	fields []*entry
+}
+
+func (e *entry) required() bool {
+	_, ok := e.field.Tag.Lookup("required")
+	return ok || strings.HasSuffix(e.path, "handOff.taints[].key") // that of the quarantine has a default
+}
+
+// part is the type of a field without what is around it: optional, listed, named or written in another form.
+func part(t reflect.Type) reflect.Type {
+	switch {
+	case t == reflect.TypeFor[*regexp.Regexp]():
+		return t
+	case t == reflect.TypeFor[corev1.Taint]():
+		return reflect.TypeFor[taintFields]()
+	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice:
+		return part(t.Elem())
+	}
+	return t
+}
+
+func isNamed(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && reflect.PointerTo(t.Elem()).Implements(reflect.TypeFor[named]())
+}
+
+// reference reads the comments of the package, and takes the defaults from the policy that a file with only the required
+// fields makes.
+func reference(t *testing.T) *entry {
+	t.Helper()
+	least := parse(t, head+`spec:
+  budget: {maxNodes: 1}
+  jobKinds: [{apiVersion: example.com/v1, kind: Gang, suspendPath: spec.suspend, podLabel: gang}]
+  handOff: {taints: [{key: example.com/broken}]}
+  webhooks: {hook: {url: "https://example.com", secretFile: key}}
+  rules: {rule: {match: {condition: GPUXidError, repair: [Inspect]}}}
+`)
+	// One of each pair is required, and the other has no default.
+	least.Budget.MaxNodes = Unlimited.MaxNodes
+	least.JobKinds[0].SuspendPath = ""
+	root := &entry{of: reflect.TypeFor[document]()}
+	describeFields(t, least, comments(t), root, reflect.ValueOf(&document{Spec: *least}).Elem())
+	return root
+}
+
+func describeFields(t *testing.T, least *Policy, docs map[string]string, in *entry, values reflect.Value) {
+	t.Helper()
+	for i := range in.of.NumField() {
+		f := in.of.Field(i)
+		name := f.Tag.Get("yaml")
+		if name == "-" {
+			continue
+		}
+		e := &entry{name: name, path: strings.TrimPrefix(in.path+"."+name, "."), field: f, of: part(f.Type), doc: docs[in.of.Name()+"."+f.Name]}
+		if !strings.HasPrefix(e.doc, name+" ") {
+			t.Errorf("the comment on %s.%s does not start with the field's name in the file, %s", in.of.Name(), f.Name, name)
+		}
+		in.fields = append(in.fields, e)
+		value := values.FieldByName(f.Name)
+		if e.of.Kind() != reflect.Struct {
+			e.unset = unset(least, e, value)
+			continue
+		}
+		switch {
+		case isNamed(f.Type):
+			e.path += "[NAME]"
+		case f.Type.Kind() == reflect.Slice:
+			e.path += "[]"
+		}
+		e.typed = docs[e.of.Name()]
+		if e.typed == "" {
+			t.Errorf("%s has no comment", e.of.Name())
+		}
+		if value.Kind() == reflect.Slice && value.Len() > 0 {
+			value = value.Index(0)
+		}
+		if !value.IsValid() || value.Kind() == reflect.Pointer || value.Kind() == reflect.Slice {
+			value = newPart(e.of)
+		}
+		describeFields(t, least, docs, e, value)
+	}
+}
+
+// zeros are what Go writes after a duration in whole minutes or hours: 10m0s, 1h0m0s.
+var zeros = regexp.MustCompile(`([hm])(0m)?0s$`)
+
+// unset is what a field is when it is not set.
+func unset(least *Policy, e *entry, v reflect.Value) string {
+	if e.required() {
+		return ""
+	}
+	switch e.path { // what follows from other fields
+	case "spec.rules[NAME].mode":
+		return "the mode of the policy"
+	case "spec.rules[NAME].taint.value":
+		return "the type of the condition"
+	case "spec.rules[NAME].handOff.keepNode":
+		return "that of `spec.handOff`"
+	case "spec.handOff.keepNode":
+		_, kept := least.HandOff.Annotations[slices.Sorted(maps.Keys(KeepNode))[0]]
+		return fmt.Sprintf("`%v`", kept)
+	}
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		return "`" + zeros.ReplaceAllString(value.String(), "$1") + "`"
+	case bool:
+		if of := enums[e.name]; of != nil {
+			return "`" + of[map[bool]int{true: 1}[value]] + "`"
+		}
+		return fmt.Sprintf("`%v`", value)
+	case int:
+		if value == math.MaxInt {
+			return "no limit"
+		}
+		return fmt.Sprintf("`%d`", value)
+	case []string:
+		if e.name == "events" && slices.Equal(value, WebhookEvents) {
+			return "all of them"
+		}
+	case labels.Selector:
+		if value != nil && !value.Empty() {
+			return value.String()
+		}
+	default:
+		if v.Kind() == reflect.String && v.String() != "" {
+			return "`" + v.String() + "`"
+		}
+	}
+	return "none"
+}
+
+// form is the type of a field's value as a user writes it.
+func form(e *entry) string {
+	text := map[reflect.Type]string{
+		reflect.TypeFor[time.Duration]():     "duration",
+		reflect.TypeFor[*regexp.Regexp]():    "regular expression (RE2)",
+		reflect.TypeFor[labels.Selector]():   "map of strings",
+		reflect.TypeFor[map[string]string](): "map of strings",
+		reflect.TypeFor[map[string]any]():    "any mapping",
+		reflect.TypeFor[conditions.Repair](): "string",
+	}[e.of]
+	if text == "" {
+		text = map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Struct: "mapping"}[e.of.Kind()]
+	}
+	if enums[e.name] != nil {
+		text = "string"
+	}
+	if unit := e.field.Tag.Get("unit"); unit != "" {
+		text += " (" + unit + ")"
+	}
+	switch {
+	case isNamed(e.field.Type):
+		text = "mappings by name"
+	case e.field.Type.Kind() == reflect.Slice:
+		text = "list of " + strings.Replace(strings.Replace(text, "string", "strings", 1), "mapping", "mappings", 1)
+	}
+	return text
+}
+
+// allowed are the values of a field, in words.
+func allowed(e *entry) string {
+	if of := enums[e.name]; of != nil {
+		one := "one of `"
+		if e.field.Type.Kind() == reflect.Slice {
+			one = "each one of `"
+		}
+		return one + strings.Join(of, "`, `") + "`"
+	}
+	var all []string
+	for _, tag := range []struct{ name, words string }{{"above", "longer than "}, {"min", "at least "}, {"max", "at most "}} {
+		if bound := e.field.Tag.Get(tag.name); bound != "" {
+			all = append(all, tag.words+"`"+bound+"`")
+		}
+	}
+	if _, ok := e.field.Tag.Lookup("never"); ok {
+		all = append(all, "or `never`")
+	}
+	return strings.Join(all, ", ")
+}
+
+// comments are the comments on the types of the package and, by Type.Field, on their fields.
+func comments(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, file := range files {
+		if !strings.HasSuffix(file.Name(), ".go") || strings.HasSuffix(file.Name(), "_test.go") {
+			continue
+		}
+		source, err := parser.ParseFile(token.NewFileSet(), file.Name(), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, declared := range source.Decls {
+			group, ok := declared.(*ast.GenDecl)
+			if !ok || group.Tok != token.TYPE {
+				continue
+			}
+			for _, spec := range group.Specs {
+				spec := spec.(*ast.TypeSpec)
+				all[spec.Name.Name] = group.Doc.Text()
+				if of, ok := spec.Type.(*ast.StructType); ok {
+					for _, f := range of.Fields.List {
+						names := f.Names
+						if embedded, ok := f.Type.(*ast.Ident); ok && len(names) == 0 {
+							names = []*ast.Ident{embedded}
+						}
+						for _, name := range names {
+							first, _, _ := strings.Cut(f.Doc.Text(), "\n\n")
+							all[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(first), " ")
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// A tag and a comment cannot name a constant.
+func TestTheLargestValuesAreTheConstants(t *testing.T) {
+	for name, test := range map[string]struct {
+		of    reflect.Type
+		field string
+		want  int
+	}{
+		"flaps":             {reflect.TypeFor[Flaps](), "Max", MaxFlaps},
+		"restarts of a day": {reflect.TypeFor[Restart](), "MaxPerDay", MaxPerDayLimit},
+	} {
+		if f, _ := test.of.FieldByName(test.field); f.Tag.Get("max") != fmt.Sprint(test.want) {
+			t.Errorf("%s: the tag says %s, the constant %d", name, f.Tag.Get("max"), test.want)
+		}
+	}
+	doc := comments(t)["HandOff.Annotations"]
+	if !strings.Contains(doc, fmt.Sprintf("at most %d bytes", MaxAnnotation)) {
+		t.Errorf("the comment on annotations does not name their size: %s", doc)
+	}
+	for _, name := range slices.Sorted(maps.Keys(enums)) {
+		if len(enums[name]) < 2 {
+			t.Errorf("%s takes only %v", name, enums[name])
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package policy
+
+import (
+	"math"
+	"regexp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// ByHand stands for the rule of a quarantine that a user orders. No rule may have this name.
+const ByHand = "by-hand"
+
+// MaxFlaps is the largest [Flaps.Max]: a node's record keeps MaxFlaps-1 closed quarantines, and the open one counts, too.
+const MaxFlaps = 6
+
+// Never is the UnknownAfter of a condition whose writer sends no heartbeats: its status stays current for ever.
+const Never time.Duration = math.MaxInt64
+
+// DefaultUnknownAfter is the unknownAfter of a rule that sets none: two heartbeats of the Node Problem Detector, which sends
+// one every 5 minutes by default, and one minute.
+const DefaultUnknownAfter = 11 * time.Minute
+
+const defaultClearAfter = 10 * time.Minute
+
+// Rule says what to do about one NodeCondition.
+//
+//	spec:
+//	  rules:
+//	    gpu-xid:
+//	      match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}
+//	      clearAfter: 10m
+//	      restartJobs: true
+//	    gpu-xid-inspect:
+//	      match: {condition: GPUXidError, repair: [Inspect]}
+//	      alertOnly: true
+type Rule struct {
+	// Name is the key of the rule in the file.
+	Name string `yaml:"-"`
+
+	// match says which conditions on which nodes the rule is for.
+	Match `yaml:"match" required:""`
+	// mode is the mode of this rule.
+	Observe bool `yaml:"mode"`
+	// for is how long the condition must last before the node is quarantined.
+	For time.Duration `yaml:"for"`
+	// clearAfter is how long the condition must be healthy, with current heartbeats, before the node is released.
+	ClearAfter time.Duration `yaml:"clearAfter"`
+	// unknownAfter is the age from which the last heartbeat is too old: the condition then neither quarantines nor releases a
+	// node. The default is two heartbeats of the Node Problem Detector and one minute. `never` is for conditions whose writer
+	// sends no heartbeats.
+	UnknownAfter time.Duration `yaml:"unknownAfter" above:"0s" never:""`
+	// taint is the taint of the quarantine.
+	Taint corev1.Taint `yaml:"taint"`
+	// handOff is what a quarantine by this rule puts on the node for other controllers, in addition to that of the policy. Its
+	// keepNode replaces that of the policy.
+	HandOff HandOff `yaml:"handOff"`
+	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget and
+	// flaps.
+	AlertOnly bool `yaml:"alertOnly"`
+	// restartJobs restarts the opted-in jobs that have pods on the node while it is quarantined.
+	RestartJobs bool `yaml:"restartJobs"`
+	// checkpointGrace is how long such a job has to save a checkpoint before it is stopped. It needs restartJobs.
+	CheckpointGrace time.Duration `yaml:"checkpointGrace"`
+	// budget bounds the nodes that this rule has quarantined, in addition to the budget of the policy.
+	Budget Budget `yaml:"budget"`
+	// flaps quarantines a node whose fault comes and goes. Flapping is not counted unless it is set.
+	Flaps Flaps `yaml:"flaps"`
+	// priority decides between rules that match the same condition: the largest wins, then the first name.
+	Priority int `yaml:"priority"`
+}
+
+func (r *Rule) setName(name string) { r.Name = name }
+
+func (r *Rule) setDefaults() {
+	r.Status = corev1.ConditionTrue
+	r.Nodes = labels.Everything()
+	r.ClearAfter = defaultClearAfter
+	r.UnknownAfter = DefaultUnknownAfter
+	r.Budget = Unlimited
+}
+
+// Match says which conditions on which nodes a rule is for. All fields that are set must match.
+//
+//	spec:
+//	  rules:
+//	    driver:
+//	      match:
+//	        condition: AcceleratedHardwareReady
+//	        status: "False"
+//	        repair: [Inspect]
+//	        reason: ^NvidiaXID
+//	        nodeSelector: {pool: gpu}
+type Match struct {
+	// condition is the type of the NodeCondition.
+	Condition corev1.NodeConditionType `yaml:"condition" required:""`
+	// status is the status of the condition that means a fault. It is always True for conditions of Pitcrew.
+	Status corev1.ConditionStatus `yaml:"status" why:"Unknown is not acted on"`
+	// repair lists the repair classes that the rule is for. The message of a condition of Pitcrew starts with its class. The
+	// messages of other conditions name none: a rule for such a condition has exactly one class, which is assumed.
+	Repair []conditions.Repair `yaml:"repair" unit:"repair class" required:"the repair classes the rule is for"`
+	// reason is a pattern that must match a part of the condition's reason.
+	Reason *regexp.Regexp `yaml:"reason"`
+	// message is a pattern that must match a part of the condition's message.
+	Message *regexp.Regexp `yaml:"message"`
+	// nodeSelector lists the labels that a node must have. Without it, the rule is for all nodes.
+	Nodes labels.Selector `yaml:"nodeSelector"`
+}
+
+// taintFields is a taint of a node.
+//
+//	spec:
+//	  rules:
+//	    slow-node:
+//	      match: {condition: SlowNode, repair: [Inspect]}
+//	      taint: {key: example.com/slow, value: network, effect: PreferNoSchedule}
+//
+// It is the form of a [corev1.Taint] in the file. That type itself has no yaml tags, and has a time that a policy cannot set.
+type taintFields struct {
+	// key is the key of the taint. It must not be pitcrew.dev/maintenance. Under handOff it is required, and must not be in the
+	// domain pitcrew.dev.
+	Key string `yaml:"key"`
+	// value is the value of the taint.
+	Value string `yaml:"value"`
+	// effect is the effect of the taint.
+	Effect corev1.TaintEffect `yaml:"effect"`
+}
+
+// Flaps limits how often a fault may come and go. The last time quarantines the node at once, without waiting for `for`, and
+// only a user can release that quarantine. A fault that went away before `for` had passed counts, too.
+//
+//	spec:
+//	  rules:
+//	    hca-port:
+//	      match: {condition: HCAPortDown, repair: [Inspect]}
+//	      for: 60s
+//	      flaps: {max: 4, window: 24h}
+type Flaps struct {
+	// max is the number of times that quarantines the node.
+	Max int `yaml:"max" unit:"times" required:"" min:"2" max:"6" why:"a node's record keeps no more quarantines"`
+	// window is the time in which the faults are counted.
+	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
+}
+
+func matches(pattern *regexp.Regexp, text string) bool {
+	return pattern == nil || pattern.MatchString(text)
+}
+
+func (r Rule) class(c corev1.NodeCondition) conditions.Repair {
+	if !conditions.Ours(string(c.Type)) {
+		return r.Repair[0]
+	}
+	m, err := conditions.ParseMessage(c.Message)
+	if err != nil {
+		return 0
+	}
+	return m.Repair
+}

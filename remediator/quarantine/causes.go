@@ -1,0 +1,259 @@
+package quarantine
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// problem is a condition that matches a rule.
+type problem struct {
+	condition corev1.NodeCondition
+	rule      policy.Rule
+	class     conditions.Repair
+}
+
+func (p problem) isActionable() bool { return !p.rule.AlertOnly }
+
+func (p problem) isEnforced() bool { return p.isActionable() && !p.rule.Observe }
+
+func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
+
+// strength orders problems by what is done about them.
+func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
+
+// strength orders decisions by what they do: the class, then what the taint keeps away, then whether jobs are restarted.
+func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs bool) int {
+	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
+	order := 2 * (len(effects)*int(class) + slices.Index(effects, effect))
+	if restartsJobs {
+		order++
+	}
+	return order
+}
+
+// assessment is what the conditions of a node mean now, by the rules of a policy.
+type assessment struct {
+	policy     *policy.Policy
+	node       *corev1.Node
+	now        time.Time
+	maintained bool
+	bootSeen   time.Time
+	// problems are the current conditions that match a rule.
+	problems map[corev1.NodeConditionType]problem
+	stale    staleConditions
+}
+
+// assess reads the conditions of a node. r is its record in the current boot, or nil.
+func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessment {
+	a := assessment{
+		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r),
+		problems: map[corev1.NodeConditionType]problem{},
+		stale:    checkHeartbeats(p, n, next),
+	}
+	for _, c := range n.Status.Conditions {
+		rule, class, ok := p.Match(n.Labels, c)
+		switch {
+		case !ok:
+		case a.isCurrent(c, rule):
+			if r.needsReplacement(string(c.Type), c.Message, a.now) {
+				class = conditions.Replace
+			}
+			a.problems[c.Type] = problem{c, rule, class}
+		default:
+			next.requeueAt(a.now.Add(recheck))
+		}
+	}
+	return a
+}
+
+// isCurrent is [isCurrent], but false while the node is maintained: its conditions reflect the maintenance then.
+func (a *assessment) isCurrent(c corev1.NodeCondition, rule policy.Rule) bool {
+	return !a.maintained && isCurrent(c, rule, a.bootSeen, a.now)
+}
+
+// sorted lists the problems in the order of their condition types.
+func (a *assessment) sorted() []problem {
+	var list []problem
+	for _, p := range a.problems {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b problem) int { return strings.Compare(string(a.condition.Type), string(b.condition.Type)) })
+	return list
+}
+
+// updateCauses brings the causes of a record up to date with the conditions. A changed message restarts no timer.
+func (a *assessment) updateCauses(r *Record, next *schedule) {
+	for i := range r.Causes {
+		if c := &r.Causes[i]; c.Rule != policy.ByHand { // no condition belongs to a manual quarantine
+			a.updateCause(r, c, next)
+		}
+	}
+	if !r.ManualReleaseActive {
+		a.addCauses(r)
+	}
+}
+
+func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
+	p, isProblem := a.problems[c.Condition]
+	switch {
+	case isProblem:
+		if r.Phase == Suspect && !c.HealthySince.IsZero() {
+			c.FirstSeen, c.Due = a.now, r.returnedEarly(p, a.now)
+		}
+		// A rule that only observes must not keep a quarantine that another rule has made.
+		if r.Phase != Quarantined || !p.rule.Observe {
+			c.update(p, a.node.Status.NodeInfo.BootID)
+		}
+		c.HealthySince = time.Time{}
+	case a.isHealthy(c, r.ManualReleaseActive, next):
+		if !c.HealthySince.IsZero() {
+			return
+		}
+		c.HealthySince = a.now
+		if rule, ok := a.ruleOf(c); ok && r.Phase == Suspect {
+			c.recordFlap(rule.Flaps, a.now)
+		}
+		if c.Repair == conditions.ResetGPU {
+			r.recordRepair(c, a.now)
+		}
+	default:
+		if r.Phase != Suspect { // a suspect's cause that is healthy is kept for its flaps alone
+			c.HealthySince = time.Time{}
+		}
+		next.requeueAt(a.now.Add(recheck))
+	}
+}
+
+// addCauses adds the problems that are no cause yet.
+func (a *assessment) addCauses(r *Record) {
+	for _, p := range a.sorted() {
+		wanted := p.isEnforced() || p.isObserved() && r.Phase == Suspect
+		if wanted && !r.hasCause(p.condition.Type) {
+			c := Cause{Condition: p.condition.Type, FirstSeen: a.now, Due: r.returnedEarly(p, a.now)}
+			c.update(p, a.node.Status.NodeInfo.BootID)
+			r.Causes = append(r.Causes, c)
+		}
+	}
+}
+
+// returnedEarly tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
+// release. Its rule's `for` has passed once already.
+func (r *Record) returnedEarly(p problem, now time.Time) bool {
+	if r.Phase != Suspect || len(r.Last) == 0 {
+		return false
+	}
+	last := r.Last[0]
+	return last.hasCause(p.condition.Type) && now.Sub(last.ReleasedAt) < p.rule.ClearAfter
+}
+
+// update takes over the class and message of the condition, unless the class is milder than one seen before in the same
+// boot. Replace stays across boots, because a boot cannot repair it.
+func (c *Cause) update(p problem, bootID string) {
+	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
+	again := c.BootID != bootID || !c.HealthySince.IsZero()
+	c.BootID, c.RepairRecorded = bootID, false
+	if p.class < c.Repair && sameBoot {
+		return
+	}
+	c.Rule = p.rule.Name
+	if p.class != c.Repair || again {
+		c.Repair = p.class
+		c.Message = Clip(p.condition.Message, conditions.MaxMessage)
+	}
+}
+
+// Clip cuts a text to a number of bytes, and never within a character. It bounds what the messages of others add to
+// annotations, Events and ConfigMaps.
+func Clip(text string, maxBytes int) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxBytes)], "?")
+}
+
+// isHealthy tells whether the condition of a cause is current and not a problem.
+func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) bool {
+	i := slices.IndexFunc(a.node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
+	if i < 0 {
+		// A monitor that was removed never reports that its fault has cleared. That ends no quarantine, but a manual release
+		// must not wait for it.
+		return manualRelease
+	}
+	rule, ok := a.ruleOf(c)
+	if !ok {
+		return false
+	}
+	condition := a.node.Status.Conditions[i]
+	if condition.Status == rule.Status || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
+		return false
+	}
+	next.requeueAt(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))
+	return true
+}
+
+// ruleOf is the rule of a cause or, if the policy has renamed it, the first one for the condition.
+func (a *assessment) ruleOf(c *Cause) (policy.Rule, bool) {
+	if rule, ok := a.policy.Rule(c.Rule); ok {
+		return rule, true
+	}
+	i := slices.IndexFunc(a.policy.Rules, func(r policy.Rule) bool { return r.Condition == c.Condition && !r.AlertOnly })
+	if i < 0 {
+		return policy.Rule{}, false
+	}
+	return a.policy.Rules[i], true
+}
+
+// hasCleared tells whether the cause has been healthy for its rule's clearAfter.
+func (a *assessment) hasCleared(c *Cause, next *schedule) bool {
+	rule, ok := a.ruleOf(c)
+	if !ok || c.HealthySince.IsZero() {
+		return false
+	}
+	due := c.HealthySince.Add(rule.ClearAfter)
+	next.requeueAt(due)
+	return !a.now.Before(due)
+}
+
+// allowsRelease tells whether every cause of a quarantine has cleared by the rules of its class.
+func (a *assessment) allowsRelease(q *Quarantine, next *schedule) bool {
+	all := !q.ManualReleaseOnly
+	boot := a.node.Status.NodeInfo.BootID
+	for i := range q.Causes {
+		c := &q.Causes[i]
+		switch {
+		case !a.hasCleared(c, next): // asked of every cause, so that each requeues
+			all = false
+		case c.Repair == conditions.Replace: // only a person knows that the part was replaced
+			all = false
+		case c.Repair == conditions.Reboot && (boot == "" || boot == c.BootID):
+			all = false
+		}
+	}
+	return all
+}
+
+// worstDue is the problem that decides: of the causes of r that are due and that filter accepts, the one about which most
+// is done. It marks the causes that are due.
+func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedule) (worst problem, found bool) {
+	for i := range r.Causes {
+		c := &r.Causes[i]
+		p, isProblem := a.problems[c.Condition]
+		if !isProblem || !filter(p) {
+			continue
+		}
+		if due := c.FirstSeen.Add(p.rule.For); !c.Due && a.now.Before(due) && !r.hasFlapped(p, a.now) {
+			next.requeueAt(due)
+			continue
+		}
+		c.Due = true
+		stronger := cmp.Or(cmp.Compare(p.strength(), worst.strength()), cmp.Compare(p.rule.Priority, worst.rule.Priority)) > 0
+		if stronger || !found {
+			worst, found = p, true
+		}
+	}
+	return worst, found
+}

@@ -1,0 +1,485 @@
+package quarantine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// Reasons of Events on Nodes and, from DetectorSuspect on, on our namespace.
+const (
+	NodeQuarantined    = "NodeQuarantined"
+	QuarantineUpgraded = "QuarantineUpgraded"
+	QuarantineBlocked  = "QuarantineBlocked"
+	TaintRestored      = "TaintRestored"
+	NodeReleased       = "NodeReleased"
+	ReleaseByHand      = "ReleaseByHand"
+	DetectorSuspect    = "DetectorSuspect"
+	BreakerOpen        = "BreakerOpen"
+	BreakerClosed      = "BreakerClosed"
+	PolicyInvalid      = "PolicyInvalid"
+)
+
+// What blocks a decision; the values of [Blocked.Reason] and of the metric's label.
+const (
+	BlockedByObserve          = "observe-only"
+	BlockedByBudget           = "budget"
+	BlockedByBreaker          = "breaker"
+	BlockedByDetectorSuspect  = "detector-suspect"
+	BlockedByStale            = "stale"
+	BlockedByPause            = "paused"
+	BlockedByManualRelease    = "released-by-hand"
+	BlockedByUnreadableRecord = "record-unreadable"
+	BlockedByMissingRule      = "rule-gone"
+)
+
+// restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
+// to the node before it saw the taint.
+var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
+
+// Observation is what is known about one node: plain values, no client.
+type Observation struct {
+	Node *corev1.Node
+	// Record is nil when the node has none; RecordErr is set when it has one that does not parse.
+	Record    *Record
+	RecordErr error
+	// Paused is why everything is paused, empty when it is not.
+	Paused string
+	// Peers are all other nodes that are not [Excluded]. They may be left out unless [NeedsPeers].
+	Peers []limits.Peer
+	// Breaker is nil while it is closed.
+	Breaker *limits.BreakerState
+	// Delivered are the notices that need no further delivery.
+	Delivered map[handoff.Receipt]bool
+}
+
+// Decision is what must be done about a node.
+type Decision struct {
+	// State is what the node must carry; nil leaves it as it is.
+	State *State
+	// Events are to be written once the node carries State.
+	Events []Event
+	// Blocked is what was held back; nil when nothing was.
+	Blocked *Blocked
+	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
+	SetBreaker *limits.BreakerState
+	// RestartJobs asks for the restart of the jobs with pods on the node, now that it carries State.
+	RestartJobs bool
+	// RequeueAfter is when to decide again even if nothing changes; zero: never.
+	RequeueAfter time.Duration
+}
+
+// Event is a Kubernetes Event on the node.
+type Event struct {
+	// Type is [corev1.EventTypeNormal] or [corev1.EventTypeWarning].
+	Type, Reason, Message string
+}
+
+// Blocked is a decision that was held back.
+type Blocked struct {
+	// Rule is the rule of the policy that would have acted; empty when it is about all of them.
+	Rule string
+	// Reason is one of the BlockedBy constants; Message explains it.
+	Reason, Message string
+}
+
+// schedule keeps the earliest time at which to decide again.
+type schedule struct {
+	now time.Time
+	// after is how long after now; zero: never.
+	after time.Duration
+}
+
+// requeueAt asks to decide again at a time to come, at the latest.
+func (s *schedule) requeueAt(at time.Time) {
+	if after := at.Sub(s.now); after > 0 && (s.after == 0 || after < s.after) {
+		s.after = after
+	}
+}
+
+// Decide decides what must be done about a node. It is pure: it reads no clock and no cluster, and deciding again about a node
+// that carries the decided State changes nothing.
+func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
+	if Excluded(o.Node) {
+		return Decision{}
+	}
+	if o.RecordErr != nil {
+		return Decision{Blocked: &Blocked{Reason: BlockedByUnreadableRecord, Message: fmt.Sprintf(
+			"annotation %s cannot be read, so nothing is done about the node until it is repaired or removed: %v",
+			conditions.AnnotationQuarantine, o.RecordErr)}}
+	}
+	d := newDecider(p, o, now)
+	d.record.updateNotices(p, o.Delivered, now)
+	d.decide()
+	d.record.updateNotices(p, o.Delivered, now)
+	if !d.waitsForLimit() && o.Breaker.MayClose(p.Breaker, o.Peers, now) {
+		d.result.SetBreaker = &limits.BreakerState{}
+	}
+	d.updateAWS()
+	d.result.State = &State{Record: d.record, Changes: d.changes}
+	d.result.RestartJobs = d.restartsJobs()
+	d.result.RequeueAfter = d.next.after
+	if o.Paused != "" {
+		return d.result.paused(o.Paused)
+	}
+	return d.result
+}
+
+// paused turns the decision into words only.
+func (d Decision) paused(reason string) Decision {
+	for _, e := range d.Events {
+		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
+	}
+	d.State, d.Events, d.RestartJobs, d.SetBreaker = nil, nil, false, nil
+	return d
+}
+
+// decider is one run of [Decide]: what it knows, the record and the node as they are to become, and the result so far.
+type decider struct {
+	policy     *policy.Policy
+	observed   Observation
+	now        time.Time
+	conditions assessment
+	record     *Record
+	changes    handoff.NodeChanges
+	next       schedule
+	result     Decision
+}
+
+func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
+	d := &decider{policy: p, observed: o, now: now, changes: handoff.Of(o.Node), next: schedule{now: now}}
+	if o.Record != nil {
+		d.record = o.Record.clone()
+		if d.record.NodeUID != o.Node.UID {
+			d.removeTaint()
+			d.record = nil
+		}
+	}
+	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
+		d.record.Boot = Boot{ID: boot, Seen: now}
+		for i := range d.record.Causes {
+			d.record.recordRepair(&d.record.Causes[i], now)
+		}
+	}
+	d.conditions = assess(p, o.Node, d.record, &d.next)
+	return d
+}
+
+// decide goes through the phases of the record. It may leave one and reach the next in the same run.
+func (d *decider) decide() {
+	if d.record != nil && d.record.ManualReleaseActive {
+		d.conditions.updateCauses(d.record, &d.next)
+		d.checkManualRelease()
+	}
+	if d.record != nil && d.record.Phase == Quarantined {
+		d.conditions.updateCauses(d.record, &d.next)
+		d.decideQuarantined()
+		d.record.updateNotices(d.policy, d.observed.Delivered, d.now)
+	}
+	if (d.record == nil || d.record.closed()) && slices.ContainsFunc(d.conditions.sorted(), problem.isActionable) {
+		d.openNext()
+	}
+	if d.record != nil && d.record.Phase == Suspect {
+		d.conditions.updateCauses(d.record, &d.next)
+		d.decideSuspect()
+	}
+	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil {
+		d.next.requeueAt(d.now.Add(recheck))
+		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.now)}
+	}
+}
+
+func (d *decider) openNext() {
+	d.record = openNext(d.record, d.observed.Node, d.conditions.bootSeen, d.now)
+}
+
+// decideSuspect quarantines the node when a problem is due, and forgets a suspicion that is over.
+func (d *decider) decideSuspect() {
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
+		p, isProblem := d.conditions.problems[c.Condition]
+		rule, hasRule := d.conditions.ruleOf(&c)
+		return !hasRule || isProblem && !p.isActionable() || !c.HealthySince.IsZero() && !c.hasFlapTimes(rule.Flaps, &d.next)
+	})
+	if len(d.record.Causes) == 0 {
+		d.record = d.record.withoutCurrent()
+		return
+	}
+	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
+	if !due {
+		if p, due := d.conditions.worstDue(d.record, problem.isObserved, &d.next); due {
+			d.block(p.rule.Name, BlockedByObserve, "%s; observe mode: would taint %s%s", describe(p), p.rule.Taint.ToString(), andRestart(p.rule))
+		}
+		return
+	}
+	if d.isLimited(worst) {
+		return
+	}
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
+		p, isProblem := d.conditions.problems[c.Condition]
+		if !isProblem { // its condition is not current just now
+			p.rule, _ = d.conditions.ruleOf(&c)
+		}
+		return !p.isEnforced() || !c.HealthySince.IsZero()
+	})
+	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
+	d.setTaint(worst)
+	manualOnly := ""
+	if d.record.ManualReleaseOnly = d.record.hasFlapped(worst, d.now); d.record.ManualReleaseOnly {
+		manualOnly = fmt.Sprintf("; the fault came and went %d times within %s, so only `kubectl pitcrew release` releases the node",
+			worst.rule.Flaps.Max, worst.rule.Flaps.Window)
+	}
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s", describe(worst), d.record.Taint, manualOnly)
+}
+
+func andRestart(r policy.Rule) string {
+	if r.RestartJobs {
+		return " and restart its jobs"
+	}
+	return ""
+}
+
+// isLimited tells whether a limit holds the quarantine back now, and notes which.
+func (d *decider) isLimited(p problem) bool {
+	labels, peers := d.observed.Node.Labels, d.observed.Peers
+	if d.isCorrelated(p) {
+		return true
+	}
+	if why := limits.ExceededBudget(d.policy, p.rule, labels, peers, d.now); why != "" {
+		d.next.requeueAt(d.now.Add(limits.RetryBlocked))
+		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
+		return true
+	}
+	trip := limits.TripBreaker(d.policy.Breaker, d.observed.Breaker, peers, d.now)
+	if trip.Reason == "" {
+		return false
+	}
+	d.next.requeueAt(trip.RetryAt)
+	d.result.SetBreaker = trip.Opened
+	d.block(p.rule.Name, BlockedByBreaker, "%s, but %s", describe(p), trip.Reason)
+	return true
+}
+
+// isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
+func (d *decider) isCorrelated(p problem) bool {
+	why := limits.Correlated(d.policy.Correlated, p.condition, d.observed.Node.Labels, d.observed.Peers)
+	if why == "" {
+		return false
+	}
+	d.next.requeueAt(d.now.Add(recheck))
+	d.block(p.rule.Name, BlockedByDetectorSuspect, "%s, but %s", describe(p), why)
+	return true
+}
+
+// waitsForLimit tells whether a limit holds back what the decision would do.
+func (d *decider) waitsForLimit() bool {
+	b := d.result.Blocked
+	return b != nil && slices.Contains([]string{BlockedByBudget, BlockedByBreaker, BlockedByDetectorSuspect}, b.Reason)
+}
+
+// decideQuarantined releases the node when every cause has cleared, and else keeps the taint as it must be.
+func (d *decider) decideQuarantined() {
+	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
+	for _, c := range d.record.Causes {
+		if _, ok := d.conditions.ruleOf(&c); !ok && c.Rule != policy.ByHand {
+			d.block(c.Rule, BlockedByMissingRule,
+				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; remove taint %s twice or run `kubectl pitcrew release` to release the node",
+				c.Rule, c.Condition, d.record.Taint)
+		}
+	}
+	if d.conditions.allowsRelease(&d.record.Quarantine, &d.next) {
+		d.release(ByPitcrew)
+		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s",
+			causeNames(d.record), d.now.Sub(d.record.QuarantinedAt).Round(time.Second))
+		return
+	}
+	if d.conditions.maintained {
+		return
+	}
+	if hasTaint(d.changes.Taints, d.record.Taint) || d.restoreTaint() {
+		d.upgrade()
+	}
+}
+
+// restoreTaint puts a removed taint back once and returns true then: `kubectl taint` and others patch the list without a
+// version check and may have dropped it unknowingly. The second time the removal is a manual release, and the first time
+// if the rule only observes now.
+func (d *decider) restoreTaint() bool {
+	if rule, _ := d.policy.Rule(d.record.Taint.Rule); d.record.Taint.Restored || rule.Observe {
+		d.release(ByPerson)
+		d.record.ManualReleaseActive = true
+		d.conditions.updateCauses(d.record, &d.next)
+		d.checkManualRelease()
+		until := ""
+		if names := causeNames(d.record); names != "" {
+			until = " until " + names + " has cleared"
+		}
+		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released%s", d.record.Taint, until)
+		return false
+	}
+	d.record.Taint.Restored, d.record.Taint.PreExisting = true, false
+	d.changes.Taints = append(d.changes.Taints, d.record.Taint.NodeTaint())
+	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was removed during the quarantine and has been put back; remove it again to release the node", d.record.Taint)
+	return true
+}
+
+// upgrade follows a problem that needs more than the one that decided so far.
+func (d *decider) upgrade() {
+	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
+	if !due {
+		return
+	}
+	// A rule that the policy no longer has restarts nothing.
+	decided, _ := d.policy.Rule(d.record.Taint.Rule)
+	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) || d.isCorrelated(worst) {
+		return
+	}
+	d.setTaint(worst)
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
+}
+
+// checkManualRelease ends a manual release when the causes have cleared. Until then nothing quarantines the node.
+func (d *decider) checkManualRelease() {
+	active := false
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		// Without a rule for its condition a cause can quarantine no node.
+		if _, ok := d.conditions.ruleOf(c); ok && !d.conditions.hasCleared(c, &d.next) {
+			active = true
+		}
+	}
+	d.record.ManualReleaseActive = active
+	if !active {
+		return
+	}
+	for _, p := range d.conditions.sorted() {
+		if p.isEnforced() && !d.record.hasCause(p.condition.Type) {
+			d.block(p.rule.Name, BlockedByManualRelease, "%s, but the node was released manually and %s has not cleared", describe(p), causeNames(d.record))
+		}
+	}
+}
+
+func (d *decider) release(by string) {
+	d.removeTaint()
+	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
+	if by == ByPerson {
+		d.record.Repairs = nil
+	}
+}
+
+// setTaint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint
+// outside our domain that is there already belongs to others and outlives the quarantine.
+func (d *decider) setTaint(p problem) {
+	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now}
+	if d.record.Taint != nil {
+		t.Restored = d.record.Taint.Restored
+		d.removeTaint()
+	}
+	t.PreExisting = hasTaint(d.changes.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
+	if !t.PreExisting {
+		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.matches), t.NodeTaint())
+	}
+	d.record.Taint = t
+	d.record.HandOff = d.changes.AddHandOff(p.rule.HandOff)
+}
+
+// removeTaint removes what the record's quarantine has put on the node.
+func (d *decider) removeTaint() {
+	if d.record.Phase == Quarantined {
+		d.record.removeFrom(&d.changes)
+	}
+}
+
+// restartsJobs tells whether the node's jobs are to be restarted, and schedules the next checks for further ones.
+func (d *decider) restartsJobs() bool {
+	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained {
+		return false
+	}
+	rule, _ := d.policy.Rule(d.record.Taint.Rule)
+	if !rule.RestartJobs || rule.Observe {
+		return false
+	}
+	for _, delay := range restartDelays {
+		d.next.requeueAt(d.record.Taint.Since.Add(delay))
+	}
+	return true
+}
+
+// updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
+func (d *decider) updateAWS() {
+	if !d.policy.Output.AWS {
+		d.changes.RemoveAWS()
+		return
+	}
+	if d.conditions.maintained {
+		return
+	}
+	health := handoff.Health{Checks: d.conditions.checks()}
+	if d.record != nil && d.record.Phase == Quarantined {
+		health.Quarantined, health.Repair = true, d.record.Worst()
+	}
+	d.changes.SetAWS(d.observed.Node, health, d.now)
+}
+
+// checks are the conditions that the policy names, as the AWS suite shows them.
+func (a *assessment) checks() []handoff.Check {
+	var checks []handoff.Check
+	for _, c := range a.node.Status.Conditions {
+		limit, named := a.policy.UnknownAfter(c.Type)
+		if !named {
+			continue
+		}
+		check := handoff.Check{Condition: c.Type, Outcome: handoff.Pass}
+		p, isProblem := a.problems[c.Type]
+		switch {
+		case isProblem && p.isActionable():
+			check.Outcome, check.Repair = handoff.Fail, p.class
+		case isProblem:
+			check.Outcome = handoff.Warn
+		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit:
+			check.Outcome = handoff.Skip
+		}
+		checks = append(checks, check)
+	}
+	return checks
+}
+
+func (d *decider) event(kind, reason, format string, args ...any) {
+	d.result.Events = append(d.result.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
+}
+
+func (d *decider) block(rule, reason, format string, args ...any) {
+	d.result.Blocked = &Blocked{rule, reason, fmt.Sprintf(format, args...)}
+}
+
+// causeNames names the conditions of the causes, but for that of a manual quarantine.
+func causeNames(r *Record) string {
+	var names []string
+	for _, c := range r.Causes {
+		if c.Rule != policy.ByHand {
+			names = append(names, string(c.Condition))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// needs names what a class asks for.
+var needs = map[conditions.Repair]string{
+	conditions.Monitor:    "monitoring",
+	conditions.RestartApp: "a restart of its workload",
+	conditions.Inspect:    "inspection",
+	conditions.ResetGPU:   "a GPU reset",
+	conditions.Reboot:     "a reboot",
+	conditions.Replace:    "replacement",
+}
+
+func describe(p problem) string {
+	return fmt.Sprintf("%s needs %s (rule %s: %s)", p.condition.Type, needs[p.class], p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage))
+}

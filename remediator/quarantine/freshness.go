@@ -1,0 +1,133 @@
+package quarantine
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
+// again may show in its heartbeat alone, which causes no reconcile.
+const recheck = time.Minute
+
+// gpuUpgradeState is the label in which the GPU operator's upgrade controller names its current step
+// (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go).
+const gpuUpgradeState = "nvidia.com/gpu-driver-upgrade-state"
+
+// Excluded tells whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], or one that
+// is being deleted.
+func Excluded(n *corev1.Node) bool {
+	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
+	_, isControlPlane := n.Labels[controlPlane]
+	_, isMaster := n.Labels[master]
+	return isControlPlane || isMaster || hasTaintKey(n.Spec.Taints, controlPlane) || hasTaintKey(n.Spec.Taints, master) ||
+		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
+}
+
+// Maintained tells whether a sweep, a repair or an upgrade works on the node: taint [conditions.TaintMaintenance], or a
+// driver upgrade of the GPU operator.
+func Maintained(n *corev1.Node) bool {
+	if hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
+		return true
+	}
+	// While an upgrade is only required, or after it has failed, nothing works on the node.
+	switch n.Labels[gpuUpgradeState] {
+	case "", "unknown", "upgrade-required", "upgrade-failed", "upgrade-done":
+		return false
+	}
+	return true
+}
+
+// IsVerdict tells whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
+// that cleared a node stays as it is.
+func IsVerdict(t corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(t) })
+}
+
+// staleConditions are the conditions of a node that a rule names, when none of them has a current heartbeat.
+type staleConditions struct {
+	types []string
+	// newest is the newest of their heartbeats; zero: there was none.
+	newest time.Time
+}
+
+// checkHeartbeats finds out whether any detector still updates the node's conditions. A verdict does not count: it does
+// not show whether the detectors run.
+func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleConditions {
+	var stale staleConditions
+	updated := false
+	for _, c := range n.Status.Conditions {
+		limit, named := p.UnknownAfter(c.Type)
+		if !named || limit == policy.Never {
+			continue
+		}
+		until := c.LastHeartbeatTime.Add(limit)
+		next.requeueAt(until.Add(time.Second))
+		if IsVerdict(c.Type) {
+			continue
+		}
+		stale.types = append(stale.types, string(c.Type))
+		if c.LastHeartbeatTime.After(stale.newest) {
+			stale.newest = c.LastHeartbeatTime.Time
+		}
+		updated = updated || !next.now.After(until)
+	}
+	if updated || Maintained(n) {
+		return staleConditions{}
+	}
+	return stale
+}
+
+// message names the heartbeats that are missing, and since when.
+func (s staleConditions) message(now time.Time) string {
+	text := "no heartbeat of " + Clip(strings.Join(s.types, ", "), conditions.MaxMessage)
+	if !s.newest.IsZero() {
+		text += " for " + duration.HumanDuration(now.Sub(s.newest))
+	}
+	return text + ", so nothing is decided about the node; is node-problem-detector running there?"
+}
+
+// bootSeen is a time at which the node was in its current boot, as early as is known; zero when nothing is known. There is
+// no field of a Node that holds the time of its boot:
+//   - With a record, we know when we first saw the boot id. That is late by our own downtime and by the kubelet's first
+//     report, so a condition of the new boot may be passed over until its next heartbeat.
+//   - Without one, a node that rebooted has usually become Ready again since. That can also be a mere network cut, after
+//     which a condition is passed over until its next heartbeat, too.
+func bootSeen(n *corev1.Node, r *Record) time.Time {
+	if r != nil {
+		return r.Boot.Seen
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// isCurrent tells whether a condition is about the node as it is now. One whose heartbeat is old has lost its
+// writer. One from before the boot is about a machine that has changed since, see [bootSeen].
+//
+// Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets
+// one from before the boot pass if it is ahead by more than the boot took.
+func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time) bool {
+	heartbeat := c.LastHeartbeatTime.Time
+	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
+		// Its writer sends nothing after a reboot, and a boot breaks nothing.
+		return true
+	}
+	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
+		heartbeat = c.LastTransitionTime.Time
+	}
+	return now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(bootSeen.Truncate(time.Second))
+}
+
+func hasTaintKey(taints []corev1.Taint, key string) bool {
+	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key })
+}

@@ -1,0 +1,119 @@
+package limits
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// BreakerState is the state of an open breaker; nil stands for a closed one. It is kept in a ConfigMap, so that a new
+// leader finds it.
+type BreakerState struct {
+	OpenedAt time.Time `json:"openedAt"`
+}
+
+// BreakerKey is the key of the ConfigMap that holds the state; no value: closed.
+const BreakerKey = "state"
+
+// OrClosed is nil for a state with a zero time, which asks to close the breaker.
+func (s *BreakerState) OrClosed() *BreakerState {
+	if s.OpenedAt.IsZero() {
+		return nil
+	}
+	return s
+}
+
+// ParseBreaker reads the text of the ConfigMap; nil when the breaker is closed. It takes a text that it cannot read for a
+// breaker that has just opened.
+func ParseBreaker(text string, now time.Time) *BreakerState {
+	if text == "" {
+		return nil
+	}
+	var s BreakerState
+	if err := json.Unmarshal([]byte(text), &s); err != nil || s.OpenedAt.IsZero() || s.OpenedAt.After(now) {
+		return &BreakerState{OpenedAt: now}
+	}
+	return &s
+}
+
+// String is the text of the ConfigMap; empty when the breaker is closed.
+func (s *BreakerState) String() string {
+	if s == nil {
+		return ""
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // It holds a time only.
+	}
+	return string(text)
+}
+
+// RetryBlocked is how often a quarantine is tried again that a budget or the breaker blocks, and an open breaker read.
+const RetryBlocked = 5 * time.Second
+
+// Trip is the answer of the breaker to one more quarantine.
+type Trip struct {
+	// Reason is why it does not let the quarantine through; empty: it does.
+	Reason string
+	// Opened is the new state of a breaker that opens; nil: the state stays as it is.
+	Opened *BreakerState
+	// RetryAt is when to try again.
+	RetryAt time.Time
+}
+
+// TripBreaker opens a closed breaker when too many quarantines started. Half-open, it lets one node through every Pace: by
+// what that node is like then, so that no backlog is worked off. A nil b lets everything through.
+func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.Time) Trip {
+	if b == nil {
+		return Trip{}
+	}
+	started, latest := quarantineStarts(peers, b.Window, now)
+	if state == nil {
+		if started < b.MaxNodes {
+			return Trip{}
+		}
+		return Trip{
+			Reason:  fmt.Sprintf("%d quarantines began within %s: the breaker opens", started, b.Window),
+			Opened:  &BreakerState{OpenedAt: now},
+			RetryAt: now.Add(b.CoolDown),
+		}
+	}
+	until := state.OpenedAt.Add(b.CoolDown)
+	if paced := latest.Add(b.Pace); paced.After(until) {
+		until = paced
+	}
+	if !now.Before(until) {
+		return Trip{}
+	}
+	if soon := now.Add(RetryBlocked); until.After(soon) { // a person may close it
+		until = soon
+	}
+	return Trip{Reason: "the breaker is open", RetryAt: until}
+}
+
+// MayClose tells whether an open breaker has cooled down and no peer waits for it. It is false for a closed one.
+func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) bool {
+	if s == nil || b == nil || now.Before(s.OpenedAt.Add(b.CoolDown)) {
+		return false
+	}
+	started, _ := quarantineStarts(peers, b.Window, now)
+	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool { return p.Waiting })
+}
+
+// quarantineStarts counts the quarantines of the last window, and returns when the latest of all started.
+func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count int, latest time.Time) {
+	for _, p := range peers {
+		for _, s := range p.Starts {
+			if now.Sub(s.At) < window {
+				count++
+			}
+			if s.At.After(latest) {
+				latest = s.At
+			}
+		}
+	}
+	return count, latest
+}

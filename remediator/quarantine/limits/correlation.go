@@ -1,0 +1,59 @@
+package limits
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// Correlated explains why a problem is rather one of the detector, or of what the nodes share. It is empty when it is not.
+// condition is that of a node with labels. It needs no memory: the nodes themselves show since when they have been faulty, so the
+// suspicion lasts until their conditions change.
+func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers []Peer) string {
+	if guard == nil {
+		return ""
+	}
+	since := condition.LastTransitionTime.Time
+	for _, scope := range guard.Scopes {
+		if _, labelled := labels[scope]; scope != "" && !labelled {
+			continue
+		}
+		nodes, times := 1, []time.Time{since}
+		for _, peer := range peers {
+			if !peer.sharesScope(scope, labels) {
+				continue
+			}
+			nodes++
+			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
+				times = append(times, at)
+			}
+		}
+		if count := mostWithin(times, since, guard.Window); count >= guard.MinNodes && count*100 > nodes*guard.MaxPercent {
+			where := "the cluster"
+			if scope != "" {
+				where = scope + "=" + labels[scope]
+			}
+			return fmt.Sprintf("%d of %d nodes of %s became faulty within %s: the detector, or what they share, is suspect", count, nodes, where, guard.Window)
+		}
+	}
+	return ""
+}
+
+// mostWithin is the largest number of times within one window that includes a given one.
+func mostWithin(times []time.Time, including time.Time, window time.Duration) int {
+	slices.SortFunc(times, time.Time.Compare)
+	most, first := 0, 0
+	for last, at := range times {
+		for at.Sub(times[first]) > window {
+			first++
+		}
+		if !times[first].After(including) && !at.Before(including) {
+			most = max(most, last-first+1)
+		}
+	}
+	return most
+}

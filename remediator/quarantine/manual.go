@@ -1,0 +1,100 @@
+package quarantine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// conditionByHand is the condition type of the cause of a manual quarantine, and the value of its taint.
+const conditionByHand = "ByHand"
+
+// QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone. It is an
+// error when the node is quarantined manually already, or has a record that does not parse.
+func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.Node, error) {
+	d, err := newManualDecider(n, now)
+	if err != nil {
+		return nil, err
+	}
+	if d.record == nil || d.record.Phase == Released {
+		d.openNext()
+	}
+	if d.record.hasCause(conditionByHand) {
+		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
+	}
+	d.record.Causes = append(d.record.Causes, Cause{
+		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: Clip(reason, conditions.MaxMessage),
+		FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID,
+	})
+	if d.record.Phase != Quarantined {
+		d.record.Phase, d.record.QuarantinedAt = Quarantined, now
+		d.setTaint(problem{class: conditions.Inspect, rule: policy.Rule{
+			Name:    policy.ByHand,
+			Taint:   corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditionByHand, Effect: corev1.TaintEffectNoSchedule},
+			HandOff: policy.HandOff{Annotations: policy.KeepNode},
+		}})
+	}
+	return d.node(), nil
+}
+
+// ReleaseManually returns a copy of the node without its quarantine. Its causes quarantine it again only after they have
+// cleared. It is an error when the node is not quarantined, or has a record that does not parse.
+func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
+	d, err := newManualDecider(n, now)
+	if err != nil {
+		return nil, err
+	}
+	if d.record == nil && hasTaintKey(d.changes.Taints, conditions.TaintUnhealthy) {
+		// The record was removed but the taint was not, and without a record nothing else removes it.
+		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
+		return d.node(), nil
+	}
+	if d.record == nil || d.record.Phase != Quarantined {
+		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
+	}
+	d.release(ByPerson)
+	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
+	return d.node(), nil
+}
+
+// Strip returns a copy of the node without anything of ours but the labels that people set, and the taint of whoever
+// maintains it.
+func Strip(n *corev1.Node) *corev1.Node {
+	s := State{Changes: handoff.Of(n)}
+	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
+		record.removeFrom(&s.Changes)
+	}
+	s.Changes.RemoveAWS()
+	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool {
+		return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance
+	})
+	stripped := n.DeepCopy()
+	s.Apply(stripped)
+	return stripped
+}
+
+func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
+	if n.DeletionTimestamp != nil {
+		return nil, errors.New("the node is being deleted")
+	}
+	record, err := RecordOf(n)
+	if err != nil {
+		return nil, err
+	}
+	return newDecider(&policy.Policy{}, Observation{Node: n, Record: record}, now), nil
+}
+
+// node is a copy of the node as it is to become.
+func (d *decider) node() *corev1.Node {
+	after := d.observed.Node.DeepCopy()
+	(&State{Record: d.record, Changes: d.changes}).Apply(after)
+	return after
+}

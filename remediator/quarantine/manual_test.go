@@ -1,0 +1,98 @@
+package quarantine
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+func byPerson(change func(*world) (*corev1.Node, error)) step {
+	return func(w *world) {
+		w.t.Helper()
+		n, err := change(w)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.node = n
+	}
+}
+
+var (
+	ordered  = byPerson(func(w *world) (*corev1.Node, error) { return QuarantineManually(w.node, "smells of smoke", w.now) })
+	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, w.now) })
+)
+
+func TestAPersonsWord(t *testing.T) {
+	const handTaint = "pitcrew.dev/unhealthy=ByHand:NoSchedule"
+	hand := outcome{Phase: Quarantined, Taints: handTaint, Status: "quarantined", Repair: "Inspect"}
+	tests := map[string]struct {
+		steps []step
+		want  outcome
+	}{
+		"a quarantine by hand stays":                 {[]step{gpuFine, ordered, decide, reboots, lasts(48 * time.Hour)}, hand},
+		"whatever the budget":                        {[]step{others(9), gpuFine, ordered, decide}, hand},
+		"a suspect is quarantined at once":           {[]step{says("DiskFailing", "True", "x"), decide, ordered}, hand.but(func(o *outcome) { o.Repair = "Replace" })},
+		"until a person ends it":                     {[]step{gpuFine, ordered, decide, pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy"}},
+		"a fault on top of it is dealt with":         {[]step{gpuFine, ordered, gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "QuarantineUpgraded" })},
+		"by hand on top of a fault outlives it":      {[]step{gpu(ecc), decide, ordered, gpuFine, decide, lasts(time.Hour)}, quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
+		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(lost), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined"}},
+		"it ends Replace":                            {[]step{gpu(replace), decide, pardoned, gpuFine, decide, lasts(11 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"and once the fault was gone it counts anew": {[]step{gpu(ecc), decide, pardoned, decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, s := range test.steps {
+				s(w)
+			}
+			got := w.outcome()
+			got.Requeue = 0
+			if got != test.want {
+				t.Errorf("got  %+v\nwant %+v\nrecord %s", got, test.want, w.node.Annotations[conditions.AnnotationQuarantine])
+			}
+		})
+	}
+}
+
+func TestAPersonsOrderThatMakesNoSenseIsRefused(t *testing.T) {
+	w := newWorld(t)
+	if _, err := ReleaseManually(w.node, w.now); err == nil {
+		t.Error("released a node that is not quarantined")
+	}
+	ordered(w)
+	if _, err := QuarantineManually(w.node, "again", w.now); err == nil {
+		t.Error("quarantined by hand twice")
+	}
+	w.node.Annotations[conditions.AnnotationQuarantine] = "{"
+	if _, err := ReleaseManually(w.node, w.now); err == nil {
+		t.Error("wrote over a record that does not parse")
+	}
+}
+
+func TestStripLeavesWhatIsNotOurs(t *testing.T) {
+	w := newWorld(t)
+	for _, s := range []step{labels("pitcrew.dev/skip", "false"), taints(theirs), says("DiskFailing", "True", "x"), decide, lasts(time.Minute), taints(maintenance)} {
+		s(w)
+	}
+	n := Strip(w.node)
+	// A node under repair stays so.
+	if !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs, maintenance}) || len(n.Annotations) != 0 || len(n.Labels) != 1 {
+		t.Errorf("%+v %v %v", n.Spec.Taints, n.Annotations, n.Labels)
+	}
+}
+
+func TestReleaseTakesAwayATaintWithoutARecord(t *testing.T) {
+	w := newWorld(t)
+	for _, s := range []step{gpu(ecc), decide, taints(theirs)} {
+		s(w)
+	}
+	delete(w.node.Annotations, conditions.AnnotationQuarantine)
+	n, err := ReleaseManually(w.node, w.now)
+	if err != nil || !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs}) {
+		t.Errorf("%v, %v", n, err)
+	}
+}

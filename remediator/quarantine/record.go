@@ -1,0 +1,317 @@
+// Package quarantine decides whether a node is out of service, and why. [Decide] takes what is known about the node and
+// returns what must become of it. The package is pure: it reads no clock and no cluster, and everything that it remembers
+// is in the [Record] on the Node.
+package quarantine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// ControllerName is the remediator's name in Events, in managed fields and in the labels of its objects.
+const ControllerName = "pitcrew-remediator"
+
+// Phase of a quarantine.
+type Phase string
+
+// The phases. A suspect node has a cause but no taint: the cause is not due yet, or something blocks the quarantine.
+const (
+	Suspect     Phase = "suspect"
+	Quarantined Phase = "quarantined"
+	Released    Phase = "released"
+)
+
+// The values of [Quarantine.ReleasedBy].
+const (
+	ByPitcrew = "pitcrew"
+	ByPerson  = "person"
+)
+
+// The values of [conditions.LabelStatus].
+const (
+	StatusHealthy     = "healthy"
+	StatusSuspect     = "suspect"
+	StatusQuarantined = "quarantined"
+	// StatusRepairing is a quarantined node that is being maintained, see [Maintained].
+	StatusRepairing = "repairing"
+)
+
+// StatusOutOfService tells whether a value of [conditions.LabelStatus] means that the node is quarantined.
+func StatusOutOfService(status string) bool {
+	return status == StatusQuarantined || status == StatusRepairing
+}
+
+const (
+	recordVersion = 1
+	// lastKept is how many closed quarantines a record remembers besides the current one.
+	lastKept = 5
+	// maxHistory is the size in bytes beyond which it remembers fewer: all annotations of a node share 256 KiB, and a record
+	// that does not fit could not be written, nor the taint with it.
+	maxHistory = 64 << 10
+)
+
+// Record is the annotation [conditions.AnnotationQuarantine]: all that the remediator remembers about a node. Every
+// timer is in it, so that a restart of the remediator changes nothing. Times are those of the remediator's clock.
+type Record struct {
+	V int `json:"v"`
+	// NodeUID is the node the record is about; a node that was created anew starts over.
+	NodeUID types.UID `json:"nodeUID"`
+	Boot    Boot      `json:"boot"`
+	Quarantine
+	// Repairs of the node's GPUs, the oldest first.
+	Repairs []RepairRecord `json:"repairs,omitempty"`
+	// Notices are to be delivered to webhooks, the oldest first.
+	Notices []handoff.Notice `json:"notices,omitempty"`
+	// LastNotified is the state that the last notice was about; empty while no webhook is configured.
+	LastNotified string `json:"noticed,omitempty"`
+	// Last holds closed quarantines, newest first.
+	Last []Quarantine `json:"last,omitempty"`
+}
+
+// Boot is the node's current boot.
+type Boot struct {
+	// ID is node.status.nodeInfo.bootID.
+	ID string `json:"id"`
+	// Seen is a time at which the node was in this boot, as early as is known: when the remediator first saw the boot
+	// id or, for the boot in which the record began, when the node had last become Ready.
+	Seen time.Time `json:"seen,omitzero"`
+}
+
+// Quarantine is one time out of service, from the moment a fault is first seen to the release.
+type Quarantine struct {
+	ID     string  `json:"id"`
+	Phase  Phase   `json:"phase"`
+	Causes []Cause `json:"causes"`
+	// QuarantinedAt is when the node was tainted first; zero for a suspect.
+	QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
+	// Taint is nil for a suspect.
+	Taint *Taint `json:"taint,omitempty"`
+	// HandOff is what was added to the node beside the taint; nil: nothing.
+	HandOff    *handoff.Added `json:"handOff,omitempty"`
+	ReleasedAt time.Time      `json:"releasedAt,omitzero"`
+	// ReleasedBy is [ByPitcrew] or [ByPerson]; empty before the release.
+	ReleasedBy string `json:"releasedBy,omitempty"`
+	// ManualReleaseOnly is set when the fault came and went too often: only a person releases the node.
+	ManualReleaseOnly bool `json:"sticky,omitempty"`
+	// ManualReleaseActive is set while a manual release keeps the node in service although causes have not cleared.
+	ManualReleaseActive bool `json:"holds,omitempty"`
+}
+
+// Cause is one condition for which the node is quarantined, or suspect.
+type Cause struct {
+	Condition corev1.NodeConditionType `json:"condition"`
+	// Rule is the rule that matched the worst class.
+	Rule string `json:"rule"`
+	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
+	Repair conditions.Repair `json:"repair"`
+	// Message is the condition's, of when the class was first seen.
+	Message   string    `json:"message"`
+	FirstSeen time.Time `json:"firstSeen"`
+	// Due is set once the fault has lasted for as long as its rule's `for`. A cause that clears sooner is forgotten.
+	Due bool `json:"due,omitempty"`
+	// BootID is the boot in which the fault was last seen.
+	BootID string `json:"bootID"`
+	// FlapTimes are the times at which the fault cleared before it quarantined the node, as far as its rule's flaps count
+	// them. A suspect's cause that is healthy is kept for them alone.
+	FlapTimes []time.Time `json:"dips,omitempty"`
+	// RepairRecorded is set once the repair that the class needs was done and is among the record's Repairs.
+	RepairRecorded bool `json:"mended,omitempty"`
+	// HealthySince is since when the condition has been healthy and fresh; zero: it is not.
+	HealthySince time.Time `json:"healthySince,omitzero"`
+}
+
+// Taint is the taint of a quarantine and the decision behind it.
+type Taint struct {
+	Key    string             `json:"key"`
+	Value  string             `json:"value,omitempty"`
+	Effect corev1.TaintEffect `json:"effect"`
+	// Rule and Repair are those of the problem that decided; Since is when the decision was made.
+	Rule   string            `json:"rule"`
+	Repair conditions.Repair `json:"repair"`
+	Since  time.Time         `json:"since"`
+	// Restored is set once the taint was removed during the quarantine and has been put back.
+	Restored bool `json:"restored,omitempty"`
+	// PreExisting is set when others had put an equal taint on the node before; it stays there after the release.
+	PreExisting bool `json:"foreign,omitempty"`
+}
+
+// NodeTaint is the taint as it is in the spec of a Node.
+func (t *Taint) NodeTaint() corev1.Taint {
+	return corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+}
+
+// String is the taint as kubectl writes it.
+func (t *Taint) String() string {
+	taint := t.NodeTaint()
+	return taint.ToString()
+}
+
+// matches tells whether it is this taint, whatever its value: key and effect identify a taint.
+func (t *Taint) matches(other corev1.Taint) bool {
+	return t.Key == other.Key && t.Effect == other.Effect
+}
+
+func hasTaint(taints []corev1.Taint, t *Taint) bool { return slices.ContainsFunc(taints, t.matches) }
+
+// Labels are the values of [conditions.LabelStatus] and [conditions.LabelRepair] for a node that is [Maintained] or not;
+// empty means no label.
+func (r *Record) Labels(maintained bool) (status, repair string) {
+	switch {
+	case r == nil:
+		return "", ""
+	case r.closed(), r.hasOnlyFlapTimes():
+		return StatusHealthy, ""
+	case r.Phase == Quarantined && maintained:
+		return StatusRepairing, r.Worst().String()
+	case r.Phase == Quarantined:
+		return StatusQuarantined, r.Worst().String()
+	}
+	return StatusSuspect, r.Worst().String()
+}
+
+// hasCause tells whether the condition is a cause.
+func (q *Quarantine) hasCause(t corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Condition == t })
+}
+
+// hasOnlyFlapTimes tells whether a suspicion is over and kept only because its flaps still count.
+func (q *Quarantine) hasOnlyFlapTimes() bool {
+	return q.Phase == Suspect && !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.HealthySince.IsZero() })
+}
+
+// closed tells whether the current quarantine is history.
+func (q *Quarantine) closed() bool { return q.Phase == Released && !q.ManualReleaseActive }
+
+// Decisive is the cause that decided on the taint. The quarantine must have a taint.
+func (q *Quarantine) Decisive() Cause {
+	i := slices.IndexFunc(q.Causes, func(c Cause) bool { return c.Rule == q.Taint.Rule })
+	return q.Causes[max(0, i)]
+}
+
+// RecordOf reads the record in a Node's annotations; nil when it has none.
+func RecordOf(n *corev1.Node) (*Record, error) {
+	text, ok := n.Annotations[conditions.AnnotationQuarantine]
+	if !ok {
+		return nil, nil
+	}
+	return ParseRecord(text)
+}
+
+// ParseRecord reads the annotation. Whatever this version would not write itself is an error: acting on half a record,
+// or writing over it, would lose what a person or a newer remediator knew.
+func ParseRecord(text string) (*Record, error) {
+	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
+	decoder.DisallowUnknownFields()
+	var r Record
+	if err := decoder.Decode(&r); err != nil {
+		return nil, fmt.Errorf("decode quarantine record: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("decode quarantine record: text after the record")
+	}
+	if r.V != recordVersion {
+		return nil, fmt.Errorf("quarantine record has version %d, not %d", r.V, recordVersion)
+	}
+	for _, q := range append([]Quarantine{r.Quarantine}, r.Last...) {
+		if err := q.check(); err != nil {
+			return nil, fmt.Errorf("quarantine %q: %w", q.ID, err)
+		}
+	}
+	return &r, nil
+}
+
+func (q *Quarantine) check() error {
+	if q.ID == "" || len(q.Causes) == 0 {
+		return errors.New("has no id or no causes")
+	}
+	switch q.Phase {
+	case Suspect:
+		if q.Taint != nil {
+			return errors.New("is suspect and has a taint")
+		}
+	case Quarantined, Released:
+		if q.Taint == nil || !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Due }) {
+			return fmt.Errorf("is %s and has no taint or no cause that was due", q.Phase)
+		}
+	default:
+		return fmt.Errorf("has phase %q", q.Phase)
+	}
+	return nil
+}
+
+// String is the text of the annotation.
+func (r *Record) String() string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // A Record holds nothing that JSON cannot express.
+	}
+	return string(text)
+}
+
+// openNext makes a new suspicion about a node the current quarantine, and the one before it history. previous is the
+// record until now, or nil; bootSeen is the Seen of the node's boot if there is none.
+func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record {
+	r := &Record{V: recordVersion, NodeUID: n.UID, Boot: Boot{ID: n.Status.NodeInfo.BootID, Seen: bootSeen}}
+	if previous != nil {
+		r.Boot, r.Repairs = previous.Boot, previous.Repairs
+		r.Notices, r.LastNotified = previous.Notices, previous.LastNotified
+		r.Last = append([]Quarantine{previous.Quarantine}, previous.Last...)
+		r.Last = r.Last[:min(len(r.Last), lastKept)]
+		for len(r.Last) > 1 && len(r.String()) > maxHistory {
+			r.Last = r.Last[:len(r.Last)-1]
+		}
+	}
+	r.ID, r.Phase = newID(n, now), Suspect
+	return r
+}
+
+// newID names a quarantine. It differs from node to node, because a job is restarted once for each.
+func newID(n *corev1.Node, now time.Time) string {
+	sum := sha256.Sum256([]byte(string(n.UID) + now.Format(time.RFC3339Nano)))
+	return hex.EncodeToString(sum[:6])
+}
+
+// withoutCurrent is the record without its suspicion: what was closed before it is the current quarantine again. It is nil
+// when nothing is left.
+func (r *Record) withoutCurrent() *Record {
+	if len(r.Last) == 0 {
+		return nil
+	}
+	r.Quarantine, r.Last = r.Last[0], r.Last[1:]
+	return r
+}
+
+// clone copies what Decide changes.
+func (r *Record) clone() *Record {
+	c := *r
+	c.Causes = slices.Clone(r.Causes)
+	c.Last = slices.Clone(r.Last)
+	c.Repairs = slices.Clone(r.Repairs)
+	if r.Taint != nil {
+		t := *r.Taint
+		c.Taint = &t
+	}
+	return &c
+}
+
+// Worst is the worst class of the causes.
+func (q *Quarantine) Worst() conditions.Repair {
+	var worst conditions.Repair
+	for _, c := range q.Causes {
+		worst = max(worst, c.Repair)
+	}
+	return worst
+}

@@ -1,0 +1,119 @@
+package quarantine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// full has every field set.
+func full() *Record {
+	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 12, minute, 0, 345e6, time.UTC) }
+	q := Quarantine{
+		ID: "0123456789ab", Phase: Released,
+		Causes: []Cause{{
+			Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost,
+			FirstSeen: at(1), Due: true, BootID: "b1", RepairRecorded: true, HealthySince: at(3),
+		}},
+		QuarantinedAt: at(2),
+		Taint: &Taint{
+			Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid",
+			Repair: conditions.Reboot, Since: at(2), Restored: true, PreExisting: true,
+		},
+		HandOff: &handoff.Added{
+			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
+			Taints: []corev1.Taint{{Key: "example.com/repair", Value: "now", Effect: "NoSchedule"}},
+		},
+		ReleasedAt: at(4), ReleasedBy: ByPerson, ManualReleaseOnly: true, ManualReleaseActive: true,
+	}
+	notice := handoff.Notice{ID: "id", Event: NodeReleased, At: at(4), Case: handoff.Case{
+		Quarantine: q.ID, Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost, Taint: gpuTaint,
+	}, To: []string{"pager"}}
+	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairRecord{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}, Notices: []handoff.Notice{notice}, LastNotified: q.ID + " released"}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	got, err := ParseRecord(full().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full(), got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordIsTheOneOfTheContract(t *testing.T) {
+	const want = `{"v":1,"nodeUID":"u","boot":{"id":"b2"},"id":"0123456789ab","phase":"suspect",` +
+		`"causes":[{"condition":"GPUXidError","rule":"gpu-xid","repair":"Reboot","message":"m","firstSeen":"2026-11-20T12:01:00.345Z","bootID":"b1"}]}`
+	r := full()
+	r.Boot.Seen, r.Repairs, r.Last, r.Notices, r.LastNotified = time.Time{}, nil, nil, nil, ""
+	r.Quarantine = Quarantine{ID: r.ID, Phase: Suspect, Causes: []Cause{{
+		Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: "m", FirstSeen: r.Causes[0].FirstSeen, BootID: "b1",
+	}}}
+	if diff := cmp.Diff(want, r.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParseRecordRefuses(t *testing.T) {
+	suspect := full()
+	suspect.Phase, suspect.Last = Suspect, nil
+	good := full().String()
+	replace := func(old, new string) string {
+		if !strings.Contains(good, old) {
+			t.Fatalf("no %s in %s", old, good)
+		}
+		return strings.Replace(good, old, new, 1)
+	}
+	tests := map[string]struct{ text, want string }{
+		"nothing":                     {"", "EOF"},
+		"no JSON":                     {"quarantined", "invalid character"},
+		"half a record":               {good[:len(good)/2], "EOF"},
+		"text after the record":       {good + "{}", "text after the record"},
+		"an unknown field":            {replace(`"boot"`, `"budget":1,"boot"`), `unknown field "budget"`},
+		"an unknown field of a cause": {replace(`"rule"`, `"gpu":"a","rule"`), `unknown field "gpu"`},
+		"another version":             {replace(`"v":1`, `"v":2`), "version 2"},
+		"null":                        {"null", "version 0"},
+		"an unknown phase":            {replace(`"phase":"released"`, `"phase":"repairing"`), `phase "repairing"`},
+		"an unknown class":            {replace(`"repair":"Reboot"`, `"repair":"Explode"`), "Explode"},
+		"no id":                       {replace(`"id":"0123456789ab"`, `"id":""`), "no id"},
+		"no causes":                   {`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"suspect","causes":[]}`, "no causes"},
+		"a quarantine without a taint": {
+			`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"quarantined","causes":[{"due":true}]}`, "no taint",
+		},
+		"a quarantine without a cause": {replace(`"due":true`, `"due":false`), "no cause that was due"},
+		"a suspect with a taint":       {suspect.String(), "suspect and has a taint"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, err := ParseRecord(test.text)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("ParseRecord = %+v, %v, want an error with %q", r, err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	f.Add(full().String())
+	f.Add(`{"v":1,"causes":null}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := ParseRecord(text)
+		if err != nil {
+			return
+		}
+		again, err := ParseRecord(r.String())
+		if err != nil {
+			t.Fatalf("%v: %s", err, r)
+		}
+		if diff := cmp.Diff(r.String(), again.String()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}

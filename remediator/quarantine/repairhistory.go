@@ -1,0 +1,90 @@
+package quarantine
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// A GPU that shows the same fault again after repairsUntilReplace repairs of its class within repairMemory needs
+// replacement.
+const (
+	repairsUntilReplace = 2
+	repairMemory        = 7 * 24 * time.Hour
+	// maxRepairs bounds what a record remembers: two repairs of each of eight GPUs.
+	maxRepairs = 16
+)
+
+// RepairRecord is a repair that removed a fault of a GPU, or should have.
+type RepairRecord struct {
+	// GPU is the subject of the message without its kind: a PCI address. It names a slot. A manual release forgets the
+	// repairs, because the person may have put in another GPU.
+	GPU string `json:"gpu"`
+	// Code is the fault, e.g. "Xid 79".
+	Code string `json:"code"`
+	// Repair is the class of the repair.
+	Repair conditions.Repair `json:"repair"`
+	At     time.Time         `json:"at"`
+}
+
+var xidCode = regexp.MustCompile(`^S?Xid \d+`)
+
+// GPUFaults lists the GPUs that the message of a condition of ours names and their faults, the worst first. At is zero.
+func GPUFaults(message string) []RepairRecord {
+	m, err := conditions.ParseMessage(message)
+	if err != nil {
+		return nil
+	}
+	var list []RepairRecord
+	for _, part := range m.Parts {
+		gpu, ok := strings.CutPrefix(part.Subject, "gpu ")
+		if !ok {
+			continue
+		}
+		code := xidCode.FindString(part.Text)
+		if code == "" {
+			code = part.Text
+		}
+		list = append(list, RepairRecord{GPU: gpu, Code: code, Repair: m.Repair})
+	}
+	return list
+}
+
+// recordRepair remembers that the repair that the cause needs was done.
+func (r *Record) recordRepair(c *Cause, now time.Time) {
+	if c.RepairRecorded || !c.Due || r.Phase != Quarantined || c.Repair != conditions.ResetGPU && c.Repair != conditions.Reboot {
+		return
+	}
+	c.RepairRecorded = true
+	if !conditions.Ours(string(c.Condition)) {
+		return
+	}
+	for _, f := range GPUFaults(c.Message) {
+		f.Repair, f.At = c.Repair, now
+		r.Repairs = append(r.Repairs, f)
+	}
+	r.Repairs = slices.DeleteFunc(r.Repairs, func(done RepairRecord) bool { return now.Sub(done.At) > repairMemory })
+	r.Repairs = r.Repairs[max(0, len(r.Repairs)-maxRepairs):]
+}
+
+// needsReplacement tells whether the worst fault of a message came back after enough repairs of its class. It is false for
+// a node without a record.
+func (r *Record) needsReplacement(condition, message string, now time.Time) bool {
+	if r == nil || !conditions.Ours(condition) {
+		return false
+	}
+	faults := GPUFaults(message)
+	if len(faults) == 0 {
+		return false
+	}
+	count := 0
+	for _, done := range r.Repairs {
+		if done.GPU == faults[0].GPU && done.Code == faults[0].Code && done.Repair == faults[0].Repair && now.Sub(done.At) <= repairMemory {
+			count++
+		}
+	}
+	return count >= repairsUntilReplace
+}

@@ -1,0 +1,61 @@
+// Package simulate finds out what a remediator would do now about all nodes of a cluster. It is pure.
+package simulate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// Outcome is what would become of a node.
+type Outcome struct {
+	// Before and After are the same object when nothing would change.
+	Before, After *corev1.Node
+	quarantine.Decision
+}
+
+// Run decides about all nodes in the order of their names, each node after what was decided about the ones before it, and
+// writes nothing. paused is why everything is paused, empty when it is not; breaker is the ConfigMap
+// [conditions.BreakerConfigMap] or nil.
+func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.ConfigMap, now time.Time) []Outcome {
+	var open *limits.BreakerState
+	if breaker != nil && p.Breaker != nil {
+		open = limits.ParseBreaker(breaker.Data[limits.BreakerKey], now)
+	}
+	outcomes := make([]Outcome, len(nodes))
+	for i := range nodes {
+		outcomes[i] = Outcome{Before: &nodes[i], After: &nodes[i]}
+	}
+	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Before.Name, b.Before.Name) })
+	peers := make([]limits.Peer, len(outcomes))
+	for i, o := range outcomes {
+		peers[i] = quarantine.PeerOf(p, o.Before)
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
+		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
+		needsPeers := quarantine.NeedsPeers(p, o.Before, observation.Record, open)
+		for k := range outcomes {
+			if needsPeers && k != i && !quarantine.Excluded(outcomes[k].Before) {
+				observation.Peers = append(observation.Peers, peers[k])
+			}
+		}
+		o.Decision = quarantine.Decide(p, observation, now)
+		if o.SetBreaker != nil {
+			open = o.SetBreaker.OrClosed()
+		}
+		if o.Changes(o.Before) {
+			o.After = o.Before.DeepCopy()
+			o.State.Apply(o.After)
+			peers[i] = quarantine.PeerOf(p, o.After)
+		}
+	}
+	return outcomes
+}

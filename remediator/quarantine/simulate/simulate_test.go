@@ -1,0 +1,107 @@
+package simulate
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// cluster is a policy with a budget of one, and nodes with a fault, all at the same moment.
+func cluster(t *testing.T, names ...string) (*policy.Policy, []corev1.Node) {
+	t.Helper()
+	p, err := policy.Parse([]byte(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  rules:
+    gpu: {match: {condition: GPUXidError, repair: [ResetGPU]}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []corev1.Node
+	for _, name := range names {
+		nodes = append(nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
+				Type: "GPUXidError", Status: corev1.ConditionTrue, Message: "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error",
+				LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
+			}}},
+		})
+	}
+	return p, nodes
+}
+
+func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
+	p, nodes := cluster(t, "c", "a", "b", "skipped")
+	nodes[3].Labels = map[string]string{conditions.LabelSkip: "true"}
+	got := map[string]string{}
+	outcomes := Run(p, nodes, "", nil, now)
+	for _, o := range outcomes {
+		got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
+		if o.Blocked != nil {
+			got[o.Before.Name] += " " + o.Blocked.Reason
+		}
+	}
+	// The budget of one goes to the first by name.
+	if diff := cmp.Diff(map[string]string{"a": "quarantined", "b": "suspect budget", "c": "suspect budget", "skipped": ""}, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, n := range nodes {
+		if len(n.Spec.Taints) > 0 || n.Annotations != nil {
+			t.Errorf("node %s was changed: %+v", n.Name, n)
+		}
+	}
+	for _, o := range Run(p, nodes, "network work", nil, now) {
+		if o.After != o.Before {
+			t.Errorf("node %s would change while all is paused", o.Before.Name)
+		}
+	}
+}
+
+func TestAnOpenBreakerBlocks(t *testing.T) {
+	p, nodes := cluster(t, "a")
+	p.Breaker = &policy.Breaker{MaxNodes: 10, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
+	closed, open := &corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":"2026-11-20T11:59:00Z"}`}}
+	for want, breaker := range map[string]*corev1.ConfigMap{"": closed, quarantine.BlockedByBreaker: open} {
+		got := ""
+		if o := Run(p, nodes, "", breaker, now)[0]; o.Blocked != nil {
+			got = o.Blocked.Reason
+		}
+		if got != want {
+			t.Errorf("breaker %v: held back by %q, want %q", breaker.Data, got, want)
+		}
+	}
+}
+
+func TestTheBreakerOpensOnce(t *testing.T) {
+	p, nodes := cluster(t, "a", "b", "c")
+	p.Budget = policy.Budget{MaxNodes: 9, MaxPercent: 100}
+	p.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
+	var says []string
+	for _, o := range Run(p, nodes, "", nil, now) {
+		said := o.After.Labels[conditions.LabelStatus]
+		if o.Blocked != nil {
+			_, why, _ := strings.Cut(o.Blocked.Message, ", but ")
+			said += ", " + why
+		}
+		says = append(says, said)
+	}
+	want := []string{"quarantined", "suspect, 1 quarantines began within 1h0m0s: the breaker opens", "suspect, the breaker is open"}
+	if diff := cmp.Diff(want, says); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,201 @@
+package restart
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/component-helpers/resource"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// RetryCapacity is how often room is searched again.
+	RetryCapacity = 10 * time.Second
+	// maxSearched bounds the nodes whose pods are read in one search; the next search goes on behind them.
+	maxSearched = 200
+)
+
+// Capacity is the name of the precondition that the ranks which have to move find room.
+const Capacity = "Capacity"
+
+var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
+
+// Search searches room: could each rank that cannot stay be scheduled elsewhere now, while the others keep their places?
+// It knows resource requests, priorities, taints, node selectors, required node affinity, cordons and Ready. It does not
+// know quotas, volumes, claims of dynamic resource allocation, pod affinity, spread, host ports, an autoscaler that would
+// add nodes, nor pods that wait for the same room; of those it counts the ranks of other restarts that have to move.
+//
+//	for node := range search.Nodes() { search.Place(node, its pods) }
+type Search struct {
+	// Moving is how many ranks of the job have to move.
+	Moving int
+
+	nodes []corev1.Node
+	first int
+	// like stands for the ranks of other jobs. What those need is not known; they count like the first of this job.
+	like   *corev1.Pod
+	left   []corev1.Pod // ranks of the job without room so far
+	others int          // the same of other jobs
+	// claimed is others at the beginning.
+	claimed  int
+	searched int
+}
+
+// NewSearch begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
+// large cluster it begins at another node every RetryCapacity.
+func NewSearch(q Quarantine, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
+	if q.Taint.Key != "" { // what the caller knows of the node may be older than the taint
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return n.Name == q.Node })
+	}
+	moving := podsToMove(ranks, nodes)
+	s := &Search{
+		Moving: len(moving), nodes: nodes, left: moving, others: claimed, claimed: claimed,
+		first: int(now.Unix()/int64(RetryCapacity/time.Second)) * maxSearched,
+	}
+	if len(moving) > 0 {
+		s.like = &moving[0]
+	}
+	return s
+}
+
+// Nodes are those whose pods have to be known, until there is room for all or enough nodes were searched.
+func (s *Search) Nodes() iter.Seq[*corev1.Node] {
+	return func(yield func(*corev1.Node) bool) {
+		for i := range s.nodes {
+			node := &s.nodes[(s.first+i)%len(s.nodes)]
+			if s.found() || s.searched == maxSearched+s.Moving {
+				return
+			}
+			if !slices.ContainsFunc(s.left, func(p corev1.Pod) bool { return schedulable(node, &p) }) && (s.others == 0 || !schedulable(node, s.like)) {
+				continue
+			}
+			s.searched++
+			if !yield(node) {
+				return
+			}
+		}
+	}
+}
+
+// Place puts those ranks on a node for which it has room beside the pods that are there.
+func (s *Search) Place(node *corev1.Node, there []corev1.Pod) {
+	s.left, s.others = place(s.left, s.like, s.others, node, there)
+}
+
+// found reports whether all have room. Who moves nothing needs none, whatever others claim.
+func (s *Search) found() bool { return s.Moving == 0 || len(s.left) == 0 && s.others == 0 }
+
+// Result is the precondition that there is room for all.
+func (s *Search) Result() Precondition {
+	if s.found() {
+		return Precondition{Name: Capacity, Passed: true}
+	}
+	text := fmt.Sprintf("%d of its ranks must move; found room for %d on the %d nodes where they can be scheduled", s.Moving, s.Moving-len(s.left), s.searched)
+	if s.claimed > 0 {
+		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-s.others)
+	}
+	return delayed(Capacity, RetryCapacity, "Capacity", text)
+}
+
+// ClaimedRanks is how many ranks of restarts under way have to move, and need room that nobody has taken yet. Whoever may
+// write a job can write any number into its record.
+func ClaimedRanks(all []Restart) int {
+	n := 0
+	for _, r := range all {
+		n += min(max(r.Moving, 0), MaxPods)
+	}
+	return n
+}
+
+// podsToMove returns the pods that could not start again where they are, because the node is gone or no longer takes them.
+func podsToMove(pods []corev1.Pod, nodes []corev1.Node) []corev1.Pod {
+	at := map[string]*corev1.Node{}
+	for i := range nodes {
+		at[nodes[i].Name] = &nodes[i]
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+		node := at[p.Spec.NodeName]
+		return node != nil && schedulable(node, &p)
+	})
+}
+
+// schedulable reports whether the scheduler would let the pod onto the node, were there room.
+func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
+	if node.Spec.Unschedulable || node.DeletionTimestamp != nil || !ready(node) {
+		return false
+	}
+	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !match {
+		return false
+	}
+	_, refused := scheduling.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule
+	}, true)
+	return !refused
+}
+
+func ready(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many
+// more pods like one of them.
+func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod) (left []corev1.Pod, moreLeft int) {
+	free := node.Status.Allocatable.DeepCopy()
+	for i := range there {
+		if p := &there[i]; !PodFinished(p) && !preempts(like, p) {
+			take(free, needs(p))
+		}
+	}
+	placed := func(p corev1.Pod) bool {
+		need := needs(&p)
+		if !schedulable(node, &p) || !fits(need, free) {
+			return false
+		}
+		take(free, need)
+		return true
+	}
+	left = slices.DeleteFunc(slices.Clone(wanted), placed)
+	for more > 0 && placed(*like) {
+		more--
+	}
+	return left, more
+}
+
+// preempts reports whether the scheduler would make room for a pod at the cost of another one.
+func preempts(pod, other *corev1.Pod) bool {
+	return scheduling.PodPriority(other) < scheduling.PodPriority(pod) &&
+		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever
+}
+
+// needs is what a pod takes of a node, itself included.
+func needs(p *corev1.Pod) corev1.ResourceList {
+	need := resource.PodRequests(p, resource.PodResourcesOptions{})
+	need[corev1.ResourcePods] = onePod
+	return need
+}
+
+func fits(need, free corev1.ResourceList) bool {
+	for name, amount := range need {
+		if left := free[name]; left.Cmp(amount) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func take(free, need corev1.ResourceList) {
+	for name, amount := range need {
+		left := free[name]
+		left.Sub(amount)
+		free[name] = left
+	}
+}

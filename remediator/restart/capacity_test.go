@@ -1,0 +1,138 @@
+package restart
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// host is a Ready node of pool a with 8 GPUs and room for 10 pods.
+func host(name string, change ...func(*corev1.Node)) corev1.Node {
+	node := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "a"}},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("10")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	for _, f := range change {
+		f(&node)
+	}
+	return node
+}
+
+// holder is a pod on a node that asks for so many GPUs, and for nodes of pool a.
+func holder(name, node, gpus string, change ...func(*corev1.Pod)) corev1.Pod {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{NodeName: node, NodeSelector: map[string]string{"pool": "a"}, Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)}},
+		}}},
+	}
+	for _, f := range change {
+		f(&pod)
+	}
+	return pod
+}
+
+func podNames(pods []corev1.Pod) []string {
+	var names []string
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func TestPodsToMove(t *testing.T) {
+	taint := func(effect corev1.TaintEffect) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "example.com/t", Effect: effect}} }
+	}
+	state := func(s corev1.ConditionStatus) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Status.Conditions[0].Status = s }
+	}
+	nodes := []corev1.Node{
+		host("good"), host("noschedule", taint(corev1.TaintEffectNoSchedule)), host("noexecute", taint(corev1.TaintEffectNoExecute)),
+		host("prefernot", taint(corev1.TaintEffectPreferNoSchedule)), host("cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }),
+		host("notready", state(corev1.ConditionFalse)), host("lost", state(corev1.ConditionUnknown)),
+		host("silent", func(n *corev1.Node) { n.Status.Conditions = nil }), host("otherpool", func(n *corev1.Node) { n.Labels["pool"] = "b" }),
+	}
+	tolerant := func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }
+	picky := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"a"}}}}},
+		}}}
+	}
+	pods := []corev1.Pod{holder("pending", "", "8"), holder("deleted node", "gone", "8"), holder("picky", "good", "8", picky), holder("tolerant", "noschedule", "8", tolerant)}
+	for _, n := range nodes {
+		pods = append(pods, holder("on "+n.Name, n.Name, "8"))
+	}
+	want := []string{"pending", "deleted node", "picky", "on noschedule", "on noexecute", "on cordoned", "on notready", "on lost", "on silent", "on otherpool"}
+	if diff := cmp.Diff(want, podNames(podsToMove(pods, nodes))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPlace(t *testing.T) {
+	prio := func(priority int32, preemption corev1.PreemptionPolicy) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Priority, p.Spec.PreemptionPolicy = ptr.To(priority), &preemption }
+	}
+	two := []corev1.Pod{holder("w1", "", "4"), holder("w2", "", "4")}
+	tests := map[string]struct {
+		wanted []corev1.Pod
+		others int
+		there  []corev1.Pod
+		change func(*corev1.Node)
+		left   []string
+		still  int // of the others
+	}{
+		"an empty node has room for both":       {wanted: two},
+		"half a node has room for one":          {wanted: two, there: []corev1.Pod{holder("x", "n", "4")}, left: []string{"w2"}},
+		"room for one, and one of another job":  {wanted: two[:1], others: 1},
+		"first one's own, then that of others":  {wanted: two, others: 1, left: nil, still: 1},
+		"others only":                           {others: 3, still: 1},
+		"as many others as somebody may invent": {others: 1 << 60, still: 1<<60 - 2},
+		"a full node has none":                  {wanted: two, there: []corev1.Pod{holder("x", "n", "8")}, left: []string{"w1", "w2"}},
+		"what has ended takes no room": {wanted: two, there: []corev1.Pod{
+			holder("x", "n", "8", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), holder("y", "n", "8", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}},
+		"a large rank does not keep a small one out": {wanted: []corev1.Pod{holder("w1", "", "6"), holder("w2", "", "2")}, there: []corev1.Pod{holder("x", "n", "4")}, left: []string{"w1"}},
+		"the node's number of pods counts":           {wanted: two, change: func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }, left: []string{"w2"}},
+		"a resource that the node has not": {wanted: []corev1.Pod{holder("w1", "", "1", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("1")
+		})}, left: []string{"w1"}},
+		"a node of another pool":                        {wanted: two, change: func(n *corev1.Node) { n.Labels["pool"] = "b" }, left: []string{"w1", "w2"}},
+		"lesser pods give way":                          {wanted: []corev1.Pod{holder("w1", "", "8", prio(10, corev1.PreemptLowerPriority))}, there: []corev1.Pod{holder("x", "n", "8", prio(9, ""))}},
+		"equal pods do not":                             {wanted: []corev1.Pod{holder("w1", "", "8", prio(10, corev1.PreemptLowerPriority))}, there: []corev1.Pod{holder("x", "n", "8", prio(10, ""))}, left: []string{"w1"}},
+		"nor lesser ones to a rank that never preempts": {wanted: []corev1.Pod{holder("w1", "", "8", prio(10, corev1.PreemptNever))}, there: []corev1.Pod{holder("x", "n", "8", prio(9, ""))}, left: []string{"w1"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node := host("n")
+			if test.change != nil {
+				test.change(&node)
+			}
+			before := node.DeepCopy()
+			like := &two[0]
+			if len(test.wanted) > 0 {
+				like = &test.wanted[0]
+			}
+			left, still := place(test.wanted, like, test.others, &node, test.there)
+			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || still != test.still {
+				t.Errorf("of others %d, want %d; %s", still, test.still, diff)
+			}
+			if diff := cmp.Diff(before, &node); diff != "" {
+				t.Errorf("the cached node was changed: %s", diff)
+			}
+		})
+	}
+}
+
+// A record is written by whoever may write the job.
+func TestClaimsAreBounded(t *testing.T) {
+	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+MaxPods {
+		t.Errorf("got %d", got)
+	}
+}

@@ -1,0 +1,75 @@
+package restart
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func TestMayForceDelete(t *testing.T) {
+	ready := func(status corev1.ConditionStatus, ago time.Duration) *corev1.Node {
+		node := host("bad")
+		node.Labels[conditions.LabelStatus] = "quarantined"
+		node.Status.Conditions[0].Status, node.Status.Conditions[0].LastTransitionTime = status, metav1.NewTime(noon.Add(-ago))
+		return &node
+	}
+	const gone, lost, bad = "its node was deleted", "its node has been unreachable since 2026-11-20T11:00:00Z", "its node is quarantined"
+	released := ready(corev1.ConditionTrue, time.Hour)
+	released.Labels[conditions.LabelStatus] = "healthy"
+	repairing := ready(corev1.ConditionTrue, time.Hour)
+	repairing.Labels[conditions.LabelStatus] = "repairing"
+	well, unknown, younger := ready(corev1.ConditionTrue, time.Hour), ready(corev1.ConditionUnknown, time.Hour), ready(corev1.ConditionUnknown, time.Minute)
+	tests := map[string]struct {
+		force   policy.ForceDelete
+		node    *corev1.Node
+		deleted time.Duration // ago; its grace period of 30s included
+		graceless,
+		elsewhere bool
+		want string
+	}{
+		"never, a quarantined node":                 {policy.ForceNever, well, time.Hour, false, false, ""},
+		"never, a deleted node":                     {policy.ForceNever, nil, time.Hour, false, false, ""},
+		"nothing said":                              {"", nil, time.Hour, false, false, ""},
+		"unreachable, the node is gone":             {policy.ForceUnreachable, nil, time.Hour, false, false, gone},
+		"unreachable, the node is":                  {policy.ForceUnreachable, unknown, time.Hour, false, false, lost},
+		"unreachable, the node is for a minute":     {policy.ForceUnreachable, younger, time.Hour, false, false, ""},
+		"unreachable, the node is Ready":            {policy.ForceUnreachable, well, time.Hour, false, false, ""},
+		"unreachable, the node is not Ready":        {policy.ForceUnreachable, ready(corev1.ConditionFalse, time.Hour), time.Hour, false, false, ""},
+		"quarantined, the node is Ready":            {policy.ForceQuarantined, well, time.Hour, false, false, bad},
+		"quarantined, the node is being repaired":   {policy.ForceQuarantined, repairing, time.Hour, false, false, bad},
+		"quarantined, a Ready node elsewhere":       {policy.ForceQuarantined, well, time.Hour, false, true, ""},
+		"quarantined, an unreachable one elsewhere": {policy.ForceQuarantined, unknown, time.Hour, false, true, lost},
+		"quarantined, says only the record":         {policy.ForceQuarantined, released, time.Hour, false, false, ""},
+		"the pod still has time":                    {policy.ForceQuarantined, unknown, 4 * time.Minute, false, false, ""},
+		"the pod's time has just ended":             {policy.ForceQuarantined, unknown, 5*time.Minute + 30*time.Second, false, false, bad},
+		"in its grace period and a bit":             {policy.ForceQuarantined, unknown, 5*time.Minute + 29*time.Second, false, false, ""},
+		"it was never deleted":                      {policy.ForceQuarantined, unknown, 0, false, false, ""},
+		"only a finalizer holds it":                 {policy.ForceQuarantined, unknown, time.Hour, true, false, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := holder("x", "bad", "8")
+			pod.DeletionGracePeriodSeconds = ptr.To[int64](30)
+			if test.graceless {
+				pod.DeletionGracePeriodSeconds = ptr.To[int64](0)
+			}
+			if test.deleted != 0 {
+				pod.DeletionTimestamp = &metav1.Time{Time: noon.Add(30*time.Second - test.deleted)}
+			}
+			cur := Restart{Quarantines: []Cause{{Node: "bad"}, {Node: "bad", Taint: quarantine.Taint}}}
+			if test.elsewhere {
+				cur.Quarantines = cur.Quarantines[:1]
+			}
+			l := policy.Restart{ForceDelete: test.force, ForceDeleteAfter: 5 * time.Minute}
+			if got := MayForceDelete(l, &pod, test.node, cur, noon); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

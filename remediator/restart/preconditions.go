@@ -1,0 +1,285 @@
+package restart
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Verdict is what is done with a job that has an active pod on a quarantined node.
+type Verdict string
+
+const (
+	// LeaveAlone: nothing is done and nothing reported.
+	LeaveAlone Verdict = "LeaveAlone"
+	// ReportBlocked: the job should be restarted, and the first precondition that fails is the reason why it is not.
+	ReportBlocked Verdict = "ReportBlocked"
+	// JoinRestart: a restart is under way; this quarantine becomes one of its causes.
+	JoinRestart Verdict = "JoinRestart"
+	// StartRestart: stop the job for a new restart if [RateLimits] allow it, or stop it again for the one under way.
+	StartRestart Verdict = "StartRestart"
+)
+
+// Blocked is why a job is left alone: a word for metrics and Events, and a sentence for people. The zero value is no reason.
+type Blocked struct{ Reason, Text string }
+
+// Precondition is one condition of a restart, for people to read one by one.
+type Precondition struct {
+	// Name is what has to hold, in one word.
+	Name   string
+	Passed bool
+	// Reason is the label of pitcrew_job_restart_blocked_total and the action of the Event if it has not passed; empty if
+	// it has, and if the job is then left alone without a report.
+	Reason string
+	// Text is why it has not passed; empty if it has.
+	Text string
+	// RetryAfter is when to evaluate again if it has not passed; zero: when something changes.
+	RetryAfter time.Duration
+}
+
+// Names of preconditions, in the order in which they are evaluated.
+const (
+	OptedIn             = "OptedIn"             // the job or its namespace opts in
+	NotFinished         = "NotFinished"         // the job may still run
+	NotDeleted          = "NotDeleted"          // it is not being deleted
+	NoRestartUnderWay   = "NoRestartUnderWay"   // it is not being restarted, or has to be stopped again
+	NotSuspended        = "NotSuspended"        // no user or controller has stopped it
+	NotReplacingPods    = "NotReplacingPods"    // its own controller is not restarting it just now
+	NotYetRestarted     = "NotYetRestarted"     // this quarantine has not restarted it before
+	OwnController       = "OwnController"       // its default controller manages it
+	Supported           = "Supported"           // its kind can be restarted as this job is configured
+	PodsLeaveNode       = "PodsLeaveNode"       // its pods will not come back to the node
+	StopDoesNotFailIt   = "StopDoesNotFailIt"   // no podFailurePolicy takes the stop for a failure
+	StopDoesNotFinishIt = "StopDoesNotFinishIt" // it is no work queue that a stop would complete
+)
+
+// Evaluate decides what is done with a job that has active pods on a quarantined node, or a failed one. The preconditions
+// are in order, and the first that has not passed decides. onNode are the job's active pods on the node.
+func Evaluate(q Quarantine, job Job, rec Record, optedIn bool, onNode []corev1.Pod) (Verdict, []Precondition) {
+	during, underWay := duringRestart(q, rec, onNode)
+	list := []Precondition{
+		silent(OptedIn, optedIn, "neither the job nor its namespace opts in"),
+		silent(NotFinished, job.FinishedReason == "", "it has finished: "+job.FinishedReason),
+		silent(NotDeleted, job.Object.GetDeletionTimestamp() == nil, "it is being deleted"),
+		underWay,
+		silent(NotSuspended, !job.Suspended, "another user or controller has stopped it"),
+		silent(NotReplacingPods, !job.ReplacingPods, "its own controller is replacing its pods"),
+		notYetRestarted(q, rec),
+	}
+	list = append(list, preconditions(q, job, onNode)...)
+	failed, found := FirstFailed(list)
+	switch {
+	case !found:
+		return StartRestart, list
+	case failed.Name == NoRestartUnderWay:
+		return during, list
+	case failed.Reason == "":
+		return LeaveAlone, list
+	}
+	return ReportBlocked, list
+}
+
+// FirstFailed is the first precondition that has not passed.
+func FirstFailed(list []Precondition) (failed Precondition, found bool) {
+	i := slices.IndexFunc(list, func(p Precondition) bool { return !p.Passed })
+	if i < 0 {
+		return Precondition{}, false
+	}
+	return list[i], true
+}
+
+// silent is a precondition that is not reported: the job needs no restart, or has not opted in.
+func silent(name string, passed bool, text string) Precondition {
+	if passed {
+		return Precondition{Name: name, Passed: true}
+	}
+	return Precondition{Name: name, Text: text}
+}
+
+// reported is a precondition that is reported unless it has passed, which is without a reason.
+func reported(name string, b Blocked) Precondition {
+	return Precondition{Name: name, Passed: b.Reason == "", Reason: b.Reason, Text: b.Text}
+}
+
+// duringRestart decides what a quarantine changes of a restart under way.
+func duringRestart(q Quarantine, rec Record, onNode []corev1.Pod) (Verdict, Precondition) {
+	passed := Precondition{Name: NoRestartUnderWay, Passed: true}
+	cur := rec.Current
+	if cur == nil {
+		return StartRestart, passed
+	}
+	covers := cur.Covers(q.ID)
+	switch {
+	case !covers && (cur.Phase == Stopping || cur.Phase == Checkpointing && q.CheckpointGrace > 0):
+		return JoinRestart, silent(NoRestartUnderWay, false, fmt.Sprintf("the restart under way (%s) covers this node, too", cur.Phase))
+	case cur.Phase == Checkpointing && q.CheckpointGrace == 0:
+		return StartRestart, passed // it can wait no longer
+	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
+		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
+	case covers:
+		return ReportBlocked, reported(NoRestartUnderWay, Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
+	}
+	return StartRestart, passed
+}
+
+// createdSince reports whether one of the pods was created in or after the second of t; creation times carry no fraction.
+func createdSince(pods []corev1.Pod, t time.Time) bool {
+	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !p.CreationTimestamp.Time.Before(t.Truncate(time.Second)) })
+}
+
+func notYetRestarted(q Quarantine, rec Record) Precondition {
+	for _, past := range rec.Last {
+		if past.Covers(q.ID) {
+			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
+		}
+	}
+	return reported(NotYetRestarted, Blocked{})
+}
+
+// preconditions are the reasons why restarting the job would harm it or would not help, whether it has begun or not.
+func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
+	managed := Blocked{}
+	if job.ManagedBy != "" {
+		managed = Blocked{"ManagedBy", "it is managed by " + job.ManagedBy}
+	}
+	return []Precondition{
+		reported(OwnController, managed),
+		reported(Supported, job.Unsupported),
+		reported(PodsLeaveNode, podsComeBack(q, job, onNode)),
+		reported(StopDoesNotFailIt, stopFails(job)),
+		reported(StopDoesNotFinishIt, stopFinishes(job)),
+	}
+}
+
+func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
+	for _, pod := range onNode {
+		// Admission may have added to the template. The scheduler, not the template, has set this nodeName.
+		spec := pod.Spec
+		spec.NodeName = ""
+		if text := cmp.Or(pinnedToHost(spec), comesBack(q, spec)); text != "" {
+			return Blocked{"ComesBack", fmt.Sprintf("pod %s %s", pod.Name, text)}
+		}
+	}
+	for _, t := range job.Templates {
+		if text := comesBack(q, t.Spec); text != "" {
+			return Blocked{"ComesBack", fmt.Sprintf("the pod template of %s %s", t.Of, text)}
+		}
+	}
+	return Blocked{}
+}
+
+func stopFails(job Job) Blocked {
+	for _, j := range job.Jobs {
+		if rule := failsOnStop(j.Spec); rule >= 0 {
+			return Blocked{"PodFailurePolicy", fmt.Sprintf(
+				"podFailurePolicy rule %d of Job %s is FailJob for exit code 143 or 137, with which stopped ranks exit: stopping would fail the Job for good", rule, j.Name)}
+		}
+	}
+	return Blocked{}
+}
+
+func stopFinishes(job Job) Blocked {
+	for _, j := range job.Jobs {
+		if j.Spec.Completions == nil && j.Status.Succeeded > 0 {
+			return Blocked{"WorkQueue", fmt.Sprintf(
+				"Job %s has no completions and a pod succeeded: without active pods it counts as complete", j.Name)}
+		}
+	}
+	return Blocked{}
+}
+
+const (
+	pinnedBySelector = "is pinned to this node by nodeSelector"
+	pinnedByAffinity = "is pinned to this node by node affinity"
+)
+
+// pinnedToHost returns how a pod that runs on the node could run on no other: its label kubernetes.io/hostname need not be
+// the name of the node.
+func pinnedToHost(spec corev1.PodSpec) string {
+	switch {
+	case spec.NodeSelector[corev1.LabelHostname] != "":
+		return pinnedBySelector
+	case len(hosts(spec)) == 1:
+		return pinnedByAffinity
+	}
+	return ""
+}
+
+// comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
+// it for ever; empty when they would not.
+func comesBack(q Quarantine, spec corev1.PodSpec) string {
+	if q.Taint.Key == "" { // a pod failed; its node is good
+		return ""
+	}
+	for _, t := range spec.Tolerations {
+		if t.ToleratesTaint(logr.Discard(), &q.Taint, true) {
+			return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
+		}
+	}
+	switch {
+	case spec.NodeName == q.Node:
+		return "sets nodeName, which bypasses every taint"
+	case spec.NodeSelector[corev1.LabelHostname] == q.Node:
+		return pinnedBySelector
+	case slices.Equal(hosts(spec), []string{q.Node}):
+		return pinnedByAffinity
+	}
+	return ""
+}
+
+// hosts lists the hosts that a required node affinity names, without duplicates; nil if it leaves the choice open.
+func hosts(spec corev1.PodSpec) []string {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	var named []string
+	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		i := len(named)
+		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			if r.Operator == corev1.NodeSelectorOpIn && (r.Key == corev1.LabelHostname || r.Key == metav1.ObjectNameField) {
+				named = append(named, r.Values...)
+			}
+		}
+		if len(named) == i { // one term that leaves the choice open is enough
+			return nil
+		}
+	}
+	slices.Sort(named)
+	return slices.Compact(named)
+}
+
+// failsOnStop returns the index of the podFailurePolicy rule that fails the Job when a stopped rank exits with 143
+// (SIGTERM) or 137 (SIGKILL), or -1. The Job controller matches it against any failed pod object that it sees, those
+// that a suspend deleted too, and the Job is failed for good (kubernetes pkg/controller/job, getFailJobMessage;
+// measured on 1.36). Rules on pod conditions do not match a suspended pod: it carries no DisruptionTarget.
+func failsOnStop(spec batchv1.JobSpec) int {
+	if spec.PodFailurePolicy == nil {
+		return -1
+	}
+	pod := spec.Template.Spec
+	for _, container := range slices.Concat(pod.Containers, pod.InitContainers) {
+		for _, code := range []int32{143, 137} {
+			i := slices.IndexFunc(spec.PodFailurePolicy.Rules, func(rule batchv1.PodFailurePolicyRule) bool {
+				return matches(rule.OnExitCodes, container.Name, code)
+			})
+			if i >= 0 && spec.PodFailurePolicy.Rules[i].Action == batchv1.PodFailurePolicyActionFailJob {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+func matches(on *batchv1.PodFailurePolicyOnExitCodesRequirement, container string, code int32) bool {
+	if on == nil || ptr.Deref(on.ContainerName, container) != container {
+		return false
+	}
+	return slices.Contains(on.Values, code) == (on.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn)
+}

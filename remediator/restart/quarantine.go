@@ -1,0 +1,26 @@
+package restart
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Quarantine is why jobs are restarted: a node that was taken out of service, as recorded on the Node, or, without
+// a Taint, a pod that failed.
+type Quarantine struct {
+	// ID is unique to this quarantine; a job is restarted at most once for it.
+	ID string
+	// Node and NodeUID are the node under the ranks.
+	Node    string
+	NodeUID types.UID
+	// Reason is the fault, for people.
+	Reason string
+	// Taint keeps the ranks from coming back. It is zero if a pod failed, which is no reason to keep away from its node.
+	Taint corev1.Taint
+	// Since is when the node was quarantined or the pod failed.
+	Since time.Time
+	// CheckpointGrace is how long a job may save its state before it is stopped.
+	CheckpointGrace time.Duration
+}

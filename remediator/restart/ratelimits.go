@@ -1,0 +1,149 @@
+package restart
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+const (
+	// day is the window of policy.Restart.MaxPerDay.
+	day = 24 * time.Hour
+	// retryCrowded is how often a restart that waits for others to end is tried again.
+	retryCrowded = 2 * time.Second
+)
+
+// ReasonSettling delays a restart without a report: it lasts seconds.
+const ReasonSettling = "Settling"
+
+// Names of the rate limits, in the order in which they are evaluated; [Capacity] follows.
+const (
+	Settled       = "Settled"       // other nodes of the same wave of faults have had the time to show
+	MaxPerJob     = "MaxPerJob"     // the job has not used up its restarts
+	MaxPerDay     = "MaxPerDay"     // nor those of one day
+	BackOff       = "BackOff"       // it has run for long enough since its last restart
+	MaxConcurrent = "MaxConcurrent" // not too many other jobs are under restart
+)
+
+// RateLimits evaluates which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
+// are under way.
+func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restart, now time.Time) []Precondition {
+	return []Precondition{
+		settled(q, limits, now),
+		maxPerJob(rec, limits),
+		maxPerDay(rec, limits, now),
+		backedOff(rec, limits, now),
+		maxConcurrent(others, limits),
+	}
+}
+
+// LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart has nothing
+// to do with the next.
+func LimitsOf(job Job, limits policy.Restart) policy.Restart {
+	if job.Gang != nil {
+		limits.MaxPerDay, limits.MaxPerJob, limits.BackOff = 0, 0, policy.BackOff{}
+	}
+	return limits
+}
+
+func settled(q Quarantine, limits policy.Restart, now time.Time) Precondition {
+	if wait := q.Since.Add(limits.Settle).Sub(now); wait > 0 {
+		return delayed(Settled, wait, ReasonSettling, "waiting for other nodes that fail with this one")
+	}
+	return Precondition{Name: Settled, Passed: true}
+}
+
+func maxPerJob(rec Record, limits policy.Restart) Precondition {
+	if limits.MaxPerJob > 0 && rec.Total >= limits.MaxPerJob {
+		return delayed(MaxPerJob, 0, "BudgetPerJob", fmt.Sprintf("it was restarted %d times, the limit of maxPerJob", rec.Total))
+	}
+	return Precondition{Name: MaxPerJob, Passed: true}
+}
+
+func maxPerDay(rec Record, limits policy.Restart, now time.Time) Precondition {
+	recent := rec.since(now.Add(-day))
+	if limits.MaxPerDay <= 0 || len(recent) < limits.MaxPerDay {
+		return Precondition{Name: MaxPerDay, Passed: true}
+	}
+	next := recent[len(recent)-limits.MaxPerDay].Add(day)
+	return delayed(MaxPerDay, next.Sub(now), "BudgetPerDay", fmt.Sprintf("it was restarted %d times in 24 hours, and maxPerDay is %d; the next restart may begin at %s",
+		len(recent), limits.MaxPerDay, next.UTC().Format(time.RFC3339)))
+}
+
+func backedOff(rec Record, limits policy.Restart, now time.Time) Precondition {
+	last := rec.lastStop()
+	if last == nil {
+		return Precondition{Name: BackOff, Passed: true}
+	}
+	pause := backOff(last.Streak, limits.BackOff)
+	next := last.EndedAt.Add(pause)
+	if !now.Before(next) {
+		return Precondition{Name: BackOff, Passed: true}
+	}
+	return delayed(BackOff, next.Sub(now), "BackOff", fmt.Sprintf("its last restart ended at %s, the back-off after %d in a row is %s; the next one may begin at %s",
+		last.EndedAt.UTC().Format(time.RFC3339), last.Streak, pause, next.UTC().Format(time.RFC3339)))
+}
+
+func maxConcurrent(others []Restart, limits policy.Restart) Precondition {
+	others = slices.DeleteFunc(slices.Clone(others), func(r Restart) bool { return r.Held != "" })
+	if limits.MaxConcurrent > 0 && len(others) >= limits.MaxConcurrent {
+		return delayed(MaxConcurrent, retryCrowded, "Concurrency", fmt.Sprintf(
+			"%d other jobs are being restarted, and maxConcurrent is %d", len(others), limits.MaxConcurrent))
+	}
+	return Precondition{Name: MaxConcurrent, Passed: true}
+}
+
+// delayed is a limit that holds a restart which would be right.
+func delayed(name string, after time.Duration, reason, text string) Precondition {
+	return Precondition{Name: name, Reason: reason, Text: text, RetryAfter: after}
+}
+
+// backOff is the pause after so many restarts in a row.
+func backOff(streak int, b policy.BackOff) time.Duration {
+	pause := b.First
+	for range streak - 1 {
+		if pause >= b.Max {
+			break
+		}
+		pause *= 2
+	}
+	return min(pause, b.Max)
+}
+
+// streak is the number in its row of a restart that begins now: restarts between which the job ran for no longer than the
+// longest pause are in a row.
+func (rec Record) streak(now time.Time, b policy.BackOff) int {
+	last := rec.lastStop()
+	if last == nil || now.Sub(last.EndedAt) > b.Max {
+		return 1
+	}
+	return last.Streak + 1
+}
+
+// lastStop is the last closed restart that had stopped the job, or nil.
+func (rec Record) lastStop() *Restart {
+	for i := range rec.Last {
+		if rec.Last[i].Streak > 0 {
+			return &rec.Last[i]
+		}
+	}
+	return nil
+}
+
+// since is when restarts began after t, the oldest first.
+func (rec Record) since(t time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(rec.Recent), func(began time.Time) bool { return !began.After(t) })
+}
+
+// Counted returns the record with one more restart counted, which is its current one and stops the job now.
+func (rec Record) Counted(now time.Time, b policy.BackOff) Record {
+	current := *rec.Current
+	current.Streak = rec.streak(now, b)
+	rec.Current = &current
+	rec.Total++
+	rec.Recent = append(rec.since(now.Add(-day)), now)
+	rec.Recent = rec.Recent[max(0, len(rec.Recent)-policy.MaxPerDayLimit):]
+	return rec
+}

@@ -1,0 +1,105 @@
+package restart
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func TestRateLimits(t *testing.T) {
+	at := func(ago time.Duration) time.Time { return noon.Add(-ago) }
+	stopped := func(streak int, endedAgo time.Duration) Restart {
+		return Restart{Streak: streak, EndedAt: at(endedAgo)}
+	}
+	all := policy.Restart{
+		Settle: 5 * time.Second, MaxPerDay: 3, MaxPerJob: 10, BackOff: policy.BackOff{First: 30 * time.Second, Max: 10 * time.Minute}, MaxConcurrent: 2,
+	}
+	tests := map[string]struct {
+		since  time.Duration // of the quarantine, ago; an hour unless set
+		rec    Record
+		others []Restart
+		limits policy.Restart
+		reason string
+		says   string
+		after  time.Duration
+	}{
+		"no limits": {since: 1, rec: Record{Total: 100, Recent: []time.Time{at(1)}, Last: []Restart{stopped(9, 0)}}, others: make([]Restart, 99)},
+		"within all limits": {limits: all, rec: Record{Total: 9, Recent: []time.Time{at(2 * time.Hour), at(time.Hour)}, Last: []Restart{stopped(1, time.Hour)}},
+			others: make([]Restart, 1)},
+		"the fault is young":  {limits: all, since: 2 * time.Second, reason: ReasonSettling, after: 3 * time.Second},
+		"the fault has aged":  {limits: all, since: 5 * time.Second},
+		"the job's budget":    {limits: all, rec: Record{Total: 10}, reason: "BudgetPerJob", says: "restarted 10 times"},
+		"the day's budget":    {limits: all, rec: Record{Total: 4, Recent: []time.Time{at(25 * time.Hour), at(23 * time.Hour), at(2 * time.Hour), at(time.Hour)}}, reason: "BudgetPerDay", says: "may begin at 2026-11-20T13:00:00Z", after: time.Hour},
+		"more than the day's": {limits: policy.Restart{MaxPerDay: 1}, rec: Record{Recent: []time.Time{at(23 * time.Hour), at(time.Hour)}}, reason: "BudgetPerDay", after: 23 * time.Hour},
+		"a day has passed":    {limits: all, rec: Record{Recent: []time.Time{at(24 * time.Hour), at(2 * time.Hour), at(time.Hour)}}},
+		"after the first restart": {limits: all, rec: Record{Last: []Restart{stopped(1, 10*time.Second)}}, reason: "BackOff",
+			says: "the back-off after 1 in a row is 30s; the next one may begin at 2026-11-20T12:00:20Z", after: 20 * time.Second},
+		"after the first pause": {limits: all, rec: Record{Last: []Restart{stopped(1, 30*time.Second)}}},
+		"after the third":       {limits: all, rec: Record{Last: []Restart{stopped(3, time.Minute)}}, reason: "BackOff", after: time.Minute},
+		"the longest pause":     {limits: all, rec: Record{Last: []Restart{stopped(60, time.Minute)}}, reason: "BackOff", after: 9 * time.Minute},
+		"one that never stopped the job has no pause, the one before has": {limits: all, rec: Record{Last: []Restart{{EndedAt: at(time.Second)}, stopped(1, 10*time.Second)}},
+			reason: "BackOff", after: 20 * time.Second},
+		"many others at once":     {limits: all, others: make([]Restart, 2), reason: "Concurrency", says: "2 other jobs are being restarted, and maxConcurrent is 2", after: retryCrowded},
+		"others that are held up": {limits: all, others: []Restart{{}, {Held: "pod x"}, {Held: "pod y"}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			since := test.since
+			if since == 0 {
+				since = time.Hour
+			}
+			got, _ := FirstFailed(RateLimits(Quarantine{Since: at(since)}, test.rec, test.others, test.limits, noon))
+			if got.Reason != test.reason || got.RetryAfter != test.after || !strings.Contains(got.Text, test.says) {
+				t.Errorf("got %+v, want %s after %s: %s", got, test.reason, test.after, test.says)
+			}
+		})
+	}
+}
+
+func TestPodsThatAreReplacedByThemselvesHaveNoBudget(t *testing.T) {
+	l := policy.Restart{Settle: time.Second, MaxPerDay: 1, MaxPerJob: 1, BackOff: policy.BackOff{First: time.Minute, Max: time.Hour}, MaxConcurrent: 1, CheckCapacity: true}
+	if diff := cmp.Diff(l, LimitsOf(Job{}, l)); diff != "" {
+		t.Errorf("a gang: %s", diff)
+	}
+	want := policy.Restart{Settle: time.Second, MaxConcurrent: 1, CheckCapacity: true}
+	if diff := cmp.Diff(want, LimitsOf(Job{Gang: func(metav1.Object) string { return "" }}, l)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCounted(t *testing.T) {
+	b := policy.BackOff{First: time.Second, Max: 10 * time.Minute}
+	old := noon.Add(-25 * time.Hour)
+	tests := map[string]struct{ rec, want Record }{
+		"the first":                       {Record{}, Record{Total: 1, Recent: []time.Time{noon}, Current: &Restart{Streak: 1}}},
+		"soon after another":              {Record{Last: []Restart{{Streak: 2, EndedAt: noon.Add(-9 * time.Minute)}}}, Record{Total: 1, Recent: []time.Time{noon}, Current: &Restart{Streak: 3}}},
+		"long after another":              {Record{Last: []Restart{{Streak: 2, EndedAt: noon.Add(-11 * time.Minute)}}}, Record{Total: 1, Recent: []time.Time{noon}, Current: &Restart{Streak: 1}}},
+		"what is a day old need not stay": {Record{Total: 7, Recent: []time.Time{old, noon.Add(-time.Hour)}}, Record{Total: 8, Recent: []time.Time{noon.Add(-time.Hour), noon}, Current: &Restart{Streak: 1}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			current := &Restart{}
+			test.rec.Current = current
+			got := test.rec.Counted(noon, b)
+			test.want.Last = got.Last
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if current.Streak != 0 {
+				t.Error("the record it was called on was changed")
+			}
+		})
+	}
+	rec := Record{Current: &Restart{}}
+	for i := range 2 * policy.MaxPerDayLimit {
+		rec = rec.Counted(noon.Add(time.Duration(i)*time.Second), b)
+	}
+	if n := len(rec.Recent); n != policy.MaxPerDayLimit || !rec.Recent[n-1].After(rec.Recent[0]) {
+		t.Errorf("remembers %d restarts, the last at %s", n, rec.Recent[n-1])
+	}
+}
