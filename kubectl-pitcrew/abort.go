@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -35,7 +33,7 @@ for good.`,
 					return err
 				}
 			}
-			job, err := getJob(cmd.Context(), api, args[0], namespace)
+			job, err := c.getJob(cmd.Context(), api, args[0], namespace)
 			if err != nil {
 				return err
 			}
@@ -65,20 +63,21 @@ func (c *target) contextNamespace() (string, error) {
 	return namespace, nil
 }
 
-// getJob reads the metadata of an object that is named as kubectl names it: job/train, jobset.jobset.x-k8s.io/train.
-func getJob(ctx context.Context, api client.Client, what, namespace string) (*metav1.PartialObjectMetadata, error) {
-	resource, name, found := strings.Cut(what, "/")
-	if !found || resource == "" || name == "" {
-		return nil, fmt.Errorf("%q is not KIND/NAME, as in jobset/train", what)
+// getJob reads the metadata of a job that is named as kubectl names it: job/train, jobset.jobset.x-k8s.io/train.
+func (c *target) getJob(ctx context.Context, api client.Client, argument, namespace string) (*metav1.PartialObjectMetadata, error) {
+	resource, name, isJob, err := jobArgument([]string{argument})
+	if err != nil || !isJob {
+		return nil, fmt.Errorf("%q is not KIND/NAME, as in jobset/train", argument)
 	}
-	kind, err := api.RESTMapper().KindFor(schema.ParseGroupResource(resource).WithVersion(""))
+	kind, err := c.kindFor(api, resource)
 	if err != nil {
-		return nil, fmt.Errorf("find the kind %q: %w", resource, err)
+		return nil, err
 	}
 	var object metav1.PartialObjectMetadata
 	object.SetGroupVersionKind(kind)
 	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &object); err != nil {
 		return nil, fmt.Errorf("get %s %s/%s: %w", kind.Kind, namespace, name, err)
 	}
+	object.SetGroupVersionKind(kind)
 	return &object, nil
 }

@@ -26,21 +26,49 @@ import (
 )
 
 func describeCommand(c *target) *cobra.Command {
-	var file string
+	var file, namespace string
 	cmd := &cobra.Command{
-		Use:               "describe NODE",
-		Short:             "Show what is known about a node, what happens next, and why nothing happened",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeNodes,
+		Use:   "describe NODE | KIND/NAME | KIND NAME",
+		Short: "Show what is known about a node or a job, what happens next, and why nothing happened",
+		Long: `Show what is known about a node, what happens next, and why nothing happened.
+
+Of a job, named as for kubectl get (jobset/train, pytorchjobs.kubeflow.org/train, job train, pod/train-0), show why it was or was not
+restarted: what opts it in, which of its owners counts, the preconditions of a restart one by one, the restart under way and those of
+the past, the limits of the policy, and what happens next. If no node under it is quarantined, the preconditions are evaluated as if
+one were.
+
+--namespace (-n) is the namespace of the job; --pitcrew-namespace is the one that Pitcrew runs in. For a node both mean the latter.`,
+		Example: `  kubectl pitcrew describe gpu-17
+  kubectl pitcrew describe jobset/train -n team-a
+  kubectl pitcrew describe pod train-worker-0 -n team-a`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeDescribe,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			resource, name, isJob, err := jobArgument(args)
+			if err != nil {
+				return err
+			}
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			return c.describe(cmd.Context(), cmd.OutOrStdout(), api, args[0], file)
+			if !isJob {
+				if cmd.Flags().Changed("namespace") && !cmd.Flags().Changed("pitcrew-namespace") {
+					c.namespace = namespace
+				}
+				return c.describe(cmd.Context(), cmd.OutOrStdout(), api, name, file)
+			}
+			if namespace == "" {
+				if namespace, err = c.contextNamespace(); err != nil {
+					return err
+				}
+			}
+			return c.describeJob(cmd.Context(), cmd.OutOrStdout(), api, resource, name, namespace, file)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "policy", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the job (default: that of the kubeconfig's context)")
+	cmd.Flags().StringVar(&c.namespace, "pitcrew-namespace", c.namespace, "`namespace` that Pitcrew runs in")
 	return cmd
 }
 
@@ -51,7 +79,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	}
 	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name })
 	if i < 0 {
-		return fmt.Errorf("there is no node %s", name)
+		return fmt.Errorf("there is no node %s (a job is named as KIND/NAME, as in jobset/train)", name)
 	}
 	n, now := &nodes.Items[i], c.now().UTC()
 	ago := func(t time.Time) string {

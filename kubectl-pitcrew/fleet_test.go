@@ -202,7 +202,7 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 	p.says("describe fleet-2", "Next:     nothing: no rule matches its conditions")
 	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine cannot be read")
 	p.fails("describe nowhere", "there is no node nowhere")
-	p.fails("describe", "accepts 1 arg(s), received 0: kubectl pitcrew describe NODE")
+	p.fails("describe", "accepts between 1 and 2 arg(s), received 0: kubectl pitcrew describe NODE | KIND/NAME")
 	p.does("pause", "--reason", "network work")
 	p.fails("pause -y", "paused already (network work)")
 	p.says("describe -f "+p.policyFile("mode: enforce")+" fleet-0", "blocked by paused: paused (network work), would be NodeQuarantined")
@@ -390,7 +390,7 @@ func (p person) namespace() {
 // gone deletes an object, at once, when the test ends.
 func (p person) gone(object client.Object) {
 	p.Cleanup(func() {
-		if err := p.Client.Delete(p.Cluster.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+		if err := p.Client.Delete(p.Cluster.Context(), object, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			p.Error(err)
 		}
 	})

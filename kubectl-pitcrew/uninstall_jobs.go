@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 const (
@@ -57,10 +56,7 @@ func (c *target) jobKinds(ctx context.Context, api client.Client, policyFile str
 	if p != nil {
 		named, from = p.JobKinds, ""
 	}
-	for _, kind := range kinds.All(named) {
-		found = append(found, kind.GVK)
-	}
-	return found, from, nil
+	return gvksOf(kinds.All(named)), from, nil
 }
 
 // eachJob visits the metadata of the objects of some kinds. A kind that the API server does not serve has none.
@@ -266,10 +262,6 @@ func unfinished(job *metav1.PartialObjectMetadata) bool {
 	if _, labelled := job.Labels[conditions.LabelRestarting]; !labelled {
 		return false
 	}
-	var record struct {
-		JobUID  types.UID       `json:"jobUID"`
-		Current json.RawMessage `json:"current"`
-	}
-	err := json.Unmarshal([]byte(job.Annotations[conditions.AnnotationRestart]), &record)
-	return err == nil && record.JobUID == job.UID && len(record.Current) > 0
+	record, err := restart.ReadRecord(job)
+	return err == nil && record.Current != nil
 }

@@ -276,6 +276,7 @@ spec:
 	}
 	annotated(conditions.AnnotationCheckpointBy, true)
 	p.says("uninstall --dry-run", "Abort the restart of Job default/saving: it waits for a checkpoint")
+	p.says("describe job/saving -n default -f "+policy, "Next:     the restart under way goes on: waits until the job has saved its state")
 
 	ended := make(chan error, 1)
 	go func() {

@@ -1,0 +1,521 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+)
+
+var testNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+const (
+	jobPolicy = `apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 9}
+  rules:
+    gpu: {match: {condition: GPUXidError, repair: [Reboot]}, restartJobs: true}
+    plain: {match: {condition: HCAPortDown, repair: [Inspect]}}
+`
+	// trainJobSet is a JobSet of one Job with two ranks, on n1 and n2.
+	trainJobSet = `
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train, namespace: ml, uid: set, labels: {OPTIN}}
+spec: {replicatedJobs: [{name: w, replicas: 1, template: {spec: {parallelism: 2, completions: 2, completionMode: Indexed, template: {spec: {containers: [{name: c}]}}}}}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train-w-0, namespace: ml, uid: job, labels: {jobset.sigs.k8s.io/jobset-name: train},
+  ownerReferences: [{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, name: train, uid: set, controller: true}]}
+spec: {parallelism: 2, completions: 2, completionMode: Indexed, selector: {matchLabels: {job-name: train-w-0}}, template: {spec: {containers: [{name: c}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: train-w-0-0, namespace: ml, uid: p0, labels: {job-name: train-w-0, jobset.sigs.k8s.io/jobset-name: train},
+  ownerReferences: [{apiVersion: batch/v1, kind: Job, name: train-w-0, uid: job, controller: true}]}
+spec: {nodeName: n1, containers: [{name: c}]}
+status: {phase: Running}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: train-w-0-1, namespace: ml, uid: p1, labels: {job-name: train-w-0, jobset.sigs.k8s.io/jobset-name: train},
+  ownerReferences: [{apiVersion: batch/v1, kind: Job, name: train-w-0, uid: job, controller: true}]}
+spec: {nodeName: n2, containers: [{name: c}]}
+status: {phase: Running}
+`
+	optIn = `pitcrew.dev/restart-on-node-fault: "true"`
+)
+
+// jobWorld is a cluster for questions about the JobSet ml/train.
+type jobWorld struct {
+	asked       string                                          // the arguments of describe; empty: jobset/train
+	policy      string                                          // empty: jobPolicy; "-": none can be read
+	labels      string                                          // of the JobSet, YAML; empty: optIn
+	namespace   map[string]string                               // labels of its namespace
+	record      string                                          // of the JobSet
+	quarantined string                                          // the rule that quarantined node n1; empty: it is not
+	node        func(*corev1.Node)                              // changes node n1
+	change      func(kind string, o *unstructured.Unstructured) // changes the objects of trainJobSet
+	objects     string                                          // more objects, YAML
+}
+
+// quarantineRecord is the record of a node that was quarantined a minute ago.
+func quarantineRecord(rule string) string {
+	return fmt.Sprintf(`{"v":1,"nodeUID":"u1","boot":{"id":"b"},"id":"q1","phase":"quarantined","quarantinedAt":"2026-11-20T11:59:00Z",
+		"causes":[{"condition":"GPUXidError","rule":%q,"repair":"Reboot","message":"Reboot gpu 0: Xid 79 lost","firstSeen":"2026-11-20T11:58:00Z","due":true,"bootID":"b"}],
+		"taint":{"key":"pitcrew.dev/unhealthy","value":"GPUXidError","effect":"NoSchedule","rule":%[1]q,"repair":"Reboot","since":"2026-11-20T11:59:00Z"}}`, rule)
+}
+
+// describeInWorld asks about a job in a cluster of a fake API server.
+func describeInWorld(t *testing.T, w jobWorld) (string, error) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, k := range append(gvksOf(kinds.BuiltIn()), corev1.SchemeGroupVersion.WithKind("Pod"), batchv1.SchemeGroupVersion.WithKind("CronJob"),
+		schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}) {
+		mapper.Add(k, meta.RESTScopeNamespace)
+		if !scheme.Recognizes(k) {
+			scheme.AddKnownTypeWithName(k, &unstructured.Unstructured{})
+			scheme.AddKnownTypeWithName(k.GroupVersion().WithKind(k.Kind+"List"), &unstructured.UnstructuredList{})
+		}
+	}
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml", Labels: w.namespace}}}
+	if w.policy != "-" {
+		objects = append(objects,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "the-policy"}, Data: map[string]string{"policy.yaml": cmp.Or(w.policy, jobPolicy)}},
+			&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "remediator", Labels: map[string]string{labelName: "pitcrew-remediator"}},
+				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "the-policy"}},
+				}}}},
+			})
+	}
+	for _, name := range []string{"n1", "n2", "n3"} {
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(strings.Replace(name, "n", "u", 1)), CreationTimestamp: metav1.NewTime(testNow.Add(-time.Hour))},
+			Status: corev1.NodeStatus{
+				NodeInfo:    corev1.NodeSystemInfo{BootID: "b"},
+				Allocatable: corev1.ResourceList{corev1.ResourcePods: apiresource.MustParse("1")},
+				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(testNow.Add(-time.Hour))}},
+			},
+		}
+		if name == "n1" && w.quarantined != "" {
+			n.Annotations = map[string]string{conditions.AnnotationQuarantine: quarantineRecord(w.quarantined)}
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}}
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: conditions.GPUXidError, Status: corev1.ConditionTrue, Message: "Reboot gpu 0: Xid 79 lost",
+				LastHeartbeatTime: metav1.NewTime(testNow), LastTransitionTime: metav1.NewTime(testNow.Add(-2 * time.Minute)),
+			})
+		}
+		if name == "n1" && w.node != nil {
+			w.node(n)
+		}
+		objects = append(objects, n)
+	}
+	for document := range strings.SplitSeq(strings.Replace(trainJobSet, "OPTIN", cmp.Or(w.labels, optIn), 1)+w.objects, "\n---\n") {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		if object.GetKind() == "JobSet" && w.record != "" {
+			object.SetAnnotations(map[string]string{conditions.AnnotationRestart: w.record})
+		}
+		if w.change != nil {
+			w.change(object.GetKind(), object)
+		}
+		objects = append(objects, object)
+	}
+	// As discovery does: the groups of Kubernetes come first.
+	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{{Group: "batch", Version: meta.AnyVersion, Kind: meta.AnyKind}}}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(preferred).WithObjects(objects...).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+	c := &target{rules: &clientcmd.ClientConfigLoadingRules{}, namespace: "pitcrew", now: func() time.Time { return testNow }}
+	resource, name, isJob, err := jobArgument(strings.Fields(cmp.Or(w.asked, "jobset/train")))
+	if err != nil || !isJob {
+		t.Fatalf("%q: %t, %v", w.asked, isJob, err)
+	}
+	var out strings.Builder
+	err = c.describeJob(t.Context(), &out, api, resource, name, "ml", "")
+	return out.String(), err
+}
+
+// restartRecord is a record of the JobSet.
+func restartRecord(rest string) string { return `{"v":1,"jobUID":"set",` + rest + `}` }
+
+const (
+	causeOfN1 = `"quarantines":[{"id":"q1","node":"n1","nodeUID":"u1","reason":"GPUXidError: Xid 79","since":"2026-11-20T11:59:00Z","taint":{"key":"pitcrew.dev/unhealthy","effect":"NoSchedule"}}]`
+	// pastRestart ended ten minutes ago, for an older quarantine.
+	pastRestart = `"total":1,"recent":["2026-11-20T11:45:00Z"],"last":[{"id":"r0","phase":"Done","quarantines":[{"id":"q0","node":"n9","nodeUID":"u9","reason":"x","since":"2026-11-20T11:44:00Z"}],
+		"startedAt":"2026-11-20T11:45:00Z","phaseSince":"2026-11-20T11:46:00Z","endedAt":"2026-11-20T11:50:00Z","streak":1,"outcome":"all ranks running (2/2)"}]`
+)
+
+func current(phase, rest string) string {
+	return restartRecord(`"current":{"id":"r1","phase":"` + phase + `",` + causeOfN1 + `,"startedAt":"2026-11-20T11:59:10Z","phaseSince":"2026-11-20T11:59:10Z"` + rest + `}`)
+}
+
+// limited is the policy with limits.
+func limited(limits string) string {
+	return strings.Replace(jobPolicy, "  rules:", "  restart: {"+limits+"}\n  rules:", 1)
+}
+
+func suspended(kind string, o *unstructured.Unstructured) {
+	if kind == "JobSet" {
+		_ = unstructured.SetNestedField(o.Object, true, "spec", "suspend")
+	}
+}
+
+func paused(w jobWorld) jobWorld {
+	w.objects += "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: pitcrew-pause, namespace: pitcrew}, data: {reason: network work}}"
+	return w
+}
+
+func TestDescribeSaysWhyAJobIsNotRestarted(t *testing.T) {
+	const (
+		restarts = "Next:     node n1: the remediator restarts the job\n"
+		observe  = "Next:     nothing: none of its pods is on a quarantined node; every rule that sets restartJobs is in observe mode: no job is restarted\n"
+	)
+	for name, test := range map[string]struct {
+		world jobWorld
+		want  []string
+	}{
+		"it is restarted": {jobWorld{quarantined: "gpu"}, []string{
+			"Job:      JobSet ml/train\n", restarts,
+			"Opt-in:   yes: label pitcrew.dev/restart-on-node-fault=true on JobSet ml/train\n",
+			"Owners:   JobSet train\n",
+			"Stop:     by spec.suspend until all old pods are gone\n",
+			"Policy:   ConfigMap the-policy: 1 rules set restartJobs, 0 of them in observe mode\n",
+			"Pods:     2 active on 2 nodes, of which 1 have no fault\n",
+			"Node:     n1: quarantined by rule gpu since 2026-11-20T11:59:00Z, 60s ago: GPUXidError: Reboot gpu 0: Xid 79 lost\n",
+			"Record:   none: the job was never restarted\n",
+			"For node n1:\n", "OptedIn              yes     -       -",
+		}},
+		"a job of the set": {jobWorld{asked: "job train-w-0", quarantined: "gpu"}, []string{
+			"Job:      JobSet ml/train\n", restarts,
+			"Owners:   Job train-w-0 < JobSet train; JobSet ml/train counts: its labels opt in, and it is restarted as a whole\n",
+		}},
+		"a pod of the set": {jobWorld{asked: "pod/train-w-0-1", quarantined: "gpu"}, []string{
+			restarts, "Owners:   Pod train-w-0-1 < Job train-w-0 < JobSet train; JobSet ml/train counts",
+		}},
+
+		"no label": {jobWorld{labels: "a: b", quarantined: "gpu"}, []string{
+			"Next:     nothing: the job is not opted in; to opt in: kubectl label -n ml jobset.jobset.x-k8s.io/train pitcrew.dev/restart-on-node-fault=true\n",
+			"Opt-in:   no: neither the job nor its namespace has the label pitcrew.dev/restart-on-node-fault\n",
+			"OptedIn              no      -       neither the job nor its namespace opts in",
+		}},
+		"a label on the namespace": {jobWorld{labels: "a: b", namespace: map[string]string{conditions.LabelRestartOnNodeFault: "true"}, quarantined: "gpu"}, []string{
+			restarts, "Opt-in:   yes: label pitcrew.dev/restart-on-node-fault=true on namespace ml\n",
+		}},
+		"kcover's label": {jobWorld{labels: `kcover.io/cascading-recovery: "true"`, quarantined: "gpu"}, []string{
+			restarts, "Opt-in:   yes: label kcover.io/cascading-recovery=true on JobSet ml/train\n",
+		}},
+		"opted out": {jobWorld{labels: `pitcrew.dev/restart-on-node-fault: "false"`, namespace: map[string]string{conditions.LabelRestartOnNodeFault: "true"}, quarantined: "gpu"}, []string{
+			"Next:     nothing: the job is opted out by label pitcrew.dev/restart-on-node-fault=false on JobSet ml/train\n",
+		}},
+		"a misspelt value": {jobWorld{labels: `pitcrew.dev/restart-on-node-fault: "True"`, quarantined: "gpu"}, []string{
+			"Next:     nothing: the job is not opted in",
+			`label pitcrew.dev/restart-on-node-fault=True on JobSet ml/train does not count: the value must be "true" or "false"`,
+		}},
+		"a misspelt value on the namespace": {jobWorld{labels: "a: b", namespace: map[string]string{conditions.LabelRestartOnNodeFault: "yes"}}, []string{
+			`label pitcrew.dev/restart-on-node-fault=yes on namespace ml does not count`,
+		}},
+		"an annotation": {jobWorld{labels: "a: b", change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "JobSet" {
+				o.SetAnnotations(map[string]string{conditions.LabelRestartOnNodeFault: "true"})
+			}
+		}}, []string{"annotation pitcrew.dev/restart-on-node-fault on JobSet ml/train does not count: it must be a label"}},
+		"a label on the Job of the set": {jobWorld{asked: "job/train-w-0", labels: "a: b", change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "Job" {
+				o.SetLabels(map[string]string{conditions.LabelRestartOnNodeFault: "true"})
+			}
+		}}, []string{"the label on Job ml/train-w-0 is not read: label JobSet ml/train"}},
+		"a label on the pods": {jobWorld{labels: "a: b", change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "Pod" {
+				labels := o.GetLabels()
+				labels[conditions.LabelRestartOnNodeFault] = "true"
+				o.SetLabels(labels)
+			}
+		}}, []string{"the label on pod train-w-0-0 is not read: label JobSet ml/train itself"}},
+
+		"a kind of no job": {jobWorld{asked: "cronjob/nightly", objects: "\n---\n{apiVersion: batch/v1, kind: CronJob, metadata: {name: nightly, namespace: ml}}"}, []string{
+			"Next:     nothing: it is no kind of job that the remediator restarts\n", "PyTorchJob, ", "more by jobKinds of the policy",
+		}},
+		"controlled by a CronJob": {jobWorld{asked: "job/nightly-1", objects: `
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: nightly-1, namespace: ml, uid: n1, labels: {pitcrew.dev/restart-on-node-fault: "true"},
+  ownerReferences: [{apiVersion: batch/v1, kind: CronJob, name: nightly, uid: cron, controller: true}]}
+spec: {selector: {matchLabels: {job-name: nightly-1}}, template: {spec: {containers: [{name: c}]}}}`}, []string{
+			"Next:     nothing: it is controlled by CronJob nightly, which cannot be restarted as a whole (UnknownOwner)\n",
+		}},
+		"a bare pod": {jobWorld{asked: "pod/alone", objects: "\n---\n{apiVersion: v1, kind: Pod, metadata: {name: alone, namespace: ml}, spec: {containers: [{name: c}]}}"}, []string{
+			"Next:     nothing: it is a pod without a controller: none would replace it\n",
+		}},
+
+		"no node is quarantined": {jobWorld{}, []string{
+			"Next:     nothing: none of its pods is on a quarantined node; if n1 were quarantined by a rule with restartJobs: the remediator restarts the job\n",
+			"If node n1 were quarantined:\n",
+		}},
+		"no node is quarantined, and it would come back": {jobWorld{change: tolerates}, []string{
+			"if n1 were quarantined by a rule with restartJobs: not restarted (ComesBack): pod train-w-0-0 tolerates the taint pitcrew.dev/unhealthy",
+		}},
+		"no pod is active": {jobWorld{change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "Pod" {
+				_ = unstructured.SetNestedField(o.Object, "Failed", "status", "phase")
+			}
+		}}, []string{"Next:     nothing: none of its pods is on a quarantined node, and none is active\n", "If a node of the job were quarantined:\n"}},
+		"it tolerates the taint": {jobWorld{quarantined: "gpu", change: tolerates}, []string{
+			"Next:     node n1: not restarted (ComesBack): pod train-w-0-0 tolerates the taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule\n",
+			"PodsLeaveNode        no      ComesBack",
+		}},
+		"a user stopped it": {jobWorld{quarantined: "gpu", change: suspended}, []string{"Next:     node n1: not restarted: ", "NotSuspended         no      -"}},
+
+		"the rule observes": {jobWorld{quarantined: "gpu", policy: strings.Replace(jobPolicy, "enforce", "observe", 1)}, []string{
+			"Next:     node n1: rule gpu is in observe mode: no job is restarted\n", "1 rules set restartJobs, 1 of them in observe mode",
+		}},
+		"all rules observe": {jobWorld{policy: strings.Replace(jobPolicy, "enforce", "observe", 1)}, []string{observe}},
+		"no rule restarts jobs": {jobWorld{policy: strings.Replace(jobPolicy, ", restartJobs: true", "", 1)}, []string{
+			"none of its pods is on a quarantined node; no rule of the policy sets restartJobs\n",
+		}},
+		"the rule does not restart jobs": {jobWorld{quarantined: "plain"}, []string{"Next:     node n1: rule plain does not set restartJobs\n"}},
+		"the rule is gone":               {jobWorld{quarantined: "other"}, []string{"Next:     node n1: rule other is not in the policy any more\n"}},
+		"quarantined by a user":          {jobWorld{quarantined: "by-hand"}, []string{"Next:     node n1: a user quarantined the node; jobs on it are left alone\n"}},
+		"a skipped node": {jobWorld{quarantined: "gpu", node: func(n *corev1.Node) { n.Labels = map[string]string{conditions.LabelSkip: "true"} }}, []string{
+			"Next:     node n1: label pitcrew.dev/skip=true: the remediator leaves the node alone\n",
+		}},
+		"a node under maintenance": {jobWorld{quarantined: "gpu", node: func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: conditions.TaintMaintenance, Value: "sweep", Effect: corev1.TaintEffectNoSchedule})
+		}}, []string{"Next:     node n1: the node is under maintenance (taint pitcrew.dev/maintenance, "}},
+		"no policy": {jobWorld{quarantined: "gpu", policy: "-"}, []string{
+			"Next:     node n1: unknown: no pod of the remediator in namespace pitcrew mounts a policy; name one with -f\n", "Policy:   unknown: ",
+		}},
+		"paused": {paused(jobWorld{quarantined: "gpu"}), []string{
+			"Next:     nothing while everything is paused (network work); `kubectl pitcrew resume` ends the pause. Then: node n1: the remediator restarts the job\n",
+			"Paused:   network work\n",
+		}},
+		"aborted before it begins": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "JobSet" {
+				o.SetAnnotations(map[string]string{conditions.AnnotationAbortRestart: "x"})
+			}
+		}}, []string{"; annotation pitcrew.dev/abort-restart aborts the restart before it begins\n"}},
+
+		"back-off": {jobWorld{quarantined: "gpu", policy: limited("backOff: {first: 30m, max: 2h}"), record: restartRecord(pastRestart)}, []string{
+			"Next:     node n1: the restart waits (BackOff): ", "next attempt at 2026-11-20T12:20:00Z\n",
+			"Before:   Done at 2026-11-20T11:50:00Z, 10m ago, after 5m, for node n9: all ranks running (2/2)\n",
+			"BackOff              no      BackOff",
+		}},
+		"a budget per day": {jobWorld{quarantined: "gpu", policy: limited("maxPerDay: 1, maxPerJob: 5"), record: restartRecord(pastRestart)}, []string{
+			"the restart waits (BudgetPerDay): ", "next attempt at 2026-11-21T11:45:00Z\n", "Limits:   maxPerDay 1/1, maxPerJob 1/5",
+		}},
+		"a budget per job": {jobWorld{quarantined: "gpu", policy: limited("maxPerJob: 1"), record: restartRecord(pastRestart)}, []string{"not restarted (BudgetPerJob): "}},
+		"settle":           {jobWorld{quarantined: "gpu", policy: limited("settle: 2m")}, []string{"the restart waits (Settling): ", "next attempt at 2026-11-20T12:01:00Z\n"}},
+		"others are restarted": {jobWorld{quarantined: "gpu", policy: limited("maxConcurrent: 1"), objects: `
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: other
+  namespace: elsewhere
+  uid: other
+  labels: {pitcrew.dev/restarting: "true"}
+  annotations: {pitcrew.dev/restart: '{"v":1,"jobUID":"other","current":{"id":"r","phase":"Stopping","quarantines":[],"startedAt":"2026-11-20T11:59:00Z","phaseSince":"2026-11-20T11:59:00Z"}}'}`},
+			[]string{"the restart waits (Concurrency): 1 other jobs are being restarted, and maxConcurrent is 1", "maxConcurrent 1/1"}},
+		"no room": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), node: func(*corev1.Node) {}, objects: `
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: busy, namespace: elsewhere}
+spec: {nodeName: n3, containers: [{name: c}]}
+status: {phase: Running}`}, []string{"the restart waits (Capacity): 1 of its ranks must move", "Capacity             no      Capacity"}},
+		"room": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true")}, []string{restarts, "Capacity             yes"}},
+		"restarted for this quarantine before": {jobWorld{quarantined: "gpu", record: restartRecord(strings.Replace(pastRestart, `"q0"`, `"q1"`, 1))}, []string{
+			"not restarted (AlreadyRestarted): this quarantine has already restarted the job once: all ranks running (2/2)",
+		}},
+		"an unreadable record": {jobWorld{quarantined: "gpu", record: "{"}, []string{"(RecordUnreadable); remove the annotation pitcrew.dev/restart\n"}},
+
+		"it saves its state": {jobWorld{quarantined: "gpu", record: current("Saving", `,"checkpointBy":"2026-11-20T12:30:00Z"`)}, []string{
+			"Next:     the restart under way goes on: waits until the job has saved its state (annotation pitcrew.dev/checkpointed=2026-11-20T12:30:00Z), at most until 2026-11-20T12:30:00Z\n",
+			"Restart:  Saving since 2026-11-20T11:59:10Z, 50s ago; ", "          for node n1: GPUXidError: Xid 79\n",
+		}},
+		"it saves its state while paused": {paused(jobWorld{quarantined: "gpu", record: current("Saving", `,"checkpointBy":"2026-11-20T12:30:00Z"`)}), []string{
+			", and for the end of the pause (network work)\n",
+		}},
+		"it is being stopped": {jobWorld{quarantined: "gpu", change: suspended, record: current("Stopping", `,"pods":["p0","p1"]`)}, []string{
+			"Next:     the restart under way goes on: waits for the end of its old pods: train-w-0-0 on node n1; train-w-0-1 on node n2\n",
+		}},
+		"its stop is held": {jobWorld{quarantined: "gpu", change: suspended, record: current("Stopping", `,"pods":["p0"],"held":"pod train-w-0-0 on node n1 has not ended"`)}, []string{
+			"held, because the stop takes too long: pod train-w-0-0 on node n1 has not ended; waits for the end of its old pods",
+		}},
+		"it starts again": {jobWorld{quarantined: "gpu", record: current("Starting", `,"ranks":2`)}, []string{"waits until all ranks run (2/2)\n"}},
+		"its restart is aborted": {jobWorld{quarantined: "gpu", record: current("Starting", `,"ranks":2`), change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "JobSet" {
+				annotations := o.GetAnnotations()
+				annotations[conditions.AnnotationAbortRestart] = "x"
+				o.SetAnnotations(annotations)
+			}
+		}}, []string{"Next:     the restart under way is aborted: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := describeInWorld(t, test.world)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+func tolerates(kind string, o *unstructured.Unstructured) {
+	if kind == "Pod" {
+		_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"operator": "Exists"}}, "spec", "tolerations")
+	}
+}
+
+func TestDescribeOfAJobThatIsNotThere(t *testing.T) {
+	for asked, want := range map[string]string{"jobset/nothing": "not found", "gang/train": `find the kind "gang"`} {
+		if out, err := describeInWorld(t, jobWorld{asked: asked}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q\n%s", asked, err, want, out)
+		}
+	}
+}
+
+func TestDescribeTakesNodesAndJobs(t *testing.T) {
+	for args, want := range map[string]string{
+		"gpu-17":           " gpu-17 false <nil>",
+		"jobset/train":     "jobset train true <nil>",
+		"jobs.batch train": "jobs.batch train true <nil>",
+		"node/gpu-17":      " gpu-17 false <nil>",
+		"node gpu-17":      " gpu-17 false <nil>",
+		"jobset/":          "  true a job is named as KIND/NAME or KIND NAME, as in jobset/train",
+		"/train":           "  true a job is named as KIND/NAME or KIND NAME, as in jobset/train",
+		"ml/jobset/train":  "  true a job is named as KIND/NAME or KIND NAME, as in jobset/train",
+	} {
+		resource, name, isJob, err := jobArgument(strings.Fields(args))
+		if got := fmt.Sprintln(resource, name, isJob, err); got != want+"\n" {
+			t.Errorf("%q: %q, want %q", args, got, want)
+		}
+	}
+}
+
+func TestAKindIsNamedAsForKubectl(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, k := range gvksOf(kinds.BuiltIn()) {
+		mapper.Add(k, meta.RESTScopeNamespace)
+	}
+	for resource, want := range map[string]string{
+		"jobset": "JobSet", "jobsets": "JobSet", "JobSet": "JobSet", "jobset.jobset.x-k8s.io": "JobSet", "pytorchjob": "PyTorchJob",
+		"jobs.batch": "Job", "job.v1.batch": "Job", "rayjob.ray.io": "RayJob", "jobs.batch.volcano.sh": "Job", "statefulset": "StatefulSet",
+	} {
+		if got, err := kindOf(mapper, resource); err != nil || got.Kind != want {
+			t.Errorf("%s: %v, %v, want %s", resource, got, err, want)
+		}
+	}
+}
+
+// The same questions to a real API server, with what its controllers make of a job.
+func TestDescribeOfJobsOfTheCluster(t *testing.T) {
+	p := newPerson(t)
+	nodes, err := p.AddNodes(t.Context(), "why", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(policy, []byte(jobPolicy), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p.namespace()
+	pods := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "why"}},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{cluster.LabelPool: "why"},
+			Containers:   []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "why"}, Spec: batchv1.JobSpec{Template: *pods.DeepCopy()}}
+	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	served := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "why", Labels: map[string]string{conditions.LabelRestartOnNodeFault: "true"}},
+		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: pods.Labels}, Template: pods},
+	}
+	for _, object := range []client.Object{job, served} {
+		if err := p.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		p.gone(object)
+	}
+	var pod string
+	p.until("both run", func() error {
+		var list corev1.PodList
+		if err := p.Client.List(t.Context(), &list, client.InNamespace("default"), client.MatchingLabels(pods.Labels)); err != nil {
+			return err
+		}
+		for _, found := range list.Items {
+			if found.Status.Phase != corev1.PodRunning {
+				return fmt.Errorf("pod %s is %s", found.Name, found.Status.Phase)
+			}
+			if strings.HasPrefix(found.GenerateName, "why-") && metav1.GetControllerOf(&found).Kind == "ReplicaSet" {
+				pod = found.Name
+			}
+		}
+		if len(list.Items) != 2 {
+			return fmt.Errorf("%d pods", len(list.Items))
+		}
+		return nil
+	})
+	described := func(args, want string) {
+		t.Helper()
+		p.says("describe -f "+policy+" -n default "+args, want)
+	}
+	described("job/why", "nothing: the job is not opted in; to opt in: kubectl label -n default job.batch/why pitcrew.dev/restart-on-node-fault=true")
+	if out, err := p.Kubectl(t.Context(), "label", "-n", "default", "job.batch/why", "pitcrew.dev/restart-on-node-fault=true"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	described("jobs.batch why", "if "+nodes[0]+" were quarantined by a rule with restartJobs: the remediator restarts the job\n")
+	described("deploy/why", "Stop:     its controller replaces the pods on the node")
+	described("pod/"+pod, " < Deployment why; Deployment default/why counts")
+	p.fails("describe job/why -n pitcrew", `jobs.batch "why" not found`)
+	p.fails("describe gang/why -n default", `find the kind "gang"`)
+	p.says("__complete describe -n default job/", "job/why\n")
+	p.says("__complete describe -n default job w", "why\n")
+	p.says("__complete describe "+nodes[0][:2], nodes[0]+"\n")
+	p.says("__complete describe pytorch", "pytorchjob/\n")
+	p.does("quarantine", nodes[0])
+	described("job/why", "Next:     node "+nodes[0]+": a user quarantined the node; jobs on it are left alone\n")
+	p.says("describe "+nodes[0]+" -n pitcrew", "Node:     "+nodes[0]+",")
+	if err := p.DeleteNodes(t.Context(), nodes...); err != nil {
+		t.Fatal(err)
+	}
+}
