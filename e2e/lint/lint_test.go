@@ -30,6 +30,7 @@ var imports = map[string]map[string]string{
 	"internal/npd/kube.go":          {"k8s.io/api/core/v1": "plugins start thousands of times a day"},
 	"remediator/nodes/exec.go":      {"os/exec": "testable without a process"},
 	"remediator/quarantine/exec.go": {"os/exec": "testable without a process"},
+	"remediator/preflight/exec.go":  {"os/exec": "testable without a process"},
 	"plugins/xid/nvml.go":           {"github.com/NVIDIA/go-nvml/pkg/nvml": "cgo stays in internal/nvml"},
 	"plugins/ecc/dcgm.go":           {"github.com/NVIDIA/go-dcgm/pkg/dcgm": "cgo stays in plugins/dcgm"},
 	"remediator/quarantine/client.go": {
@@ -40,7 +41,6 @@ var imports = map[string]map[string]string{
 		"github.com/go-logr/logr":                   "its caller logs it",
 	},
 	"remediator/restart/client.go":           {"k8s.io/client-go/rest": "its controller reads and writes the cluster"},
-	"remediator/handoff/client.go":           {"k8s.io/client-go/rest": "its controller reads and writes the cluster"},
 	"internal/preflight/schedule/client.go":  {"k8s.io/client-go/rest": "its controller reads and writes the cluster"},
 	"internal/preflight/verdict/client.go":   {"k8s.io/client-go/rest": "its controller reads and writes the cluster"},
 	"internal/preflight/verdict/logs/log.go": {"log/slog": "its caller logs it"},
@@ -60,6 +60,7 @@ var imports = map[string]map[string]string{
 
 // allowed are imports that look like the forbidden ones and are none.
 var allowed = map[string][]string{
+	"plugins/hca/exec.go":                {"os/exec"},
 	"plugins/dcgm/read.go":               {"os/exec", "github.com/NVIDIA/go-dcgm/pkg/dcgm"},
 	"internal/nvml/nvml.go":              {"github.com/NVIDIA/go-nvml/pkg/nvml"},
 	"internal/npd/worker.go":             {"os/exec"},

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/resource"
@@ -134,10 +133,7 @@ func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !match {
 		return false
 	}
-	_, refused := scheduling.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
-		return t.Effect != corev1.TaintEffectPreferNoSchedule
-	}, true)
-	return !refused
+	return !keptOut(node, pod)
 }
 
 func ready(node *corev1.Node) bool {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,10 +217,8 @@ func comesBack(q Quarantine, spec corev1.PodSpec) string {
 	if q.Taint.Key == "" { // a pod failed; its node is good
 		return ""
 	}
-	for _, t := range spec.Tolerations {
-		if t.ToleratesTaint(logr.Discard(), &q.Taint, true) {
-			return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
-		}
+	if toleratesTaint(spec.Tolerations, &q.Taint) {
+		return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
 	}
 	switch {
 	case spec.NodeName == q.Node:
