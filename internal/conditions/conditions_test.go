@@ -17,3 +17,13 @@ func TestVerdictsAreTheConditionsOfTheRemediator(t *testing.T) {
 		t.Error("the kubelet's condition Ready is ours")
 	}
 }
+
+func TestOnlyQuarantinedNodesAreOutOfService(t *testing.T) {
+	for status, want := range map[string]bool{
+		"": false, StatusHealthy: false, StatusSuspect: false, StatusQuarantined: true, StatusRepairing: true, "else": false,
+	} {
+		if got := OutOfService(status); got != want {
+			t.Errorf("%q: %v", status, got)
+		}
+	}
+}

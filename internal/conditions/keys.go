@@ -11,7 +11,7 @@ const (
 	TaintMaintenance = Domain + "/maintenance"
 	// AnnotationQuarantine holds the quarantine record, JSON.
 	AnnotationQuarantine = Domain + "/quarantine"
-	// LabelStatus is healthy, suspect, quarantined or repairing.
+	// LabelStatus is one of the statuses below.
 	LabelStatus = Domain + "/status"
 	// LabelRepair is the repair class of the worst cause.
 	LabelRepair = Domain + "/repair"
@@ -21,6 +21,20 @@ const (
 	// LabelSkip set to "true" makes the remediator leave the node alone.
 	LabelSkip = Domain + "/skip"
 )
+
+// The values of [LabelStatus].
+const (
+	StatusHealthy     = "healthy"
+	StatusSuspect     = "suspect"
+	StatusQuarantined = "quarantined"
+	// StatusRepairing is a quarantined node on which a repair or an upgrade is under way.
+	StatusRepairing = "repairing"
+)
+
+// OutOfService reports whether a value of [LabelStatus] means that the node is quarantined.
+func OutOfService(status string) bool {
+	return status == StatusQuarantined || status == StatusRepairing
+}
 
 // Keys on training jobs and their namespaces.
 const (

@@ -50,13 +50,3 @@ func TestAQuarantinedNodeUnderMaintenanceIsRepairing(t *testing.T) {
 		})
 	}
 }
-
-func TestOnlyQuarantinedNodesAreOutOfService(t *testing.T) {
-	for status, want := range map[string]bool{
-		"": false, StatusHealthy: false, StatusSuspect: false, StatusQuarantined: true, StatusRepairing: true, "else": false,
-	} {
-		if got := StatusOutOfService(status); got != want {
-			t.Errorf("%q: %v", status, got)
-		}
-	}
-}

@@ -40,20 +40,6 @@ const (
 	ByPerson  = "person"
 )
 
-// The values of [conditions.LabelStatus].
-const (
-	StatusHealthy     = "healthy"
-	StatusSuspect     = "suspect"
-	StatusQuarantined = "quarantined"
-	// StatusRepairing is a quarantined node that is being maintained, see [Maintained].
-	StatusRepairing = "repairing"
-)
-
-// StatusOutOfService tells whether a value of [conditions.LabelStatus] means that the node is quarantined.
-func StatusOutOfService(status string) bool {
-	return status == StatusQuarantined || status == StatusRepairing
-}
-
 const (
 	recordVersion = 1
 	// lastKept is how many closed quarantines a record remembers besides the current one.
@@ -173,13 +159,13 @@ func (r *Record) Labels(maintained bool) (status, repair string) {
 	case r == nil:
 		return "", ""
 	case r.closed(), r.hasOnlyFlapTimes():
-		return StatusHealthy, ""
+		return conditions.StatusHealthy, ""
 	case r.Phase == Quarantined && maintained:
-		return StatusRepairing, r.Worst().String()
+		return conditions.StatusRepairing, r.Worst().String()
 	case r.Phase == Quarantined:
-		return StatusQuarantined, r.Worst().String()
+		return conditions.StatusQuarantined, r.Worst().String()
 	}
-	return StatusSuspect, r.Worst().String()
+	return conditions.StatusSuspect, r.Worst().String()
 }
 
 // hasCause tells whether the condition is a cause.

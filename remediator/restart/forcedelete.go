@@ -25,19 +25,13 @@ func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, c
 		return unreachable(node, now.Add(-limits.ForceDeleteAfter))
 	case policy.ForceQuarantined:
 		// The record alone proves nothing: whoever may write the job may write it, and the node may have been released.
-		if node != nil && outOfService(node) &&
+		if node != nil && conditions.OutOfService(node.Labels[conditions.LabelStatus]) &&
 			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Taint.Key != "" && c.Node == node.Name }) {
 			return "its node is quarantined"
 		}
 		return unreachable(node, now.Add(-limits.ForceDeleteAfter))
 	}
 	return ""
-}
-
-// outOfService reports whether a node is quarantined, while it is being repaired, too.
-func outOfService(node *corev1.Node) bool {
-	status := node.Labels[conditions.LabelStatus]
-	return status == "quarantined" || status == "repairing"
 }
 
 // Overdue reports whether a pod should have ended so long ago: its deletionTimestamp is the end of its grace period.
