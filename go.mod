@@ -2,6 +2,9 @@ module github.com/pitcrew-dev/pitcrew
 
 go 1.26.7
 
+// What the tests unpack there has Go files of its own.
+ignore ./bin
+
 require (
 	github.com/NVIDIA/go-dcgm v1.4611.0
 	github.com/NVIDIA/go-nvml v0.13.3-0
