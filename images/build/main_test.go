@@ -288,7 +288,7 @@ func TestProgramsStart(t *testing.T) {
 				t.Errorf("%s: %q: %v\n%s", image, command, err, out)
 			}
 			if command[1] == "-version" && !strings.HasSuffix(string(out), "v1.2.3\n") {
-				t.Errorf("%s: %q says %s", image, command, out)
+				t.Errorf("%s: %q prints %s", image, command, out)
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func ruleFiles(t *testing.T) map[string][]rule {
 	return files
 }
 
-// vocabulary are the condition types of ours that alerts list.
+// vocabulary are Pitcrew's condition types that alerts list.
 func vocabulary(lists ...[]conditions.Condition) []string {
 	var types []string
 	for _, list := range lists {
@@ -320,7 +320,7 @@ func TestTheRoutesOfThePageAreValid(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`alertname = (\w+)`).FindAllStringSubmatch(config, -1) {
 		if !named[m[1]] {
-			t.Errorf("%s routes %s, which is no alert", page, m[1])
+			t.Errorf("%s routes %s, which is not an alert", page, m[1])
 		}
 	}
 }
