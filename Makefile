@@ -8,9 +8,9 @@ SHELL := bash
 VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 RELEASE  := $(if $(filter-out file,$(origin VERSION)),-X=github.com/pitcrew-dev/pitcrew/internal/version.release=$(VERSION))
 GO_BUILD := go build -trimpath -ldflags "-s -w $(RELEASE)"
-# They load NVIDIA's libraries at run time; everything else is static.
+# These plugins load NVIDIA's libraries at run time. All other programs are static.
 CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
-# go-nvml binds functions that NVIDIA calls deprecated, and gcc says so of each.
+# go-nvml binds functions that NVIDIA calls deprecated. Without this flag gcc warns about each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
 HELM     := bin/components/helm
@@ -26,7 +26,7 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 
 test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
 	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
-	@# One by one: they believe all that stands in this machine's kernel log, and other tests write there.
+	@# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
@@ -49,7 +49,7 @@ lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabili
 	go test ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
-vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is said and no failure
+vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
 	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./kubectl-pitcrew ./images/install
 
 generate: ## the pages of conditions and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
@@ -58,7 +58,7 @@ generate: ## the pages of conditions and policy, the policy's schema, the alerts
 	go test ./manifests/alerts -run Generated -update
 	go test ./manifests/chart -run Generated -update
 
-verify: ## fail if formatting, modules or generated files are not as committed, and say which
+verify: ## fail if formatting, modules or generated files are not as committed, and name them
 	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
 	@for module in . images/build; do \
 		go -C $$module mod tidy -diff && go -C $$module mod verify >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
@@ -71,7 +71,7 @@ fuzz: ## fuzz every parser, FUZZTIME each
 images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
-release: ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
+release: ## the files of a release, into bin/release: make release VERSION=v0.2.0
 	@[[ "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
 	@$(MAKE) --no-print-directory images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
@@ -108,7 +108,7 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# Programs that the tests run but must not install: chrony would replace the node's own time daemon, NVIDIA's library is in
+# Programs that the tests run but must not install: chrony would replace the machine's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
 DEBS := chrony ntpsec libnvidia-ml1 prometheus prometheus-alertmanager containerd runc containernetworking-plugins
 bin/debian: PACKAGES = $(DEBS)

@@ -30,7 +30,7 @@ func pages(t *testing.T) (root string, files []string) {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestEveryLinkHasATarget(t *testing.T) {
 	root, files := pages(t)
 	for _, file := range files {
 		text := fenced.ReplaceAllString(read(t, filepath.Join(root, file)), "")
@@ -132,7 +132,7 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-// TestEveryFlagExists builds the programs and asks each for the flags that a page gives it in `program -flag ...`.
+// TestEveryFlagExists builds the programs and checks that each has the flags that a page gives it in `program -flag ...`.
 func TestEveryFlagExists(t *testing.T) {
 	root, files := pages(t)
 	plugins, err := filepath.Glob(filepath.Join(root, "plugins", "*"))

@@ -1,4 +1,4 @@
-// Package manifests_test holds the shipped policies to what they are meant to do.
+// Package manifests_test checks that the shipped policies do what they are meant to do.
 package manifests_test
 
 import (
@@ -62,7 +62,7 @@ func TestDefaultPolicy(t *testing.T) {
 	}
 }
 
-// Every rule that is shipped can stand in one policy, and none acts before somebody switches it on.
+// All shipped rules fit into one policy, and no rule acts before a user enables it.
 func TestShippedRulesFitTogetherAndObserve(t *testing.T) {
 	seen := map[string]bool{}
 	for _, path := range []string{"policy.yaml", "policy-third-party.yaml"} {
@@ -114,7 +114,7 @@ func monitorsOfNPD(t *testing.T) (conditions []string) {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, file := range files {
-		// The one for disks is not JSON: no Node Problem Detector has ever read it.
+		// The configuration for disks is not valid JSON, so no Node Problem Detector can have read it.
 		if base := filepath.Base(file); strings.HasPrefix(base, "windows-") || base == "disk-log-message-filelog.json" {
 			continue
 		}
@@ -161,8 +161,8 @@ func TestRulesForStockNPDNameItsConditions(t *testing.T) {
 	}
 }
 
-// What detects goes on, or a node could never be released: docs/handoff.md says so of our DaemonSets and of the stock Node Problem
-// Detector's.
+// Detectors must keep running on a tainted node, or it could never be released. docs/handoff.md requires it of our DaemonSets and of
+// the stock Node Problem Detector's.
 func TestDetectorsTolerateEverything(t *testing.T) {
 	stock := filepath.Join(npdModule(t), "deployment", "node-problem-detector.yaml")
 	for _, path := range []string{stock, "install.yaml", filepath.Join("existing-npd", "installer.yaml")} {

@@ -30,8 +30,8 @@ type policyRules struct {
 	} `json:"spec"`
 }
 
-// whatIsDone says in words what the default policy does about a condition.
-func (p policyRules) whatIsDone(condition string) string {
+// action describes what the default policy does about a condition.
+func (p policyRules) action(condition string) string {
 	var words []string
 	for name, rule := range p.Spec.Rules {
 		if rule.Match.Condition != condition {
@@ -76,16 +76,16 @@ func conditionsPage(t *testing.T) string {
 			t.Fatal(err)
 		}
 		args := config.Rules[0].Args
-		looked := "every " + config.PluginGlobalConfig.InvokeInterval.String()
+		interval := "every " + config.PluginGlobalConfig.InvokeInterval.String()
 		if slices.Contains(args, "-hold") {
-			looked = "continuously"
+			interval = "continuously"
 		}
 		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | `%s` | %s | %s, %s | %s |\n", c.Type, c.Type,
-			strings.TrimSpace(c.Plugin+" "+strings.Join(args, " ")), looked, c.Healthy, c.Problem, policy.whatIsDone(c.Type))
+			strings.TrimSpace(c.Plugin+" "+strings.Join(args, " ")), interval, c.Healthy, c.Problem, policy.action(c.Type))
 	}
 	for _, c := range conditions.Verdicts {
 		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | the remediator | preflight reports | %s, %s | %s |\n", c.Type, c.Type,
-			c.Healthy, c.Problem, policy.whatIsDone(c.Type))
+			c.Healthy, c.Problem, policy.action(c.Type))
 	}
 	return b.String()
 }
@@ -99,7 +99,7 @@ func TestConditionsPageIsUpToDate(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("%s is not what vocabulary, monitors and policy say (%v); run go test ./monitors -update", page, err)
+		t.Errorf("%s differs from vocabulary, monitors and policy (%v); run go test ./monitors -update", page, err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestEveryConditionIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range append(slices.Clone(conditions.All), conditions.Verdicts...) {
-		if policy.whatIsDone(c.Type) == "" {
+		if policy.action(c.Type) == "" {
 			t.Errorf("the default policy has no rule for %s", c.Type)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // TestAHungDriverDoesNotFreezeNPD runs NPD's own monitor on a plugin whose call into the driver's library sleeps
-// uninterruptibly. Run in the process itself, or with NPD's pipes, such a call ends the monitor's work for good.
+// uninterruptibly. Such a call in NPD's own process, or in one with NPD's pipes, would block the monitor permanently.
 func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 	node, frozen := nvmltest.NewFor(t, "../plugins/ecc"), npdtest.Freeze(t)
 	binary, args := node.Command()
@@ -39,7 +39,7 @@ func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		// A monitor that has frozen after all could not be stopped otherwise.
+		// Otherwise a monitor that is blocked after all could not be stopped.
 		frozen.Thaw()
 		monitor.Stop()
 	}()

@@ -38,8 +38,8 @@ func TestModelArtsMonitors(t *testing.T) {
 	}
 }
 
-// TestNPDSpeaksModelArts runs NPD's own custom plugin monitor on one of them. Only paths and times are changed.
-func TestNPDSpeaksModelArts(t *testing.T) {
+// TestNPDReportsModelArtsConditions runs NPD's own custom plugin monitor on one of them. Only paths and times are changed.
+func TestNPDReportsModelArtsConditions(t *testing.T) {
 	const condition = "NT_KUBE_DISK_READONLY_CHECK"
 	dir := t.TempDir()
 	write := func(name, content string) {

@@ -24,7 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
-// installed is where the plugins lie in our images.
+// installed is the folder of the plugins in our images.
 const installed = "/opt/pitcrew/bin/"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// load reads one monitor strictly: NPD itself ignores a key that it does not know.
+// load reads one monitor strictly: NPD itself ignores unknown keys.
 func load(t *testing.T, file string) npdconfig.CustomPluginConfig {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -90,12 +90,12 @@ func TestEveryMonitor(t *testing.T) {
 			rule, condition := config.Rules[0], config.DefaultConditions[0]
 			i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return c.Type == condition.Type })
 			if i < 0 || file != condition.Type+".json" {
-				t.Fatalf("%s is no condition of ours, or not this file's", condition.Type)
+				t.Fatalf("%s is not a condition of Pitcrew, or not of this file", condition.Type)
 			}
 			want := conditions.All[i]
 			if rule.Type != types.Perm || rule.Condition != want.Type || rule.Reason != want.Problem ||
 				condition.Reason != want.Healthy || config.Source != cmp.Or(want.Source, want.Plugin) {
-				t.Errorf("rule %+v and condition %+v do not say what the vocabulary says: %+v", rule, condition, want)
+				t.Errorf("rule %+v and condition %+v differ from the vocabulary: %+v", rule, condition, want)
 			}
 			if rule.Path != installed+want.Plugin {
 				t.Errorf("path %s, want %s", rule.Path, installed+want.Plugin)
@@ -105,11 +105,11 @@ func TestEveryMonitor(t *testing.T) {
 	}
 }
 
-// clears tests that -clear succeeds exactly where the vocabulary says that the plugin latches.
+// clears tests that -clear succeeds exactly for the plugins that latch according to the vocabulary.
 func clears(t *testing.T, binary string, args []string, c conditions.Condition) {
 	t.Helper()
 	empty := t.TempDir()
-	// What a plugin reads before it clears, so that it forgets all that came earlier.
+	// A plugin reads this before it clears, so that it forgets all earlier records.
 	logs := map[string][]string{"xid": {"-kmsg", os.DevNull}, "metax": {"-kmsg", os.DevNull}, "podlog": {"-pod-logs", empty}}
 	args = slices.Concat(args, logs[c.Plugin], []string{"-state-dir", empty, "-clear"})
 	out, err := exec.Command(binary, args...).Output()
@@ -128,7 +128,7 @@ func clears(t *testing.T, binary string, args []string, c conditions.Condition) 
 	}
 }
 
-// runs tests that NPD accepts a monitor, that the plugin accepts its arguments and that their times fit. It returns the
+// runs tests that NPD accepts a monitor, that the plugin accepts its arguments and that their timeouts fit together. It returns the
 // plugin's binary.
 func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) string {
 	t.Helper()
@@ -145,12 +145,12 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) stri
 		t.Errorf("concurrency %d, output %d; want 1, %d", *global.Concurrency, *global.MaxOutputLength, conditions.MaxMessage)
 	}
 	if !*global.SkipInitialStatus {
-		t.Error("without skip_initial_status a restarted NPD says False for a moment")
+		t.Error("without skip_initial_status a restarted NPD reports False for a moment")
 	}
 	if !*global.EnableMessageChangeBasedConditionUpdate {
-		t.Error("without the message-change flag the first fault's message stays for ever")
+		t.Error("without the message-change flag the first fault's message never changes")
 	}
-	// -version comes after parsing: it fails if the plugin does not know an argument.
+	// -version is handled after parsing: it fails if an argument is unknown.
 	if out, err := exec.Command(rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput(); err != nil {
 		t.Errorf("%s %q: %v: %s", plugin, rule.Args, err, out)
 	}
@@ -162,7 +162,7 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) stri
 			}
 		}
 	}
-	// One that holds starts again at once; one that does not costs a process each time.
+	// A plugin that holds is started again immediately. One that does not hold costs a process each time.
 	interval := *global.InvokeInterval
 	if common.Hold > 0 && interval != time.Second || common.Hold == 0 && interval < 15*time.Second {
 		t.Errorf("interval %s with a hold of %s; want 1s with a hold, at least 15s without", interval, common.Hold)
@@ -180,7 +180,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 	if err := syscall.Mkfifo(kmsg, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Held open, so that what was written is still there for the next run of the plugin.
+	// Kept open, so that the next run of the plugin can still read what was written.
 	kernel, err := os.OpenFile(kmsg, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 	paths := []string{"-kmsg", kmsg, "-state-dir", state}
 	config := load(t, conditions.GPUXidError+".json")
 	config.Rules[0].Path = binary
-	// A short hold ends the test soon; the hold's length is no matter of this test.
+	// A short hold keeps the test short. The length of the hold is not under test.
 	config.Rules[0].Args = append(append(config.Rules[0].Args, paths...), "-hold", "2s")
 	data, err := json.Marshal(config)
 	if err != nil {

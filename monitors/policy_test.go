@@ -10,7 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// TestShippedRuleOfAGPUFault takes the messages from the plugins' own tests: a changed word must not change the rule.
+// TestShippedRuleOfAGPUFault takes the messages from the plugins' own tests: a changed text must not change the rule.
 func TestShippedRuleOfAGPUFault(t *testing.T) {
 	data, err := os.ReadFile("../manifests/policy.yaml")
 	if err != nil {

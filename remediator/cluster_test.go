@@ -77,8 +77,8 @@ spec:
 	return path
 }
 
-// start runs the built remediator under its own service account until the test ends. It must never be refused anything:
-// its shipped role has to suffice.
+// start runs the built remediator under its own service account until the test ends. The API server must not refuse any of its
+// requests: its shipped role has to suffice.
 func (tm team) start(policy string, args ...string) *cluster.Process {
 	tm.Helper()
 	p, err := tm.StartRemediator(tm.Context(), append([]string{"-policy", policy}, args...)...)
@@ -88,7 +88,7 @@ func (tm team) start(policy string, args ...string) *cluster.Process {
 	tm.Cleanup(func() {
 		p.Stop(10 * time.Second)
 		log := p.Log()
-		// An API server that has just started refuses everybody until it has read the roles.
+		// An API server that has just started refuses all users until it has read the roles.
 		refused := strings.Contains(log, "is forbidden: User") && !strings.Contains(log, "connection refused")
 		if refused || strings.Contains(log, "panic") || tm.Failed() {
 			tm.Errorf("log of the remediator:\n%s", log)
@@ -97,14 +97,14 @@ func (tm team) start(policy string, args ...string) *cluster.Process {
 	return p
 }
 
-// alone needs no lease, so that one that was killed is replaced at once.
+// alone starts a remediator without a lease, so that the successor of a killed one acts immediately.
 const alone = "-leader-elect=false"
 
 // Context is the test's; it ends early when a component of the cluster dies.
 func (tm team) Context() context.Context { return tm.T.Context() }
 
-// says reports a condition as the Node Problem Detector does.
-func (tm team) says(name, status, message string) {
+// report writes a condition as the Node Problem Detector does.
+func (tm team) report(name, status, message string) {
 	tm.Helper()
 	now := metav1.Now()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
@@ -120,7 +120,7 @@ func (tm team) patchStatus(name, patch string) {
 	}
 }
 
-// patch changes the node as `kubectl taint` does: whatever the version.
+// patch changes the node as `kubectl taint` does, without a resourceVersion.
 func (tm team) patch(name, patch string) {
 	tm.Helper()
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -138,7 +138,7 @@ func (tm team) get(name string) *corev1.Node {
 	return n
 }
 
-// until polls until check returns nil, or fails the test with what was wrong last.
+// until polls until check returns nil. After patience it fails the test with the last error.
 func (tm team) until(what string, check func() error) {
 	tm.Helper()
 	clustertest.Until(tm, patience, what, check)
@@ -165,14 +165,14 @@ func (tm team) becomes(name string, phase quarantine.Phase) (n *corev1.Node, r *
 	return n, r
 }
 
-// events lists what was said about a node: "reason: message", once for each time.
+// events lists the Events about a node as "reason: message", an Event with a series once for each occurrence.
 func (tm team) events(uid types.UID) []string {
 	tm.Helper()
 	var list eventsv1.EventList
 	if err := tm.Client.List(tm.Context(), &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		tm.Fatal(err)
 	}
-	var said []string
+	var all []string
 	for _, e := range list.Items {
 		if e.Regarding.UID != uid || e.ReportingController != quarantine.ControllerName {
 			continue
@@ -182,23 +182,23 @@ func (tm team) events(uid types.UID) []string {
 			times = int(e.Series.Count)
 		}
 		for range times {
-			said = append(said, e.Reason+": "+e.Note)
+			all = append(all, e.Reason+": "+e.Note)
 		}
 	}
-	return said
+	return all
 }
 
-// hears waits until something was said about a node, and fails the test if it was said more than once.
-func (tm team) hears(uid types.UID, text string) {
+// waitForEvent waits for an Event about a node, and fails the test if it occurred more than once.
+func (tm team) waitForEvent(uid types.UID, text string) {
 	tm.Helper()
 	tm.until("an Event with "+text, func() error {
 		switch n := tm.times(uid, text); n {
 		case 0:
-			return fmt.Errorf("heard %q", tm.events(uid))
+			return fmt.Errorf("Events %q", tm.events(uid))
 		case 1:
 			return nil
 		default:
-			tm.Fatalf("said %d times: %q", n, tm.events(uid))
+			tm.Fatalf("%d occurrences in %q", n, tm.events(uid))
 			return nil
 		}
 	})
@@ -207,8 +207,8 @@ func (tm team) hears(uid types.UID, text string) {
 func (tm team) times(uid types.UID, text string) int {
 	tm.Helper()
 	n := 0
-	for _, said := range tm.events(uid) {
-		if strings.Contains(said, text) {
+	for _, event := range tm.events(uid) {
+		if strings.Contains(event, text) {
 			n++
 		}
 	}

@@ -25,32 +25,32 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-func TestKonduktorsTaintIsSetAndTakenBack(t *testing.T) {
+func TestKonduktorsTaintIsSetAndRemoved(t *testing.T) {
 	tm := newTeam(t, "konduktor", 1, nil)
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s", `taint: {key: trainy.konduktor.ai/faulty, value: "true"}`), alone)
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	n, _ := tm.becomes(name, quarantine.Quarantined)
 	if got := taints(n); got != "trainy.konduktor.ai/faulty=true:NoSchedule" {
 		t.Errorf("taints %q", got)
 	}
-	tm.says(name, "False", "")
+	tm.report(name, "False", "")
 	if n, _ = tm.becomes(name, quarantine.Released); taints(n) != "" {
 		t.Errorf("after the release taints are %q", taints(n))
 	}
 }
 
-func TestANodeIsHandedOffWithItsTaintAndTakenBack(t *testing.T) {
+func TestTheHandOffIsWrittenWithTheTaintAndRemoved(t *testing.T) {
 	tm := newTeam(t, "handoff", 1, func(n *corev1.Node) {
 		n.Annotations["karpenter.sh/do-not-disrupt"] = "theirs"
-		// Longer than what the remediator's cache keeps.
+		// This value is longer than the remediator's cache keeps.
 		n.Annotations["example.com/long"] = strings.Repeat("x", 4000)
 	})
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s", `handOff: {labels: {example.com/repair: now, example.com/kept: mine}, taints: [{key: example.com/repair}]}`), alone)
 	before := tm.get(name)
 
-	// Whoever sees the taint sees the rest: it is one write.
+	// The taint and the hand-off are one write, so every reader sees both.
 	watch, err := client.NewWithWatch(tm.Admin, client.Options{Scheme: tm.Client.Scheme()})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestANodeIsHandedOffWithItsTaintAndTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer events.Stop()
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	for e := range events.ResultChan() {
 		n, ok := e.Object.(*corev1.Node)
 		if !ok || !strings.Contains(taints(n), ourTaint) {
@@ -74,7 +74,7 @@ func TestANodeIsHandedOffWithItsTaintAndTakenBack(t *testing.T) {
 	}
 
 	tm.patch(name, `{"metadata":{"labels":{"example.com/kept":"yours"}}}`)
-	tm.says(name, "False", "")
+	tm.report(name, "False", "")
 	n, _ := tm.becomes(name, quarantine.Released)
 	want := maps.Clone(before.Annotations)
 	want[conditions.AnnotationQuarantine] = n.Annotations[conditions.AnnotationQuarantine]
@@ -105,9 +105,9 @@ func TestTheStateIsShownAsTheAWSSuiteShowsIt(t *testing.T) {
 			return nil
 		})
 	}
-	tm.says(name, "False", "fine")
+	tm.report(name, "False", "fine")
 	shows("pass", "PASS")
-	tm.says(name, "True", lost)
+	tm.report(name, "True", lost)
 	shows("fail", "REBOOT")
 	tm.rewrite(policy, "  output: {aws: true}\n", "")
 	tm.until("nothing is shown", func() error {
@@ -120,7 +120,7 @@ func TestTheStateIsShownAsTheAWSSuiteShowsIt(t *testing.T) {
 	})
 }
 
-// receiver is a webhook's server. While it is down it answers that it is.
+// receiver is a webhook's server. While it is down it answers with an error.
 type receiver struct {
 	*httptest.Server
 	down  atomic.Bool
@@ -180,7 +180,7 @@ func (r *receiver) next(t *testing.T) delivery {
 	}
 }
 
-func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
+func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	tm := newTeam(t, "webhook", 2, nil)
 	name := tm.nodes[0]
 	server := newReceiver(t)
@@ -188,7 +188,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 	policy := tm.policy(2, "clearAfter: 1s")
 	server.hook(tm, policy)
 	killed := tm.start(policy, alone)
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	_, r := tm.becomes(name, quarantine.Quarantined)
 	tm.until("the webhook was tried", func() error {
 		if server.calls.Load() == 0 {
@@ -196,7 +196,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 		}
 		return nil
 	})
-	tm.says(tm.nodes[1], "True", ecc)
+	tm.report(tm.nodes[1], "True", ecc)
 	tm.becomes(tm.nodes[1], quarantine.Quarantined)
 	killed.Kill()
 	if len(server.got) > 0 {
@@ -219,13 +219,13 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsToldAfterACrash(t *testing.T) {
 	if len(ids) != 2 {
 		t.Errorf("two deliveries have ids %v", ids)
 	}
-	tm.until("nobody is to be told", func() error {
+	tm.until("no notice is left", func() error {
 		if _, r := tm.becomes(name, quarantine.Quarantined); len(r.Notices) > 0 {
 			return errStill
 		}
 		return nil
 	})
-	// A person's release is told, though the remediator did not make it.
+	// A manual release is delivered too, although the remediator did not make it.
 	n := tm.get(name)
 	released, err := quarantine.ReleaseManually(n, time.Now().UTC())
 	if err != nil {
@@ -258,16 +258,16 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 	name := tm.nodes[0]
 	policy := tm.policy(1, "clearAfter: 1s")
 	first := tm.start(policy, alone)
-	tm.says(name, "True", lost)
+	tm.report(name, "True", lost)
 	tm.becomes(name, quarantine.Quarantined)
-	tm.until("it is kept", func() error {
+	tm.until("the evidence is stored", func() error {
 		if len(tm.evidence(name)) == 0 {
 			return errStill
 		}
 		return nil
 	})
 	first.Kill()
-	// As if it had been killed between the taint and this.
+	// The same state as after a kill between the taint and the evidence.
 	if err := tm.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.EvidenceNamespace, Name: name}}); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 		}
 	}
 	tm.start(policy, alone)
-	tm.until("what nobody will ask for is gone", func() error {
+	tm.until("expired evidence is deleted", func() error {
 		err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(forgotten), forgotten)
 		if err == nil {
 			return errStill
@@ -293,7 +293,7 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 		t.Error(err)
 	}
 	var text string
-	tm.until("it is kept again", func() error {
+	tm.until("the evidence is stored again", func() error {
 		for _, text = range tm.evidence(name) {
 			return nil
 		}

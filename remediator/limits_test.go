@@ -33,9 +33,9 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	tm.rewrite(policy, "mode: enforce", "mode: observe")
 	address := freeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	n, r := tm.becomes(name, quarantine.Suspect)
-	tm.hears(n.UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
+	tm.waitForEvent(n.UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
 	if taints(n) != "" {
 		t.Errorf("taints %q", taints(n))
 	}
@@ -47,7 +47,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 		}
 		return nil
 	})
-	tm.until("it is said", func() error {
+	tm.until("Event PolicyInvalid names the line", func() error {
 		for _, e := range tm.events("") {
 			if strings.Contains(e, "PolicyInvalid") && strings.Contains(e, "line 5: spec.mode") {
 				return nil
@@ -66,17 +66,17 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	}
 }
 
-func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
+func TestTheBreakerOutlivesTheRemediatorAndAUserClosesIt(t *testing.T) {
 	tm := newTeam(t, "breaker", 3, nil)
 	stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.BreakerConfigMap}}
 	policy := tm.policy(3)
 	tm.rewrite(policy, "  rules:", "  breaker: {maxNodes: 1, window: 1h, coolDown: 1h, pace: 1h}\n  rules:")
 	first := tm.start(policy, alone)
-	tm.says(tm.nodes[0], "True", lost)
+	tm.report(tm.nodes[0], "True", lost)
 	tm.becomes(tm.nodes[0], quarantine.Quarantined)
-	tm.says(tm.nodes[1], "True", lost)
+	tm.report(tm.nodes[1], "True", lost)
 	n, _ := tm.becomes(tm.nodes[1], quarantine.Suspect)
-	tm.hears(n.UID, "1 quarantines began within 1h0m0s: the breaker opens")
+	tm.waitForEvent(n.UID, "1 quarantines began within 1h0m0s: the breaker opens")
 	tm.until("the breaker is stored", func() error {
 		if err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
 			return err
@@ -89,13 +89,13 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	first.Kill()
 	address := freeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
-	tm.says(tm.nodes[2], "True", lost)
+	tm.report(tm.nodes[2], "True", lost)
 	n, _ = tm.becomes(tm.nodes[2], quarantine.Suspect)
-	tm.hears(n.UID, "but the breaker is open")
+	tm.waitForEvent(n.UID, "but the breaker is open")
 	if !strings.Contains(scrape(t, address), "pitcrew_breaker_open 1") {
-		t.Error("the metric of who took over says that the breaker is closed")
+		t.Error("the metric of the new remediator shows a closed breaker")
 	}
-	// A person closes it and widens the policy.
+	// A user closes it and raises the limit in the policy.
 	tm.rewrite(policy, "maxNodes: 1, window", "maxNodes: 3, window")
 	if err := tm.Client.Delete(t.Context(), stored); err != nil {
 		t.Fatal(err)
@@ -104,41 +104,41 @@ func TestTheBreakerOutlivesTheRemediatorAndAPersonClosesIt(t *testing.T) {
 	tm.becomes(tm.nodes[2], quarantine.Quarantined)
 }
 
-// When a leader loses its lease in the middle of a write, two act for a moment. Each write is good for one version of the node
-// only, so that of the slower one is refused and nothing is said about it.
+// When a leader loses its lease in the middle of a write, two leaders act for a moment. Each write is valid for one version of the
+// node only. The API server refuses the slower write, and no Event reports it.
 func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
 	tm := newTeam(t, "leaders", 8, nil)
 	policy := tm.policy(8, "clearAfter: 1s")
 	tm.start(policy, alone)
 	tm.start(policy, alone)
 	for _, name := range tm.nodes {
-		tm.says(name, "True", ecc)
+		tm.report(name, "True", ecc)
 	}
 	for _, name := range tm.nodes {
 		n, _ := tm.becomes(name, quarantine.Quarantined)
 		if got := taints(n); got != ourTaint {
 			t.Errorf("node %s: taints %q", name, got)
 		}
-		tm.hears(n.UID, "NodeQuarantined")
+		tm.waitForEvent(n.UID, "NodeQuarantined")
 	}
 	for _, name := range tm.nodes {
-		tm.says(name, "False", "fine")
+		tm.report(name, "False", "fine")
 	}
 	for _, name := range tm.nodes {
 		n, r := tm.becomes(name, quarantine.Released)
 		if len(r.Last) != 0 || taints(n) != "" {
 			t.Errorf("node %s: %s, taints %q", name, r, taints(n))
 		}
-		tm.hears(n.UID, "NodeReleased")
+		tm.waitForEvent(n.UID, "NodeReleased")
 	}
 }
 
-func TestARemediatorThatIsKilledAgainAndAgainGetsThere(t *testing.T) {
+func TestARemediatorThatIsKilledRepeatedlyReachesTheSameState(t *testing.T) {
 	tm := newTeam(t, "killed", 6, nil)
 	policy := tm.policy(6, "clearAfter: 1s")
 	for i, name := range tm.nodes {
 		p := tm.start(policy, alone)
-		tm.says(name, "True", ecc)
+		tm.report(name, "True", ecc)
 		tm.until("the write is done or under way", func() error {
 			if tm.get(name).Annotations[conditions.AnnotationQuarantine] == "" {
 				return errStill

@@ -98,8 +98,8 @@ func TestOtherLevelsAndFormatsAreRefused(t *testing.T) {
 	}
 }
 
-// TestTheBuiltRemediatorLogsInJSON starts the program with an API server that knows the resources and nothing else, so
-// that both controller-runtime and client-go, which logs by klog, have something to say.
+// TestTheBuiltRemediatorLogsInJSON starts the program with an API server that answers discovery and two lists only, so
+// that both controller-runtime and client-go, which logs by klog, write log lines.
 func TestTheBuiltRemediatorLogsInJSON(t *testing.T) {
 	root, err := components.Root()
 	if err != nil {

@@ -36,7 +36,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	tm.start(tm.policy(1, "clearAfter: 2s"))
 	before := tm.get(name)
 
-	tm.says(name, "True", lost)
+	tm.report(name, "True", lost)
 	n, r := tm.becomes(name, quarantine.Quarantined)
 	if got, want := taints(n), taints(before)+" "+ourTaint; got != want {
 		t.Errorf("taints %q, want %q", got, want)
@@ -47,13 +47,13 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	if r.NodeUID != n.UID || r.Causes[0].BootID != before.Status.NodeInfo.BootID || r.Causes[0].Message != lost {
 		t.Errorf("record %s", r)
 	}
-	tm.hears(n.UID, "NodeQuarantined: GPUXidError needs a reboot (rule gpu: "+lost+"); tainted "+ourTaint)
+	tm.waitForEvent(n.UID, "NodeQuarantined: GPUXidError needs a reboot (rule gpu: "+lost+"); tainted "+ourTaint)
 	described, err := tm.Kubectl(t.Context(), "describe", "node", name)
 	if err != nil || !strings.Contains(described, "NodeQuarantined") {
 		t.Errorf("kubectl describe node (%v) does not show the Event:\n%s", err, described)
 	}
 
-	tm.says(name, "False", "")
+	tm.report(name, "False", "")
 	tm.until("the clock of the release runs", func() error {
 		if _, r := tm.becomes(name, quarantine.Quarantined); r.Causes[0].HealthySince.IsZero() {
 			return errStill
@@ -67,7 +67,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 		}
 		return nil
 	})
-	tm.says(name, "False", "no fault in this boot")
+	tm.report(name, "False", "no fault in this boot")
 	n, r = tm.becomes(name, quarantine.Released)
 	if got, want := taints(n), taints(before); got != want {
 		t.Errorf("after the release taints are %q, want %q", got, want)
@@ -81,18 +81,18 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	if healthy := r.ReleasedAt.Sub(r.Causes[0].HealthySince); healthy < 2*time.Second {
 		t.Errorf("released after %s of health", healthy)
 	}
-	tm.hears(n.UID, "NodeReleased: GPUXidError has cleared")
-	tm.hears(n.UID, "NodeQuarantined")
+	tm.waitForEvent(n.UID, "NodeReleased: GPUXidError has cleared")
+	tm.waitForEvent(n.UID, "NodeQuarantined")
 }
 
-func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
+func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) {
 	tm := newTeam(t, "dropped", 1, nil)
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
 	// `kubectl taint` reads, computes the new list and patches it without a version.
 	const stale = `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"}]}}`
 
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	tm.becomes(name, quarantine.Quarantined)
 	tm.patch(name, stale)
 	var n *corev1.Node
@@ -105,7 +105,7 @@ func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
 	if got, want := taints(n), "example.com/new:NoSchedule "+ourTaint; got != want {
 		t.Errorf("taints %q, want %q", got, want)
 	}
-	tm.hears(n.UID, "TaintRestored")
+	tm.waitForEvent(n.UID, "TaintRestored")
 
 	if _, err := tm.Kubectl(t.Context(), "taint", "node", name, "pitcrew.dev/unhealthy-"); err != nil {
 		t.Fatal(err)
@@ -114,23 +114,23 @@ func TestATaintThatKubectlDropsComesBackOnceAndThenAPersonWins(t *testing.T) {
 	if r.ReleasedBy != quarantine.ByPerson || taints(n) != "example.com/new:NoSchedule" {
 		t.Errorf("released by %s, taints %q", r.ReleasedBy, taints(n))
 	}
-	tm.hears(n.UID, "ReleaseByHand")
-	// It holds against the standing fault, whatever its message, until that has cleared.
-	tm.says(name, "True", lost)
+	tm.waitForEvent(n.UID, "ReleaseByHand")
+	// The manual release stays in force while the fault is present, even if its message changes. It ends when the fault has cleared.
+	tm.report(name, "True", lost)
 	tm.until("the worse fault is noted", func() error {
 		if _, r := tm.becomes(name, quarantine.Released); r.Causes[0].Repair != conditions.Reboot {
 			return errStill
 		}
 		return nil
 	})
-	tm.says(name, "False", "")
-	tm.until("the person's word has served its purpose", func() error {
+	tm.report(name, "False", "")
+	tm.until("the manual release is no longer active", func() error {
 		if _, r := tm.becomes(name, quarantine.Released); r.ManualReleaseActive {
 			return errStill
 		}
 		return nil
 	})
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	tm.becomes(name, quarantine.Quarantined)
 }
 
@@ -157,7 +157,7 @@ func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
 		}
 		failed <- nil
 	}()
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	tm.becomes(name, quarantine.Quarantined)
 	if err := <-failed; err != nil {
 		t.Fatal(err)
@@ -175,16 +175,16 @@ func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
 	tm := newTeam(t, "deleted", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
-	tm.says(first, "True", lost)
+	tm.report(first, "True", lost)
 	n, r := tm.becomes(first, quarantine.Quarantined)
-	tm.says(second, "True", lost)
+	tm.report(second, "True", lost)
 	tm.becomes(second, quarantine.Suspect)
 
 	if err := tm.DeleteNodes(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	tm.becomes(second, quarantine.Quarantined)
-	// Somebody restores the node from a backup, with our marks on it.
+	// A user restores the node from a backup, with the marks of the old quarantine.
 	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first, Labels: n.Labels, Annotations: n.Annotations}, Spec: n.Spec}
 	if err := tm.Client.Create(t.Context(), again); err != nil {
 		t.Fatal(err)
@@ -201,11 +201,11 @@ func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
 	}
 }
 
-func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
+func TestTheBudgetHoldsWhenManyNodesFailTogether(t *testing.T) {
 	tm := newTeam(t, "many", 8, nil)
-	// The faults are there before the remediator is, so that they are all decided in the same moment.
+	// The faults exist before the remediator starts, so all of them are decided at the same moment.
 	for _, name := range tm.nodes {
-		tm.says(name, "True", ecc)
+		tm.report(name, "True", ecc)
 	}
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
 	var taken, waiting []string
@@ -227,9 +227,9 @@ func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
 	if len(taken) != 1 {
 		t.Fatalf("quarantined %q, suspect %q", taken, waiting)
 	}
-	tm.says(taken[0], "False", "")
+	tm.report(taken[0], "False", "")
 	tm.becomes(taken[0], quarantine.Released)
-	// Now another one takes the place, by itself.
+	// Another node takes the free place in the budget, although its condition has not changed.
 	tm.until("one more is quarantined", func() error {
 		for _, name := range waiting {
 			if tm.get(name).Labels[conditions.LabelStatus] == "quarantined" {
@@ -239,7 +239,7 @@ func TestOfManyNodesAtOnceTheBudgetTakesNoMore(t *testing.T) {
 		return errStill
 	})
 	for _, name := range waiting {
-		tm.hears(tm.get(name).UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: ")
+		tm.waitForEvent(tm.get(name).UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: ")
 	}
 }
 
@@ -249,7 +249,7 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	policy := tm.policy(1, "for: 3s", "clearAfter: 3s")
 
 	killed := tm.start(policy, alone)
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	_, suspect := tm.becomes(name, quarantine.Suspect)
 	killed.Kill()
 	killed = tm.start(policy, alone)
@@ -261,7 +261,7 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 		t.Errorf("quarantined after %s", waited)
 	}
 
-	tm.says(name, "False", "")
+	tm.report(name, "False", "")
 	var clearing *quarantine.Record
 	tm.until("the clock of the release runs", func() error {
 		if _, clearing = tm.becomes(name, quarantine.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
@@ -280,7 +280,7 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	}
 }
 
-func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
+func TestDryRunReportsEverythingAndWritesNothing(t *testing.T) {
 	tm := newTeam(t, "dry", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
 	job := tm.job()
@@ -289,14 +289,14 @@ func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
 	server.hook(tm, policy)
 	tm.start(policy, alone, "-dry-run")
 	uid := tm.get(first).UID
-	tm.says(first, "True", ecc)
-	tm.hears(uid, "NodeQuarantined: dry run: ")
-	tm.says(second, "True", ecc)
-	tm.hears(tm.get(second).UID, "QuarantineBlocked: dry run: ")
-	tm.says(first, "False", "")
-	tm.hears(uid, "NodeReleased: dry run: ")
-	tm.hears(tm.get(second).UID, "NodeQuarantined: dry run: ")
-	tm.hears(uid, "NodeQuarantined: dry run: ")
+	tm.report(first, "True", ecc)
+	tm.waitForEvent(uid, "NodeQuarantined: dry run: ")
+	tm.report(second, "True", ecc)
+	tm.waitForEvent(tm.get(second).UID, "QuarantineBlocked: dry run: ")
+	tm.report(first, "False", "")
+	tm.waitForEvent(uid, "NodeReleased: dry run: ")
+	tm.waitForEvent(tm.get(second).UID, "NodeQuarantined: dry run: ")
+	tm.waitForEvent(uid, "NodeQuarantined: dry run: ")
 	for _, name := range tm.nodes {
 		tm.untouched(name)
 		if len(tm.evidence(name)) > 0 {
@@ -311,7 +311,7 @@ func TestDryRunSaysEverythingAndWritesNothing(t *testing.T) {
 	}
 }
 
-func TestAPauseSaysAndDoesNothingUntilItEnds(t *testing.T) {
+func TestAPauseChangesNothingUntilItEnds(t *testing.T) {
 	tm := newTeam(t, "pause", 1, nil)
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
@@ -322,8 +322,8 @@ func TestAPauseSaysAndDoesNothingUntilItEnds(t *testing.T) {
 	if err := tm.Client.Create(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
-	tm.says(name, "True", ecc)
-	tm.hears(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), would be NodeQuarantined: GPUXidError needs a GPU reset")
+	tm.report(name, "True", ecc)
+	tm.waitForEvent(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), would be NodeQuarantined: GPUXidError needs a GPU reset")
 	tm.untouched(name)
 	if err := tm.Client.Delete(t.Context(), pause); err != nil {
 		t.Fatal(err)
@@ -341,12 +341,12 @@ func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
 	name, other := tm.nodes[0], tm.nodes[1]
 	tm.start(tm.policy(2, "clearAfter: 1s"), alone)
 	uid := tm.get(name).UID
-	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
-	tm.says(name, "True", ecc)
-	tm.says(other, "True", ecc) // decided after it
+	tm.waitForEvent(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
+	tm.report(name, "True", ecc)
+	tm.report(other, "True", ecc) // decided after it
 	tm.becomes(other, quarantine.Quarantined)
 	tm.untouched(name)
-	tm.hears(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
+	tm.waitForEvent(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
 	tm.patch(name, `{"metadata":{"annotations":{"pitcrew.dev/quarantine":null}}}`)
 	tm.becomes(name, quarantine.Quarantined)
 }
@@ -355,9 +355,9 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	tm := newTeam(t, "outage", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
 	remediator := tm.start(tm.policy(2, "for: 2s"), alone)
-	tm.says(first, "True", ecc)
+	tm.report(first, "True", ecc)
 	_, before := tm.becomes(first, quarantine.Quarantined)
-	tm.says(second, "True", lost)
+	tm.report(second, "True", lost)
 	tm.becomes(second, quarantine.Suspect)
 
 	tm.StopAPIServer()
@@ -371,7 +371,7 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, _ := tm.becomes(second, quarantine.Quarantined)
-	tm.hears(n.UID, "NodeQuarantined")
+	tm.waitForEvent(n.UID, "NodeQuarantined")
 	if _, after := tm.becomes(first, quarantine.Quarantined); after.String() != before.String() {
 		t.Errorf("the outage changed the record:\n%s\n%s", before, after)
 	}
@@ -381,16 +381,16 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	tm := newTeam(t, "replica", 2, nil)
 	policy := tm.policy(2, "clearAfter: 1s")
 	leader := tm.start(policy)
-	tm.says(tm.nodes[0], "True", ecc)
+	tm.report(tm.nodes[0], "True", ecc)
 	n, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	tm.start(policy)
 	leader.Stop(10 * time.Second) // releases the lease
-	tm.says(tm.nodes[1], "True", ecc)
+	tm.report(tm.nodes[1], "True", ecc)
 	tm.becomes(tm.nodes[1], quarantine.Quarantined)
 	if _, after := tm.becomes(tm.nodes[0], quarantine.Quarantined); after.String() != r.String() {
 		t.Errorf("the new leader changed the record:\n%s\n%s", r, after)
 	}
-	tm.hears(n.UID, "NodeQuarantined")
+	tm.waitForEvent(n.UID, "NodeQuarantined")
 }
 
 func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
@@ -413,7 +413,7 @@ func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
 	tm.until("the job runs", running)
 	first := pod
 	tm.start(tm.policy(1, "restartJobs: true"), alone)
-	tm.says(first.Spec.NodeName, "True", lost)
+	tm.report(first.Spec.NodeName, "True", lost)
 	tm.until("the job runs again", running)
 	if pod.Spec.NodeName == first.Spec.NodeName {
 		t.Errorf("the job runs on %s again", pod.Spec.NodeName)
@@ -432,11 +432,11 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	tm := newTeam(t, "metrics", 3, nil)
 	address := freeAddress(t)
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
-	tm.says(tm.nodes[0], "True", ecc)
+	tm.report(tm.nodes[0], "True", ecc)
 	tm.becomes(tm.nodes[0], quarantine.Quarantined)
-	tm.says(tm.nodes[1], "True", lost)
+	tm.report(tm.nodes[1], "True", lost)
 	tm.becomes(tm.nodes[1], quarantine.Suspect)
-	tm.says(tm.nodes[2], "False", "fine")
+	tm.report(tm.nodes[2], "False", "fine")
 	want := `pitcrew_breaker_open 0
 pitcrew_decision_latency_seconds_count 1
 pitcrew_evidence_failed_total 0
@@ -468,8 +468,8 @@ pitcrew_skipped_nodes 0
 		}
 		return nil
 	})
-	// A blocked node is decided again by the clock, so have none.
-	tm.says(tm.nodes[1], "False", "fine")
+	// A blocked node is decided again after a time. Wait until there is none.
+	tm.report(tm.nodes[1], "False", "fine")
 	tm.until("no node is suspect", func() error {
 		if tm.get(tm.nodes[1]).Annotations[conditions.AnnotationQuarantine] != "" {
 			return errStill
@@ -478,10 +478,10 @@ pitcrew_skipped_nodes 0
 	})
 	before := tm.reconciles(address)
 	for range 50 {
-		tm.says(tm.nodes[2], "False", "fine")
+		tm.report(tm.nodes[2], "False", "fine")
 	}
 	// This one is reconciled, after the 50 were seen.
-	tm.says(tm.nodes[2], "True", lost)
+	tm.report(tm.nodes[2], "True", lost)
 	tm.becomes(tm.nodes[2], quarantine.Suspect)
 	if n := tm.reconciles(address) - before; n > 10 {
 		t.Errorf("50 heartbeats and one fault caused %d reconciles", n)
@@ -561,7 +561,7 @@ func (tm team) getJob() *batchv1.Job {
 	return job
 }
 
-// reconciles is how many nodes the remediator has looked at so far.
+// reconciles is the number of node reconciles of the remediator so far.
 func (tm team) reconciles(address string) int {
 	tm.Helper()
 	total := 0

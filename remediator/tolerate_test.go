@@ -18,7 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-// documentedToleration reads what docs/handoff.md tells the owners of DaemonSets to add.
+// documentedToleration reads the toleration that docs/handoff.md asks the owners of DaemonSets to add.
 func documentedToleration(tm team) []corev1.Toleration {
 	tm.Helper()
 	block := regexp.MustCompile("(?s)```yaml\n(tolerations:\n.*?)```").FindStringSubmatch(read(tm.T, filepath.Join(tm.Root, "docs", "handoff.md")))
@@ -89,10 +89,10 @@ func TestADaemonSetWithTheDocumentedTolerationComesBackOnAQuarantinedNode(t *tes
 	tm.daemonSet("plain", nil)
 	tolerant, plain := tm.runs("tolerant", nil), tm.runs("plain", nil)
 	tm.start(tm.policy(1), alone)
-	tm.says(tm.nodes[0], "True", ecc)
+	tm.report(tm.nodes[0], "True", ecc)
 	tm.becomes(tm.nodes[0], quarantine.Quarantined)
 
-	// What runs goes on.
+	// Running pods are not evicted.
 	if now := tm.runs("plain", nil); now.UID != plain.UID {
 		t.Error("a pod without the toleration was evicted")
 	}

@@ -55,13 +55,13 @@ func run(ctx context.Context, bin string, runs int) (err error) {
 		return err
 	}
 	if len(plugins) == 0 {
-		return errors.New("there is no plugin here: run it in the root of the repository")
+		return errors.New("found no plugins: run it in the root of the repository")
 	}
 	fmt.Println("| run | CPU time | wall time | peak memory | exit |\n|---|---|---|---|---|")
 	if err := b.row(ctx, "Go hello world", filepath.Join(dir, "hello")); err != nil {
 		return err
 	}
-	// What the checks are instead of, where this machine has a driver.
+	// For comparison with the NVML checks, on machines with a driver.
 	if smi, err := exec.LookPath("nvidia-smi"); err == nil {
 		if err := b.row(ctx, "`nvidia-smi -q -x`", smi, "-q", "-x"); err != nil {
 			return err
@@ -133,7 +133,7 @@ func (b *bench) row(ctx context.Context, name string, program ...string) error {
 		}
 		var c, m, w int
 		if _, err := fmt.Sscan(string(out), &c, &m, &w, &exit); err != nil {
-			return fmt.Errorf("%s: the launcher said %q: %w", name, out, err)
+			return fmt.Errorf("%s: the launcher printed %q: %w", name, out, err)
 		}
 		if exit == 127 {
 			return fmt.Errorf("%s cannot be run", program[0])

@@ -33,7 +33,7 @@ const (
 	// faultsPerNPD is how many faults one NPD process sees. Of Warnings with one source its Event client lets 25
 	// pass and then one every five minutes (client-go tools/record, EventSourceObjectSpamFilter).
 	faultsPerNPD = 20
-	// patience is far above what any step takes.
+	// patience is much longer than any step takes.
 	patience = 30 * time.Second
 )
 
@@ -151,16 +151,16 @@ func (b *bench) batch(ctx context.Context, first, last int) error {
 	return nil
 }
 
-// fault writes one Xid and measures what comes of it.
+// fault writes one Xid and measures its consequences.
 func (b *bench) fault(ctx context.Context, npd *cluster.Process, i int) error {
-	// NPD writes conditions once a second; the faults must not keep step with it.
+	// NPD writes conditions once a second. The faults must not be synchronous with it.
 	select {
 	case <-time.After(rand.N(time.Second)):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	gpu := fmt.Sprintf("%04x:%02x:00", i>>8, i&0xff)
-	// The log monitor never clears its condition and says nothing about a second fault with the same reason, so the
+	// The log monitor never clears its condition and does not report a second fault with the same reason, so the
 	// reasons take turns.
 	rank := i % 2
 	if err := b.witness.drain(); err != nil {

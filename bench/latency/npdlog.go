@@ -11,7 +11,7 @@ import (
 // (node-problem-detector pkg/custompluginmonitor/plugin, runRules). End is when NPD had the plugin's exit status.
 var npdRun = regexp.MustCompile(` Rule: .*\. End time: (.+?) m=\+[0-9.]+\. Duration: `)
 
-// pluginExit finds the first run whose result names the subject in NPD's log, and says when NPD had its exit status.
+// pluginExit finds the first run in NPD's log whose result names the subject, and returns when NPD had its exit status.
 // NPD's clock is this machine's.
 func pluginExit(log, subject string) (time.Time, error) {
 	var run string

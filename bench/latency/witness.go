@@ -23,7 +23,7 @@ func newWitness() (*witness, error) {
 	return &witness{log}, nil
 }
 
-// drain forgets what is in the log already.
+// drain skips the records that are already in the log.
 func (w *witness) drain() error {
 	for {
 		if _, err := w.log.Next(); errors.Is(err, io.EOF) {
@@ -34,7 +34,7 @@ func (w *witness) drain() error {
 	}
 }
 
-// await waits for the record whose text contains subject and returns when it came.
+// await waits for the record whose text contains subject and returns its time of arrival.
 func (w *witness) await(ctx context.Context, subject string) (time.Time, error) {
 	for {
 		if err := w.log.Wait(ctx); err != nil {

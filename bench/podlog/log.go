@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ordinary are lines of training jobs as they look like, composed: progress, NCCL's own, a server's JSON, a traceback. %d
+// ordinary are made-up lines in the form that training jobs write: progress, NCCL's messages, a server's JSON, a traceback. %d
 // and %f get numbers.
 var ordinary = []string{
 	"step %d/500000 | loss %f | grad_norm %f | lr 1.5e-04 | tokens/s %d | mfu %f | mem 71.2 GiB",
@@ -49,7 +49,7 @@ func writeLog(path string, size int64) (matching int, err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w := bufio.NewWriterSize(f, 1<<20)
 	random := rand.New(rand.NewPCG(1, 2))
-	// The log of this hour, because the plugin passes over what is older than the boot.
+	// The log is of this hour, because the plugin skips lines that are older than the boot.
 	at := time.Now().UTC()
 	for written, lines := int64(0), 1; written < size; lines++ {
 		text := ordinary[random.IntN(len(ordinary))]

@@ -98,7 +98,7 @@ func (m measured) median() float64 {
 
 type bench struct{ dir, plugin, patterns, root, log string }
 
-// runPlugin lets the plugin read the whole log as its first look of a boot and returns how many lines it counted.
+// runPlugin runs the plugin, which reads the whole log because it is the first run of a boot, and returns how many lines it counted.
 func (b *bench) runPlugin(ctx context.Context) (count int, cpu time.Duration, err error) {
 	state, err := os.MkdirTemp(b.dir, "state-")
 	if err != nil {

@@ -39,7 +39,7 @@ type method struct {
 const byLabel = "pods deleted by label"
 
 var kinds = []kind{
-	// What kcover restarts: the operator makes new pods at once.
+	// This is what kcover restarts: the operator creates new pods immediately.
 	{"kubeflow.org/v1", "PyTorchJob", "training.kubeflow.org/job-name", `
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -67,9 +67,9 @@ func (r row) manifest(namespace string) string {
 		"$LABEL", cluster.LabelPool, "$POOL", pool).Replace(r.kind.manifest)
 }
 
-// outcome is what came of one fault.
+// outcome is the result of one fault.
 type outcome struct {
-	// end says how it ended, unless all ranks ran again.
+	// end is how the job ended, unless all ranks ran again.
 	end  string
 	took time.Duration
 	// beside is the most pods of the new incarnation that ran while one of the old was left.
@@ -155,7 +155,7 @@ func fault(ctx context.Context, c *cluster.Cluster, node string) error {
 	return nil
 }
 
-// deleteByLabel cordons the node and deletes all pods of the job at once.
+// deleteByLabel cordons the node and deletes all pods of the job in one request.
 func deleteByLabel(ctx context.Context, c *cluster.Cluster, node, namespace, label string) error {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	if err := c.Client.Patch(ctx, n, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))); err != nil {
@@ -167,7 +167,7 @@ func deleteByLabel(ctx context.Context, c *cluster.Cluster, node, namespace, lab
 	return nil
 }
 
-// status tells whether the job has failed for good and how many failures Jobs have counted.
+// status returns whether the job has failed permanently and how many failures the Jobs have counted.
 func (r row) status(ctx context.Context, c *cluster.Cluster, namespace string) (failed bool, failures int, err error) {
 	var job unstructured.Unstructured
 	job.SetAPIVersion(r.kind.apiVersion)

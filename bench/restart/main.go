@@ -83,7 +83,7 @@ func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, o
 	if err := c.StartTrainingOperator19(ctx); err != nil {
 		return err
 	}
-	// Every fault takes a node away for good.
+	// Every fault removes a node permanently.
 	if _, err := c.AddNodes(ctx, pool, most+rounds*len(rows), nil); err != nil {
 		return err
 	}

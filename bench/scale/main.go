@@ -1,4 +1,4 @@
-// Command scale measures the remediator on a cluster of KWOK nodes whose conditions all change at once, with the budgets
+// Command scale measures the remediator on a cluster of KWOK nodes whose conditions all change together, with the budgets
 // off: how long until every node is tainted, the cost of a fault, and the cost of the remediator while only heartbeats
 // arrive. One machine runs etcd, the API server, KWOK, the remediator and this program. It prints a Markdown table.
 package main
@@ -93,7 +93,7 @@ func run(ctx context.Context, n int, quiet time.Duration) (err error) {
 		return err
 	}
 	b := &bench{Cluster: c, metrics: "http://" + address + "/metrics", written: map[string]time.Time{}, tainted: map[string]time.Time{}}
-	// Every node says that it is fine, and the remediator has seen it.
+	// Every node reports that it is healthy, and the remediator has read it.
 	if err := b.report(ctx, names, "False", "no fault"); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (b *bench) heartbeats(ctx context.Context, names []string, quiet time.Durat
 	}
 }
 
-// turn has all nodes turn, and waits for the last taint.
+// turn makes all nodes faulty and waits for the last taint.
 func (b *bench) turn(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -229,7 +229,7 @@ func (b *bench) watch(ctx context.Context) error {
 	return nil
 }
 
-// sample is what the remediator's metrics say.
+// sample holds values of the remediator's metrics.
 type sample struct {
 	healthy, requests, cpu, memory float64
 	at                             time.Time
@@ -316,7 +316,7 @@ func (b *bench) print(n int, quiet time.Duration, before, idle, after sample) {
 }
 
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed immediately
 	if err != nil {
 		return "", err
 	}

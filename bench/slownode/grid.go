@@ -30,7 +30,7 @@ var models = []model{normal, heavy, congested}
 
 var sizes = []int{8, 16, 64, 256, 1024, report.MaxRanks}
 
-// entry is a cell of the grid, and what came of it.
+// entry is a cell of the grid with its results.
 type entry struct {
 	model model
 	simulate.Scenario
@@ -38,10 +38,10 @@ type entry struct {
 	scores [methods]score
 }
 
-// runsOf says how many runs a cell of each size has: one of 10,000 nodes judges as many nodes as 1250 of 8.
+// runsOf returns how many runs a cell of each size has: one run of 10,000 nodes judges as many nodes as 1250 runs of 8.
 var runsOf = map[int]int{8: 200, 16: 100, 64: 48, 256: 12, 1024: 4, report.MaxRanks: 1}
 
-// cells are those of the grid, in a random order that is always the same: what has been measured of it is at any time a
+// cells are all cells of the grid, in a random order that is always the same: the measured part is at any time a
 // sample of the whole.
 func cells() []entry {
 	var all []entry
@@ -60,7 +60,7 @@ func cells() []entry {
 	return all
 }
 
-// scenarios are all combinations of a size. A slow rack is met by a schedule that knows the racks, in which its nodes
+// scenarios are all combinations for a size. A slow rack is tested with a schedule that uses the topology, in which its nodes
 // test each other.
 func scenarios(nodes int) []simulate.Scenario {
 	var all []simulate.Scenario
@@ -111,7 +111,7 @@ func (e *entry) record() []string {
 	return r
 }
 
-// factors are how many columns say what is measured, before those that say what came of it.
+// factors is the number of columns with the parameters of a cell. The columns with its results follow.
 const factors = 10
 
 // fill reads the results of a record.

@@ -22,7 +22,7 @@ const published = 48
 func main() {
 	trials := flag.Int("trials", published, "runs of each cell; a quarter of it from 256 nodes, a twelfth from 1024")
 	update := flag.Bool("update", false, "write bench/slownode/testdata/table.md")
-	summary := flag.Bool("summary", false, "print what bench/slownode/testdata/grid.csv says")
+	summary := flag.Bool("summary", false, "print a summary of bench/slownode/testdata/grid.csv")
 	grid := flag.String("grid", "", "measure the cells of the whole grid that `file` lacks (hours; may be stopped)")
 	flag.Parse()
 	if err := run(*trials, *update, *summary, *grid); err != nil {
@@ -71,7 +71,7 @@ type cell struct {
 	runs int
 }
 
-// tables are the published cells: one fault at a time, then all together, then noise that nobody assumes.
+// tables are the published cells: one fault at a time, then all together, then noise that the estimate does not assume.
 func tables(out *bytes.Buffer, trials int) {
 	base := simulate.Scenario{Nodes: 64, Slow: 2, Drop: 0.2, Noise: 0.03}
 	with := func(name string, change func(*simulate.Scenario)) cell {
@@ -126,8 +126,8 @@ func tables(out *bytes.Buffer, trials int) {
 		cells []cell
 	}{
 		{"Size (drop 20 %, noise 3 %)", size},
-		{"One fault (2 of 64 slow, drop 20 %, noise 3 %, unless said)", faults},
-		{"Nobody is slow", none},
+		{"One fault (2 of 64 slow, drop 20 %, noise 3 %, unless noted)", faults},
+		{"No slow nodes", none},
 		{"Noise that the estimate does not assume", other},
 	} {
 		fmt.Fprintf(out, "## %s\n\n| scenario | runs | method | precision | recall | exact set | false positives per run | tests |\n|---|---|---|---|---|---|---|---|\n", t.title)

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Whoever changes a verdict shows what it does to the figures: go run ./bench/slownode -update.
+// After a change of the verdict, update the published figures: go run ./bench/slownode -update.
 func TestThePublishedFiguresAreReached(t *testing.T) {
 	want, err := os.ReadFile("testdata/table.md")
 	if err != nil {
@@ -36,7 +36,7 @@ func measured(t *testing.T) []entry {
 	return all
 }
 
-// The whole takes hours, some small cells of it a second: whoever changes a verdict measures the grid anew.
+// The whole grid takes hours, these small cells a second. After a change of the verdict, measure the grid again.
 func TestSomeOfTheGridIsReached(t *testing.T) {
 	left := 40
 	for _, e := range measured(t) {
@@ -55,7 +55,7 @@ func TestSomeOfTheGridIsReached(t *testing.T) {
 	}
 }
 
-func TestTheDocsSayWhatTheGridSays(t *testing.T) {
+func TestTheDocsMatchTheGrid(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/benchmarks.md")
 	if err != nil {
 		t.Fatal(err)

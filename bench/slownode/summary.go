@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// tally is what came of several cells together.
+// tally is the sum of the results of several cells.
 type tally struct {
 	cells, runs int
 	scores      [methods]score
@@ -35,7 +35,7 @@ func where(all []entry, keep func(entry) bool) tally {
 	return t
 }
 
-// summarize prints what the grid says, as Markdown.
+// summarize prints a summary of the grid as Markdown.
 func summarize(w io.Writer, all []entry) {
 	whole := cells()
 	fmt.Fprintf(w, "%d of the grid's %d cells, chosen at random, with %s runs each.\n\n", len(all), len(whole), runsText())
@@ -106,7 +106,7 @@ func factorsTable(w io.Writer, all []entry) {
 	fmt.Fprintln(w)
 }
 
-// falseTable has who is accused when nobody is slow.
+// falseTable counts the nodes that are named in runs without slow nodes.
 func falseTable(w io.Writer, all []entry) {
 	fmt.Fprint(w, "Nodes wrongly named per run when none is slow:\n\n")
 	head(w, "noise", "nodes", "runs")
@@ -163,7 +163,7 @@ func worse(w io.Writer, all []entry) {
 	fmt.Fprintln(w)
 }
 
-// falsely says in how many cells without slow nodes the estimate accuses more often than it may.
+// falsely counts the cells without slow nodes in which the estimate names nodes more often than allowed.
 func falsely(w io.Writer, all []entry) {
 	fmt.Fprintf(w, "Cells without slow nodes in which the estimate wrongly names more than %g nodes per run:\n\n", margin)
 	for _, m := range models {

@@ -1,5 +1,5 @@
-// Package alerts tests the path from a kernel log record to a pager: the real node-problem-detector, remediator,
-// Prometheus and Alertmanager, with the alerts and the dashboard that we ship.
+// Package alerts tests the path from a kernel log record to a pager, with the real node-problem-detector, remediator,
+// Prometheus and Alertmanager, and the shipped alerts and dashboard.
 package alerts
 
 import (
@@ -74,11 +74,11 @@ func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 		return nil
 	})
 
-	// The budget of three nodes is one.
-	s.says("spare-1", "True", "ResetGPU gpu 0000:1b:00: uncorrectable errors")
+	// The budget allows one of three nodes.
+	s.report("spare-1", "True", "ResetGPU gpu 0000:1b:00: uncorrectable errors")
 	s.inbox.until(t, "firing", "GPUMemoryError", "node=spare-1", "repair=ResetGPU")
 	s.inbox.until(t, "firing", "PitcrewQuarantineBlocked", "node=spare-1", "rule=gpu-memory", "reason=budget")
-	s.says("spare-1", "False", "no fault")
+	s.report("spare-1", "False", "no fault")
 	s.inbox.until(t, "resolved", "GPUMemoryError", "node=spare-1")
 	s.inbox.until(t, "resolved", "PitcrewQuarantineBlocked", "node=spare-1")
 
@@ -153,7 +153,7 @@ func (s *scene) startNPD() {
 	if err := components.BuildOurs(s.T.Context(), s.Root, "./plugins/xid"); err != nil {
 		s.Fatal(err)
 	}
-	// What earlier tests left in the kernel log.
+	// Clear the faults that earlier tests left in the kernel log.
 	if _, err := s.RunPlugin(s.T.Context(), "xid", append([]string{"-clear"}, s.args...)...); err != nil {
 		s.Fatal(err)
 	}
@@ -193,17 +193,17 @@ func (s *scene) startMonitoring() string {
 	if err != nil {
 		s.Fatal(err)
 	}
-	// What was counted before the first scrape has no increase.
+	// Prometheus sees no increase of what was counted before the first scrape.
 	clustertest.Until(s.T, patience, "Prometheus scrapes both", func() error {
 		if points := ask(s.T, prometheus, "count(up == 1) == 2"); points == 0 {
-			return errors.New("it does not yet")
+			return errors.New("not yet")
 		}
 		return nil
 	})
 	return prometheus
 }
 
-// impatientRules are the shipped alerts, but that what must last does so for seconds.
+// impatientRules are the shipped alerts with durations of seconds instead of minutes.
 func (s *scene) impatientRules() string {
 	s.Helper()
 	files, err := filepath.Glob(filepath.Join(s.Root, "manifests", "alerts", "*.yaml"))
@@ -232,8 +232,8 @@ func (s *scene) write(xid string) {
 	}
 }
 
-// says reports GPUMemoryError as NPD does.
-func (s *scene) says(name, status, message string) {
+// report writes the condition GPUMemoryError as NPD does.
+func (s *scene) report(name, status, message string) {
 	s.Helper()
 	now := metav1.Now().Format(time.RFC3339)
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
@@ -263,7 +263,7 @@ func (s *scene) becomes(name, status string) {
 	})
 }
 
-// startJob starts an opted-in job of one rank, which runs on this machine for want of others.
+// startJob starts an opted-in job of one rank, which runs on this machine because there is no other node.
 func (s *scene) startJob() {
 	s.Helper()
 	if err := s.AddNamespace(s.T.Context(), "training", nil); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 )
 
-// dashboard is as much of Grafana's JSON model as a query needs.
+// dashboard is the part of Grafana's JSON model that the queries need.
 type dashboard struct {
 	Panels     []panel `json:"panels"`
 	Templating struct {
@@ -42,7 +42,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// mayBeEmpty tells whether the panel's description says when it is empty.
+// mayBeEmpty returns whether the panel's description explains when it is empty.
 func (p panel) mayBeEmpty() bool { return strings.Contains(p.Description, "Empty ") }
 
 var labelValues = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
@@ -90,7 +90,7 @@ func checkDashboard(t *testing.T, path, prometheus string) {
 		}
 		ids[p.ID] = true
 		if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0 || p.GridPos.W == 0 || p.GridPos.X+p.GridPos.W > 24) {
-			t.Errorf("panel %q is not explained, asks nothing or has no place", p.Title)
+			t.Errorf("panel %q has no description, no query or no position", p.Title)
 		}
 		for _, target := range p.Targets {
 			asked++
@@ -101,8 +101,8 @@ func checkDashboard(t *testing.T, path, prometheus string) {
 			if points := ask(t, prometheus, expr); points > 0 || p.mayBeEmpty() {
 				continue
 			}
-			// A query that looks at whole minutes has to wait for one.
-			clustertest.Until(t, patience, fmt.Sprintf("panel %q, which does not say that it may be empty, has data", p.Title), func() error {
+			// A query over whole minutes has no data before the first one.
+			clustertest.Until(t, patience, fmt.Sprintf("panel %q, whose description does not allow it to be empty, has data", p.Title), func() error {
 				if ask(t, prometheus, expr) == 0 {
 					return errors.New("no data: " + expr)
 				}
@@ -115,7 +115,7 @@ func checkDashboard(t *testing.T, path, prometheus string) {
 	}
 }
 
-// ask counts the points that a query gives for the last five minutes.
+// ask counts the points that a query returns for the last five minutes.
 func ask(t *testing.T, prometheus, expr string) int {
 	t.Helper()
 	now := time.Now()
@@ -139,7 +139,7 @@ func ask(t *testing.T, prometheus, expr string) int {
 	return points
 }
 
-// get decodes the data of an answer of Prometheus' API.
+// get decodes the data of a response of the Prometheus API.
 func get(t *testing.T, address string, into any) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)

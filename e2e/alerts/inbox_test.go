@@ -21,7 +21,7 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// is tells whether the alert has the name and all of the labels, "name=value".
+// is returns whether the alert has the status, the name and all of the labels, "name=value".
 func (a alert) is(status, name string, labels []string) bool {
 	return a.Status == status && a.Labels["alertname"] == name && !slices.ContainsFunc(labels, func(pair string) bool {
 		label, value, _ := strings.Cut(pair, "=")
@@ -29,7 +29,7 @@ func (a alert) is(status, name string, labels []string) bool {
 	})
 }
 
-// inbox is the end of the road: a webhook that keeps what comes.
+// inbox is a webhook that stores the alerts that it receives.
 type inbox struct {
 	url string
 
@@ -81,7 +81,7 @@ func (i *inbox) until(t *testing.T, status, name string, labels ...string) alert
 	return found
 }
 
-// names lists the alerts that came, each once.
+// names lists the received alerts, each once.
 func (i *inbox) names() []string {
 	names := map[string]bool{}
 	for _, a := range i.all() {

@@ -32,11 +32,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-// Options say what to start.
+// Options configure a cluster.
 type Options struct {
 	// JobSet adds the JobSet controller, its CRD and its webhooks.
 	JobSet bool
-	// Progress is told what is being built and started; nil means nobody.
+	// Progress receives lines about what is being built and started; nil discards them.
 	Progress io.Writer
 
 	freePort func() (int, error) // a test can make it choose a taken one
@@ -52,7 +52,7 @@ type Cluster struct {
 	Admin *rest.Config
 	// Kubeconfig is a file with Admin in it.
 	Kubeconfig string
-	// Client uses Admin. It knows the built-in kinds, and any other as unstructured objects.
+	// Client uses Admin. It has types for the built-in kinds; other kinds are unstructured objects.
 	Client client.WithWatch
 
 	progress io.Writer
@@ -101,7 +101,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	c.ctx, c.fail = context.WithCancelCause(context.Background())
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	stop := context.AfterFunc(c.ctx, cancel) // a program that ends while we start ends the start
+	stop := context.AfterFunc(c.ctx, cancel) // if a program ends during the start, the start fails
 	defer stop()
 	if err := c.start(starting, opts); err != nil {
 		if cause := context.Cause(c.ctx); cause != nil {
@@ -112,7 +112,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Context ends, with a cause that quotes the program's log, when a program of the cluster ends unasked.
+// Context ends when a program of the cluster ends without being stopped. Its cause quotes the program's log.
 func (c *Cluster) Context() context.Context { return c.ctx }
 
 // Close kills every program of the cluster and removes its folder. Calling it again does nothing.
@@ -128,7 +128,7 @@ func (c *Cluster) Close() error {
 	for _, p := range processes {
 		p.stopped.Store(true)
 	}
-	// Later ones depend on earlier ones. Nothing has a state worth a graceful end.
+	// Later programs depend on earlier ones. None has state that needs a graceful end.
 	for i := len(processes) - 1; i >= 0; i-- {
 		processes[i].Kill()
 	}
@@ -139,7 +139,7 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
-// Config returns a client configuration that authenticates as user in groups by client certificate.
+// Config returns a client configuration that authenticates as user in groups with a client certificate.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	return c.authenticate(c.Admin, user, groups...)
 }
@@ -154,8 +154,8 @@ func (c *Cluster) authenticate(base *rest.Config, user string, groups ...string)
 	return cfg, nil
 }
 
-// ServiceAccountConfig returns a client configuration with a token of the service account, so that it may do what
-// the account's roles allow and nothing else.
+// ServiceAccountConfig returns a client configuration with a token of the service account, so that it may only do what
+// the account's roles allow.
 func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	request := &authenticationv1.TokenRequest{

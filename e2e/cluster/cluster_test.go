@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// owner in the environment makes this program own a cluster until it is killed.
+// owner is the environment variable with which this program owns a cluster until it is killed.
 const owner = "PITCREW_E2E_OWNER"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// own starts a cluster, says where it is and waits for the end.
+// own starts a cluster, prints where it is and waits for the end.
 func own() error {
 	ctx := context.Background()
 	c, err := Start(ctx, Options{})
@@ -124,7 +124,7 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 	if err := errors.Join(err, cmd.Process.Kill()); err != nil {
 		t.Fatal(err)
 	}
-	// The owner was killed, so its exit status says nothing.
+	// The owner was killed, so its exit status has no meaning.
 	_ = cmd.Wait()
 	// etcd, API server, controller manager, scheduler, KWOK, NPD and one in a mount namespace.
 	if len(children) != 7 {
@@ -178,7 +178,7 @@ func TestAStartThatFailsQuotesTheLogAndLeavesNothingBehind(t *testing.T) {
 	before := children(os.Getpid())
 	_, err = Start(t.Context(), Options{freePort: func() (int, error) { return taken.Addr().(*net.TCPAddr).Port, nil }})
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver") || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("the error does not say that the API server's address is in use: %v", err)
+		t.Errorf("the error does not name the API server's address as in use: %v", err)
 	}
 	if diff := cmp.Diff(before, children(os.Getpid())); diff != "" {
 		t.Errorf("children before and after: %s", diff)
@@ -188,7 +188,7 @@ func TestAStartThatFailsQuotesTheLogAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAComponentIsTold(t *testing.T) {
+func TestTheEndOfAComponentIsReported(t *testing.T) {
 	c := start(t, Options{})
 	for _, p := range c.processes {
 		if p.Name == "kwok" {
@@ -200,7 +200,7 @@ func TestTheEndOfAComponentIsTold(t *testing.T) {
 	select {
 	case <-c.Context().Done():
 	case <-time.After(5 * time.Second):
-		t.Fatal("nothing was told")
+		t.Fatal("no end was reported")
 	}
 	if cause := context.Cause(c.Context()); !strings.HasPrefix(cause.Error(), "kwok ended: signal: killed; the end of its log:\n") {
 		t.Errorf("cause: %v", cause)
@@ -335,7 +335,7 @@ func TestNPDReportsUnderItsOwnRole(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("%v\n%s", err, p.Log())
 	}
-	// The same identity may not do what NPD has no business with.
+	// The same identity may not do what NPD does not need.
 	cfg, err := c.ServiceAccountConfig(ctx, "kube-system", "node-problem-detector")
 	if err != nil {
 		t.Fatal(err)

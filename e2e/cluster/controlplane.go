@@ -24,7 +24,7 @@ import (
 )
 
 // stages end a pod like a kubelet does. KWOK's own pod-delete lets the object vanish while still Running, after which
-// a Job with a podFailurePolicy waits for a terminal phase for ever; its own pod-complete ends every Job pod at once.
+// a Job with a podFailurePolicy waits endlessly for a terminal phase; KWOK's own pod-complete ends every Job pod immediately.
 //
 //go:embed stages.yaml
 var stages []byte
@@ -53,7 +53,7 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 
 // startAPI starts etcd and the API server.
 func (c *Cluster) startAPI(ctx context.Context) error {
-	// Unix sockets in c.Dir, where both programs run; etcd insists on the form host:port.
+	// Unix sockets in c.Dir, where both programs run. etcd requires the form host:port.
 	const clients, peers = "etcd:1", "etcd:2"
 	etcd, err := c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir=etcd-data",
 		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
@@ -81,9 +81,9 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 			"kube-apiserver",
 			"--etcd-servers=unix://" + clients,
 			"--bind-address=" + loopback, "--secure-port=" + strconv.Itoa(port), "--advertise-address=" + loopback,
-			"--endpoint-reconciler-type=none", // nobody uses the API server's own Service
+			"--endpoint-reconciler-type=none", // no program uses the API server's own Service
 			"--service-cluster-ip-range=10.0.0.0/24",
-			// e2e/node has a real kubelet, whose name no DNS knows.
+			// e2e/node has a real kubelet, whose name DNS cannot resolve.
 			"--kubelet-preferred-address-types=InternalIP",
 			"--authorization-mode=Node,RBAC",
 			"--allow-privileged=true", // as kubeadm has it; our Node Problem Detector reads /dev/kmsg
@@ -99,17 +99,17 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 	if c.Kubeconfig, err = c.WriteKubeconfig("admin", c.Admin); err != nil {
 		return err
 	}
-	// Without a logger of its own the client complains on stderr, after 30 s, that the program has set none.
+	// Without a logger the client prints a warning on stderr after 30 s.
 	if c.Client, err = client.NewWithWatch(c.Admin, client.Options{Log: logr.New(log.NullLogSink{})}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	return nil
 }
 
-// StopAPIServer takes the API server away: connections break and new ones are refused.
+// StopAPIServer stops the API server: connections break and new ones are refused.
 func (c *Cluster) StopAPIServer() { c.apiServer.Kill() }
 
-// StartAPIServer brings a stopped API server back, at the same address, and waits until it is ready.
+// StartAPIServer starts a stopped API server again, at the same address, and waits until it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	var err error
 	if c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...); err != nil {
@@ -275,7 +275,7 @@ func (c *Cluster) runPod(ctx context.Context) error {
 const loopback = "127.0.0.1"
 
 // onFreePort starts a server on a free port and waits until it is ready. Another program can take the port between
-// our choice and the server's bind; then it tries another one.
+// the choice and the server's bind; then onFreePort tries another port.
 func (c *Cluster) onFreePort(ctx context.Context, start func(port int) (*Process, func(context.Context) error, error)) error {
 	for attempt := 1; ; attempt++ {
 		port, err := c.freePort()

@@ -32,7 +32,7 @@ func (c *Cluster) startJobSet(ctx context.Context) error {
 	return nil
 }
 
-// jobSetDefaulted checks that the API server knows the webhooks by now: upstream's defaulting is one of them.
+// jobSetDefaulted checks that the API server already calls the webhooks: upstream's defaulting is one of them.
 func (c *Cluster) jobSetDefaulted(ctx context.Context) error {
 	probe := &unstructured.Unstructured{Object: map[string]any{
 		"spec": map[string]any{"replicatedJobs": []any{map[string]any{

@@ -16,8 +16,8 @@ func (c *Cluster) StartTrainingOperator(ctx context.Context) error {
 	return c.startTrainingOperator(ctx, components.TrainingOperator, nil)
 }
 
-// StartTrainingOperator19 starts a later training-operator in place of that of [Cluster.StartTrainingOperator]. It has
-// the JAXJob, too, and can be told not to stay below 20 requests per second, which a job of hundreds of ranks feels.
+// StartTrainingOperator19 starts a later training-operator instead of that of [Cluster.StartTrainingOperator]. It also has
+// the JAXJob, and a flag that raises its limit of 20 requests per second, which would slow down a job of hundreds of ranks.
 func (c *Cluster) StartTrainingOperator19(ctx context.Context) error {
 	return c.startTrainingOperator(ctx, components.TrainingOperator19, []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
 		"/validate-kubeflow-org-v1-jaxjob")
@@ -79,7 +79,7 @@ func (c *Cluster) startKubeflow(ctx context.Context, k kubeflow) (module string,
 	if err := c.AddNamespace(ctx, k.namespace, nil); err != nil {
 		return "", err
 	}
-	// The operator writes its certificate into these and goes on when that has worked. It serves ours all the same, so
+	// The operator writes its certificate into these and continues after that. It still serves our certificate, so
 	// the webhooks themselves go into a configuration of another name.
 	if err := c.Apply(ctx, fmt.Appendf(nil, `apiVersion: v1
 kind: Secret
@@ -111,7 +111,7 @@ webhooks: []
 }
 
 // StartMPIOperator starts kubeflow's mpi-operator, the controller of v2beta1 MPIJobs. It serves its health on port 8080
-// of every address and cannot be told otherwise, so a machine runs one at a time.
+// of every address, which cannot be configured, so a machine runs one at a time.
 func (c *Cluster) StartMPIOperator(ctx context.Context) error {
 	_, kubeconfig, err := c.prepare(ctx, components.MPIOperator, "manifests/base")
 	if err != nil {

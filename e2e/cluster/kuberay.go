@@ -11,8 +11,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-// StartKubeRay starts the ray-operator. The Ray dashboards that it asks about the progress of RayJobs are fakes: there
-// is no Ray in the pods of KWOK.
+// StartKubeRay starts the ray-operator. The Ray dashboards that it asks about the progress of RayJobs are fakes: the
+// pods of KWOK run no Ray.
 func (c *Cluster) StartKubeRay(ctx context.Context) error {
 	_, kubeconfig, err := c.prepare(ctx, components.KubeRay, "config/crd/bases")
 	if err != nil {

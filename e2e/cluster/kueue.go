@@ -16,7 +16,7 @@ func (c *Cluster) StartKueue(ctx context.Context) error {
 integrations: {frameworks: ["batch/job", "jobset.x-k8s.io/jobset"]}
 featureGates: {VisibilityOnDemand: false}
 `,
-		// That of its metrics, which it wants even when it serves none.
+		// It requires the folder of the metrics' certificate even when it serves no metrics.
 		certificate: "/etc/kueue/metrics/certs",
 		paths: []string{"/mutate-kueue-x-k8s-io-v1beta1-clusterqueue", "/mutate-batch-v1-job",
 			"/mutate-jobset-x-k8s-io-v1alpha2-jobset", "/mutate--v1-pod"},

@@ -78,7 +78,7 @@ func (c *Cluster) AddThisMachine(ctx context.Context, name string) error {
 	return err
 }
 
-// DeleteNodes deletes nodes; one that is gone already is fine.
+// DeleteNodes deletes nodes. A node that does not exist is not an error.
 func (c *Cluster) DeleteNodes(ctx context.Context, names ...string) error {
 	var errs []error
 	for _, name := range names {

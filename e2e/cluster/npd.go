@@ -12,9 +12,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-// NPD says what a node-problem-detector watches.
+// NPD configures a node-problem-detector.
 type NPD struct {
-	// Node is the name of the node it speaks for.
+	// Node is the name of the node that it reports about.
 	Node string
 	// Monitors are custom plugin monitors.
 	Monitors []Monitor
@@ -90,7 +90,7 @@ func (c *Cluster) StartNPD(ctx context.Context, npd NPD) (*Process, error) {
 	return p, nil
 }
 
-// RunPlugin runs a plugin of this repository by hand and returns its line. Any exit status but 0 is an error.
+// RunPlugin runs a plugin of this repository without NPD and returns its output. Any exit status except 0 is an error.
 func (c *Cluster) RunPlugin(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Root, "bin", name), args...)
 	out, err := cmd.Output()
@@ -115,7 +115,7 @@ func (c *Cluster) render(monitor Monitor) (path string, plugins []string, err er
 	for _, r := range rules {
 		rule, ok := r.(map[string]any)
 		if !ok {
-			return "", nil, fmt.Errorf("render monitor %s: rule %v is no object", monitor.File, r)
+			return "", nil, fmt.Errorf("render monitor %s: rule %v is not an object", monitor.File, r)
 		}
 		installed, _ := rule["path"].(string)
 		if plugin, ok := strings.CutPrefix(installed, installedPlugins); ok {

@@ -40,7 +40,7 @@ type configured struct {
 	crds, webhooks string
 	// group is the apiVersion of its configuration, and config what that has beyond [configuredAs].
 	group, config string
-	// certificate is a folder in which it insists on a certificate besides the webhooks'; empty for none.
+	// certificate is a folder in which it requires a certificate besides the webhooks'; empty for none.
 	certificate string
 	// paths are those of its webhooks that are waited for.
 	paths []string
@@ -135,7 +135,7 @@ func (c *Cluster) kustomize(ctx context.Context, dir string) ([]byte, error) {
 	return []byte(manifests), err
 }
 
-// installWebhooks installs the webhook configurations among manifests, with their Services, which nobody implements
+// installWebhooks installs the webhook configurations among manifests, with their Services, which do not exist
 // here, replaced by the address of the server. Their names, which several operators share, get the prefix.
 func (c *Cluster) installWebhooks(ctx context.Context, manifests []byte, prefix, host string) error {
 	objects, err := decode(manifests)
@@ -187,8 +187,8 @@ func (c *Cluster) startWebhooks(ctx context.Context, start func(port int) (*Proc
 	return server.Host, err
 }
 
-// runWithCertificate starts a program that insists on a certificate in a folder of its own choosing, which it has to
-// itself: it runs in a mount namespace in which the first part of that folder's path is replaced. That takes root or
+// runWithCertificate starts a program that requires a certificate in a fixed folder, which no other program may
+// use. It runs in a mount namespace in which the first part of that folder's path is replaced. This needs root or
 // unprivileged user namespaces.
 func (c *Cluster) runWithCertificate(dir, name, path string, env []string, args ...string) (*Process, error) {
 	const root = "root"

@@ -14,7 +14,7 @@ import (
 )
 
 // authority is the cluster's certificate authority. Everything that serves or authenticates in this cluster has a
-// certificate from it, so a program of another cluster on the same machine can never be taken for ours.
+// certificate from it, so a program of another cluster on the same machine cannot be mistaken for one of this cluster.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

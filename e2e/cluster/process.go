@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Process is one program of the cluster. It leads a process group of its own, so that Ctrl-C reaches only the
+// Process is one program of the cluster. It has a separate process group, so that Ctrl-C reaches only the
 // program that owns the cluster, and the kernel kills it when that program dies, however it dies.
 type Process struct {
 	// Name is the program's name in errors.
@@ -26,7 +26,7 @@ type Process struct {
 	cmd     *exec.Cmd
 	done    chan struct{}
 	err     error       // how it ended; set before done is closed
-	stopped atomic.Bool // it ends because we want it to
+	stopped atomic.Bool // its end is intended
 }
 
 // startProcess starts cmd with its output appended to logPath.
@@ -90,7 +90,7 @@ func (p *Process) Kill() {
 	if !p.running() {
 		return
 	}
-	// Stopped, it starts no further ones. NPD gives each plugin a process group of its own.
+	// A stopped program starts no further children. NPD gives each plugin a separate process group.
 	p.signal(syscall.SIGSTOP)
 	for _, child := range children(p.PID()) {
 		_ = syscall.Kill(child, syscall.SIGKILL)
@@ -129,7 +129,7 @@ func children(pid int) []int {
 	return all
 }
 
-// signal signals the process group of a program that has not been seen to end; its number may be another's after that.
+// signal signals the process group of a program that has not ended yet. After its end the number may belong to another group.
 func (p *Process) signal(sig syscall.Signal) {
 	if p.running() {
 		_ = syscall.Kill(-p.PID(), sig)
@@ -145,7 +145,7 @@ func (p *Process) running() bool {
 	}
 }
 
-// ended says how the program ended. Call it only after done is closed.
+// ended returns how the program ended. Call it only after done is closed.
 func (p *Process) ended() error {
 	how := "exit status 0"
 	if p.err != nil {
@@ -223,7 +223,7 @@ func (c *Cluster) need(p *Process) {
 	}()
 }
 
-// parallel runs all of them at once and returns the first error, after all have returned.
+// parallel runs all functions concurrently and returns the first error, after all have returned.
 func parallel(ctx context.Context, all ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -20,8 +20,8 @@ const (
 )
 
 // StartRemediator builds the remediator, installs its shipped roles and starts it under its own service account, so
-// that it may do what it may do in production and nothing else. args are its arguments but for -kubeconfig, e.g.
-// "-policy", file. It serves neither metrics nor health unless args say where.
+// that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
+// "-policy", file. It serves metrics and health only if args set their addresses.
 func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process, error) {
 	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 	return p, nil
 }
 
-// ShippedPolicy writes the policy as it is shipped, but switched on and with another time after which a healthy node is
+// ShippedPolicy writes the shipped policy with mode enforce and with another time after which a healthy node is
 // released, and returns the file.
 func (c *Cluster) ShippedPolicy(clearAfter time.Duration) (string, error) {
 	shipped, err := os.ReadFile(filepath.Join(c.Root, "manifests", "policy.yaml"))
@@ -64,7 +64,7 @@ func (c *Cluster) ShippedPolicy(clearAfter time.Duration) (string, error) {
 	}
 	const observe, enforce = "\n  mode: observe\n", "\n  mode: enforce\n"
 	if !bytes.Contains(shipped, []byte(observe)) {
-		return "", errors.New("the shipped policy has no mode to switch on")
+		return "", errors.New("the shipped policy has no mode to change")
 	}
 	changed := pattern.ReplaceAll(shipped, fmt.Appendf(nil, "${1}: %s", clearAfter))
 	changed = bytes.Replace(changed, []byte(observe), []byte(enforce), 1)

@@ -31,7 +31,7 @@ type Component struct {
 	Package string
 	// Module is the module that Dir pins and whose version is the component's version.
 	Module string
-	// Cold says about how long a first build takes on two cores.
+	// Cold is about how long a first build takes on two cores.
 	Cold string
 
 	arch string // the architecture it is built for; empty for this machine's
@@ -52,7 +52,7 @@ var (
 		Name: "kubelet", Dir: "kubelet", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", Cold: "3 min",
 		versionVars: kubernetesVersion,
 	}
-	// KWOK plays the kubelets.
+	// KWOK simulates the kubelets.
 	KWOK = Component{
 		Name: "kwok", Dir: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Cold: "1 min",
 	}
@@ -76,7 +76,7 @@ var (
 			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
 		},
 	}
-	// PrometheusOperator is only read: its module has the CRDs of what the chart gives to it.
+	// PrometheusOperator is never run: its module has the CRDs of the chart's monitoring objects.
 	PrometheusOperator = Component{
 		Name: "prometheus-operator", Dir: "prometheus-operator", Module: "github.com/prometheus-operator/prometheus-operator",
 	}
@@ -121,7 +121,7 @@ var (
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
 		Module: "github.com/golangci/golangci-lint/v2", Cold: "100 s",
 	}
-	// Govulncheck looks for known vulnerabilities.
+	// Govulncheck reports known vulnerabilities.
 	Govulncheck = Component{
 		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", Cold: "20 s",
 	}
@@ -142,7 +142,7 @@ func volcano(program, cold string) Component {
 }
 
 // kubernetesVersion sets what hack/lib/version.sh of kubernetes sets; without it the API server reports
-// v0.0.0-master and clients that look at the version are confused.
+// v0.0.0-master, which misleads clients that check the version.
 func kubernetesVersion(version string) map[string]string {
 	vars := map[string]string{}
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
@@ -199,8 +199,8 @@ func (c Component) ModuleDir(ctx context.Context, root string) (string, error) {
 	return module.Dir, nil
 }
 
-// Build makes sure that the components are built and up to date, and that no two programs build them at once.
-// It tells progress what it builds and about how long that takes; an up-to-date component costs a few milliseconds.
+// Build makes sure that the components are built and up to date, and that no two programs build them at the same time.
+// It writes to progress what it builds and about how long that takes. An up-to-date component costs a few milliseconds.
 func Build(ctx context.Context, progress io.Writer, root string, wanted ...Component) error {
 	if err := os.MkdirAll(filepath.Join(root, "bin", "components"), 0o755); err != nil {
 		return fmt.Errorf("build components: %w", err)
@@ -340,7 +340,7 @@ func run(ctx context.Context, dir string, args ...string) (stdout []byte, err er
 	return runWith(ctx, []string{"CGO_ENABLED=0"}, dir, args...)
 }
 
-// runWith runs the go command and quotes what it said when it fails.
+// runWith runs the go command. If it fails, the error quotes its output.
 func runWith(ctx context.Context, env []string, dir string, args ...string) (stdout []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir

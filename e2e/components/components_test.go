@@ -37,8 +37,8 @@ func TestAComponentIsBuiltOnceAndAgainWhenItChanges(t *testing.T) {
 		if err := Build(t.Context(), &progress, root, tiny); err != nil {
 			t.Fatal(err)
 		}
-		said, _, _ := strings.Cut(progress.String(), "\n")
-		return said
+		line, _, _ := strings.Cut(progress.String(), "\n")
+		return line
 	}
 	const building = "building tiny (golang.org/x/sys v0.47.0), about no time when nothing is cached ..."
 	if diff := cmp.Diff(building, build()); diff != "" {
@@ -78,8 +78,8 @@ func TestTwoBuildsAtOnceBuildOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if said := progress[0].String() + progress[1].String(); strings.Count(said, "building") != 1 {
-		t.Errorf("together they said:\n%s", said)
+	if lines := progress[0].String() + progress[1].String(); strings.Count(lines, "building") != 1 {
+		t.Errorf("progress of both builds:\n%s", lines)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestAComponentIsBuiltForAnotherArchitectureBesideThisOnes(t *testing.T) {
 	}
 }
 
-func TestABuildThatFailsSaysWhatTheCompilerSaid(t *testing.T) {
+func TestAFailedBuildQuotesTheCompiler(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
 	main := filepath.Join(root, "e2e", "components", "tiny", "main.go")
 	if err := os.WriteFile(main, []byte("package main\n\nfunc main() { undefinedName() }\n"), 0o644); err != nil {
@@ -168,7 +168,7 @@ func TestRenovateKnowsEveryComponent(t *testing.T) {
 		}
 		return
 	}
-	t.Error("renovate.json has no group components")
+	t.Error("renovate.json lacks the group components")
 }
 
 // repository makes a folder with the component tiny in it.

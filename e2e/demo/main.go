@@ -94,7 +94,7 @@ type demo struct {
 	out      io.Writer
 	timeline *timeline.Timeline
 	log      *kernellog.Log
-	// xidArgs are the arguments of the xid plugin, whoever runs it.
+	// xidArgs are the arguments of the xid plugin, under NPD and in this program.
 	xidArgs         []string
 	npd, remediator *cluster.Process
 }
@@ -168,7 +168,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	// A node to go to: so far the job fills all there are.
+	// The job fills all nodes so far. It needs a spare one to move to.
 	_, err = d.AddNodes(ctx, "spare", 1, nil)
 	return err
 }
@@ -182,7 +182,7 @@ func (d *demo) follow(ctx context.Context, begun time.Time, chains ...[]*timelin
 	return d.timeline.Follow(ctx, d.out, begun, chains...)
 }
 
-// fault writes the Xid and follows what comes of it.
+// fault writes the Xid and follows its consequences.
 func (d *demo) fault(ctx context.Context) (condition, taint, running time.Duration, err error) {
 	fmt.Fprintf(d.out, "\n== The fault: %s\n", d.log.How)
 	old := slices.Collect(maps.Keys(d.timeline.Pods))
@@ -203,14 +203,14 @@ func (d *demo) fault(ctx context.Context) (condition, taint, running time.Durati
 	return isTrue.After, tainted.After, restarted.After, err
 }
 
-// show prints what kubectl says.
+// show prints the output of kubectl.
 func (d *demo) show(ctx context.Context) error {
 	described, err := d.Kubectl(ctx, "describe", "node", machine)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(d.out, "\n$ kubectl describe node %s    (in part)\n%s", machine, sections(described, "Name", "Labels", "Taints", "Unschedulable", "Conditions"))
-	// kubectl describe looks Events up by UID, which NPD v1.36 does not set.
+	// kubectl describe selects Events by UID, which NPD v1.36 does not set.
 	events, err := d.Kubectl(ctx, "events", "--for=node/"+machine)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (d *demo) show(ctx context.Context) error {
 	return nil
 }
 
-// repair plays the reboot that the fault needs and follows the release.
+// repair simulates the reboot that the fault needs and follows the release.
 func (d *demo) repair(ctx context.Context) error {
 	fmt.Fprintln(d.out, "\n== The repair: the node reports a new boot id, as a kubelet does after a reboot, and the stored fault is cleared")
 	begun := time.Now()
@@ -250,7 +250,7 @@ func (d *demo) repair(ctx context.Context) error {
 	)
 }
 
-// logs prints what the two that act have to say; the cluster's folder will be gone.
+// logs prints the logs of NPD and the remediator, because the cluster's folder is removed at the end.
 func (d *demo) logs() {
 	for _, p := range []*cluster.Process{d.npd, d.remediator} {
 		if p != nil {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 
 const patience = 40 * time.Second // one hold and NPD's retries
 
-// machine is this machine as a node, with a state directory and a GPU address of its own.
+// machine is this machine as a node. Each test has a separate state directory and GPU address.
 type machine struct {
 	t       *testing.T
 	cluster *cluster.Cluster
@@ -134,7 +134,7 @@ func (m *machine) startNPD() {
 	m.t.Cleanup(npd.Kill)
 }
 
-// xid runs the plugin by hand, as `kubectl exec` would.
+// xid runs the plugin without NPD, as `kubectl exec` would.
 func (m *machine) xid(args ...string) string {
 	m.t.Helper()
 	out, err := exec.CommandContext(m.t.Context(), filepath.Join(m.cluster.Root, "bin/xid"), append(m.args(), args...)...).Output()
@@ -195,8 +195,8 @@ func (m *machine) holding() int {
 			text, _ := os.ReadFile(list)
 			for _, child := range strings.Fields(string(text)) {
 				pid, _ := strconv.Atoi(child)
-				told, _ := filepath.Glob(filepath.Join(m.state, fmt.Sprintf("told-xid-*-%d-*.json", m.npd.PID())))
-				for _, file := range told {
+				answers, _ := filepath.Glob(filepath.Join(m.state, fmt.Sprintf("told-xid-*-%d-*.json", m.npd.PID())))
+				for _, file := range answers {
 					if data, _ := os.ReadFile(file); strings.Contains(string(data), "begun") {
 						return pid
 					}
@@ -208,7 +208,7 @@ func (m *machine) holding() int {
 	return 0
 }
 
-func TestAFaultOutlivesNPDAndIsClearedByHand(t *testing.T) {
+func TestAFaultOutlivesNPDAndIsClearedManually(t *testing.T) {
 	m := newMachine(t, openLog(t), t.TempDir())
 	m.startNPD()
 	m.until(corev1.ConditionFalse)
@@ -234,7 +234,7 @@ func TestAPluginKilledInItsHoldLosesNothing(t *testing.T) {
 	if err := syscall.Kill(m.holding(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// NPD takes a killed plugin for Unknown, never for healthy, and the next run answers at once.
+	// NPD reports a killed plugin as Unknown, never as healthy, and the next run answers immediately.
 	before := m.until(corev1.ConditionTrue)
 	for _, status := range before {
 		if !strings.HasPrefix(status, string(corev1.ConditionUnknown)) {
@@ -264,7 +264,7 @@ func TestAFaultWhileTheAPIServerIsDown(t *testing.T) {
 	m.until(corev1.ConditionFalse)
 	m.cluster.StopAPIServer()
 	m.fault("79, GPU has fallen off the bus.")
-	// The plugin has told NPD, and NPD cannot tell anybody.
+	// The plugin has reported the fault to NPD, but NPD cannot reach the API server.
 	for deadline := time.Now().Add(patience); !strings.Contains(m.npd.Log(), "failed to update node conditions"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("NPD does not miss the apiserver:\n%s", m.npd.Log())
@@ -285,7 +285,7 @@ func TestAFloodOfTheKernelLog(t *testing.T) {
 	m.startNPD()
 	m.until(corev1.ConditionFalse)
 
-	// A stopped plugin reads nothing: the ring overruns its place in it.
+	// A stopped plugin reads nothing, so the ring overwrites the records that it has not read.
 	plugin := m.holding()
 	if err := syscall.Kill(plugin, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestAFloodOfTheKernelLog(t *testing.T) {
 	}
 	m.until(corev1.ConditionTrue)
 	if dump := m.xid("-dump"); !strings.Contains(dump, `"gap": true`) || !strings.Contains(dump, m.gpu) {
-		t.Errorf("the dump does not tell of gap and fault:\n%s", dump)
+		t.Errorf("the dump lacks the gap or the fault:\n%s", dump)
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 
 // Log is a way to put records where a kernel log reader finds them.
 type Log struct {
-	// How says in words how the records are made.
+	// How describes how the records are made.
 	How string
-	// Kernel tells that the records are the kernel's own: facility 0, in /dev/kmsg.
+	// Kernel is true if the kernel itself writes the records: facility 0, in /dev/kmsg.
 	Kernel bool
-	// Args are the arguments that a plugin needs to see the records and to take them for the kernel's.
+	// Args are the arguments that a plugin needs to read the records and to accept them as the kernel's.
 	Args []string
 
 	write func(ctx context.Context, line string) (time.Time, error)
@@ -38,11 +38,11 @@ func (l *Log) Write(ctx context.Context, line string) (time.Time, error) {
 	return at, nil
 }
 
-// Close gives back what the log needed. Records that were written stay.
+// Close releases what the log needed. Records that were written stay.
 func (l *Log) Close() error { return l.close() }
 
-// Open takes the most faithful way that this machine allows: [OpenNFT], else [OpenKmsg], else [OpenFIFO] in dir.
-// How says why the better ones did not work.
+// Open uses the most realistic way that this machine allows: [OpenNFT], else [OpenKmsg], else [OpenFIFO] in dir.
+// How of the result includes why the better ways did not work.
 func Open(dir string) (*Log, error) {
 	l, nftErr := OpenNFT()
 	if nftErr == nil {
@@ -64,7 +64,7 @@ func Open(dir string) (*Log, error) {
 // OpenKmsg writes to /dev/kmsg, as root. The kernel marks such records as user space's, facility 1.
 func OpenKmsg() (*Log, error) {
 	const path = "/dev/kmsg"
-	// Writing needs less than reading (dmesg_restrict), and without a reader there is no point.
+	// Writing needs fewer privileges than reading (dmesg_restrict), and records that cannot be read are useless.
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("kernel log: %w", err)

@@ -22,12 +22,12 @@ const MaxLine = 126
 const allNamespaces = "/proc/sys/net/netfilter/nf_log_all_netns"
 
 // OpenNFT makes the kernel itself write records, by a log statement of nftables in a network namespace of its own,
-// where nothing but the packet that triggers it passes. Their facility is 0 like the driver's; after the line comes
+// in which the packet that triggers it is the only one. Their facility is 0 like the driver's; after the line comes
 // a description of that packet. It needs root and the program nft (Debian package nftables).
 func OpenNFT() (*Log, error) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
-		// The sbin folders are not in everybody's path.
+		// The sbin folders are not in every user's PATH.
 		if nft, err = exec.LookPath("/usr/sbin/nft"); err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
@@ -50,7 +50,7 @@ func OpenNFT() (*Log, error) {
 			if err := loopbackUp(); err != nil {
 				return err
 			}
-			// Not connected: a connected socket would report that nobody listens.
+			// Not connected: a connected socket would report that no program listens.
 			conn, err = (&net.ListenConfig{}).ListenPacket(context.Background(), "udp4", "127.0.0.1:0")
 			return err
 		}()
@@ -117,11 +117,11 @@ func run(ctx context.Context, nft, rules string) error {
 	return nil
 }
 
-// discard is a port that nobody listens on.
+// discard is a port on which no program listens.
 var discard = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
 
 // trigger sends the packet. The output hook runs inside the send, so that the record is there when it returns and
-// the setting can go back at once. The setting exists in the first network namespace only, where this runs.
+// the setting can be restored immediately. The setting exists only in the first network namespace, where this runs.
 func trigger(conn net.PacketConn) (at time.Time, err error) {
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "pitcrew-nf_log.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

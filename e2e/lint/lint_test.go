@@ -1,5 +1,5 @@
 // Package lint tests .golangci.yml: a rule that no longer matches its files, after a folder was renamed for instance,
-// would report nothing and look like obedience. `make lint` runs it.
+// would report nothing, as if no file broke it. `make lint` runs it.
 package lint
 
 import (
@@ -58,7 +58,7 @@ var imports = map[string]map[string]string{
 	},
 }
 
-// allowed are imports that look like the forbidden ones and are none.
+// allowed are imports that are similar to the forbidden ones but allowed.
 var allowed = map[string][]string{
 	"plugins/hca/exec.go":                {"os/exec"},
 	"plugins/dcgm/read.go":               {"os/exec", "github.com/NVIDIA/go-dcgm/pkg/dcgm"},
@@ -74,7 +74,7 @@ var allowed = map[string][]string{
 	"preflight/meet.go":                  {"os/exec", module + "internal/preflight/verdict"},
 }
 
-// calls are files that break another rule: path -> what the linter says. In a file that may do it, it says nothing.
+// calls are files that break another rule: path -> what the linter reports. For a file that may do it, the list is empty.
 var calls = map[string]struct {
 	text string
 	want []string
@@ -211,7 +211,7 @@ func TestEveryRuleReportsWhatBreaksIt(t *testing.T) {
 		for _, text := range want[path] {
 			i := slices.IndexFunc(got[path], func(line string) bool { return matches(line, text) })
 			if i < 0 {
-				t.Errorf("%s: no issue %q; the linter says %q", path, text, got[path])
+				t.Errorf("%s: no issue %q; the linter reports %q", path, text, got[path])
 				continue
 			}
 			got[path] = slices.Delete(got[path], i, i+1)
@@ -225,7 +225,7 @@ func TestEveryRuleReportsWhatBreaksIt(t *testing.T) {
 	everyRuleIsBroken(t, config, found)
 }
 
-// matches tells whether line contains the parts of text around " ... ".
+// matches returns whether line contains the parts of text around " ... ".
 func matches(line, text string) bool {
 	for part := range strings.SplitSeq(text, " ... ") {
 		_, rest, ok := strings.Cut(line, part)
@@ -237,7 +237,7 @@ func matches(line, text string) bool {
 	return true
 }
 
-// everyRuleIsBroken makes sure that a new rule gets a case.
+// everyRuleIsBroken tests that every rule has a case that breaks it.
 func everyRuleIsBroken(t *testing.T, config string, found []issue) {
 	t.Helper()
 	c := settings(t, config)
@@ -262,7 +262,7 @@ func everyRuleIsBroken(t *testing.T, config string, found []issue) {
 	}
 }
 
-// rules are what this package knows of linters.settings in .golangci.yml.
+// rules are the linters.settings in .golangci.yml that this package tests.
 type rules struct {
 	Depguard struct {
 		Rules map[string]struct {

@@ -28,10 +28,10 @@ func pure(t *testing.T, root string) (folders []string) {
 	return folders
 }
 
-// controllers are the packages of which only the remediator is made.
+// controllers are the packages that only the remediator may contain.
 var controllers = []string{"remediator/nodes", "remediator/jobs", "remediator/preflight", "remediator/evidence", "remediator/webhook"}
 
-// The linter sees what a file imports. What a program is made from also comes through other packages.
+// The linter checks the imports of a file. A program also contains the packages that these import.
 func TestNoPackageComesInThroughAnother(t *testing.T) {
 	root, err := components.Root()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestNoPackageComesInThroughAnother(t *testing.T) {
 	}
 	for _, r := range rules {
 		if _, err := os.Stat(filepath.Join(root, r.dir)); err != nil {
-			continue // the lint rules name packages that are still to come
+			continue // the lint rules name packages that do not exist yet
 		}
 		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+r.dir)
 		list.Dir = root

@@ -18,12 +18,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// driverRoot is where the chart looks for NVIDIA's library unless a pool says otherwise; /run is our own.
+// driverRoot is the chart's default folder of NVIDIA's driver. /run belongs to the tests' namespace.
 const driverRoot = "/run/nvidia/driver"
 
-// sicken gives the host one fault for each thing that a pod sees of it through a mount. Services are real; hardware, which
-// this machine has not, is files.
-func (m *machine) sicken(t *testing.T) {
+// addFaults gives the host one fault for each mount through which a pod reads it. Services are real; hardware, which
+// this machine does not have, is simulated by files.
+func (m *machine) addFaults(t *testing.T) {
 	t.Helper()
 	m.systemd(t)
 	m.chronyd(t)
@@ -42,7 +42,7 @@ func mount(t *testing.T, source, path, kind string, flags uintptr, options strin
 	}
 }
 
-// systemd starts a systemd, a user's as process 1 is taken, with its socket where the system's is. One unit has failed.
+// systemd starts a user's systemd, because process 1 exists already, with its socket at the system's path. One unit has failed.
 func (m *machine) systemd(t *testing.T) {
 	t.Helper()
 	m.write(t, "units/e2e.service", "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/false\n")
@@ -65,7 +65,7 @@ exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_
 	})
 }
 
-// chronyd starts one that finds its clock wrong, with its socket where the system's is.
+// chronyd starts a chronyd that finds its clock wrong, with its socket at the system's path.
 func (m *machine) chronyd(t *testing.T) {
 	t.Helper()
 	for name, config := range map[string]string{
@@ -73,7 +73,7 @@ func (m *machine) chronyd(t *testing.T) {
 		"chrony": "server 127.0.0.2 iburst minpoll -1 maxpoll -1 offset 0.3\nport 0\n",
 	} {
 		dir := filepath.Join("/run", name)
-		// It demands that nobody else may enter.
+		// It requires that no other user may enter.
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func (m *machine) chronyd(t *testing.T) {
 	}
 }
 
-// adapter adds an InfiniBand adapter with a port that is down to what sysfs shows.
+// adapter adds an InfiniBand adapter whose port is down to sysfs.
 func (m *machine) adapter(t *testing.T) {
 	t.Helper()
 	for name, value := range map[string]string{
@@ -94,8 +94,8 @@ func (m *machine) adapter(t *testing.T) {
 	mount(t, "class", "/sys/class", "overlay", 0, "lowerdir="+filepath.Join(m.dir, "class")+":/sys/class")
 }
 
-// library compiles the stand-in for NVIDIA's library into the driver's root. It reads what it answers from there, where the
-// container sees it.
+// library compiles the stand-in for NVIDIA's library into the driver's root. It reads its answers from a file there, which the
+// container can read.
 func (m *machine) library(t *testing.T) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(m.Root, "internal/nvml/nvmltest/testdata/libnvidia-ml.c"))
@@ -119,7 +119,7 @@ func (m *machine) library(t *testing.T) {
 	m.answer(t, sickGPU)
 }
 
-// sickGPU is the answer of one GPU that is to be replaced.
+// sickGPU is the answer for one GPU that needs replacement.
 const sickGPU = "gpus 1\n0.remap.failed 1\n"
 
 // answer sets what the stand-in for NVIDIA's library answers.
@@ -155,7 +155,7 @@ func (m *machine) plug(t *testing.T, pod *corev1.Pod) {
 	})
 }
 
-// within does something among the mounts of a pod's container.
+// within runs a function in the mount namespace of a pod's container.
 func (m *machine) within(t *testing.T, pod *corev1.Pod, do func() error) {
 	t.Helper()
 	done := make(chan error)
@@ -217,7 +217,7 @@ func (m *machine) job(t *testing.T, line string) {
 	}
 }
 
-// Each of these findings comes from behind one mount of the chart, in a pod with the chart's own security context: without
+// Each of these findings needs one mount of the chart, in a pod with the chart's own security context: without
 // the mount, or without a privilege that it needs, the check would be Unknown or find nothing.
 func TestEveryMountIsSeenThrough(t *testing.T) {
 	m := theMachine(t)

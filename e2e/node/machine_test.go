@@ -32,7 +32,7 @@ const (
 	tag = "e2e"
 )
 
-// patience is far above what a start takes, also when the machine is busy.
+// patience is much longer than a start takes, even on a busy machine.
 const patience = 90 * time.Second
 
 // build builds the kubelet and our images into dir.
@@ -63,7 +63,7 @@ var started struct {
 	machine *machine
 }
 
-// theMachine returns the node; the first test that asks starts it.
+// theMachine returns the node. The first call starts it.
 func theMachine(t *testing.T) *machine {
 	t.Helper()
 	started.Lock()
@@ -77,14 +77,14 @@ func theMachine(t *testing.T) *machine {
 	for _, image := range []string{"pause", "npd-plugins", "remediator", "preflight", "plugins"} {
 		m.ctr(t, "images", "import", filepath.Join(m.dir, image+".tar"))
 	}
-	m.sicken(t)
+	m.addFaults(t)
 	m.forget(t)
 	m.kubelet(t)
 	started.machine = m
 	return m
 }
 
-// forget makes the node's state one in which all that stands in the machine's kernel log has been repaired.
+// forget sets the node's state as if all faults in the machine's kernel log had been repaired.
 func (m *machine) forget(t *testing.T) {
 	t.Helper()
 	if out, err := m.RunPlugin(t.Context(), "xid", "-clear"); err != nil {
@@ -92,7 +92,7 @@ func (m *machine) forget(t *testing.T) {
 	}
 }
 
-// relay forwards connections from pods to the API server, whose address a kube-proxy would know.
+// relay forwards connections from pods to the API server, in place of a kube-proxy.
 func (m *machine) relay(t *testing.T) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", serviceIP+":443")
@@ -223,7 +223,7 @@ func (m *machine) kubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody else is in this network: everybody may ask this kubelet for logs and exec.
+	// Only the tests use this network, so every client may ask this kubelet for logs and exec.
 	config := m.write(t, "kubelet.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}

@@ -18,11 +18,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-// inside, in the environment, is the folder of this run. It tells that this process is in the namespaces.
+// inside is the environment variable with the folder of this run. It is set if this process runs in the namespaces.
 const inside = "PITCREW_E2E_NODE"
 
-// The tests run in namespaces of their own, so that a kubelet and a container runtime can do as they like: network, mounts
-// and processes of theirs are not this machine's, and end with the tests however these end.
+// The tests run in separate namespaces, so that a kubelet and a container runtime cannot affect this machine: their network, mounts
+// and processes are not this machine's, and end with the tests in any case.
 func TestMain(m *testing.M) {
 	if os.Getenv(inside) == "" {
 		code, err := outside()
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // hostNetwork is the descriptor of this machine's network namespace, in the namespaces.
 const hostNetwork = 3
 
-// outside builds what the tests run, runs them in the namespaces and removes what these leave behind.
+// outside builds what the tests need, runs the tests in the namespaces and cleans up after them.
 func outside() (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("a real kubelet needs root")
@@ -84,7 +84,7 @@ func outside() (code int, err error) {
 // systemdGroup is the control group of our systemd.
 const systemdGroup = "pitcrew-e2e-node"
 
-// removeGroups removes the control groups of processes that are no more. Not all kinds of them have namespaces.
+// removeGroups removes the control groups of processes that have ended. Not all kinds of control groups have namespaces.
 func removeGroups() error {
 	var errs []error
 	for _, name := range []string{"k8s.io", systemdGroup} {
@@ -114,14 +114,14 @@ func removeGroup(group string) error {
 	return errors.Join(append(errs, unix.Rmdir(group))...)
 }
 
-// settings are what a kubelet changes for the whole machine. It changes files of ours instead.
+// settings are files that a kubelet changes for the whole machine. Here it changes copies.
 var settings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
 // enter makes the namespaces of this process those of a node.
 func enter(dir string) error {
-	// Mounts of pods must reach containers, but nothing must reach this machine.
+	// Mounts of pods must propagate to containers, but not to this machine.
 	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
 			return fmt.Errorf("mounts of our own: %w", err)

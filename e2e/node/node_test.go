@@ -27,8 +27,8 @@ import (
 // namespace is where the chart is installed.
 const namespace = "pitcrew"
 
-// values are those of the tests: everything that reads a mount, by privilege. Nothing waits for a young node, and a healthy
-// one is released at once.
+// values are the chart's values in the tests: all checks that read a mount, by privilege. No rule waits for a young node, and a healthy
+// one is released immediately.
 const values = `
 image: {tag: %s, pullPolicy: Never}
 remediator: {replicas: 1, tolerations: [{operator: Exists}]}
@@ -58,8 +58,8 @@ func (m *machine) install(t *testing.T, tag string) {
 	helm.Env = append(os.Environ(), "HOME="+m.dir)
 	if out, err := helm.CombinedOutput(); err != nil {
 		pods, _ := m.Kubectl(t.Context(), "--namespace", namespace, "get", "pods")
-		said, _ := m.Kubectl(t.Context(), "--namespace", namespace, "logs", "--prefix", "--tail=5", "--selector=app.kubernetes.io/part-of=pitcrew")
-		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, said, m.logs("kubelet"))
+		logs, _ := m.Kubectl(t.Context(), "--namespace", namespace, "logs", "--prefix", "--tail=5", "--selector=app.kubernetes.io/part-of=pitcrew")
+		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, logs, m.logs("kubelet"))
 	}
 }
 
@@ -109,7 +109,7 @@ func (m *machine) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
 // fault is a kernel record of a GPU that no other test has.
 type fault struct{ gpu string }
 
-// strike makes the machine's kernel report a fault of a GPU.
+// strike writes a fault of a GPU into the machine's kernel log.
 func (m *machine) strike(t *testing.T) fault {
 	t.Helper()
 	log, err := kernellog.OpenNFT()
@@ -134,7 +134,7 @@ func (m *machine) strike(t *testing.T) fault {
 	return f
 }
 
-// tainted tells whether the remediator has taken the node out of service.
+// tainted waits until the remediator has tainted the node, or removed the taint.
 func (m *machine) tainted(t *testing.T, want bool) {
 	t.Helper()
 	clustertest.Until(t, patience, fmt.Sprintf("tainted: %v", want), func() error {
@@ -225,8 +225,8 @@ func (m *machine) reports(t *testing.T, pod *corev1.Pod, f fault) {
 	})
 }
 
-// doubts watches for versions of the node on which the fault is not reported; the returned function ends that and tells
-// them.
+// doubts watches for versions of the node on which the fault is not reported. The returned function ends the watch and
+// returns them.
 func (m *machine) doubts(t *testing.T) func() []string {
 	t.Helper()
 	watcher, err := m.Client.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": nodeName})
@@ -256,7 +256,7 @@ func (m *machine) doubts(t *testing.T) func() []string {
 	}
 }
 
-// NPD as process 1 reaps no orphan; the pause container, with which the pod shares its processes, does.
+// NPD as process 1 would not reap orphans. The pause container, with which the pod shares its processes, does.
 func TestAStuckWorkerLeavesNoZombie(t *testing.T) {
 	m := theMachine(t)
 	m.install(t, tag)
@@ -297,7 +297,7 @@ func TestAStuckWorkerLeavesNoZombie(t *testing.T) {
 type process struct {
 	name, state string
 	parent      int
-	// stuck tells that a thread sleeps uninterruptibly. The others of a killed process have ended; its state is Z then.
+	// stuck is true if a thread sleeps uninterruptibly. The other threads of a killed process have ended; its state is then Z.
 	stuck bool
 }
 
@@ -337,7 +337,7 @@ func processes(t *testing.T) map[int]process {
 }
 
 // Why pools that read the kernel log are privileged. /dev/kmsg is a device, which the device cgroup refuses to containers
-// whatever their capabilities; Kubernetes can grant single devices only through a device plugin.
+// even with all capabilities; Kubernetes can grant single devices only through a device plugin.
 func TestTheKernelLogNeedsAPrivilegedContainer(t *testing.T) {
 	m := theMachine(t)
 	for name, test := range map[string]struct {
@@ -350,7 +350,7 @@ func TestTheKernelLogNeedsAPrivilegedContainer(t *testing.T) {
 		"privileged": {corev1.SecurityContext{Privileged: new(true)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said, code := m.run(t, "kmsg-"+name, corev1.PodSpec{
+			output, code := m.run(t, "kmsg-"+name, corev1.PodSpec{
 				Containers: []corev1.Container{{
 					Name: "xid", Image: "ghcr.io/pitcrew-dev/npd-plugins:" + tag, ImagePullPolicy: corev1.PullNever,
 					Command: []string{"/opt/pitcrew/bin/xid", "-state-dir=/tmp"}, SecurityContext: &test.context,
@@ -358,8 +358,8 @@ func TestTheKernelLogNeedsAPrivilegedContainer(t *testing.T) {
 				}},
 				Volumes: []corev1.Volume{{Name: "kmsg", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/kmsg"}}}},
 			})
-			if refused := code == 2 && strings.Contains(said, "operation not permitted"); refused == test.reads {
-				t.Errorf("exit code %d, %s", code, said)
+			if refused := code == 2 && strings.Contains(output, "operation not permitted"); refused == test.reads {
+				t.Errorf("exit code %d, %s", code, output)
 			}
 		})
 	}
@@ -367,7 +367,7 @@ func TestTheKernelLogNeedsAPrivilegedContainer(t *testing.T) {
 
 func TestTheCarrierFillsAVolume(t *testing.T) {
 	m := theMachine(t)
-	said, code := m.run(t, "carrier", corev1.PodSpec{
+	output, code := m.run(t, "carrier", corev1.PodSpec{
 		InitContainers: []corev1.Container{{
 			Name: "install", Image: "ghcr.io/pitcrew-dev/plugins:" + tag, ImagePullPolicy: corev1.PullNever, Args: []string{"/target"},
 			VolumeMounts: []corev1.VolumeMount{{Name: "plugins", MountPath: "/target"}},
@@ -379,13 +379,13 @@ func TestTheCarrierFillsAVolume(t *testing.T) {
 		}},
 		Volumes: []corev1.Volume{{Name: "plugins", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 	})
-	if code != 0 || !strings.Contains(said, `"source": "thermal"`) {
-		t.Errorf("exit code %d, %s", code, said)
+	if code != 0 || !strings.Contains(output, `"source": "thermal"`) {
+		t.Errorf("exit code %d, %s", code, output)
 	}
 }
 
-// run runs a pod to its end and returns what it said and its exit code.
-func (m *machine) run(t *testing.T, name string, spec corev1.PodSpec) (said string, code int32) {
+// run runs a pod to its end and returns its output and its exit code.
+func (m *machine) run(t *testing.T, name string, spec corev1.PodSpec) (output string, code int32) {
 	t.Helper()
 	spec.NodeName, spec.RestartPolicy = nodeName, corev1.RestartPolicyNever
 	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -402,9 +402,9 @@ func (m *machine) run(t *testing.T, name string, spec corev1.PodSpec) (said stri
 		}
 		return nil
 	})
-	said, err := m.Kubectl(t.Context(), "logs", name)
+	output, err := m.Kubectl(t.Context(), "logs", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return said, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
+	return output, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
 }

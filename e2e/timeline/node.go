@@ -77,7 +77,7 @@ func (s *Scene) taint(node string) *corev1.Taint {
 	return nil
 }
 
-// standing describes what speaks for or against a quarantine.
+// standing describes the taint and the known conditions of a node.
 func (s *Scene) standing(node string) string {
 	taint := "no taint " + conditions.TaintUnhealthy
 	if t := s.taint(node); t != nil {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Scene is what the API server has told so far about what is watched.
+// Scene holds the watched objects as the API server has reported them so far.
 type Scene struct {
 	Nodes  map[string]*corev1.Node
 	Pods   map[types.UID]*corev1.Pod
@@ -25,9 +25,9 @@ type Scene struct {
 
 // Step is something that is expected to happen.
 type Step struct {
-	// Expected says what, in the words of the timeline.
+	// Expected describes what, as the timeline prints it.
 	Expected string
-	// Seen tells whether it has happened, and describes what there is.
+	// Seen returns a description of the current state, and whether the step has happened.
 	Seen func(*Scene) (description string, ok bool)
 	// After is set by [Timeline.Follow]: the time between the beginning and the news that it has happened.
 	After time.Duration
@@ -39,7 +39,7 @@ type Timeline struct {
 	news chan news
 }
 
-// news is one message of a watch and when it came.
+// news is one message of a watch and its time of arrival.
 type news struct {
 	at    time.Time
 	event watch.Event
@@ -92,7 +92,7 @@ func (t *Timeline) forward(ctx context.Context, watcher watch.Interface, what st
 }
 
 // Follow waits until all steps have happened, in order within a chain, and prints each one with the time since begun.
-// The error says what was expected and what is there instead.
+// The error names what was expected and what was seen instead.
 func (t *Timeline) Follow(ctx context.Context, out io.Writer, begun time.Time, chains ...[]*Step) error {
 	at := begun
 	for {
@@ -118,7 +118,7 @@ func (t *Timeline) Follow(ctx context.Context, out io.Writer, begun time.Time, c
 			if n.err != nil {
 				return missing(n.err, waiting, &t.Scene)
 			}
-			// News of before the beginning may be waiting still.
+			// Messages from before the beginning may still be queued.
 			if n.at.After(begun) {
 				at = n.at
 			}

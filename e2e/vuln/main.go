@@ -1,5 +1,5 @@
 // Command vuln runs govulncheck on packages of this repository. It fails when they call a function with a known
-// vulnerability. When the vulnerability database cannot be reached it says that nothing was checked, and does not fail:
+// vulnerability. When the vulnerability database cannot be reached it prints that nothing was checked, and does not fail:
 // a build without network beyond the package registries must pass.
 //
 //	go run ./e2e/vuln ./remediator ./plugins/...

@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// Each module below imports a package of which one function is vulnerable, as the database in testdata says.
+// Each module below imports a package in which one function is vulnerable according to the database in testdata.
 func TestOnlyACalledVulnerabilityFails(t *testing.T) {
 	db, err := filepath.Abs("testdata/db")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		name, call  string
-		fails       bool
-		says, never string
+		name, call    string
+		fails         bool
+		prints, never string
 	}{
 		{"called", `url.Parse("/")`, true, "GO-0000-0001", "cannot be reached"},
 		{"not called", `url.ParseQuery("a=b")`, false, "", "cannot be reached"},
@@ -27,14 +27,14 @@ func TestOnlyACalledVulnerabilityFails(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
 			err := check(t.Context(), &out, "file://"+db, module(t, test.call), ".")
-			if (err != nil) != test.fails || !strings.Contains(out.String(), test.says) || strings.Contains(out.String(), test.never) {
+			if (err != nil) != test.fails || !strings.Contains(out.String(), test.prints) || strings.Contains(out.String(), test.never) {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})
 	}
 }
 
-func TestADatabaseThatCannotBeReachedIsSaidAndDoesNotFail(t *testing.T) {
+func TestAnUnreachableDatabaseIsReportedAndDoesNotFail(t *testing.T) {
 	blocked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not through this proxy", http.StatusForbidden)
 	}))

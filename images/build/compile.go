@@ -35,7 +35,7 @@ const nodeProblemDetector = "node-problem-detector"
 func (p *platform) compile(ctx context.Context) error {
 	compiler, ok := compilers[p.architecture]
 	if !ok {
-		return fmt.Errorf("platform linux/%s: no C compiler is known for it", p.architecture)
+		return fmt.Errorf("platform linux/%s: the build knows no C compiler for it", p.architecture)
 	}
 	if p.architecture == runtime.GOARCH {
 		compiler = "gcc"

@@ -64,14 +64,14 @@ func (p *platform) find(name string) (d debianPackage, deb string, err error) {
 		return d, deb, nil
 	}
 	if !p.unpinned {
-		return d, "", fmt.Errorf("%s is not version %s with SHA-256 %s as images/debian.lock says; its own is %x", deb, d.version, d.sha256, sum)
+		return d, "", fmt.Errorf("%s is not version %s with SHA-256 %s as in images/debian.lock; its own is %x", deb, d.version, d.sha256, sum)
 	}
 	d.version = strings.ReplaceAll(strings.Split(filepath.Base(deb), "_")[1], "%3a", ":")
 	return d, deb, nil
 }
 
-// kept says what of a package belongs into an image: libraries, what tells them which distribution this is, the shell
-// and the licences. Character sets and the linker's audit libraries are used by nobody there.
+// kept returns whether a file of a package belongs into an image: libraries, the files that name the distribution, the shell
+// and the licences. No program in the images uses the character sets and the linker's audit libraries.
 var (
 	kept    = regexp.MustCompile(`^(lib|lib64|usr/lib)/|^bin/busybox$|^etc/(debian_version|os-release)$|^usr/share/(common-licenses/|doc/[^/]+(/copyright)?$|ca-certificates/)`)
 	dropped = regexp.MustCompile(`/(gconv|audit)/`)

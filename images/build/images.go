@@ -18,20 +18,20 @@ const (
 	monitors = "/opt/pitcrew/monitors/"
 )
 
-// image says what an image is made of.
+// image describes the contents of an image.
 type image struct {
 	name, description string
 	// user is user:group; the entrypoint takes the pod's args.
 	user, entrypoint string
 	// debian are the packages below it.
 	debian []string
-	// carrier tells that its plugins run in another container.
+	// carrier is true if its plugins run in another container.
 	carrier bool
 	// layers are what it adds to them, the least often changed first.
 	layers func(p *platform) ([][]file, error)
 }
 
-// What every image has, and what programs need that load libraries: the five plugins that open NVML or DCGM, and the
+// The packages of every image, and those for programs that load libraries: the five plugins that open NVML or DCGM, and the
 // libraries of vendors.
 var (
 	trust = []string{"ca-certificates"}

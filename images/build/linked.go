@@ -9,7 +9,7 @@ import (
 )
 
 // linked checks that the programs of an image find their libraries in it, in versions that they can use: a plugin
-// compiled against a newer C library than the image has would start nowhere.
+// compiled against a newer C library than the image's would not start.
 func linked(layers [][]file) error {
 	has := map[string][]byte{}
 	for _, f := range slices.Concat(layers...) {
@@ -47,7 +47,7 @@ func loads(program *elf.File, has map[string][]byte) error {
 		}
 		for _, version := range need.Needs {
 			if !slices.ContainsFunc(defined, func(d elf.DynamicVersion) bool { return d.Name == version.Dep }) {
-				return fmt.Errorf("it needs %s of %s, which the image's has not: compile it on an older distribution", version.Dep, need.Name)
+				return fmt.Errorf("it needs %s of %s, which the image's library does not have: compile it on an older distribution", version.Dep, need.Name)
 			}
 		}
 	}

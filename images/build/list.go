@@ -69,7 +69,7 @@ func (i image) list(o options, architecture string, layers [][]file, packages []
 	return cmp.Or(cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), out.Close())
 }
 
-// ours is the main module of this repository's programs; the linker knows no version of it.
+// ours is the main module of this repository's programs. The linker records no version for it.
 const ours = "github.com/pitcrew-dev/pitcrew"
 
 // modules are what a program is made from, this repository excepted.

@@ -85,15 +85,15 @@ func parse(args []string, env func(string) string) (options, error) {
 	if text := env("SOURCE_DATE_EPOCH"); text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return o, fmt.Errorf("SOURCE_DATE_EPOCH %q is no number of seconds", text)
+			return o, fmt.Errorf("SOURCE_DATE_EPOCH %q is not a number of seconds", text)
 		}
 		o.epoch = time.Unix(seconds, 0).UTC()
 	}
 	return o, nil
 }
 
-// run makes the images and says what they are called and what their digests are.
-func run(ctx context.Context, o options, said io.Writer) (err error) {
+// run makes the images and prints their names and digests.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
 	wanted, err := chosen(o.only)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func run(ctx context.Context, o options, said io.Writer) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", i.name, err)
 		}
-		fmt.Fprintf(said, "%s:%s@%s\n", repository+i.name, o.version, digest)
+		fmt.Fprintf(out, "%s:%s@%s\n", repository+i.name, o.version, digest)
 	}
 	return nil
 }

@@ -39,20 +39,20 @@ func makeImages(t *testing.T, root string) (out, digests string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
-	if err := run(t.Context(), o, &said); err != nil {
+	var printed bytes.Buffer
+	if err := run(t.Context(), o, &printed); err != nil {
 		t.Fatal(err)
 	}
-	return out, said.String()
+	return out, printed.String()
 }
 
-// once holds the images that all tests look at, and the sources that they are made from.
+// once holds the images that all tests check, and the sources that they are made from.
 var once = struct {
 	sync.Once
 	dir, digests string
 }{}
 
-// made returns the images of this repository; they are built by the first test that asks.
+// made returns the images of this repository. The first call builds them.
 func made(t *testing.T) (out, digests string) {
 	t.Helper()
 	once.Do(func() {
@@ -79,7 +79,7 @@ func TestMain(m *testing.M) {
 	os.RemoveAll(once.dir)
 }
 
-// copySources copies what git has of this repository, or would have.
+// copySources copies the files of this repository that git tracks or would add.
 func copySources(t *testing.T, to string) {
 	t.Helper()
 	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "-z").Output()
@@ -160,7 +160,7 @@ func open(t *testing.T, name string) content {
 	return c
 }
 
-// sole returns the one thing in an index.
+// sole returns the only entry of an index.
 func sole[T any](t *testing.T, index v1.ImageIndex, get func(v1.ImageIndex, v1.Hash) (T, error)) T {
 	t.Helper()
 	manifest, err := index.IndexManifest()
@@ -218,14 +218,14 @@ func TestEveryMonitorFindsItsPlugin(t *testing.T) {
 			}
 			for _, rule := range monitor.Rules {
 				if h, ok := c.headers[rule.Path]; !ok || h.Mode != 0o755 {
-					t.Errorf("%s: %s runs %s, which is not there or no program", name, filepath.Base(path), rule.Path)
+					t.Errorf("%s: %s runs %s, which does not exist or is not a program", name, filepath.Base(path), rule.Path)
 				}
 			}
 		}
 	}
 }
 
-// The Dockerfiles are for people; what they say about running the image must be what the images here say.
+// The Dockerfiles are for users. Their settings for running the image must be those of the images made here.
 func TestDockerfilesAgree(t *testing.T) {
 	for _, i := range images {
 		text, err := os.ReadFile(filepath.Join("..", i.name, "Dockerfile"))
@@ -253,7 +253,7 @@ func TestDockerfilesAgree(t *testing.T) {
 	}
 }
 
-// A chroot is enough of a container to see whether a program finds what it loads.
+// A chroot is enough to test whether a program finds the libraries that it loads.
 func TestProgramsStart(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("chroot needs root")
@@ -288,7 +288,7 @@ func TestProgramsStart(t *testing.T) {
 				t.Errorf("%s: %q: %v\n%s", image, command, err, out)
 			}
 			if command[1] == "-version" && !strings.HasSuffix(string(out), "v1.2.3\n") {
-				t.Errorf("%s: %q says %s", image, command, out)
+				t.Errorf("%s: %q prints %s", image, command, out)
 			}
 		}
 	}

@@ -1,7 +1,7 @@
 // Install copies the plugins and monitors of its image into a volume that another container has at /opt/pitcrew.
 //
 //	/install DIR         as an init container of the Node Problem Detector's pod
-//	/install -stay DIR   then waits to be told to end: the only container of a DaemonSet that fills a hostPath
+//	/install -stay DIR   then waits for a signal to end: the only container of a DaemonSet that fills a hostPath
 package main
 
 import (
@@ -65,8 +65,8 @@ func install(source, target string) (files int, err error) {
 	return files, err
 }
 
-// replace puts a copy of a file in the place of another in one step: whoever starts the old one meanwhile gets the old
-// one, and never a part of the new one.
+// replace replaces a file by a copy of another in one step: a program that is started meanwhile is the old
+// file, never a part of the new one.
 func replace(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil {

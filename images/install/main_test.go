@@ -91,7 +91,7 @@ func TestARunningPluginIsReplaced(t *testing.T) {
 	}
 }
 
-func TestAnInstallationThatFailsSaysSoAndLeavesNothingHalf(t *testing.T) {
+func TestAFailedInstallationReportsItAndLeavesNoPartialFile(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	write(t, source, map[string]string{"bin/xid": "new"})
 	write(t, target, map[string]string{"bin/xid/folder": ""})

@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// tag is a version as Go, Helm and krew take it: with a v, and without build metadata, which no image tag can have.
+// tag is a version that Go, Helm and krew accept: with a v, and without build metadata, which an image tag cannot have.
 var tag = regexp.MustCompile(`^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$`)
 
 func parse(args []string, env func(string) string) (options, error) {
@@ -86,7 +86,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	}
 	o.images = cmp.Or(o.images, filepath.Join(o.root, "bin", "images"))
 	o.out = cmp.Or(o.out, filepath.Join(o.root, "bin", "release"))
-	// A zip archive has no earlier time than 1980.
+	// A zip archive cannot store a time before 1980.
 	o.epoch = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
 	if text := env("SOURCE_DATE_EPOCH"); text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
@@ -139,7 +139,7 @@ func copyImages(_ context.Context, o options) error {
 			return err
 		}
 		if len(lists) == 0 {
-			return fmt.Errorf("image %s has no list of its contents in %s", name, o.images)
+			return fmt.Errorf("the list of contents of image %s is missing in %s", name, o.images)
 		}
 		for _, file := range append(lists, archive) {
 			if err := copyFile(file, filepath.Join(o.out, filepath.Base(file))); err != nil {

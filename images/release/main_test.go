@@ -40,7 +40,7 @@ func newOptions(t *testing.T, out string) options {
 	return o
 }
 
-// fakeImages are archives with nothing but a tag, and their lists.
+// fakeImages are archives that contain only a tag, and their lists.
 func fakeImages(t *testing.T, tag string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ var (
 	madeDir string
 )
 
-// made returns the folder of a release; the first test that asks makes it.
+// made returns the folder of a release. The first call makes it.
 func made(t *testing.T) string {
 	t.Helper()
 	once.Do(func() {
@@ -307,7 +307,7 @@ func TestEveryManifestNamesTheImagesOfTheChart(t *testing.T) {
 		for _, image := range imagesIn(read(t, filepath.Join(root, path))) {
 			checked++
 			if _, tag, _ := strings.Cut(image, ":"); tag != chart.AppVersion {
-				t.Errorf("%s names %s; Chart.yaml says %s", path, image, chart.AppVersion)
+				t.Errorf("%s names %s; Chart.yaml names %s", path, image, chart.AppVersion)
 			}
 		}
 	}

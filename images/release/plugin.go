@@ -11,7 +11,7 @@ import (
 	"text/template"
 )
 
-// platform is one for which the kubectl plugin is released, in Go's words, which are krew's too.
+// platform is one for which the kubectl plugin is released, with the names that Go and krew use.
 type platform struct{ os, arch string }
 
 var platforms = []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}}

@@ -18,7 +18,7 @@ type Condition struct {
 	Healthy, Problem string
 	// Summary is what it means when it is True, as the end of a sentence that begins with the node.
 	Summary string
-	// Latches says that the plugin keeps what it has seen until the next boot or until it is run with -clear. The
+	// Latches is true if the plugin keeps what it has seen until the next boot or until it is run with -clear. The
 	// condition of another plugin follows the hardware from look to look, and the plugin refuses -clear.
 	Latches bool
 }
@@ -101,7 +101,7 @@ func Ours(conditionType string) bool {
 	return slices.ContainsFunc(All, hasType(conditionType)) || IsVerdict(conditionType)
 }
 
-// IsVerdict tells whether the remediator itself writes the NodeCondition type, see [Verdicts]. The heartbeat of such a
+// IsVerdict reports whether the remediator itself writes the NodeCondition type, see [Verdicts]. The heartbeat of such a
 // condition is the time of the verdict: nothing renews it, so its age does not show that a detector has stopped.
 func IsVerdict(conditionType string) bool {
 	return slices.ContainsFunc(Verdicts, hasType(conditionType))

@@ -46,10 +46,10 @@ const (
 	LabelRestarting = Domain + "/restarting"
 	// AnnotationRestart holds the record of the restart under way and of the last five, JSON.
 	AnnotationRestart = Domain + "/restart"
-	// AnnotationAbortRestart, whatever its value, asks to put the job back as it was before the restart that is under way.
+	// AnnotationAbortRestart, with any value, aborts the restart that is under way and starts the job as it was before.
 	AnnotationAbortRestart = Domain + "/abort-restart"
-	// AnnotationCheckpointBy tells a job when it is stopped, RFC 3339. AnnotationCheckpointed, set by the job to the same
-	// value, says that it has saved its state.
+	// AnnotationCheckpointBy is the time at which the job will be stopped, RFC 3339. AnnotationCheckpointed, set by the job to the same
+	// value, confirms that it has saved its state.
 	AnnotationCheckpointBy = Domain + "/checkpoint-by"
 	AnnotationCheckpointed = Domain + "/checkpointed"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
@@ -68,15 +68,15 @@ const (
 	// AnnotationPreflightPod and AnnotationPreflightPodUID are the pod that reports.
 	AnnotationPreflightPod    = Domain + "/preflight-pod"
 	AnnotationPreflightPodUID = Domain + "/preflight-pod-uid"
-	// AnnotationPreflightVerdict says what was decided, in words. It is never read.
+	// AnnotationPreflightVerdict describes the verdict for users. No program reads it.
 	AnnotationPreflightVerdict = Domain + "/preflight-verdict"
 )
 
-// PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" says why.
+// PauseConfigMap, in Pitcrew's namespace, is the global pause; its key "reason" is shown to users.
 const PauseConfigMap = "pitcrew-pause"
 
-// EvidenceNamespace holds a ConfigMap for each node that was quarantined, of the node's name, with what its conditions were.
-// Nothing else is there, so that whoever writes evidence needs no right to write anything else.
+// EvidenceNamespace holds a ConfigMap for each node that was quarantined, of the node's name, with its conditions at that time.
+// The namespace holds nothing else, so that a writer of evidence needs no permission to write anything else.
 const EvidenceNamespace = "pitcrew-evidence"
 
 // AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).

@@ -12,7 +12,7 @@ const (
 	Monitor Repair = iota + 1
 	// RestartApp needs the workload to be restarted; the hardware is fine.
 	RestartApp
-	// Inspect needs a person or the vendor to look.
+	// Inspect needs an inspection by an administrator or the vendor.
 	Inspect
 	// ResetGPU needs a GPU reset or a driver reload.
 	ResetGPU

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Schedule is a time of the day. The zero value is no schedule: a run is always due.
+// Schedule is a time of the day. The zero value has no schedule: a run is always due.
 type Schedule struct {
 	set  bool
 	hour int
@@ -37,7 +37,7 @@ func (s *Schedule) UnmarshalText(text []byte) error {
 }
 
 // Due reports whether a run is due at now, in its time zone, when the last one was made at last. A run that was missed
-// is due at once. The runs of the nodes are spread over the time after the scheduled one, each node at its own.
+// is due immediately. The runs of the nodes are spread over the time after the scheduled one, each node at its own.
 func (s Schedule) Due(last, now time.Time, node string, spread time.Duration) bool {
 	if !s.set {
 		return true

@@ -94,12 +94,12 @@ func (r *Reader) Wait(ctx context.Context) error {
 		return nil
 	}
 	if err := r.file.SetReadDeadline(time.Time{}); err != nil {
-		// A regular file cannot be waited for: whatever it holds has been read.
+		// A regular file cannot be waited for: all of its content has been read.
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	stop := context.AfterFunc(ctx, func() {
-		// The error could only say that the file is closed, which ends the read as well.
+		// The only possible error is that the file is closed, which ends the read as well.
 		_ = r.file.SetReadDeadline(time.Unix(1, 0))
 	})
 	err := r.fill(true)
@@ -145,7 +145,7 @@ func (r *Reader) fill(wait bool) error {
 		return fmt.Errorf("read %s: %w", r.path, rawErr)
 	case errors.Is(err, unix.EPIPE):
 		// The ring overran us. The next read gives the oldest record that is left; its number tells how many are
-		// lost. euank/go-kmsg-parser compares with == and stops for ever here (node-problem-detector issue 1003).
+		// lost. euank/go-kmsg-parser compares with == and stops permanently here (node-problem-detector issue 1003).
 		return nil
 	case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
 		return io.EOF

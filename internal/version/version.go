@@ -1,4 +1,4 @@
-// Package version says which release a program of this repository is.
+// Package version returns the release of a program of this repository.
 package version
 
 import "runtime/debug"

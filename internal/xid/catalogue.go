@@ -47,8 +47,8 @@ func embedded[T any](name string, data []byte, parse func([]byte) (T, error)) fu
 	})
 }
 
-// Lookup returns what is known of an Xid. A number that is in no table gets the catalogue's default row, never
-// nothing; known tells which it was.
+// Lookup returns the catalogue's row of an Xid. A number that is in no table gets the default row, never
+// an empty one; known is false then.
 func Lookup(code int) (entry Entry, known bool) {
 	if entry, known = xids().listed[code]; known {
 		return entry, true

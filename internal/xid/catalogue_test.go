@@ -8,7 +8,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// NVIDIA's bucket decides the class unless the row says why not.
+// NVIDIA's bucket decides the class unless the row has a note with the reason.
 var buckets = map[string]conditions.Repair{
 	"IGNORE": conditions.Monitor, "RESTART_APP": conditions.RestartApp, "CONTACT_SUPPORT": conditions.Inspect,
 	"CHECK_MECHANICALS": conditions.Inspect, "UPDATE_SWFW": conditions.Inspect, "RESET_GPU": conditions.ResetGPU,

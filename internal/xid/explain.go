@@ -9,7 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// rules say in words what the code refines.
+// rules describe what the code refines.
 var rules = map[string]string{
 	"settle":      "waits 2 s for its neighbours: with Xid 94 and without 64 and 95 it is RestartApp, else ResetGPU",
 	"cause":       "inherits the class of `caused by previous Xid N`; alone or in a burst it is never above Monitor",
@@ -20,7 +20,7 @@ var rules = map[string]string{
 	"uncontained": "Reboot on an A100 with MIG off",
 }
 
-// clears say what ends a fault of the class.
+// clears describe what ends a fault of the class.
 func clears(r conditions.Repair) string {
 	if r == conditions.Reboot {
 		return "a new boot id, or -clear"
@@ -28,7 +28,7 @@ func clears(r conditions.Repair) string {
 	return "a driver load, Xid 154 going to None on that GPU, a new boot id, or -clear"
 }
 
-// Explain says what an Xid means, its class, what clears it and where that is from.
+// Explain describes an Xid: its meaning, its class, what clears it, and the source of that.
 func Explain(code int) string {
 	e, known := Lookup(code)
 	var b strings.Builder

@@ -10,7 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
-// hardwareRow is one kind of kernel line that tells of failing hardware.
+// hardwareRow is one kind of kernel line that reports failing hardware.
 type hardwareRow struct {
 	repair        conditions.Repair
 	subject, text string

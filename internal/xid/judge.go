@@ -53,22 +53,22 @@ type Case struct {
 	GPUs map[string]GPU
 	// Overrides are the site's own classes.
 	Overrides Overrides
-	// Recovered is when each GPU was last seen to need no reset any more, by Device: what a reset clears and was last
-	// said before that is over. A reset by `nvidia-smi -r` may log nothing.
+	// Recovered is when each GPU was last seen to need no reset any more, by Device. A fault that a reset clears is over if it was
+	// last reported before that time. A reset by `nvidia-smi -r` may log nothing.
 	Recovered map[string]time.Duration
 }
 
-// GPU is what the driver says of a GPU apart from faults.
+// GPU is what the driver reports about a GPU apart from faults.
 type GPU struct {
 	UUID string `json:"uuid,omitempty"`
 	// Index is the device minor number, the N of /dev/nvidiaN; empty when not known.
 	Index string `json:"index,omitempty"`
 	Model string `json:"model,omitempty"`
-	// MIG says that the GPU is partitioned.
+	// MIG is true if the GPU is partitioned.
 	MIG bool `json:"mig,omitempty"`
 }
 
-// Judge says what stands against each subject. The worst class wins and, within a class, the event that came first, so
+// Judge returns the present faults of each subject. The worst class wins and, within a class, the event that came first, so
 // that the answer is stable. Lines that are still settling do not count yet.
 func (c Case) Judge() []Fault {
 	worst := map[string]Fault{}
@@ -124,17 +124,17 @@ func (c Case) Classified() []Event {
 	return events
 }
 
-// clears tells an Xid 154 that withdraws the GPU's recovery action.
+// clears reports whether an Xid 154 withdraws the GPU's recovery action.
 func (e Event) clears() bool {
 	a, known := e.Action.recovery()
 	return e.Kind == KindXid && known && a.repair == 0
 }
 
-// settling tells a line whose class still depends on what follows it. A line from the future is no live one.
+// settling reports whether the class of a line still depends on the lines after it. A line from the future is not a current one.
 func (e Event) settling(now time.Duration) bool {
 	entry, _ := Lookup(e.Code)
 	waits := e.Kind == KindXid && (entry.Rule == "settle" || entry.Rule == "cause") || e.Kind == KindSXid && e.Code == ltssmFaultUp
-	// Two clocks: when it was read says how long it has waited, its own stamp whether it is a recent one at all.
+	// Two clocks: the time of reading shows how long the line has waited, its own timestamp whether it is recent.
 	const recent = 2 * time.Minute
 	age := now - cmp.Or(e.Seen, e.At)
 	return waits && age >= 0 && age < settle && (now-e.At).Abs() < recent
@@ -207,7 +207,7 @@ func (e Event) near(o Event, d time.Duration) bool {
 }
 
 // inherit gives an Xid 45 the class of the Xid that caused it: as judged on this GPU, else by the catalogue. Of an
-// NVLink5 error only a reset is inherited; what else it was, a person must look at.
+// NVLink5 error only a reset is inherited; everything else needs inspection by an administrator.
 func (c Case) inherit(since, i int) conditions.Repair {
 	e := c.Events[i]
 	entry, _ := Lookup(e.Cause)

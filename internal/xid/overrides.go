@@ -9,7 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
-// Overrides are a site's own classes. They replace what the rules say of a code, whatever else is in the line.
+// Overrides are a site's own classes. They replace the class of a code by the rules, for every line with that code.
 type Overrides []Override
 
 // Override is one of them; kinds without numbers have code 0.

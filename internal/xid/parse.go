@@ -10,7 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// Kind tells what sort of driver line an event came from.
+// Kind is the kind of driver line that an event came from.
 type Kind string
 
 // The kinds of driver lines.
@@ -25,7 +25,7 @@ const (
 	KindSXid Kind = "sxid"
 	// KindPeermem is nvidia-peermem's "invalid context".
 	KindPeermem Kind = "peermem"
-	// KindHardware is a line of another part of the kernel that tells of failing hardware, see hardware.go.
+	// KindHardware is a line of another part of the kernel that reports failing hardware, see hardware.go.
 	KindHardware Kind = "hardware"
 	// KindDriver is a driver load; it clears what a reset clears, on all GPUs and switches.
 	KindDriver Kind = "driver"
@@ -47,7 +47,7 @@ type Event struct {
 	Cause int `json:"cause"`
 	// MIG is the instance that the line names, e.g. "GPU-I:05"; empty for the whole GPU.
 	MIG string `json:"mig"`
-	// Text is what the driver says after the number, process and pid left out.
+	// Text is the driver's text after the number, without process and pid.
 	Text string `json:"text"`
 	Detail
 
@@ -126,7 +126,7 @@ func lazy(expr string) func() *regexp.Regexp {
 
 const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
 
-// Parse reads the body of one kernel log record. ok is false for a line that says nothing about the health of hardware.
+// Parse reads the body of one kernel log record. ok is false for a line that is not about the health of hardware.
 // The driver's text must start the body: an audit line that quotes it, or a process of that name, is not the driver.
 func Parse(body string) (e Event, ok bool) {
 	switch {

@@ -25,9 +25,9 @@ type State struct {
 	// Dropped counts events that did not fit.
 	Dropped int     `json:"dropped,omitempty"`
 	Events  []Event `json:"events,omitempty"`
-	// UUIDs are what the driver says of each GPU's identity, by Device.
+	// UUIDs are the identities of the GPUs as the driver reports them, by Device.
 	UUIDs map[string]string `json:"uuids,omitempty"`
-	// Journal says that the journal has been read for what the ring had lost before the first look.
+	// Journal is true if the journal has been read for the records that the ring had lost before the first run.
 	Journal bool `json:"journal,omitempty"`
 	// History is what earlier boots showed, the latest first. It outlives a boot only where the state directory does.
 	History []Past `json:"history,omitempty"`
@@ -149,7 +149,7 @@ func (e Event) quiet() time.Duration {
 	return burst
 }
 
-// same reports whether two lines say the same thing, apart from their words: those hold addresses and counters.
+// same reports whether two lines mean the same. It ignores their texts, which contain addresses and counters.
 func (e Event) same(o Event) bool {
 	return e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Cause == o.Cause &&
 		e.Detail == o.Detail && e.Injected == o.Injected

@@ -14,7 +14,7 @@ type Line struct {
 	// whether it has either.
 	At      time.Duration
 	HasTime bool
-	// User says that the prefix has a facility other than the kernel's, or a host without `kernel:` behind it.
+	// User is true if the prefix has a facility other than the kernel's, or a host without `kernel:` behind it.
 	User bool
 }
 
@@ -75,7 +75,7 @@ func (l *Line) wall(layout, text string) {
 	}
 }
 
-// NewBoot tells the first line of every Linux boot.
+// NewBoot reports whether the line is the first one of a Linux boot.
 func NewBoot(body string) bool { return strings.HasPrefix(body, "Linux version ") }
 
 // Joiner parses bodies one after the other and puts a message together that was split into several records (format 8).

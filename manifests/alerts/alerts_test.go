@@ -1,4 +1,4 @@
-// Package alerts_test holds the alerts against the real promtool, the runbooks and the metrics that we export.
+// Package alerts_test checks the alerts with the real promtool, and compares them with the runbooks and the exported metrics.
 package alerts_test
 
 import (
@@ -68,7 +68,7 @@ func ruleFiles(t *testing.T) map[string][]rule {
 	return files
 }
 
-// vocabulary are the condition types of ours that alerts list.
+// vocabulary are Pitcrew's condition types that alerts list.
 func vocabulary(lists ...[]conditions.Condition) []string {
 	var types []string
 	for _, list := range lists {
@@ -80,23 +80,23 @@ func vocabulary(lists ...[]conditions.Condition) []string {
 	return types
 }
 
-// outermost finds the labels that tell the alarms of one alert apart.
+// outermost finds the labels that distinguish the alarms of one alert.
 var outermost = regexp.MustCompile(`\bby \(([^)]*)\)`)
 
-func TestEveryAlertSaysWhatAndWhereToLook(t *testing.T) {
+func TestEveryAlertHasADescriptionAndARunbook(t *testing.T) {
 	for path, rules := range ruleFiles(t) {
 		for _, r := range rules {
 			if s := r.Labels["severity"]; !regexp.MustCompile(`^(critical|warning|info|\{\{ if .*\}\}warning\{\{ else \}\}critical\{\{ end \}\})$`).MatchString(s) {
 				t.Errorf("%s: %s has severity %q", path, r.Alert, s)
 			}
-			said := r.Annotations["summary"] + r.Annotations["description"]
+			text := r.Annotations["summary"] + r.Annotations["description"]
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s: %s has no summary or no description: %q", path, r.Alert, r.Annotations)
 			}
 			if by := outermost.FindStringSubmatch(r.Expr); by != nil {
 				for label := range strings.SplitSeq(by[1], ", ") {
-					if !strings.Contains(said, "{{ $labels."+label+" }}") {
-						t.Errorf("%s: %s does not say which %s: %q", path, r.Alert, label, said)
+					if !strings.Contains(text, "{{ $labels."+label+" }}") {
+						t.Errorf("%s: %s does not name its %s: %q", path, r.Alert, label, text)
 					}
 				}
 			}
@@ -189,7 +189,7 @@ func TestGeneratedAlerts(t *testing.T) {
 	}
 }
 
-// listed finds a list of conditions. What is not ours has an alert of its own: a condition that a list forgets would have
+// listed finds a list of conditions. Conditions of other projects have a separate alert: a condition that a list omits would have
 // none, or two.
 var listed = regexp.MustCompile(`(condition|type)(=~|!~)"[^"]*"`)
 
@@ -201,7 +201,7 @@ func generated(t *testing.T, path, want string) {
 		}
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != want {
-		t.Errorf("%s is not what the vocabulary says (%v); run make generate", path, err)
+		t.Errorf("%s differs from the vocabulary (%v); run make generate", path, err)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestEveryMetricOfOursIsExported(t *testing.T) {
 	}
 }
 
-// An alert lists the reasons that it is about. One that was renamed in the source would leave the list without a sound.
+// An alert lists the reasons that it is about. If a reason were renamed in the source only, the alert would silently miss it.
 func TestEveryListedReasonIsInTheSource(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir("../../remediator", func(path string, _ os.DirEntry, err error) error {
@@ -263,7 +263,7 @@ func TestEveryListedReasonIsInTheSource(t *testing.T) {
 				for reason := range strings.SplitSeq(m[1], "|") {
 					found++
 					if !strings.Contains(source.String(), `"`+reason+`"`) {
-						t.Errorf("%s: %s asks for %q, which no source of the remediator says", path, r.Alert, reason)
+						t.Errorf("%s: %s selects reason %q, which no source file of the remediator has", path, r.Alert, reason)
 					}
 				}
 			}
@@ -294,7 +294,7 @@ func TestThePageListsTheMetrics(t *testing.T) {
 	}
 }
 
-// The routes of the page are for Alertmanager, and speak of alerts and labels that there are.
+// The routes on the page are valid for Alertmanager, and name alerts and labels that exist.
 func TestTheRoutesOfThePageAreValid(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -320,7 +320,7 @@ func TestTheRoutesOfThePageAreValid(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`alertname = (\w+)`).FindAllStringSubmatch(config, -1) {
 		if !named[m[1]] {
-			t.Errorf("%s routes %s, which is no alert", page, m[1])
+			t.Errorf("%s routes %s, which is not an alert", page, m[1])
 		}
 	}
 }
@@ -371,7 +371,7 @@ func (r rule) fires(t *testing.T, f firing) alarm {
 		a.Annotations[name] = labelOf.ReplaceAllStringFunc(text, func(ref string) string {
 			label := labelOf.FindStringSubmatch(ref)[1]
 			if a.Labels[label] == "" {
-				t.Errorf("%s speaks of label %s, which it does not have: %v", r.Alert, label, a.Labels)
+				t.Errorf("%s uses label %s, which it does not have: %v", r.Alert, label, a.Labels)
 			}
 			return a.Labels[label]
 		})

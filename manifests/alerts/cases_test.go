@@ -4,7 +4,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// testCase is one question to an alert: with these series, each value a minute, does it fire at that time?
+// testCase asks whether an alert fires at a time, given these series with one value for each minute.
 type testCase struct {
 	alert, name string
 	series      map[string]string
@@ -35,8 +35,8 @@ func casesOfConditions(path string) []testCase {
 		}
 		all = append(all,
 			testCase{c, "needs a reboot", of("Reboot", "True"), "5m", []firing{{"severity=critical node=n1 repair=Reboot condition=" + c, epoch}}},
-			testCase{c, "needs a look", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 repair=Inspect condition=" + c, epoch}}},
-			testCase{c, "has only just begun", of("Reboot", "True"), "0m", nil},
+			testCase{c, "needs an inspection", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "has just begun", of("Reboot", "True"), "0m", nil},
 			testCase{c, "is stale", of("Reboot", "Stale"), "5m", nil},
 			testCase{c, "is unknown", of("", "Unknown"), "5m", nil},
 		)
@@ -54,7 +54,7 @@ var cases = map[string][]testCase{
 	"third-party.yaml": {
 		{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
 			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
-		{"PitcrewThirdPartyCondition", "of a kubelet that says False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
+		{"PitcrewThirdPartyCondition", "of a kubelet that reports False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
 			[]firing{{"severity=warning node=n1 repair=Inspect condition=Ready", epoch}}},
 		{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
 	},
@@ -92,7 +92,7 @@ var cases = map[string][]testCase{
 			`problem_gauge{instance="x",type="KernelDeadlock",reason="DockerHung"}`: "0x40",
 			`pitcrew_paused{instance="a"}`:                                          "0x40",
 		}, "35m", nil},
-		{"PitcrewCheckNeverRan", "nobody leads", map[string]string{`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`: "0x40"}, "35m", nil},
+		{"PitcrewCheckNeverRan", "without a leader", map[string]string{`problem_gauge{instance="x",type="GPUXidError",reason="GPUXidSeen"}`: "0x40"}, "35m", nil},
 
 		{"PitcrewConditionFlapping", "three times back", map[string]string{
 			problem + `"HCAPortDown",repair="Inspect",status="True"}`: "0x5 stale _x5 600x5 stale _x5 1200x5 stale _x5 1800x10",
@@ -153,11 +153,11 @@ var cases = map[string][]testCase{
 		{"PitcrewJobRestartFailed", "long ago", map[string]string{restart + `"JobFailed"}`: "4x60"}, "40m", nil},
 		{"PitcrewJobRestartFailed", "restarted", map[string]string{restart + `"Restarted"}`: "_x5 1x10"}, "8m", nil},
 
-		{"PitcrewJobRestartFailed", "a person's word", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobRestartFailed", "aborted by a user", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
 
 		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{left + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job reason=Kueue", "1"}}},
 		{"PitcrewJobNotRestarted", "one more", map[string]string{left + `"ComesBack"}`: "4x30 5x20"}, "35m", []firing{{"kind=Job reason=ComesBack", "1"}}},
-		{"PitcrewJobNotRestarted", "two at once", map[string]string{left + `"Kueue"}`: "_x5 1x10", left + `"ComesBack"}`: "_x5 2x10", left + `"BackOff"}`: "_x5 1x10"}, "8m",
+		{"PitcrewJobNotRestarted", "two reasons at the same time", map[string]string{left + `"Kueue"}`: "_x5 1x10", left + `"ComesBack"}`: "_x5 2x10", left + `"BackOff"}`: "_x5 1x10"}, "8m",
 			[]firing{{"kind=Job reason=Kueue", "1"}, {"kind=Job reason=ComesBack", "2"}}},
 		{"PitcrewJobNotRestarted", "while the leader changes", map[string]string{
 			left + `"Kueue"}`: "4x30 5x3 stale", `pitcrew_job_restart_blocked_total{kind="Job",instance="b",reason="Other"}`: "_x35 1x10",
@@ -166,8 +166,8 @@ var cases = map[string][]testCase{
 		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{left + `"Settling"}`: "_x5 1x10"}, "8m", nil},
 		{"PitcrewJobNotRestarted", "waits after its last restart", map[string]string{left + `"BackOff"}`: "_x5 1x10"}, "8m", nil},
 		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{left + `"Held"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "a reason that nobody has decided about", map[string]string{left + `"NewInTheNextRelease"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "a person's word", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "a new reason", map[string]string{left + `"NewInTheNextRelease"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "aborted by a user", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
 		{"PitcrewJobNotRestarted", "a restart that failed", map[string]string{restart + `"JobFailed"}`: "_x5 1x10"}, "8m", nil},
 
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
@@ -188,7 +188,7 @@ var cases = map[string][]testCase{
 		{"PitcrewRemediatorErrors", "every 10 seconds", map[string]string{
 			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="node"}`: "0+6x60",
 		}, "50m", []firing{{"controller=node", "100m"}}},
-		{"PitcrewRemediatorErrors", "of somebody else", map[string]string{
+		{"PitcrewRemediatorErrors", "of another component", map[string]string{
 			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="z",controller="node"}`: "0+6x60",
 		}, "50m", nil},
 		{"PitcrewRemediatorErrors", "a conflict now and then", map[string]string{

@@ -1,4 +1,4 @@
-// Package chart_test holds the Helm chart against the files that it copies, the plugins whose flags it passes on, and a real API
+// Package chart_test compares the Helm chart with the files that it copies, the plugins whose flags it sets, and a real API
 // server.
 package chart_test
 
@@ -51,7 +51,7 @@ func helm(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// notice looks at every file below a folder. `go test` sees only what the test itself opens: it would answer from its cache after
+// notice stats every file below a folder. `go test` notices only files that the test itself opens: it would answer from its cache after
 // a change of what only helm or kubectl reads.
 func notice(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {

@@ -28,7 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// everything switches on all that there is, as one who has the Prometheus operator would.
+// everything enables every feature, as in a cluster with the Prometheus operator.
 const everything = `
 createNamespace: true
 pools:
@@ -84,17 +84,17 @@ func TestTheAPIServerTakesEveryObject(t *testing.T) {
 			if err := os.WriteFile(file, []byte("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: pitcrew}\n"+out), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			said := kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", file)
-			if strings.Contains(said, "Warning") {
-				t.Error(said)
+			output := kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", file)
+			if strings.Contains(output, "Warning") {
+				t.Error(output)
 			}
 			kubectl(t, c, "delete", "--wait", "-f", file)
 		})
 	}
 }
 
-// What an operator does over the months: install, a newer remediator beside the older plugins, everything newer, back, and
-// out. Then nothing is left, neither objects nor what was written on Nodes.
+// The steps of an operator over months: install, a newer remediator beside older plugins, upgrade all, roll back, and
+// uninstall. Nothing is left: no objects, and no taints, labels or conditions on Nodes.
 func TestInstallUpgradeRollbackUninstall(t *testing.T) {
 	c := clustertest.Get(t)
 	nodes, err := c.AddNodes(t.Context(), "upgrade", 2, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
@@ -138,7 +138,7 @@ preflight: {namespaces: [upgrade]}
 		t.Error("after the rollback:", diff)
 	}
 
-	scar(t, c, nodes[0])
+	addMarks(t, c, nodes[0])
 	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
 	clustertest.Until(t, time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
 	clean(t, c, nodes[0])
@@ -163,7 +163,7 @@ func olderChart(t *testing.T) string {
 	return dir
 }
 
-// Without Helm: one file in, one command out.
+// Without Helm: one file installs everything, one command removes it.
 func TestApplyAndUninstall(t *testing.T) {
 	c := clustertest.Get(t)
 	nodes, err := c.AddNodes(t.Context(), "apply", 2, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.present"] = "true" })
@@ -174,7 +174,7 @@ func TestApplyAndUninstall(t *testing.T) {
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "deployment/pitcrew-remediator")
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "daemonset/pitcrew-npd-nvidia")
 	writesItsOwnNodeOnly(t, c, nodes[0], nodes[1])
-	scar(t, c, nodes[0])
+	addMarks(t, c, nodes[0])
 	clean(t, c, nodes[0])
 	if err := nothing(owned(t, c)); err != nil {
 		t.Error(err)
@@ -235,7 +235,7 @@ func TestTheRemediatorIsRestricted(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, c, "install", ".", "{}") // waits for both replicas
-	// It takes out what Helm has installed, and Helm's record of it.
+	// It removes what Helm has installed, and Helm's record of it.
 	pitcrew(t, c, "uninstall", "--yes")
 	if err := nothing(owned(t, c)); err != nil {
 		t.Error(err)
@@ -281,13 +281,13 @@ func TestOtherWritersAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "node writer is in the pools p and q, which both write NVLinkDown") {
 		t.Errorf("two pools with one node: %v", err)
 	}
-	// Later it is our own NPD that writes; but another one may still come.
+	// After the installation Pitcrew's own NPD writes the condition. Another writer may still be added.
 	mustHelm(t, c, "install", "pitcrew", ".", "--values", valuesFile(t, "remediator: {enabled: false}"))
 	writes(t, c, ours, "a", 0)
 	mustHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool))
 	writes(t, c, theirs, "a", 0)
 	if _, err := tryHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool)); err == nil {
-		t.Error("an upgrade does not look at who writes")
+		t.Error("an upgrade does not check for other writers")
 	}
 	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
 	pitcrew(t, c, "uninstall", "--yes")
@@ -349,7 +349,7 @@ func asUser(t *testing.T, c *cluster.Cluster, group string, args ...string) erro
 	return plugin(t, c, kubeconfig, args...)
 }
 
-// writes makes node writer carry GPUXidError as somebody wrote it some time ago.
+// writes gives node writer the condition GPUXidError, as another component wrote it some time ago.
 func writes(t *testing.T, c *cluster.Cluster, reason, fabric string, age time.Duration) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "writer"}}
@@ -361,15 +361,15 @@ func writes(t *testing.T, c *cluster.Cluster, reason, fabric string, age time.Du
 		reason, time.Now().Add(-age).UTC().Format(time.RFC3339)))
 }
 
-// scar writes on a node what plugins and remediator write.
-func scar(t *testing.T, c *cluster.Cluster, name string) {
+// addMarks writes on a node what plugins and remediator write.
+func addMarks(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
 	patch(t, c, "", name, fmt.Sprintf(`{"metadata":{"labels":{%q:"quarantined"}},"spec":{"taints":[{"key":%q,"value":"GPUXidError","effect":"NoSchedule"}]}}`,
 		conditions.LabelStatus, conditions.TaintUnhealthy))
 	patch(t, c, "status", name, `{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"GPUXidSeen"}]}}`)
 }
 
-// clean runs `kubectl pitcrew uninstall` and tests that the node is as it was before us, and that the namespace is gone.
+// clean runs `kubectl pitcrew uninstall` and tests that the node is as it was before the installation, and that the namespace is gone.
 func clean(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
 	pitcrew(t, c, "uninstall", "--yes")
@@ -412,8 +412,8 @@ func patch(t *testing.T, c *cluster.Cluster, subresource, name, text string) {
 	kubectl(t, c, "patch", "node", name, "--subresource="+subresource, "--patch", text)
 }
 
-// owned lists everything in the cluster that carries our label, but for what comes and goes with pods, and what the API server
-// warns of.
+// owned lists all objects in the cluster that have our label, except those that exist only with pods, and those that the API server
+// warns about.
 func owned(t *testing.T, c *cluster.Cluster) []string {
 	t.Helper()
 	kinds := strings.Fields(kubectl(t, c, "api-resources", "--verbs=list", "--output=name"))

@@ -25,14 +25,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-// existing is where the manifests for a Node Problem Detector lie that runs already.
+// existing is the folder of the manifests for a Node Problem Detector that runs already.
 const existing = "../existing-npd"
 
-// guard runs a plugin by a shell that is always there: NPD does not start while the path of a rule does not exist. The plugin takes
-// the shell's place, so that it is NPD's own child.
+// guard runs a plugin through a shell that always exists: NPD does not start while the path of a rule does not exist. The plugin replaces
+// the shell's process, so it is a direct child of NPD.
 const guard = `[ -x "$0" ] || { echo "unknown: $0 is not installed yet"; exit 2; }; exec "$0" "$@"`
 
-// What is added to an existing NPD is what a pool of our own has: monitors, mounts, and what keeps it alive.
+// An existing NPD gets what a pool of the chart has: monitors, mounts, and the settings that keep it running.
 func TestGeneratedExistingNPD(t *testing.T) {
 	objects := mustRender(t, "pools: [{name: existing, preset: nvidia, checks: {HCAPortDown: {}}}]")
 	ds := find[appsv1.DaemonSet](t, objects, "DaemonSet", "pitcrew-npd-existing")
@@ -80,7 +80,7 @@ func TestGeneratedExistingNPD(t *testing.T) {
 		"spec": object{"template": object{"spec": object{
 			"shareProcessNamespace":         true,
 			"terminationGracePeriodSeconds": 5,
-			// It starts after they are all there.
+			// It starts after all of them exist.
 			"initContainers": list{object{
 				"name": "pitcrew-plugins", "image": image, "args": list{"/target"}, "volumeMounts": list{plugins("/target", false)},
 			}},
@@ -136,7 +136,7 @@ func guarded(t *testing.T, monitor string) string {
 	return string(text) + "\n"
 }
 
-// Upstream's manifest with our component is taken by the API server, and is what a pool of our own is.
+// The API server accepts upstream's manifest with our component. The result is the same as a pool of the chart.
 func TestUpstreamsManifestWithOurComponent(t *testing.T) {
 	c := clustertest.Get(t)
 	upstream, err := components.NodeProblemDetector.ModuleDir(t.Context(), c.Root)
@@ -208,7 +208,7 @@ func readCommunityValues(t *testing.T) (values communityValues) {
 	return values
 }
 
-// The community chart itself cannot be had here: what it makes of the values is a pod with them and a file for each definition.
+// The community chart itself is not available here. From the values it makes a pod with them and a file for each definition.
 func TestCommunityChartValues(t *testing.T) {
 	c := clustertest.Get(t)
 	values := readCommunityValues(t)
@@ -243,7 +243,7 @@ func TestCommunityChartValues(t *testing.T) {
 	}
 }
 
-// A Node Problem Detector whose monitors name a plugin that is not there yet goes on, says so, and uses it when it is.
+// If a plugin is missing, the Node Problem Detector continues and reports Unknown. It runs the plugin as soon as it exists.
 func TestAMissingPluginIsUnknown(t *testing.T) {
 	c := clustertest.Get(t)
 	if err := c.AddThisMachine(t.Context(), "existing"); err != nil {

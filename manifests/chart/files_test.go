@@ -18,7 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// A chart can read no file outside of it. It has copies of these, by the folder below files/ that they are in.
+// A chart cannot read files outside of itself. It has copies of these, by their folder below files/.
 var copies = map[string]string{
 	"monitors":                       "../../monitors/*.json",
 	"alerts-without-remediator":      "../alerts/without-remediator/*.yaml",
@@ -137,8 +137,8 @@ func TestTheChartKnowsEveryCheck(t *testing.T) {
 	}
 }
 
-// The schema says of each check which flags its plugin has. Those are not for values: what the chart itself sets or mounts, what
-// decides how NPD runs the plugin, and what is for people.
+// The schema lists the flags of each check's plugin. These flags are excluded: those that the chart itself sets or mounts, those that
+// decide how NPD runs the plugin, and those for manual use.
 var notForValues = regexp.MustCompile(`^(timeout|hold|every|state-dir|hung-after|snapshot|dump|clear|version|hardware|` +
 	`sysfs|procfs|kmsg|root|dev|driver-root|chrony|dbus|systemd|pod-logs|mx-smi|npu-smi|hccn-tool|ibv-devinfo|pod-resources|dcgmi|` +
 	`log|journal|journalctl|journal-dir|overrides|patterns|profiles|explain|gpus|list|` +
@@ -184,7 +184,7 @@ func object(properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
 }
 
-// flags asks a plugin for its flags. A flag's text follows on a line of its own, see flag.PrintDefaults.
+// flags returns the flags that a plugin prints with -h. A flag's text follows on a separate line, see flag.PrintDefaults.
 func flags(t *testing.T, plugin string) map[string]any {
 	t.Helper()
 	if err := components.BuildOurs(t.Context(), root, "./plugins/"+plugin); err != nil {
@@ -200,12 +200,12 @@ func flags(t *testing.T, plugin string) map[string]any {
 		all[name] = map[string]any{"type": []string{"string", "number", "boolean"}, "description": cmp.Or(kind, "true or false") + ": " + text}
 	}
 	if len(all) == 0 {
-		t.Fatalf("%s -h says nothing of flags: %s", plugin, help)
+		t.Fatalf("%s -h lists no flags: %s", plugin, help)
 	}
 	return all
 }
 
-// policySchema is the policy's own schema for a part of one: nothing is required.
+// policySchema is the policy's schema for a part of a policy: no field is required.
 func policySchema(t *testing.T) any {
 	t.Helper()
 	text, err := os.ReadFile("../policy.schema.json")
@@ -245,7 +245,7 @@ func partial(schema any) any {
 	return schema
 }
 
-// allRequire tells whether alternatives differ only in what they require.
+// allRequire returns whether alternatives differ only in the fields that they require.
 func allRequire(list []any) bool {
 	return !slices.ContainsFunc(list, func(v any) bool {
 		s, ok := v.(map[string]any)

@@ -23,7 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// Every check alone gets what it needs to see and nothing else, and so does every preset.
+// Every check alone gets only the mounts and privileges that it needs, and so does every preset.
 func TestLeastPrivilege(t *testing.T) {
 	const nvml = "privileged: /dev, /run/nvidia/driver->/host/driver ro"
 	for name, test := range map[string]struct{ pool, want string }{
@@ -59,7 +59,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
-// privileges sums up what a pod can do to its node, beyond its state.
+// privileges lists what a pod can do to its node beyond its state directory.
 func privileges(pod corev1.PodSpec) string {
 	c := pod.Containers[0]
 	who := "privileged"
@@ -87,7 +87,7 @@ func privileges(pod corev1.PodSpec) string {
 	return who + ": " + strings.Join(mounts, ", ")
 }
 
-// keepsTheRules tests what holds for every Node Problem Detector of ours.
+// keepsTheRules tests the rules that every Node Problem Detector of the chart follows.
 func keepsTheRules(t *testing.T, ds appsv1.DaemonSet) {
 	t.Helper()
 	pod := ds.Spec.Template.Spec
@@ -109,7 +109,7 @@ func keepsTheRules(t *testing.T, ds appsv1.DaemonSet) {
 	}
 }
 
-// monitorsRun tests that NPD takes the monitors that the pod names, and the plugins the arguments in them.
+// monitorsRun tests that NPD accepts the monitors that the pod names, and that the plugins accept the arguments in them.
 func monitorsRun(t *testing.T, ds appsv1.DaemonSet, config corev1.ConfigMap) {
 	t.Helper()
 	args := ds.Spec.Template.Spec.Containers[0].Args
@@ -136,14 +136,14 @@ func monitorsRun(t *testing.T, ds appsv1.DaemonSet, config corev1.ConfigMap) {
 		if err := monitor.Validate(); err != nil {
 			t.Error(err)
 		}
-		// -version comes after parsing: it fails if the plugin does not know an argument.
+		// -version is handled after parsing: it fails if an argument is unknown.
 		if out, err := exec.CommandContext(t.Context(), rule.Path, append(slices.Clone(rule.Args), "-version")...).CombinedOutput(); err != nil {
 			t.Errorf("%s %q: %v: %s", plugin, rule.Args, err, out)
 		}
 	}
 }
 
-// The programs take the arguments that they are given: -version comes after parsing.
+// The programs accept the arguments that the chart gives them: -version is handled after parsing.
 func TestArguments(t *testing.T) {
 	if err := errors.Join(components.Build(t.Context(), os.Stderr, root, components.NodeProblemDetector),
 		components.BuildOurs(t.Context(), root, "./remediator")); err != nil {
@@ -242,7 +242,7 @@ func TestAnotherNamespace(t *testing.T) {
 			}
 		}
 		if o.GetKind() == "Deployment" && !strings.Contains(fmt.Sprint(o.Object), "-namespace=health") {
-			t.Error("the remediator looks elsewhere")
+			t.Error("the remediator reads another namespace")
 		}
 	}
 }
@@ -282,7 +282,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// A new remediator with the plugins that are there already restarts no Node Problem Detector.
+// A new remediator with unchanged plugins restarts no Node Problem Detector.
 func TestANewRemediatorLeavesPoolsAlone(t *testing.T) {
 	const pool = "pools: [{name: p, preset: nvidia}]\n"
 	template := func(values string) corev1.PodTemplateSpec {
@@ -331,7 +331,7 @@ func policyText(t *testing.T, objects []*unstructured.Unstructured) string {
 	return strings.TrimRight(text, "\n") + "\n"
 }
 
-// README.md has a row for every value and for none else.
+// README.md has a row for every value and no other rows.
 func TestReadmeHasEveryValue(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {

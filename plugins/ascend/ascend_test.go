@@ -41,7 +41,7 @@ func TestACardThatIsLostAfterTheBoot(t *testing.T) {
 	write("npu-smi", "#!/bin/sh\necho 'Total Count : 2\nNPU ID : 0\nNPU ID : 1'")
 	want(fine)
 	write("npu-smi", "#!/bin/sh\necho 'Total Count : 1\nNPU ID : 0'")
-	want(fine, "-at", "10:00") // today's look has been taken
+	want(fine, "-at", "10:00") // today's check is done
 	want(lost)
 	want("exit 0\ncleared number of NPUs\n", "-clear")
 	want(fine)

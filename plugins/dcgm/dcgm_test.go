@@ -129,7 +129,7 @@ func TestRunThroughTheLibrary(t *testing.T) {
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
 		t.Fatal(err)
 	}
-	// What the monitor runs says the same from the report.
+	// The monitor's check reports the same from the report.
 	n.Want(sick)
 	n.Want("exit 2\nunknown: diag: the last report is too old", "-max-age", "1ns")
 }
@@ -261,7 +261,7 @@ func TestAReportCountsForItsBootOnly(t *testing.T) {
 	}
 	replaceInReport(id, "another")
 	n.Want("exit 0\nno diag yet")
-	// What does not say its boot, as the reports of older versions, is neither healthy nor sick.
+	// A report without a boot id, as older versions wrote it, is neither healthy nor sick.
 	replaceInReport(`"bootID":"`+id+`",`, "")
 	n.Want("exit 2\nunknown: diag: the last report does not say in which boot it ran")
 
@@ -278,7 +278,7 @@ func TestFlagsThatAreFalse(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
 	n.dcgm("result 0 0 3 80 x")
-	// Nothing may be opened under maintenance, and a check that does not run a diagnostic does not.
+	// Under maintenance a check must open nothing. A check that runs no diagnostic does not.
 	for _, args := range [][]string{{"-run=false"}, {"-run-when-idle=false"}, {"-run", "-run=false"}, {"-run-when-idle", "-run-when-idle=false"}} {
 		n.Want("exit 2\nunknown: maintenance, and nothing is known from before it", args...)
 	}
@@ -404,7 +404,7 @@ func TestClassOfAResult(t *testing.T) {
 	}
 }
 
-// The library tells the number of an error only.
+// The library returns only the number of an error.
 func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
 	classes := map[string]conditions.Repair{
 		"MONITOR": conditions.Monitor, "CONFIG": conditions.Monitor, "ISOLATE": conditions.Inspect,
@@ -476,7 +476,7 @@ func TestAnUnknownShapeNeverPasses(t *testing.T) {
 			t.Errorf("%s: %+v", out, results)
 		}
 	}
-	// No test at all is not a pass either.
+	// A result without tests is not a pass either.
 	results, err := parseDiag([]byte(`{"DCGM Diagnostic": {"test_categories": []}}`))
 	if r := judge(snapshot{Report: &report{BootID: "1", Results: results}}); err != nil || len(r.Unread) != 1 {
 		t.Errorf("%v, %+v", err, r)

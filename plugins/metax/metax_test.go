@@ -12,7 +12,7 @@ import (
 
 func TestGolden(t *testing.T) { npdtest.Golden(t) }
 
-// node has one GPU and a tool that says that it works, and counts how often it is run.
+// node has one GPU and a tool that reports it as healthy and counts its runs.
 type node struct {
 	t           *testing.T
 	binary, dir string
@@ -58,7 +58,7 @@ func (n *node) want(want string, args ...string) {
 
 const fine = "exit 0\nMetaX GPUs are as expected\n"
 
-func TestTheDailyLookIsTakenOnce(t *testing.T) {
+func TestTheDailyCheckRunsOnce(t *testing.T) {
 	n := newNode(t)
 	runs := func(want int) {
 		t.Helper()
@@ -93,7 +93,7 @@ func TestAnErrorOfTheDriverStaysUntilCleared(t *testing.T) {
 	n.want(fine)
 }
 
-func TestAHangingToolHidesNoErrorOfTheDriver(t *testing.T) {
+func TestAToolThatHangsHidesNoErrorOfTheDriver(t *testing.T) {
 	n := newNode(t)
 	n.write("mx-smi", "#!/bin/sh\nexec sleep 60")
 	n.write("kmsg", "3,7,1000,-;METAX.B800.ATU.ERROR")

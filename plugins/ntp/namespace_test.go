@@ -107,11 +107,11 @@ func (n *node) start(name string, args ...string) (stop func()) {
 	return stop
 }
 
-// chronyd starts one that does not touch the clock, with its command socket at <name>/chronyd.sock.
+// chronyd starts a chronyd that does not set the clock, with its command socket at <name>/chronyd.sock.
 func (n *node) chronyd(name, config string) (stop func()) {
 	n.t.Helper()
 	dir := n.path(name)
-	// chronyd demands that nobody else may enter.
+	// chronyd requires that no other user may enter.
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		n.t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func TestAClockThatWasNeverSynchronised(t *testing.T) {
 	n.want("exit 2\nunknown: clock: chronyd is not synchronised, but the node has only just booted\n", "-grace", "1000000h")
 }
 
-// TestADeadServer is about the stale trap: chronyd says Normal and the last offset for ever.
+// TestADeadServer is about stale data: without its server chronyd keeps reporting Normal and the last offset.
 func TestADeadServer(t *testing.T) {
 	n := newNode(t)
 	stop := n.server()
@@ -94,7 +94,7 @@ func TestALocalReferenceIsNoReference(t *testing.T) {
 	n.until("exit 1\nInspect clock: chronyd takes the node's own clock for its reference\n")
 }
 
-// TestNTPd asks a real ntpsec, whose server is in another network: ntpd takes port 123 for itself alone.
+// TestNTPd asks a real ntpsec, whose server is in another network, because two ntpd cannot share port 123.
 func TestNTPd(t *testing.T) {
 	n := newNode(t)
 	chronyd := n.write("chronyd.conf", "local stratum 2\nallow\ncmdport 0\nbindcmdaddress /\npidfile "+n.path("server.pid"))

@@ -118,7 +118,7 @@ func TestWhatIsKeptIsBoundedAndTheWorstStays(t *testing.T) {
 	if len(s) != maxEpisodes || s[0].Workload != "sick" || s[len(s)-1].Workload != fmt.Sprintf("crashing-%d", 3*maxEpisodes-1) {
 		t.Errorf("%d episodes, from %+v to %+v", len(s), s[0], s[len(s)-1])
 	}
-	// One workload that fails for days does not push out the others.
+	// One workload that fails for days does not displace the others.
 	s = nil
 	s.add(said(0, "ml", "quiet", "nccl-error"), c)
 	for day := range 100 {

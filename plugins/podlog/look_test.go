@@ -142,7 +142,7 @@ func TestALogWithAnotherInodeIsLeftToTheNextLook(t *testing.T) {
 	}
 }
 
-func TestTooManyLogsAreSaid(t *testing.T) {
+func TestTooManyLogsAreReported(t *testing.T) {
 	dir := t.TempDir()
 	first := filepath.Join(dir, "default_a_1/main/0.log")
 	write(t, first, 0, lines("step 1"))

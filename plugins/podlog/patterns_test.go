@@ -17,8 +17,8 @@ func mustPatterns(t testing.TB) []pattern {
 	return patterns
 }
 
-// corpus holds for every embedded pattern lines that it must find. They are composed to the texts of the sources that
-// the pattern file names, with values of our own.
+// corpus holds lines that each embedded pattern must find. They are made up from the message texts in the sources that
+// the pattern file names, with other values.
 var corpus = map[string][]string{
 	"cuda-ecc": {
 		"RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -89,7 +89,7 @@ func TestOnlyADevicesOwnFaultIsInspect(t *testing.T) {
 	}
 }
 
-func TestOrdinaryLinesSayNothing(t *testing.T) {
+func TestOrdinaryLinesMatchNothing(t *testing.T) {
 	patterns := mustPatterns(t)
 	for _, line := range []string{
 		"", "step 1 | loss 11.2", "train-0:412:1907 [3] NCCL INFO Connected all rings", "correctable ECC error count 0",

@@ -13,7 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
-// asPlugin makes the test binary be the plugin: the tests of one look after another need no build each.
+// asPlugin makes the test binary run as the plugin, so that no test has to build it.
 const asPlugin = "TEST_PODLOG"
 
 func TestMain(m *testing.M) {
@@ -341,7 +341,7 @@ func TestWhatIsNoLogOfThisBootIsNotOpened(t *testing.T) {
 	n.want(fine)
 }
 
-func TestWhatCannotBeReadIsSaidOncePerWorkload(t *testing.T) {
+func TestWhatCannotBeReadIsReportedOncePerWorkload(t *testing.T) {
 	n := newNode(t)
 	for _, name := range []string{log0, other, "pods/default_a_1/main/0.log"} {
 		if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
@@ -402,7 +402,7 @@ func TestALookIsBoundedAndTheNextGoesOn(t *testing.T) {
 	n.want("exit 2\nunknown: -max-bytes 1 is less than 4194304\n", "-max-bytes", "1")
 }
 
-func TestALogThatWasGoneTooSoonIsSaid(t *testing.T) {
+func TestALogThatWasGoneTooSoonIsReported(t *testing.T) {
 	n := newNode(t)
 	line := cri(time.Now(), "F", strings.Repeat("step ", 200))
 	write(t, n.path(log0), 0, strings.Repeat(line, 2*minBytes/len(line)))
@@ -418,7 +418,7 @@ func TestALogThatWasGoneTooSoonIsSaid(t *testing.T) {
 	n.want(fine, "-min-repair", "Monitor")
 }
 
-func TestALogThatWasTruncatedTooSoonIsSaid(t *testing.T) {
+func TestALogThatWasTruncatedTooSoonIsReported(t *testing.T) {
 	n := newNode(t)
 	line := cri(time.Now(), "F", strings.Repeat("step ", 200))
 	write(t, n.path(log0), 0, strings.Repeat(line, 2*minBytes/len(line)))
@@ -428,7 +428,7 @@ func TestALogThatWasTruncatedTooSoonIsSaid(t *testing.T) {
 	n.want("exit 1\nMonitor pod logs: some were gone before they were read to their end\n", "-min-repair", "Monitor")
 }
 
-func TestALineWithALiteralButNotOfTheFormIsSaid(t *testing.T) {
+func TestALineWithALiteralInAnotherFormIsReported(t *testing.T) {
 	n := newNode(t)
 	n.log(log0, "step 1")
 	write(t, n.path(log0), os.O_APPEND, eccError+"\n")

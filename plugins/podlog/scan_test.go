@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 		if !ok || !back.at.Equal(r.at) || back.stream != r.stream || back.partial != r.partial || !bytes.Equal(back.text, r.text) {
 			t.Fatalf("%q is %+v, but %q is %+v", line, r, again, back)
 		}
-		// The prefilter must not pass over it: a part is no line of its own.
+		// The prefilter must not skip it: a part is not a complete line.
 		if r.partial && !bytes.Contains(line, partials[r.stream]) {
 			t.Fatalf("%q holds none of %q", line, partials)
 		}
@@ -190,7 +190,7 @@ func TestALineWithoutEndIsMatchedInPieces(t *testing.T) {
 	}
 }
 
-// FuzzScan compares the scanner, which passes over most lines, with one that looks at each.
+// FuzzScan compares the scanner, which skips most lines, with one that checks each line.
 func FuzzScan(f *testing.F) {
 	f.Add("GPU is lost", "P GPU is", "out P NCCL", " lost")
 	f.Add("P ", "out NCCL error", "", "NVRM: Xid (x): 79, GPU is lost")

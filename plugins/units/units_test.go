@@ -69,7 +69,7 @@ func (n *node) link(target, path string) {
 	}
 }
 
-// boot starts systemd in control groups of its own, so that it takes nothing from this machine's.
+// boot starts systemd in separate control groups, so that it does not change this machine's.
 func (n *node) boot() {
 	n.t.Helper()
 	group := fmt.Sprintf("pitcrew-test-%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -119,7 +119,7 @@ func (n *node) boot() {
 	})
 }
 
-// remove removes a control group and those below, once the kernel has buried their processes.
+// remove removes a control group and those below it, once the kernel has removed their processes.
 func (n *node) remove(group string) {
 	n.t.Helper()
 	n.wait("the end of "+group, func() bool {
@@ -153,7 +153,7 @@ func (n *node) wait(what string, done func() bool) {
 
 func (n *node) run(args ...string) string {
 	n.t.Helper()
-	// systemd does not talk to a process that it cannot see.
+	// systemd does not answer a process outside of its PID namespace.
 	return npdtest.Run(n.t, "nsenter", append([]string{"--mount", "--pid", "--target", n.pid, "--", n.binary, "-grace", "0s",
 		"-sysfs", filepath.Join(n.dir, "sys"), "-state-dir", filepath.Join(n.dir, "state")}, args...)...)
 }
@@ -210,7 +210,7 @@ func TestTheUnitsOfAGPUNode(t *testing.T) {
 		"kubelet.service": runs, "containerd.service": runs, "chrony.service": runs + "\n[Install]\nAlias=chronyd.service",
 		"nvidia-imex.service": runs, "nvidia-fabricmanager.service": runs,
 	}, "kubelet.service", "containerd.service")
-	// What is not enabled is not missed, what is not installed neither.
+	// Units that are not enabled or not installed are not reported as missing.
 	n.until(fine)
 	n.write("sys/bus/pci/devices/0000:07:00.0/vendor", "0x10de")
 	n.write("sys/bus/pci/devices/0000:07:00.0/device", "0x22a3")

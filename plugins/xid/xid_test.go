@@ -196,7 +196,7 @@ func TestADumpIsJudgedTheSame(t *testing.T) {
 	n.want(reset, "-snapshot", filepath.Join(n.dir, "dump.json"), "-kmsg", "/nonexistent")
 }
 
-func TestAFaultOfTwoBootsSaysSo(t *testing.T) {
+func TestAFaultOfTwoBootsIsCountedTwice(t *testing.T) {
 	n := newNode(t)
 	n.kernel(gspGone)
 	n.want(reset)
@@ -245,7 +245,7 @@ func TestADumpHasTheDocumentedKeys(t *testing.T) {
 	}
 }
 
-func TestAResetThatTheLogDoesNotTell(t *testing.T) {
+func TestAResetThatIsNotInTheLog(t *testing.T) {
 	n := newNode(t)
 	n.kernel(gspGone)
 	n.want(reset)
@@ -259,7 +259,7 @@ func TestAResetThatTheLogDoesNotTell(t *testing.T) {
 	n.want(fine)
 }
 
-func TestADrillIsNoneOfAnotherRunsBusiness(t *testing.T) {
+func TestAnInjectedRecordIsIgnoredByOtherRuns(t *testing.T) {
 	n := newNode(t)
 	n.want(fine)
 	n.write("state/xid.json", `{"v":1,"bootID":"first","state":{"next":9,"events":[{"kind":"xid","code":79,"device":"0000:4e:00","cause":0,"mig":"","text":"x","at":1,"last":1,"count":1,"injected":true}]}}`)

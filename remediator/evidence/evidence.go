@@ -108,7 +108,7 @@ func New(c client.Client, apiReader client.Reader, o Options) *Store {
 	}
 }
 
-// Keep makes sure that the evidence of the quarantine in a node's record is kept, whoever made the quarantine: a crash
+// Keep makes sure that the evidence of the quarantine in a node's record is stored, also of a manual quarantine. A crash
 // between the taint and this loses nothing. r may be nil. After an error it is to be called again.
 func (s *Store) Keep(ctx context.Context, n *corev1.Node, r *quarantine.Record) error {
 	if s.dryRun || r == nil || r.Phase != quarantine.Quarantined {

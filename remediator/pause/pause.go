@@ -16,7 +16,7 @@ import (
 // NoReason is the reason of a pause whose ConfigMap gives none.
 const NoReason = "no reason given"
 
-// Reason says why everything is paused; empty when nothing is. The pause is ConfigMap [conditions.PauseConfigMap] in the
+// Reason returns why everything is paused; empty without a pause. The pause is ConfigMap [conditions.PauseConfigMap] in the
 // namespace that Pitcrew runs in, and its key reason.
 func Reason(ctx context.Context, reader client.Reader, namespace string) (string, error) {
 	reason, _, err := Since(ctx, reader, namespace)

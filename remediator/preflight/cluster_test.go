@@ -348,7 +348,7 @@ func TestBadReportsAreRefusedAndDelayNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	// The run ends by timeout, with a verdict from the reports that arrived. An admin's run confirms it at once.
+	// The run ends by timeout, with a verdict from the reports that arrived. An admin's run confirms it immediately.
 	found := s.waitForCondition(s.pods[2].Spec.NodeName, conditions.SlowNode, corev1.ConditionTrue)
 	if !strings.HasPrefix(found.Message, "Inspect node: confirmed slow by run refused/r") {
 		t.Errorf("message %q", found.Message)

@@ -99,7 +99,7 @@ func majoritySize(submissions []submission) int {
 
 func (r run) isComplete() bool { return len(r.submissions) >= r.size }
 
-// isDue tells whether the run can be judged.
+// isDue returns whether the run can be judged.
 func (r run) isDue(now time.Time) bool { return r.isComplete() || !now.Before(r.deadline) }
 
 // decidedAt is the time of the verdict. It follows from the reports, so that a verdict that is reached again has the same

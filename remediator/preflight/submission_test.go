@@ -59,7 +59,7 @@ func TestAssemble(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 1))
-			for range 5 { // whatever the order
+			for range 5 { // in any order
 				runs, refusals := assembleRuns(tt.submissions, timeout)
 				var got, refused []string
 				for _, r := range runs {

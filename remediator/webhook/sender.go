@@ -1,5 +1,5 @@
 // Package webhook delivers notices about nodes over HTTP. A notice stays in the node's record until it is delivered, so a
-// crash repeats a delivery at worst; its id stays the same. Nothing waits for it.
+// crash at worst repeats a delivery, with the same id. No decision waits for a delivery.
 package webhook
 
 import (
@@ -39,7 +39,7 @@ const (
 type Delivery struct {
 	// Webhook is its name in the policy.
 	Webhook string
-	// ID is the same for every attempt and every webhook, so that a receiver can tell a repeated one.
+	// ID is the same for every attempt and every webhook, so that a receiver can recognize a repeated delivery.
 	ID string
 	// At is when it happened.
 	At time.Time
@@ -59,7 +59,7 @@ type key struct {
 type state struct {
 	Delivery
 	attempts int
-	// finished is set once it was made, or given up.
+	// finished is set when the delivery was made or abandoned.
 	finished bool
 }
 
@@ -111,8 +111,8 @@ func (s *Sender) Start(ctx context.Context) error {
 	return nil
 }
 
-// Deliver takes over the deliveries that a node's record has, all of them; others of that node are forgotten. It never
-// waits.
+// Deliver takes all deliveries in a node's record, and drops any other deliveries of that node. It never
+// blocks.
 func (s *Sender) Deliver(node string, wanted []Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *Sender) Deliver(node string, wanted []Delivery) {
 	}
 }
 
-// Finished lists the deliveries of a node that were made or given up, until its record no longer has them.
+// Finished lists the deliveries of a node that were made or abandoned, until its record no longer has them.
 func (s *Sender) Finished(node string) map[Receipt]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Sender) Finished(node string) map[Receipt]bool {
 	return finished
 }
 
-// queue is that of one webhook, so that one that hangs holds up no other.
+// queue is the queue of one webhook. A webhook that hangs delays no other webhook.
 func (s *Sender) queue(webhook string) workqueue.TypedDelayingInterface[key] {
 	queue, ok := s.queues[webhook]
 	if !ok {
@@ -183,7 +183,7 @@ func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInter
 	log := ctrl.LoggerFrom(ctx).WithValues("webhook", k.Webhook, "node", k.node, "delivery", k.ID)
 	hook, ok := s.policy.Policy().Webhook(k.Webhook)
 	if !ok {
-		s.finish(ctx, k) // The policy has dropped it, and so will the record.
+		s.finish(ctx, k) // The webhook is no longer in the policy. The next decision removes the notice from the record.
 		return
 	}
 	if s.clock.Now().Sub(d.At) > giveUp {
@@ -242,12 +242,12 @@ func (s *Sender) post(ctx context.Context, hook policy.Webhook, d Delivery, atte
 	if response.StatusCode/100 == 2 {
 		return 0, nil
 	}
-	// Retry-After of 429 and 503, unless it is sooner than we would try anyway.
+	// Retry-After of 429 and 503 counts, unless the next attempt would be later anyway.
 	asked := retryablehttp.DefaultBackoff(firstRetry, lastRetry, attempts-1, response)
 	return min(max(again, asked), longestRetryAfter), fmt.Errorf("the answer is %s", response.Status)
 }
 
-// client follows no redirects: they would carry what is signed to whoever they name. It keeps no connections, for deliveries
+// client follows no redirects, because they would send the signed body to another server. It keeps no connections, because deliveries
 // are rare.
 func client(hook policy.Webhook) (*http.Client, error) {
 	transport := cleanhttp.DefaultTransport()

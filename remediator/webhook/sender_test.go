@@ -41,7 +41,7 @@ func TestSignatureOfStandardWebhooks(t *testing.T) {
 	}
 }
 
-func TestASecretThatIsNoneSignsNothing(t *testing.T) {
+func TestAnInvalidSecretSignsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if _, err := readKey(path); err == nil {
 		t.Error("a missing file is a key")
@@ -60,7 +60,7 @@ func TestASecretThatIsNoneSignsNothing(t *testing.T) {
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver is a server that answers as it is told and keeps what it got.
+// receiver is a server that gives the configured answers and stores the requests.
 type receiver struct {
 	*httptest.Server
 	answers chan func(http.ResponseWriter)
@@ -100,7 +100,7 @@ func (r *receiver) next(t *testing.T) request {
 	case got := <-r.got:
 		return got
 	case <-time.After(30 * time.Second):
-		t.Fatal("nothing comes")
+		t.Fatal("no delivery arrives")
 		return request{}
 	}
 }
@@ -152,10 +152,10 @@ func (r rig) finished(t *testing.T, node string) {
 	select {
 	case got := <-r.over:
 		if got != node {
-			t.Fatalf("over for %s, want %s", got, node)
+			t.Fatalf("finished for %s, want %s", got, node)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatalf("never over; log:\n%s", r.logs)
+		t.Fatalf("no delivery is finished; log:\n%s", r.logs)
 	}
 }
 
@@ -174,7 +174,7 @@ func (r rig) results(t *testing.T, want string) {
 	}
 }
 
-// hook is the webhook that leads to a receiver, whose certificate it trusts.
+// hook is a webhook with the URL of a receiver, whose certificate it trusts.
 func hook(t *testing.T, r *receiver) policy.Webhook {
 	t.Helper()
 	dir := t.TempDir()
@@ -221,12 +221,12 @@ func TestADeliveryIsSignedAndMadeOnce(t *testing.T) {
 	r.Deliver("n", []Delivery{d}) // its record could not be written yet
 	r.Deliver("n", nil)
 	if finished := r.Finished("n"); len(finished) > 0 {
-		t.Errorf("still remembers %v", finished)
+		t.Errorf("still lists %v", finished)
 	}
 	r.results(t, "sent 1, failed 0, dropped 0")
 }
 
-func TestARefusedDeliveryIsMadeAgainWhenTheReceiverSays(t *testing.T) {
+func TestARefusedDeliveryIsRepeatedWhenTheReceiverAsks(t *testing.T) {
 	server := receive(t)
 	r := start(t, hook(t, server))
 	server.answers <- func(w http.ResponseWriter) {
@@ -246,7 +246,7 @@ func TestARefusedDeliveryIsMadeAgainWhenTheReceiverSays(t *testing.T) {
 	r.results(t, "sent 1, failed 2, dropped 0")
 }
 
-func TestNoReceiverIsAskedAgainAtOnceOrNever(t *testing.T) {
+func TestARetryComesNeitherImmediatelyNorNever(t *testing.T) {
 	server := receive(t)
 	r := start(t)
 	for after, want := range map[string]time.Duration{
@@ -265,7 +265,7 @@ func TestNoReceiverIsAskedAgainAtOnceOrNever(t *testing.T) {
 	}
 }
 
-func TestAWebhookThatHangsHoldsUpNoOther(t *testing.T) {
+func TestAWebhookThatHangsDelaysNoOther(t *testing.T) {
 	slow, quick := receive(t), receive(t)
 	release := make(chan struct{})
 	slow.answers <- func(http.ResponseWriter) { <-release }
@@ -282,11 +282,11 @@ func TestAWebhookThatHangsHoldsUpNoOther(t *testing.T) {
 	r.finished(t, "n")
 }
 
-// Nobody may find the URL, the secret or what was sent in a log.
-func TestFailuresSayNoSecrets(t *testing.T) {
+// The log must contain neither the URL nor the secret nor the body.
+func TestErrorsContainNoSecrets(t *testing.T) {
 	tests := map[string]struct {
 		change func(*testing.T, *policy.Webhook, *receiver)
-		says   string
+		logged string
 	}{
 		"a refused connection":    {func(_ *testing.T, _ *policy.Webhook, r *receiver) { r.Close() }, "connection refused"},
 		"an unknown certificate":  {func(_ *testing.T, w *policy.Webhook, _ *receiver) { w.CAFile = "" }, "certificate"},
@@ -319,30 +319,30 @@ func TestFailuresSayNoSecrets(t *testing.T) {
 			for !strings.Contains(r.logs.String(), "Deliver to a webhook") {
 				select {
 				case <-deadline:
-					t.Fatalf("nothing is said; log:\n%s", r.logs)
+					t.Fatalf("no failure is logged; log:\n%s", r.logs)
 				case <-time.After(5 * time.Millisecond):
 				}
 			}
-			said := r.logs.String()
-			if !strings.Contains(said, test.says) {
-				t.Errorf("no %q in\n%s", test.says, said)
+			text := r.logs.String()
+			if !strings.Contains(text, test.logged) {
+				t.Errorf("no %q in\n%s", test.logged, text)
 			}
 			for _, hidden := range []string{"token-in-the-path", "MfKQ9r8GKYqrTwjUP", "NodeQuarantined"} {
-				if strings.Contains(said, hidden) {
-					t.Errorf("%q in\n%s", hidden, said)
+				if strings.Contains(text, hidden) {
+					t.Errorf("%q in\n%s", hidden, text)
 				}
 			}
 		})
 	}
 }
 
-func TestWhatIsOldOrNobodysIsDropped(t *testing.T) {
+func TestOldDeliveriesAndThoseOfAnUnknownWebhookAreDropped(t *testing.T) {
 	server := receive(t)
 	r := start(t, hook(t, server))
-	old, nobodys := delivery("old"), delivery("nobody's")
+	old, unknown := delivery("old"), delivery("unknown")
 	old.At = time.Now().Add(-giveUp - time.Minute)
-	nobodys.Webhook = "gone"
-	r.Deliver("n", []Delivery{old, nobodys})
+	unknown.Webhook = "gone"
+	r.Deliver("n", []Delivery{old, unknown})
 	r.finished(t, "n")
 	r.finished(t, "n")
 	if len(server.got) > 0 {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// minKey is the shortest key that is taken for one: an empty or cut file must not sign anything.
+// minKey is the length of the shortest valid key: an empty or truncated file must not sign anything.
 const minKey = 16
 
 // readKey reads the key of a webhook: base64 after whsec_, as Standard Webhooks write it, or else the bytes themselves.

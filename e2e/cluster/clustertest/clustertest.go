@@ -37,15 +37,15 @@ func Main(m *testing.M, opts cluster.Options) {
 	context.AfterFunc(ctx, func() {
 		fmt.Fprintln(os.Stderr, context.Cause(ctx))
 		closeCluster()
-		stop() // from here on the signal ends us
+		stop() // from here on the signal ends this process
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 	})
 	m.Run() // the testing package exits with its result
 	closeCluster()
 }
 
-// Get returns the package's cluster. Its nodes and namespaces are shared with the package's other tests: take
-// names of your own.
+// Get returns the package's cluster. The other tests of the package share its nodes and namespaces: use
+// names that no other test has.
 func Get(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	shared.Lock()
@@ -62,7 +62,7 @@ func Get(t *testing.T) *cluster.Cluster {
 	return shared.cluster
 }
 
-// Until polls until check returns nil; after patience it fails the test with what was wrong last.
+// Until polls until check returns nil. After patience it fails the test with the last error.
 func Until(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

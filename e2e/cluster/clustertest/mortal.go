@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// ErrCrashed is what a dead process is told of its writes.
+// ErrCrashed is the result of every write of a dead process.
 var ErrCrashed = errors.New("the process has crashed")
 
-// Mortal is one process that does a number of writes and then dies: nothing that it tries afterwards reaches the API
+// Mortal simulates a process that does a number of writes and then dies: no later write reaches the API
 // server. Make it with [NewMortal].
 type Mortal struct {
 	// Dead is closed when the process dies.
@@ -23,13 +23,13 @@ type Mortal struct {
 	writes int // still to be done
 }
 
-// NewMortal returns a process that dies as soon as it has done its last write, before it learns of it, or, if late, when
+// NewMortal returns a process that dies as soon as its last write is done, before it receives the response, or, if late, when
 // it tries one more.
 func NewMortal(writes int, late bool) *Mortal {
 	return &Mortal{Dead: make(chan struct{}), late: late, writes: writes}
 }
 
-// Funcs are what its client does.
+// Funcs are the client functions of the process.
 func (m *Mortal) Funcs() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 )
 
-// Pods are the pods of a namespace in the order in which the API server saw them come and go.
+// Pods are the pods of a namespace in the order in which the API server recorded their events.
 type Pods struct {
 	mu     sync.Mutex
 	events int

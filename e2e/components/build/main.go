@@ -60,5 +60,5 @@ func component(name string) (components.Component, error) {
 			return c, nil
 		}
 	}
-	return components.Component{}, fmt.Errorf("%q is no component; -h lists them", name)
+	return components.Component{}, fmt.Errorf("%q is not a component; -h lists them", name)
 }

@@ -79,7 +79,7 @@ type Batch struct {
 	Bandwidth float64
 }
 
-// FailFast tells whether a local check failed. The pair tests of such a node do not count.
+// FailFast reports whether a local check failed. The pair tests of such a node do not count.
 func (r Report) FailFast() bool { return r.GPU == Failed || r.Storage == Failed }
 
 // rawReport is the JSON. A nil pointer means that the field is absent, which is not the same as zero.
@@ -122,7 +122,7 @@ var FigureName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,30}$`)
 // Parse reads a report strictly: every report that it accepts can be judged. Unknown fields are ignored, because kcover
 // writes some that have no use here. As in kcover, the batches of a node whose local check failed are not read.
 //
-// The error says which field is wrong. It is shown to the owner of the job.
+// The error names the field that is wrong. It is shown to the owner of the job.
 func Parse(data []byte) (Report, error) {
 	if len(data) > MaxBytes {
 		return Report{}, fmt.Errorf("more than %d bytes", MaxBytes)
@@ -291,7 +291,7 @@ func (b *Batch) setPair(rb rawBatch, self netip.Addr) error {
 	return nil
 }
 
-// measured tells whether the batch has a bandwidth, or all fields that it is computed from.
+// measured reports whether the batch has a bandwidth, or all fields that it is computed from.
 func (rb rawBatch) measured() bool {
 	return rb.Bandwidth != nil || rb.Milliseconds != nil && rb.WorldSize != nil && rb.Shape != nil && rb.Bytes != nil
 }

@@ -19,7 +19,7 @@ type Graph struct {
 	// appear in the reports of their peers.
 	Nodes []string
 	Known int
-	// FailFast tells for each node whether a local check failed.
+	// FailFast is true for each node on which a local check failed.
 	FailFast []bool
 	// Tests are in the order of batches. Tests with a node of FailFast are left out.
 	Tests []Test
@@ -36,7 +36,7 @@ type Test struct {
 	// Bandwidth is in GiB/s. It is 0 in a test that failed, or that reports ok without a bandwidth.
 	Bandwidth float64
 	Failed    bool
-	// ByA and ByB tell which ends have reported the test.
+	// ByA and ByB are true if that end has reported the test.
 	ByA, ByB bool
 }
 
@@ -156,7 +156,7 @@ func (e *ends) test() (Test, bool) {
 	return t, true
 }
 
-// measured tells whether most tests have a bandwidth.
+// measured reports whether most tests have a bandwidth.
 func (g Graph) measured() bool {
 	n := 0
 	for _, t := range g.Tests {
@@ -196,7 +196,7 @@ func median(v []float64) float64 {
 	return v[(len(v)-1)/2]
 }
 
-// bad tells whether a test failed or was slower than the threshold.
+// bad reports whether a test failed or was slower than the threshold.
 func (g Graph) bad(t Test) bool {
 	return t.Failed || t.Bandwidth > 0 && g.Threshold > 0 && t.Bandwidth < g.Threshold
 }

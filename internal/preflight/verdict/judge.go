@@ -42,7 +42,7 @@ type Options struct {
 // Verdict is the result of a run. Its JSON is an interface for programs.
 type Verdict struct {
 	Run string `json:"run"`
-	// Complete tells whether every rank has reported.
+	// Complete is true if every rank has reported.
 	Complete bool   `json:"complete"`
 	Slow     []Slow `json:"slow"`
 	// Failed are the nodes whose local check failed.
@@ -105,7 +105,7 @@ func Judge(run string, reports []report.Report, o Options) Verdict {
 	return v
 }
 
-// below tells whether a figure of the node is far below the median.
+// below reports whether a figure of the node is far below the median.
 func (v Verdict) below(node string) bool {
 	return slices.ContainsFunc(v.Figures, func(f Figure) bool {
 		return slices.ContainsFunc(f.Below, func(b Below) bool { return b.Node == node })
@@ -142,7 +142,7 @@ type decision struct {
 	// slowWith are the healthy partners with which the node was slow according to its own report. Reports of others alone
 	// are not enough to assert that a node is slow. partners are all nodes with which it was measured.
 	slowWith, partners [][]int
-	// clean tells which nodes took part in a test that was not slow.
+	// clean marks the nodes that took part in a test that was not slow.
 	clean []bool
 }
 
@@ -268,7 +268,7 @@ func (d decision) retestPartners(ranked []int, i int) []int {
 	return list
 }
 
-// isNewPartner tells whether a test with j would add information about i: j was measured, but not with i.
+// isNewPartner reports whether a test with j would add information about i: j was measured, but not with i.
 func (d decision) isNewPartner(j, i int) bool {
 	return len(d.partners[j]) > 0 && !slices.Contains(d.partners[i], j)
 }

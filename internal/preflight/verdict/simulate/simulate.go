@@ -45,7 +45,7 @@ type Scenario struct {
 // World is one run of a scenario. Its slow nodes are fixed, and it can run tests.
 type World struct {
 	Scenario
-	// IsSlow tells which nodes are slow, by index.
+	// IsSlow marks the slow nodes, by index.
 	IsSlow []bool
 	random *rand.Rand
 	// drop of each node, in natural logarithms.
