@@ -73,7 +73,7 @@ images: bin/images/debian cross ## the container images, for amd64 and arm64, in
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
 release: ## what the page of a release holds, into bin/release: make release VERSION=v0.2.0
-	@[[ "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
+	@[[ "$(origin VERSION)" != file && "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
 	@$(MAKE) --no-print-directory images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
 
