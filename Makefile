@@ -62,7 +62,8 @@ verify: ## fail if formatting, modules or generated files are not as committed, 
 	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
 	@for module in . images/build; do \
 		go -C $$module mod tidy -diff && go -C $$module mod verify >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
-	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'Page|Generated'
+	@go run ./e2e/components/build helm
+	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
@@ -72,7 +73,7 @@ images: bin/images/debian cross ## the container images, for amd64 and arm64, in
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
 
 release: ## the files of a release, into bin/release: make release VERSION=v0.2.0
-	@[[ "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
+	@[[ "$(origin VERSION)" != file && "$(VERSION)" == v* ]] || { echo "name the release: make release VERSION=v0.2.0"; exit 1; }
 	@$(MAKE) --no-print-directory images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
 

@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with the conditions of quarantined nodes")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
-	flag.BoolVar(&o.dryRun, "dry-run", false, "decide and write Events and metrics, but change no node and no job; it wants the lease like any other, so beside a remediator that acts start it with -leader-elect=false; a restart that an earlier leader began is held until one without -dry-run leads")
+	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
 	flag.Func("preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", list(&o.preflight.Namespaces))
 	flag.Func("preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", list(&o.preflight.Trusted))
@@ -123,7 +123,7 @@ func newManager(o options) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
 		Cache: cache.Options{
-			// A read that nobody planned must not quietly cache a whole cluster's objects.
+			// A read that was not planned must not quietly cache a whole cluster's objects.
 			ReaderFailOnMissingInformer: true,
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}: {Transform: nodes.Slim},

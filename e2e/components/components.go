@@ -202,6 +202,10 @@ func (c Component) ModuleDir(ctx context.Context, root string) (string, error) {
 // Build makes sure that the components are built and up to date, and that no two programs build them at the same time.
 // It writes to progress what it builds and about how long that takes. An up-to-date component costs a few milliseconds.
 func Build(ctx context.Context, progress io.Writer, root string, wanted ...Component) error {
+	root, err := filepath.Abs(root) // the go command runs in the component's folder
+	if err != nil {
+		return fmt.Errorf("build components: %w", err)
+	}
 	if err := os.MkdirAll(filepath.Join(root, "bin", "components"), 0o755); err != nil {
 		return fmt.Errorf("build components: %w", err)
 	}

@@ -66,6 +66,16 @@ func TestAComponentIsBuiltOnceAndAgainWhenItChanges(t *testing.T) {
 	}
 }
 
+func TestTheRootMayBeARelativePath(t *testing.T) {
+	t.Chdir(filepath.Join(repository(t, "require golang.org/x/sys v0.47.0\n"), "e2e"))
+	if err := Build(t.Context(), &bytes.Buffer{}, "..", tiny); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(tiny.Path("..")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTwoBuildsAtOnceBuildOnce(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
 	var progress [2]bytes.Buffer

@@ -168,8 +168,11 @@ func imageTag(archive string) (string, error) {
 		var index struct {
 			Manifests []struct{ Annotations map[string]string }
 		}
-		if err := json.NewDecoder(r).Decode(&index); err != nil || len(index.Manifests) != 1 {
-			return "", fmt.Errorf("%s: index.json names %d images: %w", archive, len(index.Manifests), err)
+		if err := json.NewDecoder(r).Decode(&index); err != nil {
+			return "", fmt.Errorf("%s: read index.json: %w", archive, err)
+		}
+		if len(index.Manifests) != 1 {
+			return "", fmt.Errorf("%s: index.json names %d images, not one", archive, len(index.Manifests))
 		}
 		return index.Manifests[0].Annotations["org.opencontainers.image.ref.name"], nil
 	}

@@ -37,7 +37,12 @@ type decoder struct {
 	failed   map[string]bool // the fields that have an error already, by path
 	mistyped map[string]bool // the fields with a value of the wrong type, by path: they get no further error
 	errs     []lineError
+	values   int // how many were decoded, so far
 }
+
+// maxValues bounds the values of a file: those that an alias repeats are decoded again, so a small file could have any number.
+// The largest policies have some thousands.
+const maxValues = 100_000
 
 func newDecoder() *decoder {
 	return &decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
@@ -111,7 +116,7 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	default:
 		d.plain(n, at, out)
 		if allowed := enums[f.Tag.Get("yaml")]; allowed != nil && !d.failed[at.String()] {
-			d.checkEnum(at, f, allowed, n.Value)
+			d.checkEnum(at, f, allowed, out.String())
 		}
 	}
 }
@@ -203,6 +208,9 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 		return
 	}
 	for i, item := range n.Content {
+		if d.count(item); d.isFull() {
+			return
+		}
 		if isNull(resolve(item)) {
 			continue // as in yaml.v3
 		}
@@ -212,6 +220,16 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 		out.Set(reflect.Append(out, v))
 	}
 }
+
+// count counts one more value. The one after maxValues is the only error then: what is not decoded any more would seem to be missing.
+func (d *decoder) count(n *yaml.Node) {
+	if d.values++; d.values == maxValues+1 {
+		d.errs = []lineError{{n.Line, fmt.Errorf("more than %d values, those that aliases repeat included", maxValues)}}
+	}
+}
+
+// isFull tells whether nothing more is decoded.
+func (d *decoder) isFull() bool { return d.values > maxValues }
 
 // plain leaves a scalar or a map of scalars to yaml.v3.
 func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"cmp"
+	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -127,6 +129,75 @@ spec:
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), "line 3: ") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAliasesCannotMakeAFileLarge(t *testing.T) {
+	const many = 2000
+	var rules strings.Builder
+	for i := range many {
+		fmt.Fprintf(&rules, "    r%d: *r\n", i)
+	}
+	taints := "[" + strings.Repeat("{key: example.com/a},", many) + "]"
+	labels := "{"
+	for i := range many {
+		labels += fmt.Sprintf("example.com/%d: a,", i)
+	}
+	for name, handOff := range map[string]string{"lists": "taints: " + taints, "mappings": "labels: " + labels + "}"} {
+		got := lines(t, head+"metadata: {r: &r {match: {condition: A, repair: [Reboot]}, handOff: {"+handOff+"}}}\n"+
+			"spec:\n  budget: {maxNodes: 1}\n  rules:\n"+rules.String())
+		if want := "line 3: more than 100000 values, those that aliases repeat included"; len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %.200q", name, got)
+		}
+	}
+	bomb := "a: &a [" + strings.Repeat("x,", 10) + "]"
+	for c := 'b'; c <= 'j'; c++ {
+		bomb += fmt.Sprintf(", %c: &%c [%s]", c, c, strings.Repeat(fmt.Sprintf("*%c,", c-1), 10))
+	}
+	if got := lines(t, head+"metadata: {"+bomb+"}\nspec: {budget: {maxNodes: 1}}"); len(got) != 1 || !strings.Contains(got[0], "excessive aliasing (metadata)") {
+		t.Errorf("%.200q", got)
+	}
+}
+
+func TestWhatIsNoPolicyIsRefusedWithItsLine(t *testing.T) {
+	spec := func(text string) string { return head + "spec: {budget: {maxNodes: 1}, " + text + "}" }
+	for name, test := range map[string]struct{ text, want string }{
+		"a tab":                       {head + "spec:\n\tbudget: {maxNodes: 1}", "yaml: line 4: found character that cannot start any token"},
+		"a control character":         {"\x00", "yaml: control characters are not allowed"},
+		"bytes that are not UTF-8":    {head + "spec: \xff", "yaml: invalid leading UTF-8 octet"},
+		"a deep list":                 {head + "metadata: " + strings.Repeat("[", 100_000), "yaml: line 3: exceeded max depth of 10000"},
+		"a deep list for a number":    {head + "spec: {budget: {maxNodes: " + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}}", "line 3: cannot unmarshal !!seq into int (spec.budget.maxNodes)"},
+		"a list":                      {"[a]", "line 1: cannot unmarshal !!seq into a mapping (the file)"},
+		"a number that is too large":  {head + "spec: {budget: {maxNodes: 99999999999999999999}}", "line 3: cannot unmarshal !!float `9999999...` into int (spec.budget.maxNodes)"},
+		"a number that is too small":  {head + "spec: {budget: {maxNodes: -1e30}}", "line 3: spec.budget.maxNodes: Invalid value: -9223372036854775808: must be at least 0"},
+		"no number":                   {head + "spec: {budget: {maxNodes: .nan}}", "line 3: cannot unmarshal !!float `.nan` into int (spec.budget.maxNodes)"},
+		"a duration of a millennium":  {head + "spec: {budget: {maxNodes: 1, window: 9999999h}}", `line 3: spec.budget.window: Invalid value: "9999999h": must be a duration like 30s, 10m or 1h`},
+		"a key that is a boolean":     {spec("true: 1"), "line 3: field true not found in spec"},
+		"a key that is null":          {spec("~: 1"), "line 3: field ~ not found in spec"},
+		"a number and a text as keys": {spec(`jobKinds: [], handOff: {labels: {1: a, "1": b}}`), `line 3: mapping key "1" already defined at line 3`},
+		"a quoted merge key":          {spec(`"<<": {}`), "line 3: field << not found in spec"},
+		"an unknown field of a merge": {spec("<<: {rulez: {}}"), "line 3: field rulez not found in spec"},
+		"an anchor that is missing":   {spec("rules: *rules"), "yaml: unknown anchor 'rules' referenced"},
+		"labels in themselves":        {spec("handOff: {labels: &l {a: *l}}"), "line 3: cannot unmarshal !!map into string (spec.handOff.labels)"},
+		"a status in base64":          {spec("rules: {a: {match: {condition: A, status: !!binary True, repair: [Reboot]}}}"), "line 3: spec.rules[a].match.status: Invalid value: \"N\\xbb\\x9e\": must be True or False: Unknown is not acted on"},
+	} {
+		if got := lines(t, test.text); got[0] != test.want {
+			t.Errorf("%s: got %.300q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestLineEndsAndAByteOrderMarkDoNotMatter(t *testing.T) {
+	const rule = "match: {condition: GPUXidError, repair: [Reboot]}\nfor: 1m"
+	want := parse(t, oneRule(rule))
+	for name, text := range map[string]string{
+		"carriage returns":  strings.ReplaceAll(oneRule(rule), "\n", "\r\n"),
+		"a byte order mark": "\ufeff" + oneRule(rule),
+		"a document start":  "---\n" + oneRule(rule),
+	} {
+		if got := parse(t, text); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

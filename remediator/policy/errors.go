@@ -58,7 +58,11 @@ func (d *decoder) add(err *field.Error) {
 	d.fail(max(line, 1), err)
 }
 
-func (d *decoder) fail(line int, err error) { d.errs = append(d.errs, lineError{line, err}) }
+func (d *decoder) fail(line int, err error) {
+	if !d.isFull() {
+		d.errs = append(d.errs, lineError{line, err})
+	}
+}
 
 // err is everything that is wrong, in the order of the lines.
 func (d *decoder) err() error {

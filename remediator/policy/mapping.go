@@ -36,6 +36,9 @@ func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 		own := map[string]int{}
 		var merges []*yaml.Node
 		for i := 0; i+1 < len(n.Content); i += 2 {
+			if d.count(n.Content[i]); d.isFull() {
+				return
+			}
 			key, value := resolve(n.Content[i]), n.Content[i+1]
 			if key.Kind != yaml.ScalarNode {
 				d.wrong(key, at, "a name")
