@@ -108,7 +108,7 @@ func (s *Search) Result() Precondition {
 func ClaimedRanks(all []Restart) int {
 	n := 0
 	for _, r := range all {
-		n += min(max(r.Moving, 0), MaxPods)
+		n += min(max(r.Moving, 0), maxPods)
 	}
 	return n
 }
