@@ -11,7 +11,7 @@ import (
 // pollCheckpoint is how often a job that saves its state is reconciled.
 const pollCheckpoint = 2 * time.Second
 
-// nextCheckpointing decides the next step of a restart that has stopped nothing yet. Whoever aborts it is heard while
+// nextCheckpointing decides the next step of a restart that has stopped nothing yet. An abort counts while
 // everything is paused, too.
 func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 	left := cur.CheckpointBy.Sub(now)
