@@ -1,21 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -26,9 +23,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
-
-// maxListed is how many pods of a job are named one by one.
-const maxListed = 5
 
 // jobFacts are all that an answer about a job is made from.
 type jobFacts struct {
@@ -49,26 +43,34 @@ type jobFacts struct {
 	pods      []corev1.Pod
 	record    restart.Record
 	recordErr error
-	// others are the restarts of other jobs that are under way; nil with othersErr if they cannot be listed.
+	// remaining are, while the job is being stopped, the pods that have to end before it is started again.
+	remaining []corev1.Pod
+	// running is how many of its pods run, while it is under restart.
+	running int
+	// step is what the remediator does next with the restart under way; zero without one.
+	step restart.Step
+	// others are the restarts of other jobs that are under way, as far as the user may list them: othersErr is that they may not all
+	// be listed.
 	others    []restart.Restart
 	othersErr error
 	nodes     []nodeFacts
-	// capacity answers whether there is room, nil: the policy does not ask.
-	capacity func(q restart.Quarantine, moving []corev1.Pod) (restart.Precondition, error)
+	// capacity answers whether there is room for ranks; nil: the policy does not ask.
+	capacity func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error)
 }
 
 // nodeFacts are a node with active pods of the job.
 type nodeFacts struct {
-	row    row
-	pods   []corev1.Pod
+	row  row
+	pods []corev1.Pod
+	// record is that of its quarantine; nil if the node is not quarantined.
 	record *quarantine.Record
-	// quarantine is what the jobs half of the remediator is told, zero if the node is not quarantined.
+	// quarantine is what the remediator's controller of jobs gets to know of it.
 	quarantine restart.Quarantine
 	// noRestarts is why the jobs on the node are left alone; empty: they are not.
 	noRestarts string
 }
 
-func (n nodeFacts) quarantined() bool { return n.quarantine.ID != "" }
+func (n nodeFacts) quarantined() bool { return n.record != nil }
 
 // describeJob answers why a job was not restarted, and what happens next.
 func (c *target) describeJob(ctx context.Context, out io.Writer, api client.Client, resource, name, namespace, policyFile string) error {
@@ -95,23 +97,27 @@ func (c *target) describeJob(ctx context.Context, out io.Writer, api client.Clie
 	} else {
 		supported = kinds.BuiltIn()
 	}
-	if err := f.findWorkload(ctx, api, supported); err != nil {
+	resolver := kinds.NewOwnerResolver(api, supported)
+	if err := f.findWorkload(ctx, api, resolver, supported); err != nil {
 		return err
 	}
 	if f.workload.Job == nil {
 		f.printUnsupported(out, supported)
 		return nil
 	}
-	if err := f.observe(ctx, c, api, supported); err != nil {
+	if err := f.observe(ctx, c, api, resolver, supported); err != nil {
 		return err
 	}
-	return f.print(out)
+	a, err := f.answer()
+	if err != nil {
+		return err
+	}
+	return f.print(out, a)
 }
 
 // findWorkload finds the object that counts for the named one, as the remediator does: the topmost job of a known kind.
-func (f *jobFacts) findWorkload(ctx context.Context, api client.Client, supported []kinds.Kind) (err error) {
+func (f *jobFacts) findWorkload(ctx context.Context, api client.Client, resolver kinds.OwnerResolver, supported []kinds.Kind) (err error) {
 	gvk := f.named.GroupVersionKind()
-	resolver := kinds.NewOwnerResolver(api, supported)
 	_, known := kinds.Find(supported, gvk.GroupVersion().String(), gvk.Kind)
 	switch {
 	case gvk == corev1.SchemeGroupVersion.WithKind("Pod"):
@@ -131,34 +137,20 @@ func (f *jobFacts) findWorkload(ctx context.Context, api client.Client, supporte
 	return nil
 }
 
-// printUnsupported answers for an object that is no job, and below no job, of a kind that the remediator restarts.
-func (f *jobFacts) printUnsupported(out io.Writer, supported []kinds.Kind) {
-	why := "no kind of job that the remediator restarts"
-	switch w := f.workload; {
-	case w.BarePod != nil:
-		why = "a pod without a controller: none would replace it"
-	case w.Unsupported != nil:
-		why = fmt.Sprintf("controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)
-	}
-	fmt.Fprintf(out, "Job:      %s\n", jobName(f.named))
-	fmt.Fprintf(out, "Next:     nothing: it is %s\n", why)
-	var names []string
-	for _, k := range supported {
-		names = append(names, k.GVK.Kind)
-	}
-	slices.Sort(names)
-	fmt.Fprintf(out, "Kinds:    %s; more by jobKinds of the policy\n", strings.Join(slices.Compact(names), ", "))
-}
-
 // observe reads what surrounds the job.
-func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, supported []kinds.Kind) error {
+func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, resolver kinds.OwnerResolver, supported []kinds.Kind) error {
 	job := f.workload.Job
 	f.record, f.recordErr = restart.ReadRecord(job.Object)
-	var pods corev1.PodList
-	if err := api.List(ctx, &pods, client.InNamespace(f.workload.Namespace), client.MatchingLabelsSelector{Selector: job.Pods}); err != nil {
-		return fmt.Errorf("list the pods of the job: %w", err)
+	// Those too that the job's selector does not find: the remediator does not only go by that.
+	var inNamespace corev1.PodList
+	if err := api.List(ctx, &inNamespace, client.InNamespace(f.workload.Namespace)); err != nil {
+		return fmt.Errorf("list the pods of namespace %s: %w", f.workload.Namespace, err)
 	}
-	f.pods = pods.Items
+	for _, pod := range inNamespace.Items {
+		if f.selects(&pod) {
+			f.pods = append(f.pods, pod)
+		}
+	}
 	if err := f.readOptIn(ctx, api); err != nil {
 		return err
 	}
@@ -170,7 +162,10 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, su
 	if err != nil {
 		return err
 	}
-	f.observeNodes(nodes.Items, breaker)
+	f.observeNodes(ctx, resolver, inNamespace.Items, nodes.Items, breaker)
+	if f.record.Current != nil {
+		f.observeRestart(inNamespace.Items, nodes.Items)
+	}
 	if f.policy == nil {
 		return nil
 	}
@@ -180,18 +175,115 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, su
 	}
 	if f.policy.Restart.CheckCapacity {
 		f.capacity = func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error) {
-			search := restart.NewSearch(q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now)
-			for n := range search.Nodes() {
-				var there corev1.PodList
-				if err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": n.Name}); err != nil {
-					return restart.Precondition{}, fmt.Errorf("list the pods on node %s: %w", n.Name, err)
-				}
-				search.Place(n, there.Items)
-			}
-			return search.Result(), nil
+			return searchRoom(ctx, api, restart.NewSearch(q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now))
 		}
 	}
 	return nil
+}
+
+// selects reports whether the job's selector finds a pod.
+func (f *jobFacts) selects(pod *corev1.Pod) bool {
+	return f.workload.Job.Pods.Matches(labels.Set(pod.Labels))
+}
+
+// searchRoom searches room for ranks that have to move, as the remediator does.
+func searchRoom(ctx context.Context, api client.Client, search *restart.Search) (restart.Precondition, error) {
+	for n := range search.Nodes() {
+		var there corev1.PodList
+		if err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": n.Name}); err != nil {
+			return restart.Precondition{}, fmt.Errorf("list the pods on node %s: %w", n.Name, err)
+		}
+		search.Place(n, there.Items)
+	}
+	return search.Result(), nil
+}
+
+// observeRestart asks the remediator's own state machine for the next step of the restart under way.
+func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node) {
+	job, cur := *f.workload.Job, *f.record.Current
+	facts := restart.Facts{Paused: f.paused != ""}
+	for _, c := range cur.Quarantines {
+		var node *corev1.Node
+		if i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == c.Node }); i >= 0 {
+			node = &nodes[i]
+		}
+		for _, pod := range f.pods {
+			if c.Stands(node) && pod.Spec.NodeName == c.Node && activeOn(&pod) {
+				facts.Affected = append(facts.Affected, pod)
+			}
+		}
+	}
+	for _, pod := range inNamespace {
+		mine, finished := f.selects(&pod), restart.PodFinished(&pod)
+		metadata := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
+		switch {
+		case job.MustEnd(cur, &pod) && (!finished || mine && pod.DeletionTimestamp != nil):
+			f.remaining = append(f.remaining, pod)
+			facts.Remaining = append(facts.Remaining, metadata)
+		case mine && finished && job.MustBeDeleted(&pod):
+			facts.Terminal = append(facts.Terminal, metadata)
+		}
+		if mine && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+			facts.Running++
+		}
+	}
+	timeouts := restart.PhaseTimeouts{Stop: restart.DefaultStopTimeout, Start: restart.DefaultStartTimeout}
+	f.running, f.step = facts.Running, restart.Next(f.record, job, facts, timeouts, f.now)
+}
+
+// activeOn reports whether a pod counts as one on its node: it has a node, has not ended and is not being deleted.
+func activeOn(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !restart.PodFinished(pod)
+}
+
+// observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
+func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, breaker *corev1.ConfigMap) {
+	byName, quarantines := map[string]*corev1.Node{}, map[string]*quarantine.Record{}
+	for i := range all {
+		byName[all[i].Name] = &all[i]
+		// An unreadable record is in the row.
+		if record, err := quarantine.RecordOf(&all[i]); err == nil && record != nil && record.Phase == quarantine.Quarantined {
+			quarantines[all[i].Name] = record
+		}
+	}
+	onNode := map[string][]corev1.Pod{}
+	for _, pod := range inNamespace {
+		if !activeOn(&pod) {
+			continue
+		}
+		mine := f.selects(&pod)
+		if quarantines[pod.Spec.NodeName] != nil { // here the remediator goes by the owners
+			if w, err := resolver.OfPod(ctx, &pod); err == nil {
+				mine = w.UID() == f.workload.UID()
+			}
+		}
+		if mine {
+			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
+		}
+	}
+	restarts := map[string]bool{}
+	if f.policy != nil {
+		for _, o := range simulate.Run(f.policy, all, "", breaker, f.now) {
+			restarts[o.Before.Name] = o.RestartJobs
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(onNode)) {
+		n := byName[name]
+		if n == nil {
+			f.nodes = append(f.nodes, nodeFacts{row: row{Node: name, Status: isUnknown, Cause: "the node does not exist any more"}, pods: onNode[name]})
+			continue
+		}
+		facts := nodeFacts{row: rowOf(n, f.now), pods: onNode[name], record: quarantines[name]}
+		if facts.record != nil {
+			rule, _ := f.rule(facts.record.Taint.Rule)
+			facts.quarantine = facts.record.JobRestart(n, rule)
+			facts.noRestarts = f.noRestarts(n, facts.record)
+			if facts.noRestarts == "" && f.policy != nil && !restarts[name] {
+				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"
+			}
+		}
+		f.nodes = append(f.nodes, facts)
+	}
 }
 
 // restartsOfOthers are the restarts of other jobs that are under way.
@@ -254,47 +346,6 @@ func misspelt(object metav1.Object, name string) (hints []string) {
 	return hints
 }
 
-// observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
-func (f *jobFacts) observeNodes(all []corev1.Node, breaker *corev1.ConfigMap) {
-	onNode := map[string][]corev1.Pod{}
-	for _, pod := range f.pods {
-		if pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !restart.PodFinished(&pod) {
-			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
-		}
-	}
-	restarts := map[string]bool{}
-	if f.policy != nil {
-		for _, o := range simulate.Run(f.policy, all, "", breaker, f.now) {
-			restarts[o.Before.Name] = o.RestartJobs
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(onNode)) {
-		i := slices.IndexFunc(all, func(n corev1.Node) bool { return n.Name == name })
-		if i < 0 {
-			f.nodes = append(f.nodes, nodeFacts{row: row{Node: name, Status: isUnknown, Cause: "the node does not exist any more"}, pods: onNode[name]})
-			continue
-		}
-		n := &all[i]
-		facts := nodeFacts{row: rowOf(n, f.now), pods: onNode[name]}
-		// An unreadable record is in the row.
-		if record, err := quarantine.RecordOf(n); err == nil && record != nil && record.Phase == quarantine.Quarantined {
-			facts.record = record
-			facts.quarantine = restart.Quarantine{
-				ID: record.ID, Node: n.Name, NodeUID: n.UID, Taint: record.Taint.NodeTaint(), Since: record.Taint.Since,
-				Reason: fmt.Sprintf("%s: %s", record.Decisive().Condition, record.Decisive().Message),
-			}
-			facts.noRestarts = f.noRestarts(n, record)
-			if rule, ok := f.rule(record.Taint.Rule); ok {
-				facts.quarantine.CheckpointGrace = rule.CheckpointGrace
-			}
-			if facts.noRestarts == "" && f.policy != nil && !restarts[name] {
-				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"
-			}
-		}
-		f.nodes = append(f.nodes, facts)
-	}
-}
-
 func (f *jobFacts) rule(name string) (policy.Rule, bool) {
 	if f.policy == nil {
 		return policy.Rule{}, false
@@ -324,418 +375,7 @@ func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string 
 	return ""
 }
 
-// evaluation is the answer to whether a quarantine restarts the job.
-type evaluation struct {
-	verdict restart.Verdict
-	list    []restart.Precondition
-}
-
-// evaluate asks the preconditions, the limits and the capacity, in the order of the remediator.
-func (f *jobFacts) evaluate(q restart.Quarantine, onNode []corev1.Pod) (evaluation, error) {
-	job := *f.workload.Job
-	var e evaluation
-	e.verdict, e.list = restart.Evaluate(q, job, f.record, f.optIn.In, onNode)
-	if f.policy == nil {
-		return e, nil
-	}
-	limits := restart.LimitsOf(job, f.policy.Restart)
-	e.list = append(e.list, restart.RateLimits(q, f.record, f.others, limits, f.now)...)
-	if f.capacity != nil {
-		active := slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool { return restart.PodFinished(&p) })
-		together := job.SharesGang(onNode)
-		ranks := slices.DeleteFunc(active, func(p corev1.Pod) bool { return !together(&p) })
-		room, err := f.capacity(q, ranks)
-		if err != nil && !apierrors.IsForbidden(err) {
-			return e, err
-		}
-		if err == nil {
-			e.list = append(e.list, room)
-		}
-	}
-	return e, nil
-}
-
-// text says in one sentence what becomes of the job.
-func (e evaluation) text(now time.Time) string {
-	failed, blocked := restart.FirstFailed(e.list)
-	switch {
-	case e.verdict == restart.JoinRestart:
-		return failed.Text
-	case !blocked:
-		return "the remediator restarts the job"
-	case e.verdict == restart.StartRestart && failed.RetryAfter > 0:
-		return fmt.Sprintf("the restart waits (%s): %s; next attempt at %s", failed.Reason, failed.Text, now.Add(failed.RetryAfter).Format(time.RFC3339))
-	case failed.Reason != "":
-		return fmt.Sprintf("not restarted (%s): %s", failed.Reason, failed.Text)
-	}
-	return "not restarted: " + failed.Text
-}
-
-// ifQuarantined is the quarantine of a node by the first rule that restarts jobs, as if it were quarantined for long.
-func (f *jobFacts) ifQuarantined(name string) restart.Quarantine {
-	q := restart.Quarantine{
-		Node:  name,
-		Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule},
-		Since: f.now.Add(-24 * time.Hour),
-	}
-	if f.policy != nil {
-		if i := slices.IndexFunc(f.policy.Rules, func(r policy.Rule) bool { return r.RestartJobs && r.Taint.Key != "" }); i >= 0 {
-			q.Taint = f.policy.Rules[i].Taint
-		}
-	}
-	return q
-}
-
 func (f *jobFacts) jobName() string {
 	job := f.workload.Job
 	return fmt.Sprintf("%s %s/%s", job.GVK.Kind, job.Object.GetNamespace(), job.Object.GetName())
-}
-
-// print writes the answer, what happens next first.
-func (f *jobFacts) print(out io.Writer) error {
-	evaluations := map[string]evaluation{}
-	asIf := ""
-	for _, n := range f.nodes {
-		if !n.quarantined() {
-			continue
-		}
-		e, err := f.evaluate(n.quarantine, n.pods)
-		if err != nil {
-			return err
-		}
-		evaluations[n.row.Node] = e
-	}
-	if len(evaluations) == 0 {
-		var onNode []corev1.Pod
-		if len(f.nodes) > 0 {
-			asIf, onNode = f.nodes[0].row.Node, f.nodes[0].pods
-		}
-		e, err := f.evaluate(f.ifQuarantined(asIf), onNode)
-		if err != nil {
-			return err
-		}
-		evaluations[asIf] = e
-	}
-	fmt.Fprintf(out, "Job:      %s\n", f.jobName())
-	fmt.Fprintf(out, "Next:     %s\n", printable(f.next(evaluations, asIf)))
-	f.printOptIn(out)
-	f.printOwners(out)
-	fmt.Fprintf(out, "Stop:     %s\n", f.stopText())
-	f.printPolicy(out)
-	f.printNodes(out)
-	f.printRecord(out)
-	f.printLimits(out)
-	for _, name := range slices.Sorted(maps.Keys(evaluations)) {
-		if err := f.printEvaluation(out, name, asIf, evaluations[name]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// next says what happens next, or why nothing happens.
-func (f *jobFacts) next(evaluations map[string]evaluation, asIf string) string {
-	_, abort := f.workload.Job.Object.GetAnnotations()[conditions.AnnotationAbortRestart]
-	switch {
-	case f.workload.Unsupported != nil:
-		return fmt.Sprintf("nothing: it is controlled by %s %s, which cannot be restarted as a whole (UnknownOwner)",
-			f.workload.Unsupported.Kind, f.workload.Unsupported.Name)
-	case f.recordErr != nil:
-		return fmt.Sprintf("nothing: %v (RecordUnreadable); remove the annotation %s", f.recordErr, conditions.AnnotationRestart)
-	case f.record.Current != nil && abort:
-		return "the restart under way is aborted: " + f.waitsFor()
-	case f.record.Current != nil:
-		return "the restart under way goes on: " + f.waitsFor()
-	case !f.optIn.In && f.optIn.By != "":
-		return fmt.Sprintf("nothing: the job is opted out by label %s on %s", f.optIn.By, f.optInOn())
-	case !f.optIn.In:
-		job := f.workload.Job
-		return fmt.Sprintf("nothing: the job is not opted in; to opt in: kubectl label -n %s %s/%s %s=true",
-			job.Object.GetNamespace(), strings.ToLower(schema.GroupKind{Group: job.GVK.Group, Kind: job.GVK.Kind}.String()), job.Object.GetName(), conditions.LabelRestartOnNodeFault)
-	}
-	quarantined := slices.DeleteFunc(slices.Clone(f.nodes), func(n nodeFacts) bool { return !n.quarantined() })
-	if len(quarantined) == 0 {
-		text := "nothing: none of its pods is on a quarantined node"
-		if asIf == "" {
-			return text + ", and none is active"
-		}
-		if off := f.policyOff(); off != "" {
-			return fmt.Sprintf("%s; %s", text, off)
-		}
-		return fmt.Sprintf("%s; if %s were quarantined by a rule with restartJobs: %s", text, asIf, evaluations[asIf].text(f.now))
-	}
-	var answers []string
-	for _, n := range quarantined {
-		switch {
-		case n.noRestarts != "":
-			answers = append(answers, fmt.Sprintf("node %s: %s", n.row.Node, n.noRestarts))
-		case f.policy == nil:
-			answers = append(answers, fmt.Sprintf("node %s: unknown: %s", n.row.Node, f.policyFrom))
-		default:
-			answers = append(answers, fmt.Sprintf("node %s: %s", n.row.Node, evaluations[n.row.Node].text(f.now)))
-		}
-	}
-	text := strings.Join(answers, "; ")
-	if f.paused != "" {
-		text = fmt.Sprintf("nothing while everything is paused (%s); `kubectl pitcrew resume` ends the pause. Then: %s", f.paused, text)
-	}
-	if abort {
-		text += fmt.Sprintf("; annotation %s aborts the restart before it begins", conditions.AnnotationAbortRestart)
-	}
-	return text
-}
-
-// policyOff says that the policy restarts no jobs at all; empty if it does, or if it is unknown.
-func (f *jobFacts) policyOff() string {
-	if f.policy == nil {
-		return ""
-	}
-	restarts, observe := f.restartRules()
-	switch restarts {
-	case 0:
-		return "no rule of the policy sets restartJobs"
-	case observe:
-		return "every rule that sets restartJobs is in observe mode: no job is restarted"
-	}
-	return ""
-}
-
-// restartRules counts the rules that restart jobs, and those of them that only observe.
-func (f *jobFacts) restartRules() (restarts, observe int) {
-	for _, r := range f.policy.Rules {
-		if r.RestartJobs {
-			restarts++
-			if r.Observe {
-				observe++
-			}
-		}
-	}
-	return restarts, observe
-}
-
-func (f *jobFacts) printOptIn(out io.Writer) {
-	switch {
-	case f.optIn.By == "":
-		fmt.Fprintf(out, "Opt-in:   no: neither the job nor its namespace has the label %s\n", conditions.LabelRestartOnNodeFault)
-	case f.optIn.In:
-		fmt.Fprintf(out, "Opt-in:   yes: label %s on %s\n", f.optIn.By, f.optInOn())
-	default:
-		fmt.Fprintf(out, "Opt-in:   no: label %s on %s\n", f.optIn.By, f.optInOn())
-	}
-	for _, hint := range f.hints {
-		fmt.Fprintf(out, "          %s\n", hint)
-	}
-}
-
-// optInOn names the object with the label that decides.
-func (f *jobFacts) optInOn() string {
-	if f.optIn.Namespace {
-		return "namespace " + f.workload.Namespace
-	}
-	return f.jobName()
-}
-
-func (f *jobFacts) printOwners(out io.Writer) {
-	var chain []string
-	if f.named.Kind == "Pod" {
-		chain = append(chain, "Pod "+f.named.Name)
-	}
-	for _, owner := range f.workload.Owners {
-		chain = append(chain, owner.Kind+" "+owner.Name)
-	}
-	text := strings.Join(chain, " < ")
-	if len(chain) > 1 {
-		text += "; " + f.jobName() + " counts: its labels opt in, and it is restarted as a whole"
-	}
-	fmt.Fprintf(out, "Owners:   %s\n", text)
-}
-
-// stopText says how the job is stopped and started.
-func (f *jobFacts) stopText() string {
-	job := f.workload.Job
-	field := job.SuspendField
-	switch {
-	case field.Elsewhere != nil:
-		return fmt.Sprintf("by %s of %s %s until all old pods are gone", field.Path, field.Elsewhere.GetKind(), field.Elsewhere.GetName())
-	case field.Exists():
-		return fmt.Sprintf("by %s until all old pods are gone", field.Path)
-	case job.Gang != nil:
-		return "its controller replaces the pods on the node and those that belong together with them; there is no suspend field"
-	}
-	return "its controller replaces all pods; there is no suspend field"
-}
-
-func (f *jobFacts) printPolicy(out io.Writer) {
-	if f.policy == nil {
-		fmt.Fprintf(out, "Policy:   unknown: %s\n", f.policyFrom)
-	} else {
-		restarts, observe := f.restartRules()
-		fmt.Fprintf(out, "Policy:   %s: %d rules set restartJobs, %d of them in observe mode\n", f.policyFrom, restarts, observe)
-	}
-	if f.paused != "" {
-		fmt.Fprintf(out, "Paused:   %s\n", printable(f.paused))
-	}
-}
-
-func (f *jobFacts) printNodes(out io.Writer) {
-	active, healthy := 0, 0
-	for _, n := range f.nodes {
-		active += len(n.pods)
-		if n.row.Status == isHealthy || n.row.Status == isUnchecked {
-			healthy++
-		}
-	}
-	fmt.Fprintf(out, "Pods:     %d active on %d nodes, of which %d have no fault\n", active, len(f.nodes), healthy)
-	for _, n := range f.nodes {
-		switch {
-		case n.noRestarts != "":
-			fmt.Fprintf(out, "Node:     %s: %s; %s\n", n.row.Node, n.row.Status, n.noRestarts)
-		case n.quarantined():
-			fmt.Fprintf(out, "Node:     %s: %s by rule %s since %s: %s\n", n.row.Node, n.row.Status, n.record.Taint.Rule, f.ago(n.quarantine.Since), printable(n.row.Cause))
-		case n.row.Status != isHealthy && n.row.Status != isUnchecked:
-			fmt.Fprintf(out, "Node:     %s: %s, not quarantined (`kubectl pitcrew describe %s`): %s\n", n.row.Node, n.row.Status, n.row.Node, printable(n.row.Cause))
-		}
-	}
-}
-
-func (f *jobFacts) ago(t time.Time) string {
-	return t.UTC().Format(time.RFC3339) + ", " + duration.HumanDuration(f.now.Sub(t)) + " ago"
-}
-
-func (f *jobFacts) printRecord(out io.Writer) {
-	if f.recordErr != nil {
-		fmt.Fprintf(out, "Record:   %v\n", f.recordErr)
-		return
-	}
-	cur := f.record.Current
-	if cur == nil && len(f.record.Last) == 0 {
-		fmt.Fprintln(out, "Record:   none: the job was never restarted")
-	}
-	if cur != nil {
-		fmt.Fprintf(out, "Restart:  %s since %s; %s\n", cur.Phase, f.ago(cur.PhaseSince), printable(f.waitsFor()))
-		for _, cause := range cur.Quarantines {
-			fmt.Fprintf(out, "          for node %s: %s\n", cause.Node, printable(cause.Reason))
-		}
-	}
-	for _, past := range f.record.Last {
-		var nodes []string
-		for _, cause := range past.Quarantines {
-			nodes = append(nodes, cause.Node)
-		}
-		fmt.Fprintf(out, "Before:   %s at %s, after %s, for node %s: %s\n", past.Phase, f.ago(past.EndedAt),
-			duration.HumanDuration(past.EndedAt.Sub(past.StartedAt)), strings.Join(nodes, ", "), printable(past.Outcome))
-	}
-}
-
-// waitsFor says what the restart under way waits for.
-func (f *jobFacts) waitsFor() string {
-	cur, job := f.record.Current, f.workload.Job
-	switch cur.Phase {
-	case restart.Checkpointing:
-		text := fmt.Sprintf("waits until the job has saved its state (annotation %s=%s), at most until %s",
-			conditions.AnnotationCheckpointed, cur.CheckpointDeadline(), cur.CheckpointDeadline())
-		if f.paused != "" {
-			text += fmt.Sprintf(", and for the end of the pause (%s)", f.paused)
-		}
-		return text
-	case restart.Starting:
-		running := 0
-		for _, pod := range f.pods {
-			if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
-				running++
-			}
-		}
-		return fmt.Sprintf("waits until all ranks run (%d/%d)", running, cmp.Or(job.Ranks, cur.Ranks))
-	}
-	left := f.remaining()
-	var names []string
-	for _, pod := range left[:min(len(left), maxListed)] {
-		name := fmt.Sprintf("%s on node %s", pod.Name, pod.Spec.NodeName)
-		if pod.DeletionTimestamp != nil {
-			name += ", deleted " + duration.HumanDuration(f.now.Sub(pod.DeletionTimestamp.Time)) + " ago"
-		}
-		names = append(names, name)
-	}
-	if more := len(left) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	text := "waits for its controller to act on the stop"
-	if len(left) > 0 {
-		text = "waits for the end of its old pods: " + strings.Join(names, "; ")
-	}
-	if cur.Held != "" {
-		text = fmt.Sprintf("held, because the stop takes too long: %s; %s (see `kubectl pitcrew explain JobRestart`)", cur.Held, text)
-	}
-	return text
-}
-
-// remaining are the pods that a stop waits for.
-func (f *jobFacts) remaining() []corev1.Pod {
-	cur := f.record.Current
-	recorded := func(uid types.UID) bool { return slices.Contains(cur.Pods, uid) }
-	return slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool {
-		ended := restart.PodFinished(&p) && p.DeletionTimestamp == nil
-		return ended || !recorded(p.UID) && !f.workload.Job.SuspendField.Exists()
-	})
-}
-
-// printLimits prints what the policy's limits have counted.
-func (f *jobFacts) printLimits(out io.Writer) {
-	if f.policy == nil {
-		return
-	}
-	limits := restart.LimitsOf(*f.workload.Job, f.policy.Restart)
-	var texts []string
-	of := func(name string, n, most int) {
-		if most > 0 {
-			texts = append(texts, fmt.Sprintf("%s %d/%d", name, n, most))
-		}
-	}
-	today := 0
-	for _, began := range f.record.Recent {
-		if f.now.Sub(began) < 24*time.Hour {
-			today++
-		}
-	}
-	of("maxPerDay", today, limits.MaxPerDay)
-	of("maxPerJob", f.record.Total, limits.MaxPerJob)
-	if limits.BackOff.First > 0 {
-		texts = append(texts, fmt.Sprintf("backOff %s to %s", limits.BackOff.First, limits.BackOff.Max))
-	}
-	if f.othersErr == nil {
-		of("maxConcurrent", len(f.others), limits.MaxConcurrent)
-	} else if limits.MaxConcurrent > 0 {
-		texts = append(texts, "maxConcurrent unknown: jobs of other namespaces cannot be listed")
-	}
-	if limits.Settle > 0 {
-		texts = append(texts, fmt.Sprintf("settle %s", limits.Settle))
-	}
-	if limits.CheckCapacity {
-		texts = append(texts, "checkCapacity")
-	}
-	if len(texts) == 0 {
-		texts = []string{"none"}
-	}
-	fmt.Fprintf(out, "Limits:   %s\n", strings.Join(texts, ", "))
-}
-
-// printEvaluation prints the preconditions one by one.
-func (f *jobFacts) printEvaluation(out io.Writer, name, asIf string, e evaluation) error {
-	switch {
-	case name != asIf:
-		fmt.Fprintf(out, "\nFor node %s:\n", name)
-	case name != "":
-		fmt.Fprintf(out, "\nIf node %s were quarantined:\n", name)
-	default:
-		fmt.Fprint(out, "\nIf a node of the job were quarantined:\n")
-	}
-	lines := []line{{text: "PRECONDITION\tPASSED\tREASON\tWHY NOT"}}
-	for _, p := range e.list {
-		passed, status := "yes", ""
-		if !p.Passed {
-			passed, status = "no", isSuspect
-		}
-		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s", p.Name, passed, cmp.Or(p.Reason, "-"), cmp.Or(printable(p.Text), "-")), status})
-	}
-	return table(out, lines, isTerminal(out))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +24,9 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -83,6 +87,7 @@ type jobWorld struct {
 	node        func(*corev1.Node)                              // changes node n1
 	change      func(kind string, o *unstructured.Unstructured) // changes the objects of trainJobSet
 	objects     string                                          // more objects, YAML
+	forbidden   string                                          // the kind of which the user may not list all namespaces
 }
 
 // quarantineRecord is the record of a node that was quarantined a minute ago.
@@ -157,7 +162,14 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 	// As discovery does: the groups of Kubernetes come first.
 	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{{Group: "batch", Version: meta.AnyVersion, Kind: meta.AnyKind}}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(preferred).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			kind, err := apiutil.GVKForObject(list, scheme)
+			if err == nil && kind.Kind == w.forbidden+"List" && new(client.ListOptions).ApplyOptions(opts).Namespace == "" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: w.forbidden}, "", nil)
+			}
+			return api.List(ctx, list, opts...)
+		}}).Build()
 	c := &target{rules: &clientcmd.ClientConfigLoadingRules{}, namespace: "pitcrew", now: func() time.Time { return testNow }}
 	resource, name, isJob, err := jobArgument(strings.Fields(cmp.Or(w.asked, "jobset/train")))
 	if err != nil || !isJob {
@@ -362,6 +374,35 @@ status: {phase: Running}`}, []string{"the restart waits (Capacity): 1 of its ran
 		}},
 		"an unreadable record": {jobWorld{quarantined: "gpu", record: "{"}, []string{"(RecordUnreadable); remove the annotation pitcrew.dev/restart\n"}},
 
+		"a held restart of another job takes no place": {jobWorld{quarantined: "gpu", policy: limited("maxConcurrent: 1"), objects: `
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: other
+  namespace: elsewhere
+  uid: other
+  labels: {pitcrew.dev/restarting: "true"}
+  annotations: {pitcrew.dev/restart: '{"v":1,"jobUID":"other","current":{"id":"r","phase":"Stopping","quarantines":[],"startedAt":"2026-11-20T11:59:00Z","phaseSince":"2026-11-20T11:59:00Z","held":"x"}}'}`},
+			[]string{restarts, "maxConcurrent 0/1"}},
+		"jobs that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("maxConcurrent: 1"), forbidden: "Job"}, []string{
+			"Next:     node n1: the remediator restarts the job, if MaxConcurrent allows it, which you may not see\n",
+			"MaxConcurrent        unknown  -       jobs of other namespaces cannot be listed",
+		}},
+		"pods that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), forbidden: "Pod"}, []string{
+			"if Capacity allows it, which you may not see\n", "Capacity             unknown  -       pods of other namespaces cannot be listed",
+		}},
+		"a pod on the node that the job's selector does not find": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
+			if o.GetName() == "train-w-0-0" {
+				o.SetLabels(nil)
+			}
+		}}, []string{restarts}},
+		"a pod of another job with the labels of this one": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
+			if o.GetName() == "train-w-0-0" {
+				o.SetOwnerReferences(nil)
+			}
+		}}, []string{"Next:     nothing: none of its pods is on a quarantined node; if n2 were quarantined"}},
+
 		"it saves its state": {jobWorld{quarantined: "gpu", record: current("Saving", `,"checkpointBy":"2026-11-20T12:30:00Z"`)}, []string{
 			"Next:     the restart under way goes on: waits until the job has saved its state (annotation pitcrew.dev/checkpointed=2026-11-20T12:30:00Z), at most until 2026-11-20T12:30:00Z\n",
 			"Restart:  Saving since 2026-11-20T11:59:10Z, 50s ago; ", "          for node n1: GPUXidError: Xid 79\n",
@@ -371,6 +412,24 @@ status: {phase: Running}`}, []string{"the restart waits (Capacity): 1 of its ran
 		}},
 		"it is being stopped": {jobWorld{quarantined: "gpu", change: suspended, record: current("Stopping", `,"pods":["p0","p1"]`)}, []string{
 			"Next:     the restart under way goes on: waits for the end of its old pods: train-w-0-0 on node n1; train-w-0-1 on node n2\n",
+		}},
+		"a recorded pod that lost its labels": {jobWorld{quarantined: "gpu", record: current("Stopping", `,"pods":["p0"]`), change: func(kind string, o *unstructured.Unstructured) {
+			suspended(kind, o)
+			switch o.GetName() {
+			case "train-w-0-0":
+				o.SetLabels(nil)
+			case "train-w-0-1":
+				_ = unstructured.SetNestedField(o.Object, "Failed", "status", "phase")
+			}
+		}}, []string{"goes on: waits for the end of its old pods: train-w-0-0 on node n1\n"}},
+		"a user resumed it while it was being stopped": {jobWorld{quarantined: "gpu", record: current("Stopping", `,"pods":["p0","p1"]`)}, []string{
+			"Next:     the restart under way ends (Abandoned): another user or controller set spec.suspend to false while the job was being stopped; ",
+		}},
+		"it has saved its state": {jobWorld{quarantined: "gpu", record: current("Saving", `,"checkpointBy":"2026-11-20T11:59:59Z"`)}, []string{
+			"Next:     the restart under way goes on: the remediator stops the job now\n",
+		}},
+		"its node is released while it saves its state": {jobWorld{record: current("Saving", `,"checkpointBy":"2026-11-20T12:30:00Z"`)}, []string{
+			"Next:     the restart under way ends (Withdrawn): no rank is on a quarantined node any more; the job was not stopped\n",
 		}},
 		"its stop is held": {jobWorld{quarantined: "gpu", change: suspended, record: current("Stopping", `,"pods":["p0"],"held":"pod train-w-0-0 on node n1 has not ended"`)}, []string{
 			"held, because the stop takes too long: pod train-w-0-0 on node n1 has not ended; waits for the end of its old pods",
@@ -517,5 +576,13 @@ func TestDescribeOfJobsOfTheCluster(t *testing.T) {
 	p.says("describe "+nodes[0]+" -n pitcrew", "Node:     "+nodes[0]+",")
 	if err := p.DeleteNodes(t.Context(), nodes...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A restart under way is not limited again, whatever the limits say by now.
+func TestDescribeLimitsNoRestartUnderWay(t *testing.T) {
+	out, err := describeInWorld(t, jobWorld{quarantined: "gpu", policy: limited("maxPerJob: 1"), record: current("Starting", `,"ranks":3`)})
+	if err != nil || strings.Contains(out, "BudgetPerJob") || strings.Contains(out, "MaxPerJob") || !strings.Contains(out, "waits until all ranks run (2/2)") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

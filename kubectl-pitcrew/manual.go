@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
@@ -99,7 +101,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 	return changes, nil
 }
 
-// nodeChanges change each node, if it is still as it was when the change was printed.
+// nodeChanges change each node. A node that was written since the change was printed is read and decided about again.
 func nodeChanges(ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) ([]change, error) {
 	var changes []change
 	for _, name := range names {
@@ -113,10 +115,30 @@ func nodeChanges(ctx context.Context, api client.Client, names []string, verb st
 		}
 		changes = append(changes, change{
 			text: fmt.Sprintf("%s node %s: %s", verb, name, taintChanges(&before, after)),
-			do:   func(ctx context.Context) error { return patch(ctx, api, &before, after) },
+			do:   func(ctx context.Context) error { return changeNode(ctx, api, &before, to) },
 		})
 	}
 	return changes, nil
+}
+
+// changeNode patches a node. A heartbeat between the read and the patch is a conflict, and kubelets send them all the time: the node
+// is then read again, a few times at most, and to decides about what was read.
+func changeNode(ctx context.Context, api client.Client, n *corev1.Node, to func(*corev1.Node) (*corev1.Node, error)) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		after, err := to(n)
+		if err != nil {
+			return err
+		}
+		if err = patch(ctx, api, n, after); !apierrors.IsConflict(err) {
+			return err
+		}
+		fresh := &corev1.Node{}
+		if err := api.Get(ctx, client.ObjectKeyFromObject(n), fresh); err != nil {
+			return fmt.Errorf("get node %s: %w", n.Name, err)
+		}
+		n = fresh
+		return err
+	})
 }
 
 func patch(ctx context.Context, api client.Client, before, after *corev1.Node) error {

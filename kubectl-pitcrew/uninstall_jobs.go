@@ -147,7 +147,7 @@ func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []
 	}), nil
 }
 
-// checkpointing tells whether the restart of a job waits until the job has saved its state: nothing is stopped yet, and while paused the
+// checkpointing reports whether the restart of a job waits until the job has saved its state: nothing is stopped yet, and while paused the
 // remediator does not go on.
 func checkpointing(job *metav1.PartialObjectMetadata) bool {
 	_, waits := job.Annotations[conditions.AnnotationCheckpointBy]
@@ -155,7 +155,7 @@ func checkpointing(job *metav1.PartialObjectMetadata) bool {
 }
 
 // abortIfCheckpointing asks the remediator to close a restart, if it still waits for the checkpoint. Once the job was stopped, the
-// restart is to be finished instead; the resourceVersion of the patch tells the two apart.
+// restart is to be finished instead; the patch fails if the job was stopped meanwhile, by its resourceVersion.
 func abortIfCheckpointing(ctx context.Context, api client.Client, job *metav1.PartialObjectMetadata) error {
 	if _, asked := job.Annotations[conditions.AnnotationAbortRestart]; asked || !checkpointing(job) {
 		return nil
@@ -257,7 +257,7 @@ func cleanJob(ctx context.Context, api client.Client, job *metav1.PartialObjectM
 	})
 }
 
-// unfinished tells whether a job's record says that it is being restarted. Without the label nobody goes on with that.
+// unfinished reports whether a job is being restarted by its record. Without the label no remediator goes on with that.
 func unfinished(job *metav1.PartialObjectMetadata) bool {
 	if _, labelled := job.Labels[conditions.LabelRestarting]; !labelled {
 		return false

@@ -53,9 +53,11 @@ type Options struct {
 	DryRun   bool
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
-	// StopTimeout is how long a stop may take before it is reported; it is held, not given up. 10 minutes by default.
+	// StopTimeout is how long a stop may take before it is reported; it is held, not given up. [restart.DefaultStopTimeout]
+	// by default.
 	StopTimeout time.Duration
-	// StartTimeout is how long a start may take before the restart is closed as failed. 15 minutes by default.
+	// StartTimeout is how long a start may take before the restart is closed as failed. [restart.DefaultStartTimeout] by
+	// default.
 	StartTimeout time.Duration
 }
 
@@ -113,8 +115,8 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 		reconciler: &reconciler{
 			client: api, apiReader: apiReader, namespace: cmp.Or(o.Namespace, "pitcrew"), transitions: change,
 			timeouts: restart.PhaseTimeouts{
-				Stop:  cmp.Or(o.StopTimeout, 10*time.Minute),
-				Start: cmp.Or(o.StartTimeout, 15*time.Minute),
+				Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
+				Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
 			},
 		},
 		podFailures: newPodFailures(api, apiReader, cmp.Or(o.Namespace, "pitcrew"), admit),

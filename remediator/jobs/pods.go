@@ -59,22 +59,18 @@ func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
 	return len(pods), err
 }
 
-// remaining lists the pods that stand in the way of a start: those of the job that are being deleted or active, whenever
-// they were created, and the recorded ones that are active though they may have lost the job's labels. A pod that ended
-// by itself stays as an object after its processes are gone, and no controller deletes it. Of a job without a suspend field only
-// the recorded pods count: its new ones may be there already. terminal are the pods of [restart.Job.TerminalPodsToDelete].
-func (r podReader) remaining(ctx context.Context, job restart.Job, recorded []types.UID) (remaining, terminal []metav1.PartialObjectMetadata, err error) {
+// remaining lists the pods that stand in the way of a start: of those of [restart.Job.MustEnd] the active ones, and those of the
+// job that are being deleted. A pod that ended by itself stays as an object after its processes are gone, and no controller
+// deletes it. terminal are the pods of [restart.Job.TerminalPodsToDelete].
+func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.Restart) (remaining, terminal []metav1.PartialObjectMetadata, err error) {
 	namespace := job.Object.GetNamespace()
 	labelled, err := r.list(ctx, namespace, job.Pods, fields.Everything())
 	if err != nil {
 		return nil, nil, err
 	}
 	seen := map[types.UID]bool{}
-	in := func(p metav1.PartialObjectMetadata) bool {
-		return slices.Contains(recorded, p.UID) || job.SuspendField.Exists() && job.Pods.Matches(labels.Set(p.Labels))
-	}
 	for _, p := range labelled {
-		if p.DeletionTimestamp != nil && in(p) {
+		if p.DeletionTimestamp != nil && job.MustEnd(cur, &p) {
 			remaining, seen[p.UID] = append(remaining, p), true
 		}
 	}
@@ -89,14 +85,13 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, recorded []ty
 		}
 		for _, p := range pods {
 			active[p.UID] = true
-			if in(p) && !seen[p.UID] {
+			if job.MustEnd(cur, &p) && !seen[p.UID] {
 				remaining = append(remaining, p)
 			}
 		}
 	}
 	for _, p := range labelled {
-		if job.SuspendObserved && job.TerminalPodsToDelete != nil && job.TerminalPodsToDelete.Matches(labels.Set(p.Labels)) &&
-			p.DeletionTimestamp == nil && !active[p.UID] {
+		if job.MustBeDeleted(&p) && !active[p.UID] {
 			terminal = append(terminal, p)
 		}
 	}
@@ -123,13 +118,10 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 	return on, nil
 }
 
-// stands reports whether a quarantine still stands. A node that was deleted does not come back well.
+// stands reports whether a quarantine still stands.
 func (r podReader) stands(ctx context.Context, c restart.Cause) (bool, error) {
 	node, err := r.node(ctx, c.Node)
-	if err != nil || node == nil {
-		return err == nil, err
-	}
-	return node.UID != c.NodeUID || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&c.Taint) }), nil
+	return err == nil && c.Stands(node), err
 }
 
 // node reads a node; nil if there is none of that name.

@@ -79,7 +79,7 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 		facts.Paused = reason != ""
 		return facts, err
 	case restart.Stopping:
-		facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, cur.Pods)
+		facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, *cur)
 	case restart.Starting:
 		facts.Running, err = r.pods.running(ctx, job)
 	}

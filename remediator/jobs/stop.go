@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,9 +51,8 @@ func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job,
 	if err := t.recordPods(ctx, job, cur, onNode); err != nil {
 		return err
 	}
-	if n := len(cur.Pods); n > restart.MaxPods {
-		t.reporter.reportBlocked(causes[0], objectOf(job), job.GVK.Kind, restart.Blocked{
-			Reason: "TooManyPods", Text: fmt.Sprintf("it has %d pods, and the record of a restart holds %d", n, restart.MaxPods)})
+	if fits := restart.FitsRecord(len(cur.Pods)); !fits.Passed {
+		t.reporter.reportBlocked(causes[0], objectOf(job), job.GVK.Kind, restart.Blocked{Reason: fits.Reason, Text: fits.Text})
 		return nil
 	}
 	if err := t.watcher.watch(ctx, kind); err != nil {

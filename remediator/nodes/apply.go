@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
@@ -52,24 +51,9 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	if !d.RestartJobs || c.dryRun {
 		return 0, nil
 	}
-	q := restartOf(n, d.State.Record)
 	rule, _ := c.policy.Policy().Rule(d.State.Record.Taint.Rule)
-	q.CheckpointGrace = rule.CheckpointGrace
-	if after, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
+	if after, err = c.jobs.RestartJobsOnNode(ctx, d.State.Record.JobRestart(n, rule)); err != nil {
 		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}
 	return after, nil
-}
-
-// restartOf is what the restart of jobs needs to know about a quarantine.
-func restartOf(n *corev1.Node, r *quarantine.Record) restart.Quarantine {
-	cause := r.Decisive()
-	return restart.Quarantine{
-		ID:      r.ID,
-		Node:    n.Name,
-		NodeUID: n.UID,
-		Reason:  fmt.Sprintf("%s: %s", cause.Condition, cause.Message),
-		Taint:   r.Taint.NodeTaint(),
-		Since:   r.Taint.Since,
-	}
 }

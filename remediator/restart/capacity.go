@@ -103,12 +103,12 @@ func (s *Search) Result() Precondition {
 	return delayed(Capacity, RetryCapacity, "Capacity", text)
 }
 
-// ClaimedRanks is how many ranks of restarts under way have to move, and need room that nobody has taken yet. Whoever may
+// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. Whoever may
 // write a job can write any number into its record.
 func ClaimedRanks(all []Restart) int {
 	n := 0
 	for _, r := range all {
-		n += min(max(r.Moving, 0), MaxPods)
+		n += min(max(r.Moving, 0), maxPods)
 	}
 	return n
 }

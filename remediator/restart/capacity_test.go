@@ -132,7 +132,7 @@ func TestPlace(t *testing.T) {
 
 // A record is written by whoever may write the job.
 func TestClaimsAreBounded(t *testing.T) {
-	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+MaxPods {
+	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
 		t.Errorf("got %d", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // pollCheckpoint is how often a job that saves its state is reconciled.
 const pollCheckpoint = 2 * time.Second
 
-// nextCheckpointing decides the next step of a restart that has stopped nothing yet. Whoever aborts it is heard while
+// nextCheckpointing decides the next step of a restart that has stopped nothing yet. An abort counts while
 // everything is paused, too.
 func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 	left := cur.CheckpointBy.Sub(now)
@@ -34,7 +34,7 @@ func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 	if failed, found := blockedMeanwhile(cur, job, facts.Affected); found {
 		return Step{Action: Close, Phase: Failed, Result: failed.Reason, Outcome: "not stopped after all: " + failed.Text, Blocked: true}
 	}
-	return Step{Action: Stop, After: PollInterval(0)}
+	return Step{Action: Stop, After: pollInterval(0)}
 }
 
 // AbortedEarly is the step of a restart that a person aborted before it had begun; requested is false if no person did.

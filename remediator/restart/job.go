@@ -15,6 +15,7 @@ package restart
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -96,8 +97,21 @@ func (j Job) abortRequested() bool {
 	return asks
 }
 
-// wholeRanks is how many pods run once the job is whole again.
-func (j Job) wholeRanks(cur Restart) int { return cmp.Or(j.Ranks, cur.Ranks) }
+// MustEnd reports whether a pod that is active, or is being deleted, stands in the way of a start: a recorded one, though it may
+// have lost the job's labels, and, where a suspend field stops all pods, any of the job, whenever it was created. Of a job
+// without a suspend field the new pods may be there already.
+func (j Job) MustEnd(cur Restart, pod metav1.Object) bool {
+	return slices.Contains(cur.Pods, pod.GetUID()) || j.SuspendField.Exists() && j.Pods.Matches(labels.Set(pod.GetLabels()))
+}
+
+// MustBeDeleted reports whether a pod that has ended is one of [Job.TerminalPodsToDelete], and is deleted now.
+func (j Job) MustBeDeleted(pod metav1.Object) bool {
+	return j.SuspendObserved && j.TerminalPodsToDelete != nil && j.TerminalPodsToDelete.Matches(labels.Set(pod.GetLabels())) &&
+		pod.GetDeletionTimestamp() == nil
+}
+
+// WholeRanks is how many pods run once the job is whole again.
+func (j Job) WholeRanks(cur Restart) int { return cmp.Or(j.Ranks, cur.Ranks) }
 
 // Template is the pod template of some ranks.
 type Template struct {

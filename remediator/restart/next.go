@@ -82,6 +82,12 @@ type Facts struct {
 	Refused string
 }
 
+// The timeouts of the remediator.
+const (
+	DefaultStopTimeout  = 10 * time.Minute
+	DefaultStartTimeout = 15 * time.Minute
+)
+
 // PhaseTimeouts bound two phases.
 type PhaseTimeouts struct {
 	// Stop is how long a stop may take before it is reported; it is held, not given up.
@@ -121,13 +127,13 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 	remaining := len(facts.Remaining) + len(facts.Terminal)
 	switch {
 	case job.abortRequested() && job.mayStartBesideOldPods(overdue):
-		return Step{Action: Start, After: PollInterval(0)}
+		return Step{Action: Start, After: pollInterval(0)}
 	case (job.SuspendObserved || !job.SuspendField.Exists()) && remaining == 0:
-		return Step{Action: Start, After: PollInterval(0)}
+		return Step{Action: Start, After: pollInterval(0)}
 	case overdue:
-		return Step{Action: Hold, After: PollInterval(inPhase)}
+		return Step{Action: Hold, After: pollInterval(inPhase)}
 	}
-	return Step{Action: Wait, After: PollInterval(inPhase)}
+	return Step{Action: Wait, After: pollInterval(inPhase)}
 }
 
 func nextStarting(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now time.Time) Step {
@@ -140,13 +146,13 @@ func nextStarting(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 	case job.abortRequested() && !pending:
 		return Step{Action: Close, Phase: Failed, Result: ResultAborted, Outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
 			"; the job was started again and is left alone"}
-	case !pending && facts.Running >= job.wholeRanks(cur):
-		return Step{Action: Close, Phase: Done, Result: ResultRestarted, Outcome: fmt.Sprintf("all ranks running (%d/%[1]d)", job.wholeRanks(cur))}
+	case !pending && facts.Running >= job.WholeRanks(cur):
+		return Step{Action: Close, Phase: Done, Result: ResultRestarted, Outcome: fmt.Sprintf("all ranks running (%d/%[1]d)", job.WholeRanks(cur))}
 	case inPhase >= timeouts.Start:
 		return Step{Action: Close, Phase: Failed, Result: ResultStartTimeout, Outcome: fmt.Sprintf(
-			"%d/%d ranks running %s after the job was started again", facts.Running, job.wholeRanks(cur), inPhase.Round(time.Second))}
+			"%d/%d ranks running %s after the job was started again", facts.Running, job.WholeRanks(cur), inPhase.Round(time.Second))}
 	}
-	return Step{Action: Wait, After: PollInterval(inPhase)}
+	return Step{Action: Wait, After: pollInterval(inPhase)}
 }
 
 // endedByOthers closes a restart whose job has finished, or was started or stopped by another user or controller.
@@ -222,7 +228,7 @@ func doing(p Phase) string {
 	return "saving its state"
 }
 
-// PollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
-func PollInterval(elapsed time.Duration) time.Duration {
+// pollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
+func pollInterval(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
 }

@@ -18,13 +18,14 @@ const (
 // ReasonSettling delays a restart without a report: it lasts seconds.
 const ReasonSettling = "Settling"
 
-// Names of the rate limits, in the order in which they are evaluated; [Capacity] follows.
+// Names of the rate limits, in the order in which they are evaluated; [Capacity] follows, and PodsFitRecord is the last.
 const (
 	Settled       = "Settled"       // other nodes of the same wave of faults have had the time to show
 	MaxPerJob     = "MaxPerJob"     // the job has not used up its restarts
 	MaxPerDay     = "MaxPerDay"     // nor those of one day
 	BackOff       = "BackOff"       // it has run for long enough since its last restart
 	MaxConcurrent = "MaxConcurrent" // not too many other jobs are under restart
+	PodsFitRecord = "PodsFitRecord" // its record can hold the UIDs of its pods
 )
 
 // RateLimits evaluates which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
@@ -63,7 +64,7 @@ func maxPerJob(rec Record, limits policy.Restart) Precondition {
 }
 
 func maxPerDay(rec Record, limits policy.Restart, now time.Time) Precondition {
-	recent := rec.since(now.Add(-day))
+	recent := rec.RestartsOfDay(now)
 	if limits.MaxPerDay <= 0 || len(recent) < limits.MaxPerDay {
 		return Precondition{Name: MaxPerDay, Passed: true}
 	}
@@ -87,12 +88,25 @@ func backedOff(rec Record, limits policy.Restart, now time.Time) Precondition {
 }
 
 func maxConcurrent(others []Restart, limits policy.Restart) Precondition {
-	others = slices.DeleteFunc(slices.Clone(others), func(r Restart) bool { return r.Held != "" })
-	if limits.MaxConcurrent > 0 && len(others) >= limits.MaxConcurrent {
+	if n := Concurrent(others); limits.MaxConcurrent > 0 && n >= limits.MaxConcurrent {
 		return delayed(MaxConcurrent, retryCrowded, "Concurrency", fmt.Sprintf(
-			"%d other jobs are being restarted, and maxConcurrent is %d", len(others), limits.MaxConcurrent))
+			"%d other jobs are being restarted, and maxConcurrent is %d", n, limits.MaxConcurrent))
 	}
 	return Precondition{Name: MaxConcurrent, Passed: true}
+}
+
+// Concurrent counts the restarts under way that take a place of maxConcurrent. Held ones do not.
+func Concurrent(others []Restart) int {
+	return len(slices.DeleteFunc(slices.Clone(others), func(r Restart) bool { return r.Held != "" }))
+}
+
+// FitsRecord is the precondition that the record can hold the pods that are to be stopped. It is evaluated last, when they are
+// listed for the stop.
+func FitsRecord(pods int) Precondition {
+	if pods > maxPods {
+		return delayed(PodsFitRecord, 0, "TooManyPods", fmt.Sprintf("it has %d pods, and the record of a restart holds %d", pods, maxPods))
+	}
+	return Precondition{Name: PodsFitRecord, Passed: true}
 }
 
 // delayed is a limit that holds a restart which would be right.
@@ -132,9 +146,9 @@ func (rec Record) lastStop() *Restart {
 	return nil
 }
 
-// since is when restarts began after t, the oldest first.
-func (rec Record) since(t time.Time) []time.Time {
-	return slices.DeleteFunc(slices.Clone(rec.Recent), func(began time.Time) bool { return !began.After(t) })
+// RestartsOfDay is when the restarts of the last 24 hours began, the oldest first.
+func (rec Record) RestartsOfDay(now time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(rec.Recent), func(began time.Time) bool { return !began.After(now.Add(-day)) })
 }
 
 // Counted returns the record with one more restart counted, which is its current one and stops the job now.
@@ -143,7 +157,7 @@ func (rec Record) Counted(now time.Time, b policy.BackOff) Record {
 	current.Streak = rec.streak(now, b)
 	rec.Current = &current
 	rec.Total++
-	rec.Recent = append(rec.since(now.Add(-day)), now)
+	rec.Recent = append(rec.RestartsOfDay(now), now)
 	rec.Recent = rec.Recent[max(0, len(rec.Recent)-policy.MaxPerDayLimit):]
 	return rec
 }

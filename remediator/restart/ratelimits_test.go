@@ -103,3 +103,12 @@ func TestCounted(t *testing.T) {
 		t.Errorf("remembers %d restarts, the last at %s", n, rec.Recent[n-1])
 	}
 }
+
+func TestARestartFitsItsRecord(t *testing.T) {
+	if p := FitsRecord(maxPods); !p.Passed {
+		t.Errorf("%d pods: %+v", maxPods, p)
+	}
+	if p := FitsRecord(maxPods + 1); p.Passed || p.Reason != "TooManyPods" || p.Text != "it has 5001 pods, and the record of a restart holds 5000" {
+		t.Errorf("%+v", p)
+	}
+}

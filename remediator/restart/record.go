@@ -19,8 +19,8 @@ import (
 const keptRestarts = 5
 
 const (
-	// MaxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
-	MaxPods = 5000
+	// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
+	maxPods = 5000
 	// maxRecord is the size in bytes from which on older closed restarts are forgotten.
 	maxRecord = 200 << 10
 	// maxCauses bounds the requests that a record makes necessary: whoever may write the job may write it.
@@ -107,6 +107,12 @@ func CauseOf(q Quarantine) Cause {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
 	}
 	return Cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: reason, Since: q.Since, Taint: q.Taint}
+}
+
+// Stands reports whether the quarantine still stands. node is the one of that name, nil if there is none: a node that was
+// deleted does not come back well.
+func (c Cause) Stands(node *corev1.Node) bool {
+	return node == nil || node.UID != c.NodeUID || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&c.Taint) })
 }
 
 // Covers reports whether the quarantine is one of the restart's causes.

@@ -182,7 +182,7 @@ func TestCausesAreBounded(t *testing.T) {
 // The annotations of an object are limited to 256 KiB together.
 func TestTheLargestRecordFitsAnAnnotation(t *testing.T) {
 	rec := Record{Current: &Restart{}}
-	for i := range MaxPods {
+	for i := range maxPods {
 		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
 	}
 	text, err := json.Marshal(rec)

@@ -1,0 +1,24 @@
+package quarantine
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// JobRestart is what the restart of jobs needs to know about a node that is [Quarantined] by a rule.
+func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule) restart.Quarantine {
+	cause := r.Decisive()
+	return restart.Quarantine{
+		ID:              r.ID,
+		Node:            n.Name,
+		NodeUID:         n.UID,
+		Reason:          fmt.Sprintf("%s: %s", cause.Condition, cause.Message),
+		Taint:           r.Taint.NodeTaint(),
+		Since:           r.Taint.Since,
+		CheckpointGrace: rule.CheckpointGrace,
+	}
+}
