@@ -116,3 +116,12 @@ func TestXidLearnsOfAReset(t *testing.T) {
 		t.Error("a GPU that cannot be asked has not recovered", diff)
 	}
 }
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Say("*.retired.pending 0", "*.retired.sbe 0", "*.retired.dbe 0")
+	n.Want("exit 0\n" + healthy)
+	n.Say("*.retired.pending 0", "*.retired.sbe 0", "*.retired.dbe 0", "2.ecc.volatile 7")
+	n.Want("exit 1\nResetGPU gpu 0000:12:00: uncorrected memory errors since the driver was loaded")
+}

@@ -65,3 +65,14 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 		n.Want("exit 0\n"+healthy, args...)
 	}
 }
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Want("exit 0\n" + healthy)
+	// Their links count replays.
+	n.Say("4.link.errors 6")
+	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor")
+	n.Say("4.links 17")
+	n.Want("exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17")
+}

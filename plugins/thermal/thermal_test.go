@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,57 @@ func TestSlowdowns(t *testing.T) {
 	// The driver was loaded again.
 	n.Say("3.slowed.thermal 1", "3.slowed.brake 1")
 	n.Want("exit 0\n" + healthy)
+}
+
+// The numbers of the counters' fields moved twice. Where there are none, or no counters come back, the flags count.
+func TestTheSlowdownCountersOfEachDriver(t *testing.T) {
+	n := nvmltest.New(t)
+	const slowed = "exit 1\nInspect gpu 0000:13:00: slowed down by heat or power brake"
+	for _, driver := range []string{"575.51.03", "575.57.08", "580.65.06", "580.76.05", "580.82.07", "580.95.05", "590.44.01"} {
+		state := []string{"-state-dir", n.Path(driver)}
+		n.Say("driver " + driver)
+		n.Want("exit 0\n"+healthy, state...)
+		n.Say("driver "+driver, "3.slowed.thermal 40000000000", "3.slowed.brake 25000000000")
+		n.Want(slowed, state...)
+	}
+	for name, say := range map[string]string{
+		"before the counters": "driver 575.50.99", "no power smoothing": "driver 550.163.01\n*.smoothing -999", "no version": "driver unknown",
+		"version not told":           "error.nvmlSystemGetDriverVersion 999",
+		"32 bits":                    "*.slowed.type 1",
+		"more time than there was":   "*.slowed.thermal 4000000000000000000\n*.slowed.brake 1",
+		"overflows":                  "*.slowed.thermal -1\n*.slowed.brake 2",
+		"only one of the two counts": "*.slowed.brake -999",
+	} {
+		n.Say(say, "3.reasons 8")
+		if dump := n.Run("-dump", "-state-dir", n.Path(name)); strings.Contains(dump, `"slowed"`) || !strings.Contains(dump, `"slow": true`) {
+			t.Errorf("%s: something else is taken for the counters, or the flags are not read:\n%.3000s", name, dump[strings.Index(dump, `"gpus"`):])
+		}
+	}
+}
+
+// A driver that takes a function away says so for a while; the function's successor has the answer.
+func TestDeprecatedQuestions(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26", "*.error.nvmlDeviceGetTemperatureThreshold 26")
+	n.Want("exit 0\n" + healthy)
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26", "3.temperature 92", "3.reasons 8")
+	n.Want("exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown", "-state-dir", n.Path("hot"))
+	if dump := n.Run("-dump", "-state-dir", n.Path("slow")); !strings.Contains(dump, `"slow": true`) {
+		t.Errorf("the clock events of the successor are not read:\n%s", dump)
+	}
+	// Its successor says no more, or is not there.
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetTemperatureV 3")
+	n.Want("exit 0\n"+healthy, "-state-dir", n.Path("none"))
+}
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.temperature 92")
+	n.Want("exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown", "-state-dir", n.Path("hot"))
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26")
+	n.Want("exit 0\n"+healthy, "-state-dir", n.Path("none"))
 }
 
 func TestSlowdownsByOlderDrivers(t *testing.T) {
