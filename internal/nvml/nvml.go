@@ -170,9 +170,9 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 		g.Name = name
 	}
 	if s.has("nvmlDeviceGetMigMode") {
-		if mode, _, ret := device.GetMigMode(); note(g, "MIG mode", ret) {
-			g.MIG = mode == nvml.DEVICE_MIG_ENABLE
-		}
+		mode, _, ret := device.GetMigMode()
+		g.MIG = note(g, "MIG mode", ret) && mode == nvml.DEVICE_MIG_ENABLE
+		g.MIGUnread = ret != nvml.SUCCESS && !unsupported(ret)
 	}
 	for _, part := range parts {
 		part(s, device, g)
@@ -181,18 +181,25 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 
 // note files the outcome of a question and reports whether there is an answer.
 func note(g *gpu.GPU, question string, ret nvml.Return) bool {
-	switch ret {
-	case nvml.SUCCESS:
+	switch {
+	case ret == nvml.SUCCESS:
 		return true
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
-	case nvml.ERROR_GPU_IS_LOST:
+	case unsupported(ret):
+	case ret == nvml.ERROR_GPU_IS_LOST:
 		g.Lost = true
-	case nvml.ERROR_RESET_REQUIRED:
+	case ret == nvml.ERROR_RESET_REQUIRED:
 		g.NeedsReset = true
-	default:
-		if g.Unread == "" {
-			g.Unread = question + ": " + text(ret)
-		}
+	case g.Unread == "":
+		g.Unread = question + ": " + text(ret)
+	}
+	return false
+}
+
+// unsupported reports whether the GPU or the driver does not have the question, which is never a fault.
+func unsupported(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+		return true
 	}
 	return false
 }
@@ -238,12 +245,15 @@ func (s *session) activity(d nvml.Device, g *gpu.GPU) {
 func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 	m := &gpu.Memory{}
 	g.Memory = m
+	older := true
 	if s.has("nvmlDeviceGetRemappedRows") {
-		if correctable, uncorrectable, pending, failed, ret := d.GetRemappedRows(); note(g, "remapped rows", ret) {
+		correctable, uncorrectable, pending, failed, ret := d.GetRemappedRows()
+		if note(g, "remapped rows", ret) {
 			m.Remap = &gpu.Remap{Correctable: correctable, Uncorrectable: uncorrectable, Pending: pending, Failed: failed}
 		}
+		older = unsupported(ret)
 	}
-	if m.Remap == nil {
+	if older {
 		m.Retired = s.retired(d, g)
 	}
 	for counter, to := range map[nvml.EccCounterType]**uint64{nvml.VOLATILE_ECC: &m.VolatileUncorrected, nvml.AGGREGATE_ECC: &m.AggregateUncorrected} {
@@ -424,13 +434,13 @@ func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
 		if ret == nvml.ERROR_INVALID_ARGUMENT {
 			break // past the last one
 		}
-		if !note(g, "NVLink state", ret) {
-			if ret == nvml.ERROR_NOT_SUPPORTED {
-				continue
-			}
+		read := note(g, "NVLink state", ret)
+		if g.Lost || g.NeedsReset {
 			break
 		}
-		l := gpu.Link{Active: state == nvml.FEATURE_ENABLED}
+		// One link that cannot be asked hides no other.
+		l := gpu.Link{Active: read && state == nvml.FEATURE_ENABLED, Off: unsupported(ret)}
+		l.Unread = !read && !l.Off
 		if l.Active {
 			l.Errors = s.linkErrors(d, g, link, legacy)
 		}

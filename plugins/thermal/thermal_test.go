@@ -32,6 +32,7 @@ func TestTemperatures(t *testing.T) {
 			"*.max.shutdown -999\n*.reasons -999\n*.slowed.thermal -999", "exit 0\n" + healthy, "exit 0\n" + healthy},
 		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: lost by the driver",
 			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: lost by the driver"},
+		"not in NVML":   {"5.hidden 1", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML"},
 		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: lost by the driver", "exit 2\nunknown: gpu 0000:15:00: lost by the driver"},
 		"needs a reset": {"5.error 16", "exit 2\nunknown: gpu 0000:15:00: requires a reset", "exit 2\nunknown: gpu 0000:15:00: requires a reset"},
 		"cannot say":    {"5.error.nvmlDeviceGetTemperature 999", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error"},
