@@ -1,6 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +51,38 @@ func TestTemperatures(t *testing.T) {
 				if got := n.Run("-state-dir", state); got != want+"\n" {
 					t.Errorf("got\n%swant\n%s", got, want)
 				}
+				later(t, state, confirmAfter)
 			}
 		})
+	}
+}
+
+// later makes all that a state directory remembers older.
+func later(t *testing.T, state string, by time.Duration) {
+	t.Helper()
+	path := filepath.Join(state, "thermal.json")
+	var file struct {
+		V      int                 `json:"v"`
+		BootID string              `json:"bootID"`
+		State  map[string][]sample `json:"state"`
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, history := range file.State {
+		for i := range history {
+			history[i].At -= by
+		}
+	}
+	if data, err = json.Marshal(file); err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -57,10 +92,49 @@ func TestOneLookOverALimitIsAPeak(t *testing.T) {
 		for range 2 {
 			n.Say()
 			n.Want("exit 0\n" + healthy)
+			later(t, n.State(), confirmAfter)
 			n.Say(say)
 			n.Want("exit 0\n" + healthy)
+			later(t, n.State(), confirmAfter)
 		}
 	}
+}
+
+// Two monitors, or a person beside one, see one instant twice.
+func TestLooksAtOneInstantConfirmNothing(t *testing.T) {
+	n := nvmltest.New(t)
+	const hot = "exit 1\nInspect gpu 0000:13:00: core over its maximum temperature"
+	n.Say("3.temperature 88")
+	n.Want("exit 0\n" + healthy)
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter/2)
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter/2)
+	n.Want(hot)
+	n.Want(hot)
+	// A look between that saw it well: two peaks.
+	n.Say()
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.temperature 88")
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestADumpIsNoLook(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say("3.temperature 88")
+	dump := n.Run("-dump")
+	if !strings.Contains(dump, `"history"`) || !strings.Contains(dump, `"core": 88`) {
+		t.Errorf("the dump does not show what is judged:\n%.2000s", dump)
+	}
+	if _, err := os.Stat(filepath.Join(n.State(), "thermal.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a dump is kept as a look: %v", err)
+	}
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter)
+	n.Say()
+	n.Run("-dump")
+	n.Say("3.temperature 88")
+	n.Want("exit 1\nInspect gpu 0000:13:00: core over its maximum temperature")
 }
 
 // SW power cap (bit 2) is how a GPU at work looks; the counters are nanoseconds.
