@@ -2,8 +2,12 @@ package monitors
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,4 +67,29 @@ func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 	node.Say()
 	frozen.Thaw()
 	until(types.False, "no memory fault on any GPU")
+}
+
+// slowInit is how long nvmlInit may take: on a node with eight GPUs and without persistence mode it starts each of them.
+const slowInit = 8 * time.Second
+
+// TestASlowDriverAnswersInTime runs the monitors that use NVML, with their own arguments, where nvmlInit is slow. They run
+// side by side, as in NPD.
+func TestASlowDriverAnswersInTime(t *testing.T) {
+	node := nvmltest.NewFor(t, "../plugins/ecc")
+	node.Say(fmt.Sprintf("slow %d", slowInit/time.Second))
+	_, own := node.Command()
+	var answers sync.WaitGroup
+	for _, c := range conditions.All {
+		if !slices.Contains([]string{"ecc", "gpucount", "nvlink", "thermal"}, c.Plugin) {
+			continue
+		}
+		config := load(t, c.Type+".json")
+		check := exec.CommandContext(t.Context(), build(t, c.Plugin), append(config.Rules[0].Args, own...)...)
+		answers.Go(func() {
+			if out, err := check.Output(); err != nil || string(out) != config.DefaultConditions[0].Message+"\n" {
+				t.Errorf("%s %q: %s(%v)", c.Type, config.Rules[0].Args, out, err)
+			}
+		})
+	}
+	answers.Wait()
 }

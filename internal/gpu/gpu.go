@@ -44,9 +44,11 @@ type GPU struct {
 	Lost       bool `json:"lost,omitempty"`
 	NeedsReset bool `json:"needsReset,omitempty"`
 	// Unread says which question failed otherwise, and how.
-	Unread      string `json:"unread,omitempty"`
-	MIG         bool   `json:"mig,omitempty"`
-	Persistence *bool  `json:"persistence,omitempty"`
+	Unread string `json:"unread,omitempty"`
+	MIG    bool   `json:"mig,omitempty"`
+	// MIGUnread says that the GPU may be in MIG mode: the question failed.
+	MIGUnread   bool  `json:"migUnread,omitempty"`
+	Persistence *bool `json:"persistence,omitempty"`
 
 	// Busy says that processes compute on it, or that it is not idle for another reason.
 	Busy *bool `json:"busy,omitempty"`
@@ -59,6 +61,9 @@ type GPU struct {
 // Subject is how messages name the GPU, the same in all checks.
 func (g GPU) Subject() string { return "gpu " + g.Address }
 
+// Unlisted is how messages say [GPU.NotInNVML].
+const Unlisted = "on the PCI bus but not in NVML"
+
 // NotRead says why not every question about the GPU was answered, "" if all were.
 func (g GPU) NotRead() string {
 	switch {
@@ -66,6 +71,8 @@ func (g GPU) NotRead() string {
 		return "lost by the driver"
 	case g.NeedsReset:
 		return "requires a reset"
+	case g.NotInNVML:
+		return Unlisted
 	}
 	return g.Unread
 }
@@ -139,9 +146,13 @@ type NVLink struct {
 	Fabric *Fabric `json:"fabric,omitempty"`
 }
 
-// Link is one NVLink.
+// Link is one NVLink. One that is none of Active, Off and Unread is down.
 type Link struct {
 	Active bool `json:"active"`
+	// Off is NVML's NOT_SUPPORTED: the GPU does not have the link, or it is turned off, as in virtual machines with one GPU.
+	Off bool `json:"off,omitempty"`
+	// Unread says that its state could not be asked.
+	Unread bool `json:"unread,omitempty"`
 	// Errors sums the counters that mean something on this generation of NVLink.
 	Errors *uint64 `json:"errors,omitempty"`
 }

@@ -83,6 +83,7 @@ func TestRecoveriesNoteOnlyTransitions(t *testing.T) {
 		return Reading{Uptime: time.Duration(step), GPUs: []GPU{g}}
 	}
 	fine, asks := GPU{Memory: &Memory{Recovery: &none}}, GPU{Memory: &Memory{Recovery: &reset}}
+	silent := GPU{Memory: &Memory{}} // has no recovery action
 	r := Recoveries{}
 	steps := []struct {
 		g       GPU
@@ -90,10 +91,15 @@ func TestRecoveriesNoteOnlyTransitions(t *testing.T) {
 		needed  bool
 	}{
 		{fine, false, false}, {asks, true, true}, {asks, false, true},
-		{GPU{Unread: "timeout"}, false, true},               // cannot be asked
-		{GPU{Memory: &Memory{}}, false, true},               // does not support the question
-		{GPU{Lost: true}, false, true}, {fine, true, false}, // back
+		{GPU{Unread: "timeout"}, false, true},                                      // cannot be asked
+		{silent, false, true},                                                      // the driver asked for an action, and does not say now that it is over
+		{GPU{Lost: true}, false, true}, {silent, false, true}, {fine, true, false}, // back
 		{GPU{NeedsReset: true}, true, true}, {fine, true, false}, // reset
+		// Drivers without the question: lost and back is the proof.
+		{GPU{Lost: true}, true, true}, {GPU{NotInNVML: true}, false, true}, {GPU{Unread: "timeout", Memory: &Memory{}}, false, true},
+		{GPU{}, false, true}, // was not asked about its memory
+		{silent, true, false}, {silent, false, false},
+		{GPU{NeedsReset: true}, true, true}, {silent, true, false},
 	}
 	for i, step := range steps {
 		changed := r.Note(look(i, step.g))

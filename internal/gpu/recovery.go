@@ -13,19 +13,25 @@ type Recoveries map[string]Recovery
 type Recovery struct {
 	// Needed says that the GPU is lost, or that the driver asks for a recovery action.
 	Needed bool `json:"needed,omitempty"`
+	// Asked says that the driver asks for a recovery action: only the driver can say then that it is over.
+	Asked bool `json:"asked,omitempty"`
 	// Recovered is when that was last over (CLOCK_MONOTONIC); what the kernel log says of the GPU before that is over.
 	Recovered time.Duration `json:"recovered,omitempty"`
 }
 
 // Note takes in one reading and reports whether anything has changed. A GPU that could not be asked about is left as it is.
+// Drivers before 565 have no recovery action: there a GPU has recovered that was lost, or needed a reset, and answers again.
 func (r Recoveries) Note(reading Reading) (changed bool) {
 	for _, g := range reading.GPUs {
 		now := r[g.Address]
-		asked := g.Memory != nil && g.Memory.Recovery != nil
+		answers := g.Memory != nil && g.NotRead() == ""
+		hasAction := g.Memory != nil && g.Memory.Recovery != nil
 		switch {
-		case g.Lost || g.NeedsReset || asked && *g.Memory.Recovery != RecoveryNone:
+		case hasAction && *g.Memory.Recovery != RecoveryNone:
+			now.Needed, now.Asked = true, true
+		case g.Lost || g.NeedsReset:
 			now.Needed = true
-		case now.Needed && asked && g.Unread == "":
+		case now.Needed && answers && (hasAction || !now.Asked):
 			now = Recovery{Recovered: reading.Uptime}
 		}
 		if now != r[g.Address] {

@@ -195,7 +195,8 @@ func (r *runner[S]) look(ctx context.Context) answer {
 	if r.w == nil {
 		return r.judge(ctx)
 	}
-	if r.p.maintenance() {
+	// What is not known here fails the read below, too, which says why.
+	if maintenance, err := r.p.maintenance(); err == nil && maintenance {
 		if err := r.w.resetHungTimer(); err != nil {
 			slog.Warn("the wait for a hung driver goes on during maintenance", "err", err)
 		}

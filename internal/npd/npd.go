@@ -97,6 +97,9 @@ func (p *Plugin) Print(name, usage string, text func(args []string) (string, err
 	p.prints = append(p.prints, pr)
 }
 
+// Dumps reports whether this run only shows what it reads (-dump): it is no look that later ones build on.
+func (p *Plugin) Dumps() bool { return p.dump }
+
 // New returns a plugin with the common flags.
 func New(name, about string) *Plugin {
 	p := &Plugin{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}

@@ -40,13 +40,20 @@ type reply struct {
 // limit is how long a worker may take. What remains of the look's time is for killing it and for the answer.
 func (p *Plugin) limit() time.Duration { return p.Timeout * 3 / 4 }
 
-// maintenance reports whether an operator works on the node's accelerators: nothing may be opened then.
-func (p *Plugin) maintenance() bool {
+// maintenance reports whether an operator works on the node's accelerators: nothing may be opened then. With an error it is
+// not known, and nothing may be opened either.
+func (p *Plugin) maintenance() (bool, error) {
 	if p.Work != "" {
-		return false
+		return false, nil
 	}
 	_, err := os.Stat(filepath.Join(p.StateDir, "maintenance"))
-	return !errors.Is(err, os.ErrNotExist)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("maintenance or not: %w", err)
+	}
+	return true, nil
 }
 
 func (p *Plugin) workerName() string {
@@ -114,7 +121,11 @@ func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) 
 
 // read runs one worker. It returns well before the look's end, whatever becomes of the worker.
 func (w *worker) read(ctx context.Context) ([]byte, error) {
-	if w.p.maintenance() {
+	maintenance, err := w.p.maintenance()
+	if err != nil {
+		return nil, err
+	}
+	if maintenance {
 		return nil, errors.New("maintenance, nothing is opened")
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.p.limit())

@@ -125,6 +125,23 @@ func TestMaintenanceRepeatsTheLastAnswerAndOpensNothing(t *testing.T) {
 	i.want("fine", "fine")
 }
 
+func TestAMaintenanceFileThatCannotBeAskedForIsNoMaintenance(t *testing.T) {
+	i := newIsolated(t)
+	i.want("sick", "Inspect file: sick")
+	mark := filepath.Join(i.state, "maintenance")
+	if err := os.Symlink(mark, mark); err != nil {
+		t.Fatal(err)
+	}
+	// Neither the last answer, which may be old, nor a look into a driver that somebody may work on.
+	want := "unknown: maintenance or not: stat " + mark + ": too many levels of symbolic links"
+	i.want("fine", want)
+	i.want("fine", want, "-dump")
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	i.want("fine", "fine")
+}
+
 // TestAWorkerInUninterruptibleSleep makes a worker that SIGKILL does not end: it writes to a frozen filesystem.
 func TestAWorkerInUninterruptibleSleep(t *testing.T) {
 	i, mount := newIsolated(t), npdtest.Freeze(t)

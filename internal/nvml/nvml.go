@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -60,7 +61,7 @@ func (s *Source) Read(parts ...Part) (gpu.Reading, error) {
 	if len(bus) == 0 {
 		return r, nil
 	}
-	if r.GPUs, err = s.gpus(bus, parts); err != nil {
+	if r.GPUs, err = s.gpus(bus, uptime, parts); err != nil {
 		r.Unread = err.Error()
 	}
 	return r, nil
@@ -85,7 +86,7 @@ func (s *Source) libraries() []string {
 	return paths
 }
 
-func (s *Source) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
+func (s *Source) gpus(bus []gpu.BusDevice, uptime time.Duration, parts []Part) ([]gpu.GPU, error) {
 	err := errors.New(library + " not found")
 	for _, path := range s.libraries() {
 		lib := nvml.New(nvml.WithLibraryPath(path))
@@ -96,7 +97,7 @@ func (s *Source) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
 		if ret != nvml.SUCCESS {
 			return nil, errors.New(initErrors(ret))
 		}
-		gpus, err := (&session{lib}).gpus(bus, parts)
+		gpus, err := (&session{lib, uptime}).gpus(bus, parts)
 		// The process ends now; Shutdown closes the devices a moment earlier and may fail on a lost GPU.
 		_ = lib.Shutdown()
 		return gpus, err
@@ -118,7 +119,11 @@ func initErrors(ret nvml.Return) string {
 }
 
 // session is an initialized library.
-type session struct{ lib nvml.Interface }
+type session struct {
+	lib nvml.Interface
+	// uptime is the time since the boot, for values that cannot be longer.
+	uptime time.Duration
+}
 
 // gpus asks every GPU. Handles are tied to PCI addresses first: NVML gives index 0 for a GPU that is lost meanwhile.
 func (s *session) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
@@ -164,8 +169,10 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 	if note(g, "name", ret) {
 		g.Name = name
 	}
-	if mode, _, ret := device.GetMigMode(); note(g, "MIG mode", ret) {
-		g.MIG = mode == nvml.DEVICE_MIG_ENABLE
+	if s.has("nvmlDeviceGetMigMode") {
+		mode, _, ret := device.GetMigMode()
+		g.MIG = note(g, "MIG mode", ret) && mode == nvml.DEVICE_MIG_ENABLE
+		g.MIGUnread = ret != nvml.SUCCESS && !unsupported(ret)
 	}
 	for _, part := range parts {
 		part(s, device, g)
@@ -174,18 +181,25 @@ func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
 
 // note files the outcome of a question and reports whether there is an answer.
 func note(g *gpu.GPU, question string, ret nvml.Return) bool {
-	switch ret {
-	case nvml.SUCCESS:
+	switch {
+	case ret == nvml.SUCCESS:
 		return true
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH:
-	case nvml.ERROR_GPU_IS_LOST:
+	case unsupported(ret):
+	case ret == nvml.ERROR_GPU_IS_LOST:
 		g.Lost = true
-	case nvml.ERROR_RESET_REQUIRED:
+	case ret == nvml.ERROR_RESET_REQUIRED:
 		g.NeedsReset = true
-	default:
-		if g.Unread == "" {
-			g.Unread = question + ": " + text(ret)
-		}
+	case g.Unread == "":
+		g.Unread = question + ": " + text(ret)
+	}
+	return false
+}
+
+// unsupported reports whether the GPU or the driver does not have the question, which is never a fault.
+func unsupported(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+		return true
 	}
 	return false
 }
@@ -231,12 +245,15 @@ func (s *session) activity(d nvml.Device, g *gpu.GPU) {
 func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 	m := &gpu.Memory{}
 	g.Memory = m
+	older := true
 	if s.has("nvmlDeviceGetRemappedRows") {
-		if correctable, uncorrectable, pending, failed, ret := d.GetRemappedRows(); note(g, "remapped rows", ret) {
+		correctable, uncorrectable, pending, failed, ret := d.GetRemappedRows()
+		if note(g, "remapped rows", ret) {
 			m.Remap = &gpu.Remap{Correctable: correctable, Uncorrectable: uncorrectable, Pending: pending, Failed: failed}
 		}
+		older = unsupported(ret)
 	}
-	if m.Remap == nil {
+	if older {
 		m.Retired = s.retired(d, g)
 	}
 	for counter, to := range map[nvml.EccCounterType]**uint64{nvml.VOLATILE_ECC: &m.VolatileUncorrected, nvml.AGGREGATE_ECC: &m.AggregateUncorrected} {
@@ -281,8 +298,8 @@ func (s *session) retired(d nvml.Device, g *gpu.GPU) *gpu.Retired {
 func (s *session) thermal(d nvml.Device, g *gpu.GPU) {
 	t := &gpu.Thermal{}
 	g.Thermal = t
-	if c, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); note(g, "temperature", ret) {
-		t.Core = degrees(uint64(c))
+	if c, ret := s.temperature(d); note(g, "temperature", ret) {
+		t.Core = degrees(c)
 	}
 	t.HBM = degreesOf(s.field(d, g, nvml.FI_DEV_MEMORY_TEMP, 0))
 	for threshold, to := range map[nvml.TemperatureThresholds]**int{
@@ -303,17 +320,86 @@ func (s *session) thermal(d nvml.Device, g *gpu.GPU) {
 		margin := int(int32(*m))
 		t.ShutdownMargin = &margin
 	}
-	thermal := s.field(d, g, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 0)
-	brake := s.field(d, g, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, 0)
-	if thermal != nil && brake != nil {
-		slowed := time.Duration(*thermal + *brake)
-		t.Slowed = &slowed
-	}
-	// The older name is in every driver.
-	if reasons, ret := d.GetCurrentClocksThrottleReasons(); note(g, "clock events", ret) {
+	t.Slowed = s.slowed(d, g)
+	if reasons, ret := s.clockEvents(d); note(g, "clock events", ret) {
 		slow := reasons&(nvml.ClocksThrottleReasonHwSlowdown|nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonHwPowerBrakeSlowdown) != 0
 		t.Slow = &slow
 	}
+}
+
+// temperature asks for the core's temperature in degrees Celsius. The function that every driver has is deprecated as of
+// CUDA 13 (nvml.h); a driver that says so, or has it no more, has its successor.
+func (s *session) temperature(d nvml.Device) (uint64, nvml.Return) {
+	c, ret := uint32(0), nvml.ERROR_FUNCTION_NOT_FOUND
+	if s.has("nvmlDeviceGetTemperature") {
+		c, ret = d.GetTemperature(nvml.TEMPERATURE_GPU)
+	}
+	if withdrawn(ret) && s.has("nvmlDeviceGetTemperatureV") {
+		v, ret := d.GetTemperatureV().V1()
+		return uint64(max(v.Temperature, 0)), ret
+	}
+	return uint64(c), ret
+}
+
+// clockEvents asks why the clocks are held down now, like [session.temperature] by the older name first.
+func (s *session) clockEvents(d nvml.Device) (reasons uint64, ret nvml.Return) {
+	ret = nvml.ERROR_FUNCTION_NOT_FOUND
+	if s.has("nvmlDeviceGetCurrentClocksThrottleReasons") {
+		reasons, ret = d.GetCurrentClocksThrottleReasons()
+	}
+	if withdrawn(ret) && s.has("nvmlDeviceGetCurrentClocksEventReasons") {
+		return d.GetCurrentClocksEventReasons()
+	}
+	return reasons, ret
+}
+
+func withdrawn(ret nvml.Return) bool {
+	return ret == nvml.ERROR_DEPRECATED || ret == nvml.ERROR_FUNCTION_NOT_FOUND
+}
+
+// slowed sums the time that the hardware held the clocks down because of heat or a power brake; nil if the driver does
+// not count it.
+func (s *session) slowed(d nvml.Device, g *gpu.GPU) *time.Duration {
+	thermal, brake := s.slowdownFields()
+	if thermal == 0 {
+		return nil
+	}
+	var sum time.Duration
+	for _, id := range []uint32{thermal, brake} {
+		v, kind := s.fieldValue(d, g, id, 0)
+		switch kind {
+		case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		default:
+			return nil // no counter of nanoseconds: 32 bits of them end after 4 seconds
+		}
+		// No more time than there was since the boot. What is more is no such counter.
+		if v == nil || *v > uint64(s.uptime) {
+			return nil
+		}
+		sum += time.Duration(*v)
+	}
+	return &sum
+}
+
+// slowdownFields returns the numbers of the fields HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN in this driver, 0 if it
+// has none. NVIDIA moved them: its nvml.h of drivers 575.51 to 580.76 (CUDA 12.9 and 13.0) says 252 and 253, and calls
+// 270 and 271 settings of power smoothing; from 580.82 on it is the other way round.
+func (s *session) slowdownFields() (thermal, brake uint32) {
+	version, ret := s.lib.SystemGetDriverVersion()
+	if ret != nvml.SUCCESS {
+		return 0, 0
+	}
+	var major, minor int
+	if n, err := fmt.Sscanf(version, "%d.%d", &major, &minor); n != 2 || err != nil {
+		return 0, 0
+	}
+	switch at := [2]int{major, minor}; {
+	case slices.Compare(at[:], []int{580, 82}) >= 0:
+		return nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
+	case slices.Compare(at[:], []int{575, 51}) >= 0:
+		return 252, 253
+	}
+	return 0, 0
 }
 
 func degreesOf(v *uint64) *int {
@@ -338,20 +424,23 @@ const blackwell = 10
 func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
 	n := &gpu.NVLink{}
 	g.NVLink = n
-	architecture, ret := d.GetArchitecture()
-	legacy := note(g, "architecture", ret) && architecture < blackwell
+	legacy := true // a driver that does not know architectures knows none of the newer ones
+	if s.has("nvmlDeviceGetArchitecture") {
+		architecture, ret := d.GetArchitecture()
+		legacy = note(g, "architecture", ret) && architecture < blackwell
+	}
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.GetNvLinkState(link)
 		if ret == nvml.ERROR_INVALID_ARGUMENT {
 			break // past the last one
 		}
-		if !note(g, "NVLink state", ret) {
-			if ret == nvml.ERROR_NOT_SUPPORTED {
-				continue
-			}
+		read := note(g, "NVLink state", ret)
+		if g.Lost || g.NeedsReset {
 			break
 		}
-		l := gpu.Link{Active: state == nvml.FEATURE_ENABLED}
+		// One link that cannot be asked hides no other.
+		l := gpu.Link{Active: read && state == nvml.FEATURE_ENABLED, Off: unsupported(ret)}
+		l.Unread = !read && !l.Off
 		if l.Active {
 			l.Errors = s.linkErrors(d, g, link, legacy)
 		}
@@ -400,23 +489,32 @@ func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
 
 // field asks for one field value; nil if this driver or GPU does not have it.
 func (s *session) field(d nvml.Device, g *gpu.GPU, id, scope uint32) *uint64 {
+	v, _ := s.fieldValue(d, g, id, scope)
+	return v
+}
+
+// fieldValue is [session.field] with the type of the value.
+func (s *session) fieldValue(d nvml.Device, g *gpu.GPU, id, scope uint32) (*uint64, nvml.ValueType) {
+	if !s.has("nvmlDeviceGetFieldValues") {
+		return nil, 0
+	}
 	values := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
 	if !note(g, "field values", d.GetFieldValues(values)) {
-		return nil
+		return nil, 0
 	}
 	ret := nvml.Return(values[0].NvmlReturn)
 	// An older driver does not know the number.
 	if ret == nvml.ERROR_INVALID_ARGUMENT || !note(g, fmt.Sprintf("field %d", id), ret) {
-		return nil
+		return nil, 0
 	}
-	v := binary.NativeEndian.Uint64(values[0].Value[:])
-	switch nvml.ValueType(values[0].ValueType) {
+	v, kind := binary.NativeEndian.Uint64(values[0].Value[:]), nvml.ValueType(values[0].ValueType)
+	switch kind {
 	case nvml.VALUE_TYPE_UNSIGNED_INT, nvml.VALUE_TYPE_SIGNED_INT:
 		v &= 0xffffffff
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
 		v &= 0xffff
 	case nvml.VALUE_TYPE_DOUBLE:
-		return nil
+		return nil, kind
 	}
-	return &v
+	return &v, kind
 }

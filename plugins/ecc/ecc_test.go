@@ -48,7 +48,19 @@ func TestFindings(t *testing.T) {
 		"pages: 60 single bit":    {"2.retired.sbe 60\n" + gpuOfPages, "exit 0\n" + healthy},
 		"pages: 61 single bit":    {"2.retired.sbe 61\n" + gpuOfPages, "exit 1\nInspect gpu 0000:12:00: many pages retired after single-bit errors"},
 		"nothing readable in MIG": {"*.mig 1\n*.remap.correctable -999\n*.ecc.volatile -999", "exit 0\n" + healthy},
-		"a query fails":           {"2.error.nvmlDeviceGetRemappedRows 999", "exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
+		// It may be a GPU that remaps rows, on which a contained error leaves the counter above zero.
+		"contained error, row remapping unread": {"2.ecc.volatile 7\n2.error.nvmlDeviceGetRemappedRows 999", "exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
+		"row remapping unread, retired pages answered": {"2.ecc.volatile 7\n2.error.nvmlDeviceGetRemappedRows 999\n*.retired.pending 0\n*.retired.sbe 0\n*.retired.dbe 0",
+			"exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
+		"contained error, nothing says the kind of memory": {"2.ecc.volatile 7\n2.remap.correctable -999",
+			"exit 2\nunknown: gpu 0000:12:00: uncorrected memory errors, and neither row remapping nor retired pages to judge them by"},
+		"no errors, nothing says the kind of memory": {"2.remap.correctable -999", "exit 0\n" + healthy},
+		"row remapping unread, SRAM sick": {"2.sram 1\n2.error.nvmlDeviceGetRemappedRows 999",
+			"exit 1\nReplace gpu 0000:12:00: SRAM errors over the vendor's threshold; gpu 0000:12:00: not read: remapped rows: Unknown Error"},
+		"not in NVML": {"4.hidden 1", "exit 2\nunknown: gpu 0000:14:00: on the PCI bus but not in NVML"},
+		"not in NVML, another sick": {"4.hidden 1\n2.remap.failed 1",
+			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:14:00: not read: on the PCI bus but not in NVML"},
+		"a query fails": {"2.error.nvmlDeviceGetRemappedRows 999", "exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
 		// Other than NVML's index 0, which a lost GPU's questions answer with.
 		"a lost GPU hides no other": {"6.error.nvmlDeviceGetTotalEccErrors 15\n2.remap.failed 1\n4.error.nvmlDeviceGetRemappedRows 999",
 			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:16:00: lost by the driver; gpu 0000:14:00: not read: remapped rows: Unknown Error"},
@@ -115,4 +127,42 @@ func TestXidLearnsOfAReset(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"0000:12:00": false, "0000:16:00": true}, recoveries()); diff != "" {
 		t.Error("a GPU that cannot be asked has not recovered", diff)
 	}
+}
+
+func TestXidLearnsThatALostGPUIsBackWithoutARecoveryAction(t *testing.T) {
+	n := nvmltest.New(t)
+	recovered := func() (bool, gpu.Recovery) {
+		t.Helper()
+		var file struct{ State gpu.Recoveries }
+		data, err := os.ReadFile(filepath.Join(n.State(), gpu.RecoveryFile+".json"))
+		if err == nil {
+			err = json.Unmarshal(data, &file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := file.State["0000:16:00"]
+		return !r.Needed && r.Recovered > 0, r
+	}
+	n.Say("*.recovery -999", "6.error 15")
+	n.Run()
+	n.Say("*.recovery -999", "6.hidden 1")
+	n.Run()
+	if ok, r := recovered(); ok {
+		t.Errorf("a GPU that NVML does not list has recovered: %+v", r)
+	}
+	n.Say("*.recovery -999")
+	n.Run()
+	if ok, r := recovered(); !ok {
+		t.Errorf("the GPU is back and not noted: %+v", r)
+	}
+}
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Say("*.retired.pending 0", "*.retired.sbe 0", "*.retired.dbe 0")
+	n.Want("exit 0\n" + healthy)
+	n.Say("*.retired.pending 0", "*.retired.sbe 0", "*.retired.dbe 0", "2.ecc.volatile 7")
+	n.Want("exit 1\nResetGPU gpu 0000:12:00: uncorrected memory errors since the driver was loaded")
 }

@@ -16,7 +16,10 @@ func (l limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "no memory fault on any GPU"}
 	for _, g := range s.GPUs {
 		l.gpu(g, &result)
-		if g.Unread != "" {
+		switch {
+		case g.NotInNVML:
+			result.NotRead(g.Subject(), gpu.Unlisted)
+		case g.Unread != "":
 			result.NotRead(g.Subject(), g.Unread)
 		}
 	}
@@ -45,12 +48,18 @@ func (l limits) gpu(g gpu.GPU, result *npd.Result) {
 		add(remap.Pending, conditions.ResetGPU, "row remapping pending")
 		add(remap.Correctable+remap.Uncorrectable > 0, conditions.Monitor, "rows were remapped")
 	}
-	// With row remapping a contained error leaves the counter above zero until the next load of the driver.
-	volatile := conditions.ResetGPU
-	if m.Remap != nil {
-		volatile = conditions.Monitor
+	if positive(m.VolatileUncorrected) {
+		const text = "uncorrected memory errors since the driver was loaded"
+		switch {
+		case m.Remap != nil:
+			// With row remapping a contained error leaves the counter above zero until the next load of the driver.
+			add(true, conditions.Monitor, text)
+		case m.Retired != nil:
+			add(true, conditions.ResetGPU, text)
+		case g.NotRead() == "":
+			result.NotRead(g.Subject(), "uncorrected memory errors, and neither row remapping nor retired pages to judge them by")
+		}
 	}
-	add(positive(m.VolatileUncorrected), volatile, "uncorrected memory errors since the driver was loaded")
 	if pages := m.Retired; pages != nil {
 		add(pages.Pending, conditions.ResetGPU, "page retirement pending")
 		add(pages.DoubleBit > l.doubleBit, conditions.Replace, "too many pages retired after double-bit errors")

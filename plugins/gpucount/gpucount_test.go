@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
@@ -97,6 +100,28 @@ func TestAGPUIsStillMissingAfterTheReboot(t *testing.T) {
 	n.Say("7.hidden 1")
 	n.Want("exit 0\ncleared gpu 0000:17:00", "-clear", "17:00")
 	n.Want("exit 0\n" + healthy)
+}
+
+// The default state directory is on a tmpfs. The help of the flag says what a reboot costs there.
+func TestAStateDirectoryThatARebootEmpties(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Want("exit 0\n" + healthy)
+	n.Unplug(7)
+	n.Say("7.hidden 1")
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus")
+	if err := os.Remove(filepath.Join(n.State(), "gpucount.json")); err != nil {
+		t.Fatal(err)
+	}
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8")
+	n.Want("exit 0\n" + healthy)
+	binary, _ := n.Command()
+	help, _ := exec.CommandContext(t.Context(), binary, "-h").CombinedOutput() // exits 2
+	_, help, _ = bytes.Cut(help, []byte("-state-dir"))
+	for _, says := range []string{"tmpfs", "no answer is Replace", "-expect"} {
+		if text, _, _ := strings.Cut(string(help), "\n  -"); !strings.Contains(text, says) {
+			t.Errorf("the help of -state-dir does not say %q: %s", says, text)
+		}
+	}
 }
 
 func TestAGPUIsBackAfterTheReboot(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -70,7 +71,7 @@ func judge(s snapshot) npd.Result {
 		case g.Lost:
 			lost(g.Subject(), "lost by the driver")
 		case g.NotInNVML:
-			absent(g.Subject(), "on the PCI bus but not in NVML")
+			absent(g.Subject(), gpu.Unlisted)
 		}
 		if g.Minor != nil && len(s.Files) > 0 && !slices.Contains(s.Files, *g.Minor) {
 			result.Found(conditions.Inspect, g.Subject(), fmt.Sprintf("has no /dev/nvidia%d", *g.Minor))

@@ -10,6 +10,8 @@ func main() {
 	p := npd.New("gpucount", "compares the GPUs expected, on the PCI bus, in NVML and in /dev")
 	r := &reader{plugin: p}
 	r.source.Flags(p)
+	p.Lookup("state-dir").Usage = "`directory` for the GPUs that were seen and those that were missing. The default is on a tmpfs, which a reboot empties: " +
+		"then no answer is Replace, and a GPU that the reboot does not bring back to the bus is missed only if -expect or the instance type says how many there should be"
 	p.StringVar(&r.dev, "dev", "/dev", "`path` of the device files")
 	p.IntVar(&r.expect, "expect", 0, "how many GPUs the node should have (default: by -instance-type)")
 	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI, or the answer of EC2)")

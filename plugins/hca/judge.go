@@ -120,6 +120,9 @@ func (v *verdict) port(d device, p port) {
 	} else {
 		v.downPort(subject, d, p, rec)
 	}
+	if p.GIDErr != "" {
+		v.result.NotRead(subject, p.GIDErr)
+	}
 	if p.CounterErr != "" {
 		v.result.Found(conditions.Monitor, subject, "counters not read: "+p.CounterErr)
 	}
@@ -210,7 +213,7 @@ func (v *verdict) upPort(subject string, d device, p port, rec record) {
 	if asked && v.Link != "" && p.Link != v.Link {
 		v.result.Found(conditions.Inspect, subject, fmt.Sprintf("link layer %s, expected %s", p.Link, v.Link))
 	}
-	if p.Link == "Ethernet" && !p.GID {
+	if p.Link == "Ethernet" && !p.GID && p.GIDErr == "" {
 		v.result.Found(conditions.Inspect, subject, "no GID, so that RoCE cannot address it")
 	}
 	switch p.OperState {

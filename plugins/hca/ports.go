@@ -43,6 +43,8 @@ type port struct {
 	OperState string `json:"operState,omitempty"`
 	// GID reports whether one of the first GIDs of a RoCE port is set.
 	GID bool `json:"gid"`
+	// GIDErr says why they could not be read. What else is known of the port is judged.
+	GIDErr string `json:"gidErr,omitempty"`
 	// Counters by name; not in every look.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 	// Err says why the port could not be read, CounterErr why a counter could not.
@@ -150,7 +152,7 @@ func (p *port) read(root, dir string, counters bool) (err error) {
 	}
 	if p.Link == "Ethernet" {
 		if err := p.readRoCE(root, dir); err != nil {
-			return err
+			p.GIDErr = err.Error()
 		}
 	}
 	if counters {

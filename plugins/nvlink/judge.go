@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -39,14 +40,12 @@ func judge(s snapshot) npd.Result {
 			add(conditions.Monitor, "NVLinks are not judged in MIG mode")
 			continue
 		}
-		expected := s.Expected
-		if expected == 0 {
-			expected = models[g.Name]
-		}
-		if expected == 0 {
-			expected = best[g.Name]
-		}
-		if text := inactive(g.NVLink.Links, expected); text != "" && g.Unread == "" {
+		registers := g.NVLink.Fabric != nil && !g.NVLink.Fabric.Completed
+		switch text := linksDown(s, g, best[g.Name]); {
+		case text == "":
+		case s.Uptime < s.Grace:
+			result.NotRead(g.Subject(), text)
+		case !registers: // else that is the fault, and the links come up with it
 			add(conditions.ResetGPU, text)
 		}
 		fabric(s, g, add, func(why string) {
@@ -82,23 +81,44 @@ func active(links []gpu.Link) (n int) {
 	return n
 }
 
-// inactive names the links that are missing, "" if there are as many as expected.
-func inactive(links []gpu.Link, expected int) string {
-	n := active(links)
+// linksDown names the links that a GPU lacks, "" for none. best is how many the best GPU of its model has.
+func linksDown(s snapshot, g gpu.GPU, best int) string {
 	switch {
-	case n >= expected:
-		return ""
-	case n == 0:
-		return "all NVLinks are inactive"
+	case g.MIGUnread:
+		return "" // in MIG mode they may be off
+	case s.Expected != nil:
+		return inactive(g.NVLink.Links, *s.Expected, false)
+	case g.Name == "":
+		return "" // another model has other links
 	}
+	return inactive(g.NVLink.Links, cmp.Or(models[g.Name], best), true)
+}
+
+// inactive names the links that are missing, "" if there are as many as expected. mayBeOff says that a GPU without a link
+// that is down may have links that are turned off.
+func inactive(links []gpu.Link, expected int, mayBeOff bool) string {
 	var down []string
+	unread, off := 0, 0
 	for i, l := range links {
-		if !l.Active {
+		switch {
+		case l.Active:
+		case l.Unread:
+			unread++
+		case l.Off:
+			off++
+		default:
 			down = append(down, fmt.Sprint(i))
 		}
 	}
-	if len(down) != expected-n {
-		// More links than the model uses: which ones it should use is not known.
+	n := active(links)
+	missing := expected - n - unread
+	switch {
+	case missing <= 0 || mayBeOff && len(down) == 0 && missing <= off:
+		return ""
+	case n+unread == 0:
+		return "all NVLinks are inactive"
+	case len(down) == 0 || len(down) > missing || len(down)+off < missing:
+		// None is down by itself, or the GPU has more links than the model uses, or fewer: it is not known which it should use.
 		return fmt.Sprintf("%d of %d NVLinks are active", n, expected)
 	}
 	return "inactive NVLink " + strings.Join(down, ", ")

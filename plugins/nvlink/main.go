@@ -10,6 +10,6 @@ func main() {
 	p := npd.New("nvlink", "checks the GPUs' NVLinks and fabric registration through NVML")
 	r := &reader{plugin: p}
 	r.source.Flags(p)
-	p.IntVar(&r.links, "links", 0, "how many links each GPU should have (default: by model, else as many as its best peer)")
+	p.IntVar(&r.links, "links", -1, "how many links each GPU should have; 0: none, their state is not judged; -1: by model, else as many as its best peer")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
 }

@@ -17,17 +17,45 @@ func TestFindings(t *testing.T) {
 		say, want string
 		args      []string
 	}{
-		"one link down":       {"4.links 17", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17", nil},
-		"three links down":    {"4.links 15", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 15, 16, 17", nil},
-		"all links down":      {"4.links 0", "exit 1\nResetGPU gpu 0000:14:00: all NVLinks are inactive", nil},
-		"no links at all":     {"*.links -999\nname NVIDIA L40S", "exit 0\n" + healthy, nil},
-		"no bridge":           {"*.links 0\nname NVIDIA H100 PCIe", "exit 0\n" + healthy, nil},
-		"fewer than its peer": {"4.links 6\n*.links 12\nname NVIDIA H100 PCIe", "exit 1\nResetGPU gpu 0000:14:00: 6 of 12 NVLinks are active", nil},
-		"A100 with 12 of 18":  {"*.links 12\nname NVIDIA A100-SXM4-80GB", "exit 0\n" + healthy, nil},
-		"by flag":             {"*.links 12\nname other", "exit 0\n" + healthy, []string{"-links", "12"}},
-		"by flag, one short":  {"4.links 11\n*.links 12", "exit 1\nResetGPU gpu 0000:14:00: 11 of 12 NVLinks are active", []string{"-links", "12"}},
-		"MIG":                 {"4.links 0\n4.mig 1", "exit 0\n" + healthy, nil},
-		"fabric in progress":  {"4.fabric.state 2", "exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
+		"one link down":                {"4.links 17", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17", nil},
+		"three links down":             {"4.links 15", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 15, 16, 17", nil},
+		"all links down":               {"4.links 0", "exit 1\nResetGPU gpu 0000:14:00: all NVLinks are inactive", nil},
+		"no links at all":              {"*.links -999\nname NVIDIA L40S", "exit 0\n" + healthy, nil},
+		"no bridge":                    {"*.links 0\nname NVIDIA H100 PCIe", "exit 0\n" + healthy, nil},
+		"fewer than its peer":          {"4.links 6\n*.links 12\nname NVIDIA H100 PCIe", "exit 1\nResetGPU gpu 0000:14:00: 6 of 12 NVLinks are active", nil},
+		"A100 with 12 of 18":           {"*.links 12\nname NVIDIA A100-SXM4-80GB", "exit 0\n" + healthy, nil},
+		"by flag":                      {"*.links 12\nname other", "exit 0\n" + healthy, []string{"-links", "12"}},
+		"by flag, one short":           {"4.links 11\n*.links 12", "exit 1\nResetGPU gpu 0000:14:00: 11 of 12 NVLinks are active", []string{"-links", "12"}},
+		"links turned off":             {"*.links -999", "exit 0\n" + healthy, nil},
+		"one turned off":               {"4.link3.error 3", "exit 0\n" + healthy, nil},
+		"one turned off, another down": {"4.link3.error 3\n4.links 17", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17", nil},
+		"a link down beside those the model lacks": {"4.links 11\n*.links 12\n*.link12.error 3\n*.link13.error 3\n*.link14.error 3\n*.link15.error 3\n*.link16.error 3\n" +
+			"*.link17.error 3\nname NVIDIA A100-SXM4-80GB", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 11", nil},
+		"turned off, but by flag not":         {"4.links -999", "exit 1\nResetGPU gpu 0000:14:00: all NVLinks are inactive", []string{"-links", "18"}},
+		"one turned off, but by flag not":     {"4.link3.error 3", "exit 1\nResetGPU gpu 0000:14:00: 17 of 18 NVLinks are active", []string{"-links", "18"}},
+		"links down by flag, MIG mode unread": {"4.links 0\n4.error.nvmlDeviceGetMigMode 999", "exit 2\nunknown: gpu 0000:14:00: MIG mode: Unknown Error", []string{"-links", "18"}},
+		"none, by flag":                       {"*.links 0", "exit 0\n" + healthy, []string{"-links", "0"}},
+		"none by flag, no fabric":             {"*.links 0\n4.fabric.status 999", "exit 1\nInspect gpu 0000:14:00: registration with its fabric failed with NVML error 999", []string{"-links", "0"}},
+		"by model, by flag":                   {"4.links 17", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17", []string{"-links", "-1"}},
+		"not in NVML":                         {"4.hidden 1", "exit 2\nunknown: gpu 0000:14:00: on the PCI bus but not in NVML", nil},
+		"not in NVML, another down": {"4.hidden 1\n6.links 17",
+			"exit 1\nResetGPU gpu 0000:16:00: inactive NVLink 17; gpu 0000:14:00: not read: on the PCI bus but not in NVML", nil},
+		"a link down, another unread": {"4.links 17\n4.link3.error 999",
+			"exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17; gpu 0000:14:00: not read: NVLink state: Unknown Error", nil},
+		"a link unread": {"4.link3.error 999", "exit 2\nunknown: gpu 0000:14:00: NVLink state: Unknown Error", nil},
+		"a link down, the fabric unread": {"4.links 17\n4.error.nvmlDeviceGetGpuFabricInfoV 999",
+			"exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17; gpu 0000:14:00: not read: fabric: Unknown Error", nil},
+		// It may be a GPU in MIG mode, and a GPU of another model.
+		"links down, MIG mode unread": {"4.links 0\n4.error.nvmlDeviceGetMigMode 999", "exit 2\nunknown: gpu 0000:14:00: MIG mode: Unknown Error", nil},
+		"links down, names unread": {"4.links 6\n4.error.nvmlDeviceGetName 999\n6.error.nvmlDeviceGetName 999",
+			"exit 2\nunknown: gpu 0000:14:00: name: Unknown Error, gpu 0000:16:00: name: Unknown Error", nil},
+		"links down while the fabric registers": {"4.links 0\n4.fabric.state 2",
+			"exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
+		"links down while the fabric registers, within grace": {"4.links 0\n4.fabric.state 2",
+			"exit 2\nunknown: gpu 0000:14:00: all NVLinks are inactive, gpu 0000:14:00: not registered with its fabric", []string{"-grace", "1000000h"}},
+		"a link down within grace": {"4.links 17", "exit 2\nunknown: gpu 0000:14:00: inactive NVLink 17", []string{"-grace", "1000000h"}},
+		"MIG":                      {"4.links 0\n4.mig 1", "exit 0\n" + healthy, nil},
+		"fabric in progress":       {"4.fabric.state 2", "exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
 		"fabric, within grace": {"4.fabric.state 2", "exit 2\nunknown: gpu 0000:14:00: not registered with its fabric",
 			[]string{"-grace", "1000000h"}},
 		"fabric failed":        {"4.fabric.status 999", "exit 1\nInspect gpu 0000:14:00: registration with its fabric failed with NVML error 999", nil},
@@ -64,4 +92,15 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 		n.Want(grow, args...)
 		n.Want("exit 0\n"+healthy, args...)
 	}
+}
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Want("exit 0\n" + healthy)
+	// Their links count replays.
+	n.Say("4.link.errors 6")
+	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor")
+	n.Say("4.links 17")
+	n.Want("exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17")
 }

@@ -13,8 +13,8 @@ import (
 type snapshot struct {
 	gpu.Reading
 	Grace time.Duration `json:"grace"`
-	// Expected is how many links each GPU should have, 0 for the model's number.
-	Expected int `json:"expected,omitempty"`
+	// Expected is how many links each GPU should have, nil for the model's number.
+	Expected *int `json:"expected,omitempty"`
 	// Before are the sums of the links' error counters at the last look, by PCI address.
 	Before map[string]uint64 `json:"before,omitempty"`
 	// Unshared says why there is no last look.
@@ -32,7 +32,10 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{Reading: reading, Grace: r.plugin.Grace, Expected: r.links}
+	s := snapshot{Reading: reading, Grace: r.plugin.Grace}
+	if r.links >= 0 {
+		s.Expected = &r.links
+	}
 	store, err := npd.BootStore[map[string]uint64](npd.Proc, r.plugin.StateDir, "nvlink")
 	if err != nil {
 		return s, err

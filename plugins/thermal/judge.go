@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -30,19 +31,36 @@ func (l limits) judge(s snapshot) npd.Result {
 			continue
 		}
 		add(atShutdown(*g.Thermal), conditions.Reboot, "at the temperature of its shutdown")
-		// One look at the limit may be a peak.
-		if len(history) > 1 {
-			before := history[len(history)-2].Thermal
-			add(over(g.Thermal.Core, g.Thermal.CoreMax) && over(before.Core, before.CoreMax), conditions.Inspect, "core over its maximum temperature")
-			add(over(g.Thermal.HBM, g.Thermal.HBMMax) && over(before.HBM, before.HBMMax), conditions.Inspect, "HBM over its maximum temperature")
-			add(noMargin(*g.Thermal) && noMargin(before), conditions.Inspect, "no margin left to its temperature limit")
-		}
+		coreOver := func(t gpu.Thermal) bool { return over(t.Core, t.CoreMax) }
+		hbmOver := func(t gpu.Thermal) bool { return over(t.HBM, t.HBMMax) }
+		add(confirmed(history, coreOver), conditions.Inspect, "core over its maximum temperature")
+		add(confirmed(history, hbmOver), conditions.Inspect, "HBM over its maximum temperature")
+		add(confirmed(history, noMargin), conditions.Inspect, "no margin left to its temperature limit")
 		add(l.slowed(history, s.Window), conditions.Inspect, "slowed down by heat or power brake")
 	}
 	if s.Unshared != "" {
 		result.NotRead("state", "not kept between runs: "+s.Unshared)
 	}
 	return result
+}
+
+// confirmAfter is the least time between two looks that confirm each other. One look over a limit may be a peak, and two
+// looks at one instant, by a second monitor or a person, see the same peak twice. It is longer than such a peak and shorter
+// than the pause between two looks of one monitor, which is at least 15 s.
+const confirmAfter = 10 * time.Second
+
+// confirmed reports whether a GPU was over a limit in this look and in all looks back to one that is old enough.
+func confirmed(history []sample, over func(gpu.Thermal) bool) bool {
+	now := history[len(history)-1].At
+	for _, s := range slices.Backward(history) {
+		if !over(s.Thermal) {
+			return false
+		}
+		if now-s.At >= confirmAfter {
+			return true
+		}
+	}
+	return false
 }
 
 func over(value, limit *int) bool { return value != nil && limit != nil && *value > *limit }

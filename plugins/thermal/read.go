@@ -44,7 +44,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	}
 	s.History, err = store.Update(func(h *map[string][]sample) bool {
 		*h = remember(*h, reading, r.window)
-		return true
+		return !r.plugin.Dumps()
 	})
 	if err != nil {
 		s.Unshared = err.Error()

@@ -1,6 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +37,7 @@ func TestTemperatures(t *testing.T) {
 			"*.max.shutdown -999\n*.reasons -999\n*.slowed.thermal -999", "exit 0\n" + healthy, "exit 0\n" + healthy},
 		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: lost by the driver",
 			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: lost by the driver"},
+		"not in NVML":   {"5.hidden 1", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML"},
 		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: lost by the driver", "exit 2\nunknown: gpu 0000:15:00: lost by the driver"},
 		"needs a reset": {"5.error 16", "exit 2\nunknown: gpu 0000:15:00: requires a reset", "exit 2\nunknown: gpu 0000:15:00: requires a reset"},
 		"cannot say":    {"5.error.nvmlDeviceGetTemperature 999", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error"},
@@ -44,8 +51,38 @@ func TestTemperatures(t *testing.T) {
 				if got := n.Run("-state-dir", state); got != want+"\n" {
 					t.Errorf("got\n%swant\n%s", got, want)
 				}
+				later(t, state, confirmAfter)
 			}
 		})
+	}
+}
+
+// later makes all that a state directory remembers older.
+func later(t *testing.T, state string, by time.Duration) {
+	t.Helper()
+	path := filepath.Join(state, "thermal.json")
+	var file struct {
+		V      int                 `json:"v"`
+		BootID string              `json:"bootID"`
+		State  map[string][]sample `json:"state"`
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, history := range file.State {
+		for i := range history {
+			history[i].At -= by
+		}
+	}
+	if data, err = json.Marshal(file); err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -55,10 +92,49 @@ func TestOneLookOverALimitIsAPeak(t *testing.T) {
 		for range 2 {
 			n.Say()
 			n.Want("exit 0\n" + healthy)
+			later(t, n.State(), confirmAfter)
 			n.Say(say)
 			n.Want("exit 0\n" + healthy)
+			later(t, n.State(), confirmAfter)
 		}
 	}
+}
+
+// Two monitors, or a person beside one, see one instant twice.
+func TestLooksAtOneInstantConfirmNothing(t *testing.T) {
+	n := nvmltest.New(t)
+	const hot = "exit 1\nInspect gpu 0000:13:00: core over its maximum temperature"
+	n.Say("3.temperature 88")
+	n.Want("exit 0\n" + healthy)
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter/2)
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter/2)
+	n.Want(hot)
+	n.Want(hot)
+	// A look between that saw it well: two peaks.
+	n.Say()
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.temperature 88")
+	n.Want("exit 0\n" + healthy)
+}
+
+func TestADumpIsNoLook(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say("3.temperature 88")
+	dump := n.Run("-dump")
+	if !strings.Contains(dump, `"history"`) || !strings.Contains(dump, `"core": 88`) {
+		t.Errorf("the dump does not show what is judged:\n%.2000s", dump)
+	}
+	if _, err := os.Stat(filepath.Join(n.State(), "thermal.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a dump is kept as a look: %v", err)
+	}
+	n.Want("exit 0\n" + healthy)
+	later(t, n.State(), confirmAfter)
+	n.Say()
+	n.Run("-dump")
+	n.Say("3.temperature 88")
+	n.Want("exit 1\nInspect gpu 0000:13:00: core over its maximum temperature")
 }
 
 // SW power cap (bit 2) is how a GPU at work looks; the counters are nanoseconds.
@@ -74,6 +150,57 @@ func TestSlowdowns(t *testing.T) {
 	// The driver was loaded again.
 	n.Say("3.slowed.thermal 1", "3.slowed.brake 1")
 	n.Want("exit 0\n" + healthy)
+}
+
+// The numbers of the counters' fields moved twice. Where there are none, or no counters come back, the flags count.
+func TestTheSlowdownCountersOfEachDriver(t *testing.T) {
+	n := nvmltest.New(t)
+	const slowed = "exit 1\nInspect gpu 0000:13:00: slowed down by heat or power brake"
+	for _, driver := range []string{"575.51.03", "575.57.08", "580.65.06", "580.76.05", "580.82.07", "580.95.05", "590.44.01"} {
+		state := []string{"-state-dir", n.Path(driver)}
+		n.Say("driver " + driver)
+		n.Want("exit 0\n"+healthy, state...)
+		n.Say("driver "+driver, "3.slowed.thermal 40000000000", "3.slowed.brake 25000000000")
+		n.Want(slowed, state...)
+	}
+	for name, say := range map[string]string{
+		"before the counters": "driver 575.50.99", "no power smoothing": "driver 550.163.01\n*.smoothing -999", "no version": "driver unknown",
+		"version not told":           "error.nvmlSystemGetDriverVersion 999",
+		"32 bits":                    "*.slowed.type 1",
+		"more time than there was":   "*.slowed.thermal 4000000000000000000\n*.slowed.brake 1",
+		"overflows":                  "*.slowed.thermal -1\n*.slowed.brake 2",
+		"only one of the two counts": "*.slowed.brake -999",
+	} {
+		n.Say(say, "3.reasons 8")
+		if _, dump, _ := strings.Cut(n.Run("-dump", "-state-dir", n.Path(name)), `"gpus"`); strings.Contains(dump, `"slowed"`) || !strings.Contains(dump, `"slow": true`) {
+			t.Errorf("%s: something else is taken for the counters, or the flags are not read:\n%.3000s", name, dump)
+		}
+	}
+}
+
+// A driver that takes a function away says so for a while; the function's successor has the answer.
+func TestDeprecatedQuestions(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26", "*.error.nvmlDeviceGetTemperatureThreshold 26")
+	n.Want("exit 0\n" + healthy)
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26", "3.temperature 92", "3.reasons 8")
+	n.Want("exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown", "-state-dir", n.Path("hot"))
+	if dump := n.Run("-dump", "-state-dir", n.Path("slow")); !strings.Contains(dump, `"slow": true`) {
+		t.Errorf("the clock events of the successor are not read:\n%s", dump)
+	}
+	// Its successor says no more, or is not there.
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetTemperatureV 3")
+	n.Want("exit 0\n"+healthy, "-state-dir", n.Path("none"))
+}
+
+func TestADriverBefore450(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Before450()
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.temperature 92")
+	n.Want("exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown", "-state-dir", n.Path("hot"))
+	n.Say("*.error.nvmlDeviceGetTemperature 26", "*.error.nvmlDeviceGetCurrentClocksThrottleReasons 26")
+	n.Want("exit 0\n"+healthy, "-state-dir", n.Path("none"))
 }
 
 func TestSlowdownsByOlderDrivers(t *testing.T) {

@@ -34,7 +34,7 @@ func NewFor(t *testing.T, folder string) *Node {
 	n := &Node{t: t, binary: npdtest.BuildIn(t, folder), dir: t.TempDir(), state: t.TempDir()}
 	t.Setenv("NVML_STANDIN", filepath.Join(n.dir, "standin"))
 	n.Library(library, source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
-	n.Module("550.163.01")
+	n.Module("580.95.05")
 	for gpu := range 8 {
 		n.Plug(gpu, "nvidia")
 	}
@@ -47,6 +47,13 @@ func (n *Node) Library(name, source, module, folder string) {
 	n.t.Helper()
 	n.Write("driver/usr/lib64/"+name+".c", source)
 	npdtest.Library(n.t, n.Path("driver/usr/lib64/"+name), module, folder)
+}
+
+// Before450 makes the stand-in a library of a driver before 450, which lacks functions that later ones have.
+func (n *Node) Before450() {
+	n.t.Helper()
+	n.Library(library, "#define BEFORE_450\n"+source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
+	n.Module("440.118.02")
 }
 
 // DriverRoot is where the stand-in lies.

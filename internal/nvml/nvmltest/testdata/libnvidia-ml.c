@@ -4,13 +4,18 @@
 //	gpus 8                  how many GPUs there are
 //	init 9                  what nvmlInit returns
 //	hang NAME               calls of the function NAME never return (the name of a function instead of a number)
+//	slow 8                  nvmlInit takes that many seconds, as it does on a node without persistence mode
+//	driver 575.57.08        the driver's version: what a field number means depends on it
 //	write PATH              every nvmlInit writes PATH: uninterruptible sleep while its filesystem is frozen
 //	3.error 15              all questions to GPU 3 fail with this nvmlReturn_t
 //	3.error.NAME 15         only those by the function NAME
+//	3.link5.error 999       the state of its link 5 cannot be asked
 //	3.hidden 1              GPU 3 cannot be found
 //	3.temperature 91        a value; *.temperature is that of all GPUs
 //
 // Values and their defaults are in the functions below: a healthy H100 of eight.
+//
+// Compiled with BEFORE_450 it lacks the functions that drivers before 450 lack.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +87,7 @@ static nvmlReturn_t fails(int gpu, const char *function) {
 
 nvmlReturn_t nvmlInit_v2(void) {
 	hang(__func__);
+	for (unsigned int left = global("slow", 0); left > 0;) left = sleep(left);
 	char path[512];
 	if (setting("write", path, sizeof path)) {
 		int fd = open(path, O_CREAT | O_WRONLY, 0600);
@@ -93,6 +99,12 @@ nvmlReturn_t nvmlInit_v2(void) {
 nvmlReturn_t nvmlShutdown(void) { hang(__func__); return NVML_SUCCESS; }
 const char *nvmlErrorString(nvmlReturn_t r) {
 	return r == NVML_ERROR_UNKNOWN ? "Unknown Error" : r == NVML_ERROR_NO_PERMISSION ? "Insufficient Permissions" : "Error";
+}
+nvmlReturn_t nvmlSystemGetDriverVersion(char *to, unsigned int length) {
+	hang(__func__);
+	char text[512];
+	snprintf(to, length, "%s", setting("driver", text, sizeof text) ? text : "580.95.05");
+	return global("error.nvmlSystemGetDriverVersion", NVML_SUCCESS);
 }
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *n) {
 	hang(__func__);
@@ -131,12 +143,14 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
 	snprintf(name, length, "%s", setting("name", text, sizeof text) ? text : "NVIDIA H100 80GB HBM3");
 	return NVML_SUCCESS;
 }
+#ifndef BEFORE_450
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *pending) {
 	BEGIN;
 	ANSWER(now, "mig", 0);
 	*pending = *now;
 	return NVML_SUCCESS;
 }
+#endif
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) { BEGIN; ANSWER(minor, "minor", device.handle->gpu); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) { BEGIN; ANSWER(mode, "persistence", 1); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
@@ -148,6 +162,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 	return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *use) { BEGIN; ANSWER(&use->gpu, "utilization", 0); return NVML_SUCCESS; }
+#ifndef BEFORE_450
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, unsigned int *unc, unsigned int *pending, unsigned int *failed) {
 	BEGIN;
 	ANSWER(corr, "remap.correctable", 0);
@@ -156,6 +171,7 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, 
 	ANSWER(failed, "remap.failed", 0);
 	return NVML_SUCCESS;
 }
+#endif
 nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *pending) { BEGIN; ANSWER(pending, "retired.pending", NONE); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count, unsigned long long *addresses) {
 	BEGIN;
@@ -170,7 +186,9 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorTyp
 	ANSWER(n, counter == NVML_VOLATILE_ECC ? "ecc.volatile" : "ecc.aggregate", 0);
 	return NVML_SUCCESS;
 }
+#ifndef BEFORE_450
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status) { BEGIN; ANSWER(&status->bThresholdExceeded, "sram", 0); return NVML_SUCCESS; }
+#endif
 nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsigned int *sum) { BEGIN; *sum = 1; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *c) { BEGIN; (void)sensor; ANSWER(c, "temperature", 40); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t which, unsigned int *c) {
@@ -182,12 +200,27 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperat
 	default: return NVML_ERROR_NOT_SUPPORTED;
 	}
 }
+#ifndef BEFORE_450
+// The successors of two functions that nvml.h of CUDA 13 calls deprecated.
+nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature) {
+	BEGIN;
+	if (temperature->version != nvmlTemperature_v1 || temperature->sensorType != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
+	ANSWER(&temperature->temperature, "temperature", 40);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons) { BEGIN; ANSWER(reasons, "reasons", 0); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) { BEGIN; ANSWER(&margin->marginTemperature, "margin", 45); return NVML_SUCCESS; }
+#endif
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) { BEGIN; ANSWER(reasons, "reasons", 0); return NVML_SUCCESS; }
+#ifndef BEFORE_450
 nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *architecture) { BEGIN; ANSWER(architecture, "architecture", NVML_DEVICE_ARCH_HOPPER); return NVML_SUCCESS; }
+#endif
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableState_t *state) {
 	BEGIN;
 	if (link >= 18) return NVML_ERROR_INVALID_ARGUMENT;
+	char key[32];
+	snprintf(key, sizeof key, "link%u.error", link);
+	if (VALUE(key, NVML_SUCCESS)) return VALUE(key, NVML_SUCCESS);
 	// Links from this number on are down; NONE for a GPU without links.
 	long long up;
 	ANSWER(&up, "links", 18);
@@ -200,6 +233,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int l
 	*n = counter == NVML_NVLINK_ERROR_DL_REPLAY ? VALUE("link.errors", 0) : 0;
 	return NVML_SUCCESS;
 }
+#ifndef BEFORE_450
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {
 	BEGIN;
 	ANSWER(&info->state, "fabric.state", NVML_GPU_FABRIC_STATE_COMPLETED);
@@ -207,22 +241,46 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
 	info->healthSummary = VALUE("fabric.health", NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY);
 	return NVML_SUCCESS;
 }
+// version is the driver's, as a number: 580082 for 580.82.07.
+static int version(void) {
+	char text[512];
+	int major = 580, minor = 95;
+	if (setting("driver", text, sizeof text) && sscanf(text, "%d.%d", &major, &minor) != 2) return 0;
+	return major * 1000 + minor;
+}
+// The clock event counters have other numbers in other drivers. NVIDIA's nvml.h of 12.9.40 and 13.0.39 (drivers 575.51 to
+// 580.76) gives them 251 to 253, and 270 and 271 to settings of power smoothing; that of 13.3.29 (from 580.82) gives them
+// 269 to 271, and 252 and 253 to such settings. Before 575.51 the counters do not exist.
+static int brakeField(void) {
+	int v = version();
+	return v >= 580082 ? 271 : v >= 575051 ? 253 : 0;
+}
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
 	BEGIN;
 	for (int i = 0; i < count; i++) {
 		long long v;
+		int brake = brakeField();
+		values[i].valueType = NVML_VALUE_TYPE_SIGNED_LONG_LONG;
 		switch (values[i].fieldId) {
 		case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: v = VALUE("recovery", 0); break;
 		case NVML_FI_DEV_MEMORY_TEMP: v = VALUE("hbm", 50); break;
 		case NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: v = VALUE("margin.shutdown", -8); break;
-		case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: v = VALUE("slowed.thermal", 0); break;
-		case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: v = VALUE("slowed.brake", 0); break;
+		case 252: case 253: case 270: case 271:
+			if (values[i].fieldId == brake) v = VALUE("slowed.brake", 0);
+			else if (values[i].fieldId == brake - 1) v = VALUE("slowed.thermal", 0);
+			else {
+				v = VALUE("smoothing", 80);
+				values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+				break;
+			}
+			values[i].valueType = VALUE("slowed.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
+			break;
 		case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS: v = VALUE("link.errors", 0); break;
 		default: v = NONE;
 		}
 		values[i].nvmlReturn = v == NONE ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
-		values[i].valueType = NVML_VALUE_TYPE_SIGNED_LONG_LONG;
 		values[i].value.sllVal = v;
 	}
 	return NVML_SUCCESS;
 }
+#endif
