@@ -118,7 +118,8 @@ type Cause struct {
 	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
 	Repair conditions.Repair `json:"repair"`
 	// Message is the condition's, of when the class was first seen.
-	Message   string    `json:"message"`
+	Message string `json:"message"`
+	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.
 	FirstSeen time.Time `json:"firstSeen"`
 	// Due is set once the fault has lasted for as long as its rule's `for`. A cause that clears sooner is forgotten.
 	Due bool `json:"due,omitempty"`
@@ -129,7 +130,8 @@ type Cause struct {
 	FlapTimes []time.Time `json:"dips,omitempty"`
 	// RepairRecorded is set once the repair that the class needs was done and is among the record's Repairs.
 	RepairRecorded bool `json:"mended,omitempty"`
-	// HealthySince is since when the condition has been healthy and fresh; zero: it is not.
+	// HealthySince is since when the condition has been healthy and fresh, by the later of what the remediator saw and what the
+	// condition says; zero: it is not.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
 
