@@ -1,7 +1,13 @@
 package conditions
 
+import "time"
+
 // Domain prefixes every label, annotation and taint key of Pitcrew.
 const Domain = "pitcrew.dev"
+
+// MaxClockSkew is how far a time that another machine wrote may be ahead of the reader's clock. One that is further ahead is
+// from a clock that is wrong, or forged.
+const MaxClockSkew = 2 * time.Minute
 
 // Keys on Nodes.
 const (

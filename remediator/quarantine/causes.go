@@ -53,7 +53,7 @@ type assessment struct {
 // assess reads the conditions of a node. r is its record in the current boot, or nil.
 func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessment {
 	a := assessment{
-		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r),
+		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r, next.now),
 		problems: map[corev1.NodeConditionType]problem{},
 		stale:    checkHeartbeats(p, n, next),
 	}

@@ -1,6 +1,7 @@
 package quarantine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
 // since sets the lastTransitionTime of a condition to a time from now.
@@ -97,4 +99,79 @@ func TestATransitionThatWasNotSeenRestartsTheTimers(t *testing.T) {
 		"a transition to come keeps no node out of service":    {[]step{gpu(ecc), decide, gpuFine, since("GPUXidError", 365*24*time.Hour), decide, lasts(10 * time.Minute)}, released},
 		"a transition to come keeps no faulty node in service": {[]step{ill, since("DiskFailing", 365*24*time.Hour), decide, lasts(time.Minute)}, disk},
 	})
+}
+
+const future = 3 * time.Hour
+
+// seenBoot sets the time at which the remediator saw the node's boot to a time from now.
+func seenBoot(fromNow time.Duration) step {
+	return func(w *world) {
+		w.t.Helper()
+		r := w.record()
+		r.Boot.Seen = w.now.Add(fromNow)
+		Overlay(w.node, r)
+	}
+}
+
+// Attack 10: a clock that was ahead once makes no node deaf.
+func TestABootSeenInTheFutureIsTakenForSeenNow(t *testing.T) {
+	disk := says("DiskFailing", "True", "x")
+	checkOutcomes(t, map[string]outcomeTest{
+		"the next heartbeat quarantines": {[]step{disk, decide, seenBoot(future), passes(time.Second), decide, passes(time.Minute), beats, decide},
+			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+		"the next heartbeats release": {[]step{gpu(ecc), decide, seenBoot(100 * 365 * 24 * time.Hour), passes(time.Second), decide, passes(time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
+			released},
+		"two minutes are no more than a skew": {[]step{disk, decide, seenBoot(conditions.MaxClockSkew), passes(time.Minute), beats, decide},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
+		"a node that will be Ready is Ready": {[]step{says("Ready", "True", ""), since("Ready", future), passes(time.Second), gpu(lost), decide}, quarantined},
+	})
+	w := newWorld(t)
+	for _, s := range []step{disk, decide, seenBoot(future), passes(time.Second), decide} {
+		s(w)
+	}
+	if got := w.record().Boot.Seen; !got.Equal(w.now) {
+		t.Errorf("the record says that the boot was seen at %s, it is %s", got, w.now)
+	}
+}
+
+// Attack 12: a heartbeat from the future is no current one.
+func TestAHeartbeatFromTheFutureIsNotCurrent(t *testing.T) {
+	checkOutcomes(t, map[string]outcomeTest{
+		"it quarantines no node, and it is said": {[]step{gpu(lost), heartbeat("GPUXidError", future), decide},
+			untouched.but(func(o *outcome) { o.Said, o.Requeue = "blocked:stale", time.Minute })},
+		"it releases no node": {[]step{gpu(ecc), decide, gpuFine, heartbeat("GPUXidError", 24*time.Hour), decide, starves(time.Hour)},
+			quarantined.but(func(o *outcome) { o.Repair, o.Said = "ResetGPU", "NodeQuarantined blocked:stale" })},
+		"a skew of two minutes is tolerated": {[]step{gpu(lost), heartbeat("GPUXidError", conditions.MaxClockSkew), decide}, quarantined},
+		"and no more":                        {[]step{gpu(lost), heartbeat("GPUXidError", conditions.MaxClockSkew+time.Second), decide}, untouched.but(func(o *outcome) { o.Said = "blocked:stale" })},
+		"one that needs no heartbeat is not exempt": {[]step{says("NT_NPU_CARD_LOSE", "True", "x"), heartbeat("NT_NPU_CARD_LOSE", future), decide},
+			untouched.but(func(o *outcome) { o.Requeue = time.Minute })},
+		"a current one beside it decides": {[]step{gpuFine, heartbeat("GPUXidError", future), says("FanFailing", "False", ""), decide}, untouched},
+		"once the clock is right it counts again": {[]step{gpu(lost), heartbeat("GPUXidError", future), decide, passes(time.Minute), beats, decide},
+			quarantined.but(func(o *outcome) { o.Said = "blocked:stale NodeQuarantined" })},
+	})
+	w := newWorld(t)
+	for _, s := range []step{gpu(lost), heartbeat("GPUXidError", future), decide} {
+		s(w)
+	}
+	const want = "the newest heartbeat of GPUXidError is 3h in the future, so nothing is decided about the node; is its clock right?"
+	if b := w.last.Blocked; b == nil || b.Message != want {
+		t.Errorf("blocked %+v, want %q", b, want)
+	}
+	now := assess(w.policy, w.node, nil, &schedule{now: w.now})
+	if checks := now.checks(); len(checks) != 1 || checks[0].Outcome != handoff.Skip {
+		t.Errorf("checks %+v", checks)
+	}
+}
+
+// Attack 22: a time that JSON cannot express is no reason to panic, whoever wrote it.
+func TestARecordThatCannotBeEncodedIsRefused(t *testing.T) {
+	r := full()
+	r.Boot.Seen = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if got, err := ParseRecord(r.String()); err == nil {
+		t.Errorf("%s is read as %+v", r, got)
+	}
+	text := strings.Replace(full().String(), `"effect":"NoSchedule"}]`, `"effect":"NoSchedule","timeAdded":"9999-12-31T23:59:59-23:59"}]`, 1)
+	if got, err := ParseRecord(text); err == nil {
+		t.Errorf("%s is read as %+v", text, got)
+	}
 }

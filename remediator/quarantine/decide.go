@@ -161,6 +161,8 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 		if d.record.NodeUID != o.Node.UID {
 			d.removeTaint()
 			d.record = nil
+		} else if FromFuture(d.record.Boot.Seen, now) {
+			d.record.Boot.Seen = now // of a clock that was ahead
 		}
 	}
 	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
@@ -443,7 +445,7 @@ func (a *assessment) checks() []handoff.Check {
 			check.Outcome, check.Repair = handoff.Fail, p.class
 		case isProblem:
 			check.Outcome = handoff.Warn
-		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit:
+		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit || FromFuture(c.LastHeartbeatTime.Time, a.now):
 			check.Outcome = handoff.Skip
 		}
 		checks = append(checks, check)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -239,6 +240,9 @@ func (q *Quarantine) check() error {
 	if q.ID == "" || len(q.Causes) == 0 {
 		return errors.New("has no id or no causes")
 	}
+	if q.HandOff != nil && slices.ContainsFunc(q.HandOff.Taints, func(t corev1.Taint) bool { return t.TimeAdded != nil }) {
+		return errors.New("hands off a taint with a time")
+	}
 	switch q.Phase {
 	case Suspect:
 		if q.Taint != nil {
@@ -254,11 +258,12 @@ func (q *Quarantine) check() error {
 	return nil
 }
 
-// String is the text of the annotation.
+// String is the text of the annotation. A record with a time that JSON cannot express becomes a text that [ParseRecord]
+// refuses: then nothing is done about this node, and it is reported. [Decide] takes no such time into a record.
 func (r *Record) String() string {
 	text, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // A Record holds nothing that JSON cannot express.
+		return strconv.Quote(err.Error())
 	}
 	return string(text)
 }
