@@ -15,6 +15,8 @@ const (
 	TaintUnhealthy = Domain + "/unhealthy"
 	// TaintMaintenance marks a node that a sweep, a repair or an upgrade owns; our conditions are ignored meanwhile.
 	TaintMaintenance = Domain + "/maintenance"
+	// TaintUnchecked is what the kubelet registers a node with until its first check has passed.
+	TaintUnchecked = Domain + "/unchecked"
 	// AnnotationQuarantine holds the quarantine record, JSON.
 	AnnotationQuarantine = Domain + "/quarantine"
 	// LabelStatus is healthy, suspect, quarantined or repairing.
