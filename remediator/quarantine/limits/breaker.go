@@ -75,7 +75,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 		return Trip{
 			Reason:  fmt.Sprintf("%d quarantines began within %s: the breaker opens", started, b.Window),
 			Opened:  &BreakerState{OpenedAt: now},
-			RetryAt: now.Add(b.CoolDown),
+			RetryAt: retryAt(now.Add(b.CoolDown), now),
 		}
 	}
 	until := state.OpenedAt.Add(b.CoolDown)
@@ -85,10 +85,15 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 	if !now.Before(until) {
 		return Trip{}
 	}
-	if soon := now.Add(RetryBlocked); until.After(soon) { // a person may close it
-		until = soon
+	return Trip{Reason: "the breaker is open", RetryAt: retryAt(until, now)}
+}
+
+// retryAt is when to try again, though an open breaker lets nothing through until then: a person may close it before.
+func retryAt(until, now time.Time) time.Time {
+	if soon := now.Add(RetryBlocked); until.After(soon) {
+		return soon
 	}
-	return Trip{Reason: "the breaker is open", RetryAt: until}
+	return until
 }
 
 // MayClose tells whether an open breaker has cooled down and no peer waits for it. It is false for a closed one.

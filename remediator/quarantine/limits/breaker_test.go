@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 func TestParseBreaker(t *testing.T) {
@@ -48,5 +49,20 @@ func TestABreakerOpenedInTheFutureOpensNow(t *testing.T) {
 	far := BreakerState{OpenedAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}
 	if got := ParseBreaker(far.String(), now); got == nil || !got.OpenedAt.Equal(now) {
 		t.Errorf("%s is %v", &far, got)
+	}
+}
+
+func TestABreakerIsAskedAgainAtTheLatestWhenItHasCooledDown(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	peers := []Peer{{Starts: []Start{{At: now}}}}
+	for coolDown, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: RetryBlocked} {
+		b := &policy.Breaker{MaxNodes: 1, Window: time.Minute, CoolDown: coolDown, Pace: time.Millisecond}
+		trip := TripBreaker(b, nil, peers, now)
+		if trip.Opened == nil || !trip.RetryAt.Equal(now.Add(want)) {
+			t.Errorf("cool-down %s: %+v", coolDown, trip)
+		}
+		if again := TripBreaker(b, trip.Opened, peers, now); again.Opened != nil || !again.RetryAt.Equal(now.Add(want)) {
+			t.Errorf("cool-down %s, open: %+v", coolDown, again)
+		}
 	}
 }
