@@ -84,8 +84,7 @@ func (r *reports) blockedNodes() map[string]quarantine.Blocked {
 func (c *Controller) publishEvents(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) {
 	for _, e := range d.Events {
 		c.emitNodeEvent(ctx, n, e)
-		switch e.Reason {
-		case quarantine.NodeQuarantined:
+		if e.Reason == quarantine.NodeQuarantined {
 			c.metrics.decision.Observe(c.clock.Now().Sub(started).Seconds())
 			c.reports.clearSuspect(d.State.Record.Taint.Rule)
 		}
