@@ -134,6 +134,29 @@ func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) 
 	tm.becomes(name, quarantine.Quarantined)
 }
 
+func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
+	tm := newTeam(t, "brought-back", 1, nil)
+	name := tm.nodes[0]
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	tm.says(name, "True", ecc)
+	tm.becomes(name, quarantine.Quarantined)
+	tm.says(name, "False", "")
+	n, before := tm.becomes(name, quarantine.Released)
+	tm.hears(n.UID, "NodeReleased: GPUXidError has cleared")
+
+	tm.patch(name, `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"},{"key":"pitcrew.dev/unhealthy","value":"GPUXidError","effect":"NoSchedule"}]}}`)
+	tm.until("the taint is gone", func() error {
+		if n = tm.get(name); taints(n) != "example.com/new:NoSchedule" {
+			return fmt.Errorf("taints %q", taints(n))
+		}
+		return nil
+	})
+	tm.hears(n.UID, "NodeReleased: taint "+ourTaint+" was on the node without a quarantine and was removed")
+	if _, r := tm.becomes(name, quarantine.Released); r.String() != before.String() {
+		t.Errorf("the record became %s, and was %s", r, before)
+	}
+}
+
 func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
 	tm := newTeam(t, "conflict", 1, nil)
 	name := tm.nodes[0]

@@ -1,7 +1,13 @@
 package conditions
 
+import "time"
+
 // Domain prefixes every label, annotation and taint key of Pitcrew.
 const Domain = "pitcrew.dev"
+
+// MaxClockSkew is how far a time that another machine wrote may be ahead of the reader's clock. One that is further ahead is
+// from a clock that is wrong, or forged.
+const MaxClockSkew = 2 * time.Minute
 
 // Keys on Nodes.
 const (
@@ -9,6 +15,8 @@ const (
 	TaintUnhealthy = Domain + "/unhealthy"
 	// TaintMaintenance marks a node that a sweep, a repair or an upgrade owns; our conditions are ignored meanwhile.
 	TaintMaintenance = Domain + "/maintenance"
+	// TaintUnchecked is what the kubelet registers a node with until its first check has passed.
+	TaintUnchecked = Domain + "/unchecked"
 	// AnnotationQuarantine holds the quarantine record, JSON.
 	AnnotationQuarantine = Domain + "/quarantine"
 	// LabelStatus is one of the statuses below.

@@ -6,10 +6,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
+
+// settleDeadline bounds the read that tells whether a node was written.
+const settleDeadline = 5 * time.Second
 
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
 // twice equals applying it once.
@@ -21,6 +25,11 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 	after := n.DeepCopy()
 	d.State.Apply(after)
 	if err := c.write(ctx, n, after); err != nil {
+		if isRefusal(err) {
+			c.pending.refused(n.Name)
+		} else {
+			c.pending.doubt(n.Name, unansweredWrite{d, started})
+		}
 		return err
 	}
 	c.publishEvents(ctx, after, d, started)
@@ -39,8 +48,37 @@ func (c *Controller) write(ctx context.Context, before, after *corev1.Node) erro
 		return nil
 	}
 	if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
-		c.pending.discard(before.Name)
 		return fmt.Errorf("patch node %s: %w", before.Name, err)
+	}
+	return nil
+}
+
+// isRefusal tells whether an error of a write means that the API server has not carried it out. Any other error leaves that
+// open: the answer was lost, or the server itself does not know.
+func isRefusal(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
+}
+
+// settle finds out whether the node has a write whose answer was lost, and reports the decision if it has. Until that is
+// known nothing else is decided about the node.
+func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
+	lost, ok := c.pending.doubtful(n.Name)
+	if !ok {
+		return nil
+	}
+	now := n
+	if n.UID == lost.uid && n.ResourceVersion == lost.over {
+		ctx, cancel := context.WithTimeout(ctx, settleDeadline)
+		defer cancel()
+		now = &corev1.Node{}
+		if err := c.apiReader.Get(ctx, client.ObjectKeyFromObject(n), now); apierrors.IsNotFound(err) {
+			now = nil
+		} else if err != nil {
+			return fmt.Errorf("find out whether node %s was written: %w", n.Name, err)
+		}
+	}
+	if c.pending.settle(n.Name, now) {
+		c.publishEvents(ctx, n, lost.unanswered.decision, lost.unanswered.started)
 	}
 	return nil
 }

@@ -73,7 +73,9 @@ func (b *breakerStore) refresh(ctx context.Context, p *policy.Policy) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.version == version {
-		b.open, b.loaded = limits.ParseBreaker(stored.Data[limits.BreakerKey], now), true
+		text := stored.Data[limits.BreakerKey]
+		b.open, b.loaded = limits.ParseBreaker(text, now), true
+		b.unsaved = b.open.String() != text && !b.dryRun // what was read was no possible state
 	}
 	return nil
 }

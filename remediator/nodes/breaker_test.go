@@ -112,6 +112,38 @@ func TestAnOpenBreakerThatCannotBeReadStaysOpen(t *testing.T) {
 	}
 }
 
+// Attack 10: what is not credible is replaced in the ConfigMap, so that it cools down from then on.
+func TestABreakerFromTheFutureCoolsDown(t *testing.T) {
+	p := &policy.Policy{Breaker: &policy.Breaker{CoolDown: time.Hour}}
+	for _, text := range []string{`{"openedAt":"2099-01-01T00:00:00Z"}`, "{"} {
+		for _, dryRun := range []bool{false, true} {
+			clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+			start := clock.Now()
+			stored := &configMap{state: text}
+			b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline, dryRun: dryRun}
+			for range 3 {
+				if err := errors.Join(b.refresh(t.Context(), p), b.save(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+				clock.SetTime(clock.Now().Add(limits.RetryBlocked))
+			}
+			if got := b.state(p); got == nil || !got.OpenedAt.Equal(start) {
+				t.Errorf("%s: open since %v, want %s", text, got, start)
+			}
+			if dryRun && stored.state != text {
+				t.Errorf("a dry run wrote %q", stored.state)
+			}
+			if stored.state = ""; dryRun {
+				continue
+			}
+			clock.SetTime(clock.Now().Add(limits.RetryBlocked))
+			if err := b.refresh(t.Context(), p); err != nil || b.state(p) != nil {
+				t.Errorf("%s: a person closed it and it is %v, %v", text, b.state(p), err)
+			}
+		}
+	}
+}
+
 // configMap is an API server with one ConfigMap.
 type configMap struct {
 	client.Client

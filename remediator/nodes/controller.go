@@ -74,6 +74,7 @@ type Options struct {
 // Controller reconciles Nodes.
 type Controller struct {
 	client    client.Client // reads from the cache, and writes
+	apiReader client.Reader
 	elected   <-chan struct{}
 	policy    *policy.File
 	namespace string
@@ -96,6 +97,7 @@ type Controller struct {
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	c := &Controller{
 		client:    mgr.GetClient(),
+		apiReader: mgr.GetAPIReader(),
 		elected:   mgr.Elected(),
 		policy:    o.Policy,
 		namespace: o.Namespace,
@@ -208,6 +210,9 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
+	if err := c.settle(ctx, &n); err != nil {
+		return ctrl.Result{}, err
+	}
 	started := c.clock.Now().UTC()
 	decision, err := c.decide(ctx, &n, started)
 	if err != nil {
@@ -260,6 +265,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
+	c.pending.dropFailed(n.Name)
 	c.pending.overlay(n)
 	observation, err := c.observe(ctx, p, n)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -141,4 +143,71 @@ func TestADryRunRestartsNoJobs(t *testing.T) {
 	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// C2: a taint of ours that no record explains is removed and reported once, in a dry run, too, and is no release of a
+// quarantine to the metrics.
+func TestATaintWithoutARecordIsRemovedOnce(t *testing.T) {
+	for _, dryRun := range []bool{false, true} {
+		r := newRig(t, "a")
+		r.dryRun, r.pending.dryRun, r.breaker.dryRun = dryRun, dryRun, dryRun
+		r.client.nodes[0].Status.Conditions = nil
+		r.client.nodes[0].Spec.Taints = []corev1.Taint{{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}}
+		for range 3 {
+			r.reconcile(t, "a")
+		}
+		if diff := cmp.Diff([]string{quarantine.NodeReleased}, r.reasons()); diff != "" {
+			t.Errorf("dry run %v: %s", dryRun, diff)
+		}
+		if got := r.client.live["a"]; !dryRun && (got == nil || len(got.Spec.Taints) > 0) {
+			t.Errorf("the node became %v", got)
+		}
+		if dryRun && len(r.client.patched) > 0 {
+			t.Errorf("a dry run wrote %v", r.client.patched)
+		}
+		if got := observations(t, r.metrics.quarantine); got != 0 {
+			t.Errorf("dry run %v: %d releases were measured", dryRun, got)
+		}
+	}
+}
+
+func TestOnlyReleasesAreMeasured(t *testing.T) {
+	r := newRig(t, "a")
+	r.reconcile(t, "a")
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	released, err := quarantine.ReleaseManually(&r.client.nodes[0], r.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	released.Spec.Taints = append(released.Spec.Taints, corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule})
+	r.client.nodes[0] = *released
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	r.reconcile(t, "a")
+	if got := observations(t, r.metrics.quarantine); got != 0 {
+		t.Errorf("%d releases were measured by the removal of a taint", got)
+	}
+	r = newRig(t, "a")
+	r.policy.Policy().Rules[1].ClearAfter = 0
+	r.reconcile(t, "a")
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
+	r.reconcile(t, "a")
+	if got := observations(t, r.metrics.quarantine); got != 1 {
+		t.Errorf("%d releases were measured, and there was one", got)
+	}
+	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.NodeReleased}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// observations counts what a histogram has measured.
+func observations(t *testing.T, h prometheus.Histogram) uint64 {
+	t.Helper()
+	var m dto.Metric
+	if err := h.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetHistogram().GetSampleCount()
 }

@@ -15,7 +15,7 @@ import (
 // the problems.
 var (
 	problemDesc = prometheus.NewDesc("pitcrew_node_problem_timestamp_seconds",
-		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old.",
+		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old or from the future.",
 		[]string{"node", "condition", "repair", "status"}, nil)
 	quarantineDesc = prometheus.NewDesc("pitcrew_node_quarantine_timestamp_seconds",
 		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs.",
@@ -26,7 +26,7 @@ var (
 	skippedDesc = prometheus.NewDesc("pitcrew_skipped_nodes", "Nodes that are left alone because of label "+conditions.LabelSkip+"=true.", nil, nil)
 )
 
-// stale is the status of a condition whose heartbeat is older than the unknownAfter of its rules.
+// stale is the status of a condition whose heartbeat is older than the unknownAfter of its rules, or from the future.
 const stale = "Stale"
 
 // reading is the state of a condition of a node, as metrics show it.
@@ -46,8 +46,12 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 	if _, class, ok := p.Match(n.Labels, condition); ok {
 		r.repair = class.String()
 	}
-	heartbeat := condition.LastHeartbeatTime.Time
-	if c.clock.Now().Sub(heartbeat) > limit && (r.repair != "" || !quarantine.IsVerdict(condition.Type)) {
+	heartbeat, now := condition.LastHeartbeatTime.Time, c.clock.Now()
+	switch {
+	case r.repair == "" && quarantine.IsVerdict(condition.Type):
+	case quarantine.FromFuture(heartbeat, now):
+		r.status = stale
+	case now.Sub(heartbeat) > limit:
 		r.status, r.since = stale, heartbeat.Add(limit)
 	}
 	return r, true

@@ -62,6 +62,7 @@ func TestOnlyNodesThatNeedAttentionAreNamed(t *testing.T) {
 		"unknown":    {kind: "GPUXidError", status: "Unknown", heartbeat: fresh, want: `condition="GPUXidError",node="n",repair="",status="Unknown"} 1.7951616e+09`},
 		"silent":     {kind: "GPUXidError", status: "False", heartbeat: old, want: `condition="GPUXidError",node="n",repair="",status="Stale"} 1.79517594e+09`},
 		"ill, stale": {kind: "GPUXidError", status: "True", message: ecc, heartbeat: old, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="Stale"} 1.79517594e+09`},
+		"ahead":      {kind: "GPUXidError", status: "True", message: ecc, heartbeat: time.Hour, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="Stale"} 1.7951616e+09`},
 		"foreign":    {kind: "KernelDeadlock", status: "True", heartbeat: fresh},
 		"verdict":    {kind: "SlowNode", status: "False", heartbeat: -1000 * time.Hour},
 		"old verdict": {kind: "SlowNode", status: "True", message: "Inspect node: confirmed slow", heartbeat: -169 * time.Hour,

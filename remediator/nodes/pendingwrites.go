@@ -3,15 +3,17 @@ package nodes
 import (
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-// pendingWrites are the records that this process has written and that the cache does not show yet or, in a dry run, ever.
-// Losing them costs a refused write, nothing else. There is at most one for each node.
+// pendingWrites are the records that this process has written, or may have written, and that the cache does not show yet or,
+// in a dry run, ever. They keep the places under the budgets. There is at most one for each node.
 type pendingWrites struct {
 	dryRun bool
 
@@ -25,6 +27,18 @@ type pendingWrite struct {
 	uid    types.UID
 	// over is the resourceVersion of the node that it was computed from.
 	over string
+	// earlier was written over the same version; the cache shows neither. nil: there was none.
+	earlier *pendingWrite
+	// unanswered is set while it is not known whether the node has the record.
+	unanswered *unansweredWrite
+	// failed is set once the node is known not to have it. It keeps its place until the node is decided again.
+	failed bool
+}
+
+// unansweredWrite is what is to be reported once the node is known to carry the decision.
+type unansweredWrite struct {
+	decision quarantine.Decision
+	started  time.Time
 }
 
 func newPendingWrites(dryRun bool) *pendingWrites {
@@ -35,19 +49,98 @@ func newPendingWrites(dryRun bool) *pendingWrites {
 func (w *pendingWrites) add(before *corev1.Node, record *quarantine.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.byNode[before.Name] = pendingWrite{record, before.UID, before.ResourceVersion}
+	write := pendingWrite{record: record, uid: before.UID, over: before.ResourceVersion}
+	if last, ok := w.byNode[before.Name]; ok && last.uid == write.uid && last.over == write.over {
+		last.earlier = nil
+		write.earlier = &last
+	}
+	w.byNode[before.Name] = write
 }
 
-// discard drops a write that was refused, or that of a node that is gone. Should an earlier write stand that the cache does
-// not show yet, then the next decision is made on an old version, and is refused as well.
+// discard drops the write of a node that is gone.
 func (w *pendingWrites) discard(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.byNode, node)
 }
 
+// refused drops a write that the API server has refused. The one before it stands if the cache does not show it yet: the
+// refused one was computed from an old version.
+func (w *pendingWrites) refused(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	earlier := w.byNode[node].earlier
+	delete(w.byNode, node)
+	if earlier != nil {
+		w.byNode[node] = *earlier
+	}
+}
+
+// doubt notes that the answer to a write was lost, so that the node may have it or not.
+func (w *pendingWrites) doubt(node string, lost unansweredWrite) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pending, ok := w.byNode[node]; ok {
+		pending.unanswered = &lost
+		w.byNode[node] = pending
+	}
+}
+
+// doubtful is the write of the node whose answer was lost, if there is one.
+func (w *pendingWrites) doubtful(node string) (pendingWrite, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pending, ok := w.byNode[node]
+	return pending, ok && pending.unanswered != nil
+}
+
+// settle ends the doubt about a write by what the node is now; nil: it is gone. It tells whether the node has the write.
+func (w *pendingWrites) settle(node string, now *corev1.Node) (written bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pending, ok := w.byNode[node]
+	if !ok || pending.unanswered == nil {
+		return false
+	}
+	pending.unanswered, pending.earlier = nil, nil
+	if now == nil || now.UID != pending.uid {
+		delete(w.byNode, node)
+		return false
+	}
+	if now.ResourceVersion == pending.over {
+		pending.failed = true
+		w.byNode[node] = pending
+		return false
+	}
+	text := ""
+	if pending.record != nil {
+		text = pending.record.String()
+	}
+	if now.Annotations[conditions.AnnotationQuarantine] != text {
+		record, err := quarantine.RecordOf(now)
+		if err != nil {
+			delete(w.byNode, node)
+			return false
+		}
+		pending.record = record // of another writer, and the cache does not show it yet either
+		w.byNode[node] = pending
+		return false
+	}
+	w.byNode[node] = pending
+	return true
+}
+
+// dropFailed gives up the place of a write that the node does not have. The node is decided right after it.
+func (w *pendingWrites) dropFailed(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.byNode[node].failed {
+		delete(w.byNode, node)
+	}
+}
+
 // overlay changes a node as the cache shows it into the node as it was written. A write only succeeds on the version it was
-// computed from, so a cache that shows any other version shows the write, or what came after it.
+// computed from, so a cache that shows any other version shows the write, or what came in its place.
 func (w *pendingWrites) overlay(n *corev1.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -84,12 +84,18 @@ func (r *reports) blockedNodes() map[string]quarantine.Blocked {
 func (c *Controller) publishEvents(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) {
 	for _, e := range d.Events {
 		c.emitNodeEvent(ctx, n, e)
-		switch e.Reason {
-		case quarantine.NodeQuarantined:
+		if e.Reason == quarantine.NodeQuarantined {
 			c.metrics.decision.Observe(c.clock.Now().Sub(started).Seconds())
 			c.reports.clearSuspect(d.State.Record.Taint.Rule)
-		case quarantine.NodeReleased, quarantine.ReleaseByHand:
-			c.metrics.quarantine.Observe(d.State.Record.ReleasedAt.Sub(d.State.Record.QuarantinedAt).Seconds())
+		}
+	}
+	r := d.State.Record
+	if r == nil {
+		return
+	}
+	for _, q := range append([]quarantine.Quarantine{r.Quarantine}, r.Last...) {
+		if q.ReleasedAt.Equal(started) { // by this decision
+			c.metrics.quarantine.Observe(q.ReleasedAt.Sub(q.QuarantinedAt).Seconds())
 		}
 	}
 }

@@ -55,6 +55,29 @@ type laggard struct {
 	patched []string
 	created []*corev1.ConfigMap
 	refuse  error
+	// locks has a write over an old version refused.
+	locks bool
+	// unanswered is what a write gets instead of its answer; it reaches the API server all the same if arrives is set.
+	unanswered error
+	arrives    bool
+	// down is the answer to live reads while the API server cannot be reached.
+	down error
+	// live are the nodes as the API server has them, as far as they were written.
+	live map[string]*corev1.Node
+}
+
+// liveReads reads from the API server and not from the cache.
+type liveReads struct{ *laggard }
+
+func (l liveReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if l.down != nil {
+		return l.down
+	}
+	if n, ok := l.live[key.Name]; ok {
+		n.DeepCopyInto(object.(*corev1.Node))
+		return nil
+	}
+	return l.laggard.Get(ctx, key, object, opts...)
 }
 
 func (l *laggard) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
@@ -80,6 +103,20 @@ func (l *laggard) List(_ context.Context, list client.ObjectList, _ ...client.Li
 func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
 	if l.refuse != nil {
 		return l.refuse
+	}
+	n, isNode := object.(*corev1.Node)
+	if isNode && l.locks && l.live[n.Name] != nil && l.live[n.Name].ResourceVersion != n.ResourceVersion {
+		return apierrors.NewConflict(schema.GroupResource{}, n.Name, nil)
+	}
+	if isNode && (l.unanswered == nil || l.arrives) {
+		if l.live == nil {
+			l.live = map[string]*corev1.Node{}
+		}
+		l.live[n.Name] = n.DeepCopy()
+		l.live[n.Name].ResourceVersion += "+"
+	}
+	if l.unanswered != nil {
+		return l.unanswered
 	}
 	l.patched = append(l.patched, object.GetName())
 	return nil
@@ -127,7 +164,7 @@ func newRig(t *testing.T, names ...string) rig {
 		})
 	}
 	r.Controller = &Controller{
-		client: r.client, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
+		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
 		pending:  newPendingWrites(false), reports: newReports(), summaries: map[string]summary{},

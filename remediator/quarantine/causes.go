@@ -53,7 +53,7 @@ type assessment struct {
 // assess reads the conditions of a node. r is its record in the current boot, or nil.
 func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessment {
 	a := assessment{
-		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r),
+		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r, next.now),
 		problems: map[corev1.NodeConditionType]problem{},
 		stale:    checkHeartbeats(p, n, next),
 	}
@@ -88,6 +88,25 @@ func (a *assessment) sorted() []problem {
 	return list
 }
 
+// since is the time of the condition's last transition by the node, in UTC; zero while that time is still to come. A timer
+// restarts at it if it is later than what the record says: the transition came between two decisions, or while nothing could
+// be written. An earlier time changes nothing, because the node chooses it.
+func (a *assessment) since(c corev1.NodeCondition) time.Time {
+	if at := c.LastTransitionTime.Time; !at.After(a.now) {
+		return at.UTC()
+	}
+	return time.Time{}
+}
+
+// conditionOf is the condition of a cause, as the node has it now.
+func (a *assessment) conditionOf(c *Cause) (condition corev1.NodeCondition, exists bool) {
+	i := slices.IndexFunc(a.node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
+	if i < 0 {
+		return corev1.NodeCondition{}, false
+	}
+	return a.node.Status.Conditions[i], true
+}
+
 // updateCauses brings the causes of a record up to date with the conditions. A changed message restarts no timer.
 func (a *assessment) updateCauses(r *Record, next *schedule) {
 	for i := range r.Causes {
@@ -104,8 +123,13 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	p, isProblem := a.problems[c.Condition]
 	switch {
 	case isProblem:
-		if r.Phase == Suspect && !c.HealthySince.IsZero() {
-			c.FirstSeen, c.Due = a.now, r.returnedEarly(p, a.now)
+		began := a.since(p.condition)
+		if !c.HealthySince.IsZero() {
+			began = a.now
+		}
+		// A fault that is due during a quarantine waits for nothing any more.
+		if (r.Phase == Suspect || !c.Due) && began.After(c.FirstSeen) {
+			c.FirstSeen, c.Due = began, r.returnedEarly(p, a.now)
 		}
 		// A rule that only observes must not keep a quarantine that another rule has made.
 		if r.Phase != Quarantined || !p.rule.Observe {
@@ -114,6 +138,10 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 		c.HealthySince = time.Time{}
 	case a.isHealthy(c, r.ManualReleaseActive, next):
 		if !c.HealthySince.IsZero() {
+			condition, _ := a.conditionOf(c)
+			if began := a.since(condition); began.After(c.HealthySince) {
+				c.HealthySince = began
+			}
 			return
 		}
 		c.HealthySince = a.now
@@ -177,8 +205,8 @@ func Clip(text string, maxBytes int) string {
 
 // isHealthy tells whether the condition of a cause is current and not a problem.
 func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) bool {
-	i := slices.IndexFunc(a.node.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
-	if i < 0 {
+	condition, exists := a.conditionOf(c)
+	if !exists {
 		// A monitor that was removed never reports that its fault has cleared. That ends no quarantine, but a manual release
 		// must not wait for it.
 		return manualRelease
@@ -187,7 +215,6 @@ func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) boo
 	if !ok {
 		return false
 	}
-	condition := a.node.Status.Conditions[i]
 	if condition.Status == rule.Status || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
 		return false
 	}

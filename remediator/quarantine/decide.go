@@ -119,6 +119,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	d := newDecider(p, o, now)
 	d.record.updateNotices(p, o.Delivered, now)
 	d.decide()
+	d.removeUnexplained()
 	d.record.updateNotices(p, o.Delivered, now)
 	if !d.waitsForLimit() && o.Breaker.MayClose(p.Breaker, o.Peers, now) {
 		d.result.SetBreaker = &limits.BreakerState{}
@@ -161,6 +162,8 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 		if d.record.NodeUID != o.Node.UID {
 			d.removeTaint()
 			d.record = nil
+		} else if FromFuture(d.record.Boot.Seen, now) {
+			d.record.Boot.Seen = now // of a clock that was ahead
 		}
 	}
 	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
@@ -397,6 +400,27 @@ func (d *decider) removeTaint() {
 	}
 }
 
+// removeUnexplained removes the taints that only a quarantine of ours sets and that the record does not explain. They were
+// brought back after a release: `kubectl taint` and others write the whole list, and theirs may be an old one. A person
+// quarantines a node with `kubectl pitcrew quarantine`, which writes a record.
+func (d *decider) removeUnexplained() {
+	var removed []string
+	d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool {
+		ours := t.Key == conditions.TaintUnhealthy || mayBeQuarantine(t) &&
+			slices.ContainsFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Taint.MatchTaint(&t) })
+		if !ours || d.record.explains(t) {
+			return false
+		}
+		removed = append(removed, t.ToString())
+		return true
+	})
+	if len(removed) > 0 {
+		d.event(corev1.EventTypeNormal, NodeReleased,
+			"taint %s was on the node without a quarantine and was removed; a writer with an old copy of the taints may have brought it back",
+			strings.Join(removed, ", "))
+	}
+}
+
 // restartsJobs tells whether the node's jobs are to be restarted, and schedules the next checks for further ones.
 func (d *decider) restartsJobs() bool {
 	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained {
@@ -443,7 +467,7 @@ func (a *assessment) checks() []handoff.Check {
 			check.Outcome, check.Repair = handoff.Fail, p.class
 		case isProblem:
 			check.Outcome = handoff.Warn
-		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit:
+		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit || FromFuture(c.LastHeartbeatTime.Time, a.now):
 			check.Outcome = handoff.Skip
 		}
 		checks = append(checks, check)

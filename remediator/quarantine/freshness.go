@@ -1,6 +1,7 @@
 package quarantine
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -67,16 +68,19 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 		if !named || limit == policy.Never {
 			continue
 		}
-		until := c.LastHeartbeatTime.Add(limit)
-		next.requeueAt(until.Add(time.Second))
+		heartbeat := c.LastHeartbeatTime.Time
+		until, ahead := heartbeat.Add(limit), FromFuture(heartbeat, next.now)
+		if !ahead {
+			next.requeueAt(until.Add(time.Second))
+		}
 		if IsVerdict(c.Type) {
 			continue
 		}
 		stale.types = append(stale.types, string(c.Type))
-		if c.LastHeartbeatTime.After(stale.newest) {
-			stale.newest = c.LastHeartbeatTime.Time
+		if heartbeat.After(stale.newest) {
+			stale.newest = heartbeat
 		}
-		updated = updated || !next.now.After(until)
+		updated = updated || !ahead && !next.now.After(until)
 	}
 	if updated || Maintained(n) {
 		return staleConditions{}
@@ -84,8 +88,12 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 	return stale
 }
 
-// message names the heartbeats that are missing, and since when.
+// message names the heartbeats that are missing, and since when, or that are from the future.
 func (s staleConditions) message(now time.Time) string {
+	if FromFuture(s.newest, now) {
+		return fmt.Sprintf("the newest heartbeat of %s is %s in the future, so nothing is decided about the node; is its clock right?",
+			Clip(strings.Join(s.types, ", "), conditions.MaxMessage), duration.HumanDuration(s.newest.Sub(now)))
+	}
 	text := "no heartbeat of " + Clip(strings.Join(s.types, ", "), conditions.MaxMessage)
 	if !s.newest.IsZero() {
 		text += " for " + duration.HumanDuration(now.Sub(s.newest))
@@ -93,19 +101,25 @@ func (s staleConditions) message(now time.Time) string {
 	return text + ", so nothing is decided about the node; is node-problem-detector running there?"
 }
 
+// FromFuture tells whether a time is further ahead of now than clocks differ, see [conditions.MaxClockSkew].
+func FromFuture(at, now time.Time) bool { return at.After(now.Add(conditions.MaxClockSkew)) }
+
 // bootSeen is a time at which the node was in its current boot, as early as is known; zero when nothing is known. There is
 // no field of a Node that holds the time of its boot:
 //   - With a record, we know when we first saw the boot id. That is late by our own downtime and by the kubelet's first
 //     report, so a condition of the new boot may be passed over until its next heartbeat.
 //   - Without one, a node that rebooted has usually become Ready again since. That can also be a mere network cut, after
 //     which a condition is passed over until its next heartbeat, too.
-func bootSeen(n *corev1.Node, r *Record) time.Time {
+//
+// A time of the node that is no possible one is ignored. It would make every later heartbeat one from before the boot.
+func bootSeen(n *corev1.Node, r *Record, now time.Time) time.Time {
 	if r != nil {
 		return r.Boot.Seen
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
+		ready := c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		if at := c.LastTransitionTime.UTC(); ready && !at.Before(time.Time{}) && !FromFuture(at, now) {
+			return at
 		}
 	}
 	return time.Time{}
@@ -114,8 +128,8 @@ func bootSeen(n *corev1.Node, r *Record) time.Time {
 // isCurrent tells whether a condition is about the node as it is now. One whose heartbeat is old has lost its
 // writer. One from before the boot is about a machine that has changed since, see [bootSeen].
 //
-// Heartbeats have a resolution of one second. A node clock that is wrong by minutes makes its conditions stale, or lets
-// one from before the boot pass if it is ahead by more than the boot took.
+// Heartbeats have a resolution of one second. A node clock that is wrong by more than [conditions.MaxClockSkew] makes its
+// conditions stale. One that is ahead by less lets a condition from before the boot pass if the boot took no longer.
 func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time) bool {
 	heartbeat := c.LastHeartbeatTime.Time
 	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
@@ -125,7 +139,7 @@ func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time
 	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
 		heartbeat = c.LastTransitionTime.Time
 	}
-	return now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(bootSeen.Truncate(time.Second))
+	return !FromFuture(heartbeat, now) && now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(bootSeen.Truncate(time.Second))
 }
 
 func hasTaintKey(taints []corev1.Taint, key string) bool {

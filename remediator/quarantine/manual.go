@@ -53,7 +53,7 @@ func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 		return nil, err
 	}
 	if d.record == nil && hasTaintKey(d.changes.Taints, conditions.TaintUnhealthy) {
-		// The record was removed but the taint was not, and without a record nothing else removes it.
+		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.
 		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
 		return d.node(), nil
 	}

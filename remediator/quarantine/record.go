@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,7 +105,8 @@ type Cause struct {
 	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
 	Repair conditions.Repair `json:"repair"`
 	// Message is the condition's, of when the class was first seen.
-	Message   string    `json:"message"`
+	Message string `json:"message"`
+	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.
 	FirstSeen time.Time `json:"firstSeen"`
 	// Due is set once the fault has lasted for as long as its rule's `for`. A cause that clears sooner is forgotten.
 	Due bool `json:"due,omitempty"`
@@ -115,7 +117,8 @@ type Cause struct {
 	FlapTimes []time.Time `json:"dips,omitempty"`
 	// RepairRecorded is set once the repair that the class needs was done and is among the record's Repairs.
 	RepairRecorded bool `json:"mended,omitempty"`
-	// HealthySince is since when the condition has been healthy and fresh; zero: it is not.
+	// HealthySince is since when the condition has been healthy and fresh, by the later of what the remediator saw and what the
+	// condition says; zero: it is not.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
 
@@ -223,6 +226,9 @@ func (q *Quarantine) check() error {
 	if q.ID == "" || len(q.Causes) == 0 {
 		return errors.New("has no id or no causes")
 	}
+	if q.HandOff != nil && slices.ContainsFunc(q.HandOff.Taints, func(t corev1.Taint) bool { return t.TimeAdded != nil }) {
+		return errors.New("hands off a taint with a time")
+	}
 	switch q.Phase {
 	case Suspect:
 		if q.Taint != nil {
@@ -238,11 +244,12 @@ func (q *Quarantine) check() error {
 	return nil
 }
 
-// String is the text of the annotation.
+// String is the text of the annotation. A record with a time that JSON cannot express becomes a text that [ParseRecord]
+// refuses: then nothing is done about this node, and it is reported. [Decide] takes no such time into a record.
 func (r *Record) String() string {
 	text, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // A Record holds nothing that JSON cannot express.
+		return strconv.Quote(err.Error())
 	}
 	return string(text)
 }

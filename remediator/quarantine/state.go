@@ -2,6 +2,7 @@ package quarantine
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -44,15 +45,27 @@ func (s *State) Apply(n *corev1.Node) {
 	n.Labels, n.Annotations = all.Labels, all.Annotations
 }
 
-// Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it. r may be nil.
+// Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the
+// taints of our domain that it does not explain. r may be nil.
 func Overlay(n *corev1.Node, r *Record) {
 	s := State{Record: r, Changes: handoff.Of(n)}
+	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.explains(t) })
 	if r != nil && r.Phase == Quarantined {
 		r.addTo(&s.Changes)
 	} else if r != nil && r.Phase == Released {
 		r.removeFrom(&s.Changes)
 	}
 	s.Apply(n)
+}
+
+// mayBeQuarantine tells whether the key of a taint is one that a quarantine may set in our domain.
+func mayBeQuarantine(t corev1.Taint) bool {
+	return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance && t.Key != conditions.TaintUnchecked
+}
+
+// explains tells whether the quarantine is why the node has a taint.
+func (r *Record) explains(t corev1.Taint) bool {
+	return r != nil && r.Phase == Quarantined && r.Taint.matches(t)
 }
 
 // addTo adds what the quarantine puts on a node, as far as it is not there.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -26,14 +27,14 @@ func (s *BreakerState) OrClosed() *BreakerState {
 	return s
 }
 
-// ParseBreaker reads the text of the ConfigMap; nil when the breaker is closed. It takes a text that it cannot read for a
-// breaker that has just opened.
+// ParseBreaker reads the text of the ConfigMap; nil when the breaker is closed. It takes a text that it cannot read, or with a
+// time in the future, for a breaker that has just opened. Then the result must be stored, or it would open anew at each reading.
 func ParseBreaker(text string, now time.Time) *BreakerState {
 	if text == "" {
 		return nil
 	}
 	var s BreakerState
-	if err := json.Unmarshal([]byte(text), &s); err != nil || s.OpenedAt.IsZero() || s.OpenedAt.After(now) {
+	if err := json.Unmarshal([]byte(text), &s); err != nil || s.OpenedAt.IsZero() || s.OpenedAt.After(now.Add(conditions.MaxClockSkew)) {
 		return &BreakerState{OpenedAt: now}
 	}
 	return &s
@@ -44,11 +45,7 @@ func (s *BreakerState) String() string {
 	if s == nil {
 		return ""
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // It holds a time only.
-	}
-	return string(text)
+	return fmt.Sprintf(`{"openedAt":%q}`, s.OpenedAt.UTC().Format(time.RFC3339Nano))
 }
 
 // RetryBlocked is how often a quarantine is tried again that a budget or the breaker blocks, and an open breaker read.
@@ -78,7 +75,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 		return Trip{
 			Reason:  fmt.Sprintf("%d quarantines began within %s: the breaker opens", started, b.Window),
 			Opened:  &BreakerState{OpenedAt: now},
-			RetryAt: now.Add(b.CoolDown),
+			RetryAt: retryAt(now.Add(b.CoolDown), now),
 		}
 	}
 	until := state.OpenedAt.Add(b.CoolDown)
@@ -88,10 +85,15 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 	if !now.Before(until) {
 		return Trip{}
 	}
-	if soon := now.Add(RetryBlocked); until.After(soon) { // a person may close it
-		until = soon
+	return Trip{Reason: "the breaker is open", RetryAt: retryAt(until, now)}
+}
+
+// retryAt is when to try again, though an open breaker lets nothing through until then: a person may close it before.
+func retryAt(until, now time.Time) time.Time {
+	if soon := now.Add(RetryBlocked); until.After(soon) {
+		return soon
 	}
-	return Trip{Reason: "the breaker is open", RetryAt: until}
+	return until
 }
 
 // MayClose tells whether an open breaker has cooled down and no peer waits for it. It is false for a closed one.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -103,5 +104,40 @@ func TestTheBreakerOpensOnce(t *testing.T) {
 	want := []string{"quarantined", "suspect, 1 quarantines began within 1h0m0s: the breaker opens", "suspect, the breaker is open"}
 	if diff := cmp.Diff(want, says); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Attack 22: a time of a node that JSON cannot express ends no run over the whole cluster.
+func TestATimeThatCannotBeEncodedPanicsNothing(t *testing.T) {
+	far := map[string]string{"year 10000": `"9999-12-31T23:59:59-23:59"`, "year -1": `"0000-01-01T00:00:00+23:59"`}
+	for year, text := range far {
+		var at metav1.Time
+		if err := json.Unmarshal([]byte(text), &at); err != nil {
+			t.Fatal(err)
+		}
+		p, nodes := cluster(t, "a", "b", "c")
+		p.Budget, p.Output.AWS = policy.Unlimited, true
+		ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: at, LastHeartbeatTime: at}
+		for i := range nodes {
+			nodes[i].Status.Conditions = append(nodes[i].Status.Conditions, ready)
+		}
+		nodes[1].Status.Conditions[0].LastTransitionTime = at
+		nodes[2].Status.Conditions[0].LastHeartbeatTime = at
+		breaker := &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":` + text + `}`}}
+		p.Breaker = &policy.Breaker{MaxNodes: 10, Window: time.Hour, CoolDown: 1}
+		got := map[string]string{}
+		for _, o := range Run(p, nodes, "", breaker, now.Add(time.Second)) {
+			got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
+			if _, err := quarantine.RecordOf(o.After); err != nil {
+				t.Errorf("%s: %v", year, err)
+			}
+		}
+		want := map[string]string{"a": "quarantined", "b": "quarantined", "c": ""}
+		if year == "year 10000" {
+			want["a"], want["b"] = "suspect", "suspect" // the breaker has only just opened
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", year, diff)
+		}
 	}
 }
