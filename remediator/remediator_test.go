@@ -138,11 +138,11 @@ func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
 	tm := newTeam(t, "brought-back", 1, nil)
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
-	tm.says(name, "True", ecc)
+	tm.report(name, "True", ecc)
 	tm.becomes(name, quarantine.Quarantined)
-	tm.says(name, "False", "")
+	tm.report(name, "False", "")
 	n, before := tm.becomes(name, quarantine.Released)
-	tm.hears(n.UID, "NodeReleased: GPUXidError has cleared")
+	tm.waitForEvent(n.UID, "NodeReleased: GPUXidError has cleared")
 
 	tm.patch(name, `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"},{"key":"pitcrew.dev/unhealthy","value":"GPUXidError","effect":"NoSchedule"}]}}`)
 	tm.until("the taint is gone", func() error {
@@ -151,7 +151,7 @@ func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
 		}
 		return nil
 	})
-	tm.hears(n.UID, "NodeReleased: taint "+ourTaint+" was on the node without a quarantine and was removed")
+	tm.waitForEvent(n.UID, "NodeReleased: taint "+ourTaint+" was on the node without a quarantine and was removed")
 	if _, r := tm.becomes(name, quarantine.Released); r.String() != before.String() {
 		t.Errorf("the record became %s, and was %s", r, before)
 	}
