@@ -26,7 +26,7 @@ func TestReason(t *testing.T) {
 	}{
 		"nothing is paused without the ConfigMap": {nil, ""},
 		"a ConfigMap of another namespace":        {[]client.Object{configMap("elsewhere", "drill")}, ""},
-		"the reason that a user gave":           {[]client.Object{configMap("pitcrew", "drill")}, "drill"},
+		"the reason that a user gave":             {[]client.Object{configMap("pitcrew", "drill")}, "drill"},
 		"an empty ConfigMap pauses just the same": {[]client.Object{configMap("pitcrew", "")}, pause.NoReason},
 	} {
 		t.Run(name, func(t *testing.T) {
