@@ -132,7 +132,7 @@ func (r Run) Reasons() []string {
 		lines = append(lines, "incomplete: not every rank has reported")
 	}
 	if len(v.Slow)+len(v.Failed)+len(v.Fabric)+len(v.Retest)+below == 0 {
-		lines = append(lines, "nothing speaks against a node that has reported")
+		lines = append(lines, "no node that has reported is slow or failed")
 	}
 	return lines
 }
