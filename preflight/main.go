@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
@@ -93,12 +94,13 @@ func parse(args []string, env func(string) string) (options, error) {
 		return ""
 	}
 	var o options
-	var rank, size, leader, peers, pattern, figurePattern, unit string
+	var rank, size, leader, pattern, figurePattern, unit string
+	var peers []string
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
 	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "`number` of this rank, from 0")
 	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
 	f.StringVar(&leader, "leader", first("LWS_LEADER_ADDRESS", "PET_MASTER_ADDR", "MASTER_ADDR"), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
-	f.StringVar(&peers, "peers", "", "comma-separated `hosts` in the order of ranks, instead of -size and -leader")
+	flags.List(f, &peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
 	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
 	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0")
 	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
@@ -130,9 +132,8 @@ func parse(args []string, env func(string) string) (options, error) {
 	if err := f.Parse(args); err != nil || o.version {
 		return o, err
 	}
-	if peers != "" {
-		hosts := strings.Split(peers, ",")
-		leader, size = hosts[0], strconv.Itoa(len(hosts))
+	if len(peers) > 0 {
+		leader, size = peers[0], strconv.Itoa(len(peers))
 	}
 	var err error
 	if o.pair.pattern, err = regexp.Compile(pattern); err != nil || o.pair.pattern.NumSubexp() < 1 {

@@ -32,6 +32,7 @@ func TestFlags(t *testing.T) {
 	}{
 		"flags":                 {args: "-rank 1 -size 4 -leader a -node n", want: group{1, 4, "a:29400"}},
 		"peers":                 {args: "-rank 2 -peers a,b,c -node n", want: group{2, 3, "a:29400"}},
+		"a peer without a name": {args: "-rank 2 -peers a,,c -node n", wrong: "-peers"},
 		"an indexed Job":        {args: "-size 4 -leader train-0.train", env: map[string]string{"JOB_COMPLETION_INDEX": "3", "NODE_NAME": "n"}, want: group{3, 4, "train-0.train:29400"}},
 		"LeaderWorkerSet":       {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
 		"Kubeflow":              {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},

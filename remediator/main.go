@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
@@ -46,8 +48,8 @@ func main() {
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
-	flag.Func("preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", list(&o.preflight.Namespaces))
-	flag.Func("preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", list(&o.preflight.Trusted))
+	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
+	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", checkNamespace)
 	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
 	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
 	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
@@ -145,10 +147,10 @@ func newManager(o options) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-// list reads a comma-separated flag.
-func list(into *[]string) func(string) error {
-	return func(text string) error {
-		*into = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-		return nil
+// checkNamespace finds names that no namespace can have, two that a space separates among them.
+func checkNamespace(name string) error {
+	if reasons := validation.IsDNS1123Label(name); len(reasons) > 0 {
+		return fmt.Errorf("namespace %q: %s", name, strings.Join(reasons, ", "))
 	}
+	return nil
 }
