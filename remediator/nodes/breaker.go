@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -43,6 +44,8 @@ type breakerStore struct {
 	readAt, triedAt time.Time
 	// version counts the calls of set: what was read or written before the last one is out of date.
 	version int
+
+	saving sync.Mutex // held during a write: a slow one must not land after a later one
 }
 
 // refresh reads the ConfigMap: once, because only this process opens the breaker, and again every few seconds while it is
@@ -99,7 +102,8 @@ func (b *breakerStore) set(s *limits.BreakerState) {
 }
 
 // save writes a state that the ConfigMap does not have yet. After an error it is to be called again; it tries once every few
-// seconds. If the process ends before, the records on the nodes make the next leader open the breaker again.
+// seconds. If the process ends before, the records on the nodes make the next leader open the breaker again, as long as the
+// quarantines in them began within the policy's window.
 func (b *breakerStore) save(ctx context.Context) error {
 	b.mu.Lock()
 	now, text, version := b.clock.Now(), b.open.String(), b.version
@@ -107,6 +111,11 @@ func (b *breakerStore) save(ctx context.Context) error {
 		b.mu.Unlock()
 		return nil
 	}
+	if !b.saving.TryLock() {
+		b.mu.Unlock()
+		return errors.New("write the breaker: an earlier write has not been answered")
+	}
+	defer b.saving.Unlock()
 	b.triedAt = now
 	b.mu.Unlock()
 

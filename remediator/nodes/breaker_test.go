@@ -169,6 +169,46 @@ func (c *configMap) Patch(_ context.Context, object client.Object, _ client.Patc
 	return nil
 }
 
+// slow is a ConfigMap that writes the first change only when it may.
+type slow struct {
+	*configMap
+	reached, may chan struct{}
+	later        atomic.Bool
+}
+
+func (s *slow) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if s.later.CompareAndSwap(false, true) {
+		close(s.reached)
+		<-s.may
+	}
+	return s.configMap.Patch(ctx, object, patch, opts...)
+}
+
+// Else the ConfigMap would have the state of the slower write, and the next read would bring it back.
+func TestASlowWriteOfTheBreakerDoesNotUndoALaterOne(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	stored := &slow{configMap: &configMap{}, reached: make(chan struct{}), may: make(chan struct{})}
+	b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
+	b.set(nil)
+	first := make(chan error, 1)
+	go func() { first <- b.save(context.Background()) }()
+	await(t, "the first write", stored.reached)
+	b.set(&limits.BreakerState{OpenedAt: clock.Now()})
+	if err := b.save(t.Context()); err == nil {
+		t.Error("the later state was written beside the earlier one")
+	}
+	close(stored.may)
+	if err := await(t, "the end of the first write", first); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if limits.ParseBreaker(stored.state, clock.Now()) == nil {
+		t.Errorf("the ConfigMap has state %q, want an open breaker", stored.state)
+	}
+}
+
 // hanging is an API server that never answers one request for the breaker's ConfigMap.
 type hanging struct {
 	client.Client
