@@ -13,6 +13,9 @@ CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
 # go-nvml binds functions that NVIDIA calls deprecated. Without this flag gcc warns about each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
+# Of this checkout alone: the linter stores the paths of files with its results. In a shared cache those of a checkout that is
+# gone come back, and no nolint comment is found for them.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 
 .PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
