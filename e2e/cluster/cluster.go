@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,9 +170,11 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name stri
 	return cfg, nil
 }
 
-// WriteKubeconfig writes cfg as a kubeconfig file called name into the cluster's folder and returns its path.
+// WriteKubeconfig writes cfg as a kubeconfig file called name into the cluster's folder and returns its path. It replaces
+// an earlier file as a whole: a component that was started a moment ago may be reading it.
 func (c *Cluster) WriteKubeconfig(name string, cfg *rest.Config) (string, error) {
 	path := filepath.Join(c.Dir, name+".kubeconfig")
+	part := fmt.Sprintf("%s.%08x", path, rand.Uint32())
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"e2e": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{
@@ -179,7 +182,10 @@ func (c *Cluster) WriteKubeconfig(name string, cfg *rest.Config) (string, error)
 		},
 		Contexts:       map[string]*clientcmdapi.Context{"e2e": {Cluster: "e2e", AuthInfo: "e2e"}},
 		CurrentContext: "e2e",
-	}, path)
+	}, part)
+	if err == nil {
+		err = os.Rename(part, path)
+	}
 	if err != nil {
 		return "", fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -417,5 +419,28 @@ func refuses(t *testing.T, host string) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(host, "https://"))
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("%s is still served: %v, %v", host, conn, err)
+	}
+}
+
+// Two components with the same account start one after the other: the first may still read the file.
+func TestAKubeconfigIsReplacedAsAWhole(t *testing.T) {
+	c := &Cluster{Dir: t.TempDir()}
+	path, err := c.WriteKubeconfig("component", &rest.Config{Host: "https://first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if _, err := c.WriteKubeconfig("component", &rest.Config{Host: "https://second"}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(reader); err != nil || !strings.Contains(string(text), "https://first") {
+		t.Errorf("who has the first file open reads %q, %v", text, err)
+	}
+	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "https://second") {
+		t.Errorf("the file is %q, %v", text, err)
 	}
 }
