@@ -85,7 +85,7 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 			"--service-cluster-ip-range=10.0.0.0/24",
 			// e2e/node has a real kubelet, whose name DNS cannot resolve.
 			"--kubelet-preferred-address-types=InternalIP",
-			"--authorization-mode=Node,RBAC",
+			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", // as kubeadm has them
 			"--allow-privileged=true", // as kubeadm has it; our Node Problem Detector reads /dev/kmsg
 			"--client-ca-file=ca.crt", "--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--cert-dir=certs",
 			"--service-account-issuer=https://kubernetes.default.svc",
