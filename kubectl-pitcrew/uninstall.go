@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -154,7 +153,10 @@ func cleanNode(api client.Client, n *corev1.Node) []change {
 	if after := quarantine.Strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
 			text: fmt.Sprintf("Clean node %s: %s, remove our record and labels", n.Name, taintChanges(n, after)),
-			do:   func(ctx context.Context) error { return stripNode(ctx, api, n.Name) },
+			do: func(ctx context.Context) error {
+				strip := func(n *corev1.Node) (*corev1.Node, error) { return quarantine.Strip(n), nil }
+				return client.IgnoreNotFound(changeNode(ctx, api, n, strip))
+			},
 		})
 	}
 	var stale, deletes []string
@@ -175,23 +177,4 @@ func cleanNode(api client.Client, n *corev1.Node) []change {
 		})
 	}
 	return changes
-}
-
-// stripNode removes our taints, record and labels from the node as it is by now: kubelets write to Nodes all the time, and the
-// remediator may have, until its end.
-func stripNode(ctx context.Context, api client.Client, name string) error {
-	const attempts = 5
-	var errs []error
-	for range attempts {
-		var n corev1.Node
-		if err := api.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-		err := patch(ctx, api, &n, quarantine.Strip(&n))
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
