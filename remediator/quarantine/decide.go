@@ -380,7 +380,9 @@ func (d *decider) upgrade() {
 	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) || d.isCorrelated(worst) {
 		return
 	}
+	decidedBefore := d.isDecided()
 	d.setTaint(worst)
+	d.result.decided = decidedBefore // an upgrade makes nothing of a quarantine that was only claimed
 	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
 }
 
