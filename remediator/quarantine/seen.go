@@ -86,6 +86,15 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 	return next
 }
 
+// AssumeDecided is what a remediator knows that has run for long: that it has decided the quarantine in the node's record, if
+// the node has the taint. It is for those who predict what a running remediator does.
+func AssumeDecided(n *corev1.Node, r *Record) Seen {
+	if r == nil || r.Phase != Quarantined || !hasTaint(n.Spec.Taints, r.Taint) {
+		return Seen{}
+	}
+	return Seen{quarantine: r.ID, taint: decision(r.Taint), decided: true, tainted: true}
+}
+
 // is tells whether the quarantine of a record is the one that was seen.
 func (s Seen) is(r *Record) bool {
 	return r.Phase == Quarantined && s.quarantine == r.ID && s.taint == decision(r.Taint)
