@@ -91,5 +91,7 @@ const EvidenceNamespace = "pitcrew-evidence"
 const AnnotationEvidenceAt = Domain + "/evidence-at"
 
 // BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
-// Its key "known" has what quarantines by earlier policies may have put on nodes.
 const BreakerConfigMap = "pitcrew-breaker"
+
+// KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes.
+const KnownConfigMap = "pitcrew-known"

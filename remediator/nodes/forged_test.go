@@ -98,7 +98,7 @@ func TestWhatEarlierPoliciesPutOnNodesIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := r.client.patched; !slices.Equal(got, []string{conditions.BreakerConfigMap}) {
+	if got := r.client.patched; !slices.Equal(got, []string{conditions.KnownConfigMap}) {
 		t.Errorf("written %v", got)
 	}
 	s = store(map[string]string{knownKey: text})

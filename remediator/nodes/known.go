@@ -20,12 +20,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
-// knownKey is the key of ConfigMap [conditions.BreakerConfigMap] with what earlier policies put on nodes.
+// knownKey is the key of ConfigMap [conditions.KnownConfigMap].
 const knownKey = "known"
 
 // knownStore remembers what quarantines put on nodes by the policies that were in force: what was put there must be removed
-// although the policy has changed since, but what a record merely claims must not. It is written when the policy changes. If
-// the ConfigMap is deleted (`kubectl pitcrew reset`), this process still knows the policies that it had.
+// although the policy has changed since, but what a record merely claims must not. It is written when the policy brings
+// something new.
 type knownStore struct {
 	client    client.Client
 	apiReader client.Reader
@@ -70,7 +70,7 @@ func (s *knownStore) refresh(ctx context.Context, p *policy.Policy) error {
 	defer cancel()
 	if !s.loaded {
 		var stored corev1.ConfigMap
-		err := s.apiReader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: conditions.BreakerConfigMap}, &stored)
+		err := s.apiReader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: conditions.KnownConfigMap}, &stored)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read what earlier policies put on nodes: %w", err)
 		}
@@ -104,7 +104,7 @@ func (s *knownStore) save(ctx context.Context) {
 }
 
 func (s *knownStore) write(ctx context.Context, text string) error {
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: conditions.BreakerConfigMap}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: conditions.KnownConfigMap}}
 	before := object.DeepCopy()
 	object.Data = map[string]string{knownKey: text}
 	err := s.client.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))

@@ -41,13 +41,10 @@ type Case struct {
 type Receipt struct{ Webhook, NoticeID string }
 
 // DropDelivered is notices without the deliveries that were made, and without those to webhooks that the policy no longer
-// has. Forged ones go as well: those of an event that no webhook can ask for, twice to the same webhook, and beyond [MaxNotices].
+// has. Forged ones go as well: those of an event that the webhook does not ask for, twice to the same webhook, and beyond [MaxNotices].
 func DropDelivered(notices []Notice, p *policy.Policy, delivered map[Receipt]bool) []Notice {
 	var left []Notice
 	for _, notice := range notices {
-		if !slices.Contains(policy.WebhookEvents, notice.Event) {
-			continue
-		}
 		notice.To = slices.Compact(slices.Sorted(slices.Values(notice.To)))
 		notice.To = slices.DeleteFunc(notice.To, func(name string) bool {
 			hook, known := p.Webhook(name)
