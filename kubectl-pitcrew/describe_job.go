@@ -361,7 +361,7 @@ func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string 
 		return "a user quarantined the node; jobs on it are left alone"
 	case n.Labels[conditions.LabelSkip] == "true":
 		return "label " + conditions.LabelSkip + "=true: the remediator leaves the node alone"
-	case quarantine.Maintained(n):
+	case quarantine.Maintained(n, f.now):
 		return "the node is under maintenance (taint " + conditions.TaintMaintenance + ", or an upgrade of the GPU operator)"
 	case f.policy == nil:
 		return ""

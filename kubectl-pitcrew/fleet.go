@@ -182,7 +182,7 @@ func rowOf(n *corev1.Node, now time.Time) row {
 		r.Status = isReleased
 	case record.Phase == quarantine.Quarantined:
 		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
-		if quarantine.Maintained(n) {
+		if quarantine.Maintained(n, now) {
 			r.Status = isRepairing
 		}
 	default:

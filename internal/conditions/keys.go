@@ -92,3 +92,6 @@ const AnnotationEvidenceAt = Domain + "/evidence-at"
 
 // BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
 const BreakerConfigMap = "pitcrew-breaker"
+
+// KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes.
+const KnownConfigMap = "pitcrew-known"

@@ -19,6 +19,7 @@ const settleDeadline = 5 * time.Second
 // twice equals applying it once.
 func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) error {
 	c.reportBlocked(ctx, n, d.Blocked)
+	c.reportStaleUpgrade(ctx, n, d.StaleUpgrade)
 	if !d.Changes(n) {
 		return nil
 	}

@@ -88,9 +88,12 @@ type Controller struct {
 	breaker   *breakerStore
 	pending   *pendingWrites
 	reports   *reports
+	known     *knownStore
 
-	deciding  sync.Mutex // held for one decision; guards summaries
+	deciding  sync.Mutex // held for one decision; guards summaries and seen
 	summaries map[string]summary
+	// seen is what this process knows about the quarantines of nodes, by node.
+	seen map[string]quarantine.Seen
 }
 
 // SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
@@ -111,7 +114,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		},
 		pending:   newPendingWrites(o.DryRun),
 		reports:   newReports(),
+		known:     &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
 		summaries: map[string]summary{},
+		seen:      map[string]quarantine.Seen{},
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -254,6 +259,9 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 	if err := c.breaker.refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
 	}
+	if err := c.known.refresh(ctx, p); err != nil {
+		return quarantine.Decision{}, err
+	}
 	d, err := c.decideAlone(ctx, p, n, now)
 	if err != nil {
 		return quarantine.Decision{}, err
@@ -274,6 +282,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	c.metrics.setBreaker(observation.Breaker)
 	d := quarantine.Decide(p, observation, now)
 	c.setBreaker(d)
+	c.seen[n.Name] = observation.Seen.After(observation, d, now)
 	if d.Changes(n) {
 		c.pending.add(n, d.State.Record)
 	}
@@ -295,7 +304,9 @@ func (c *Controller) forget(name string) {
 	defer c.deciding.Unlock()
 	c.pending.discard(name)
 	c.reports.isNew(name, nil)
+	c.reports.isNewStaleUpgrade(name, false)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	delete(c.summaries, name)
+	delete(c.seen, name)
 }

@@ -23,6 +23,9 @@ var (
 	blockedDesc = prometheus.NewDesc("pitcrew_node_blocked",
 		"1 while a decision about the node is held back, by the rule and by what holds it back.",
 		[]string{"node", "rule", "reason"}, nil)
+	staleUpgradeDesc = prometheus.NewDesc("pitcrew_node_stale_upgrade_timestamp_seconds",
+		"Since when, in Unix time, a driver upgrade of the GPU operator is in the same step on a node, once that is too long and the label is ignored.",
+		[]string{"node"}, nil)
 	skippedDesc = prometheus.NewDesc("pitcrew_skipped_nodes", "Nodes that are left alone because of label "+conditions.LabelSkip+"=true.", nil, nil)
 )
 
@@ -69,10 +72,13 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 		for _, condition := range n.Status.Conditions {
 			r, named := c.readingOf(p, n, condition)
 			// Whoever maintains a node knows that its detectors may not run.
-			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !quarantine.Maintained(n)
+			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !quarantine.Maintained(n, c.clock.Now())
 			if named && (r.repair != "" || unknown) {
 				out <- prometheus.MustNewConstMetric(problemDesc, prometheus.GaugeValue, unix(r.since), n.Name, string(condition.Type), r.repair, r.status)
 			}
+		}
+		if since, known := quarantine.UpgradeSince(n); known && !quarantine.Maintained(n, c.clock.Now()) {
+			out <- prometheus.MustNewConstMetric(staleUpgradeDesc, prometheus.GaugeValue, unix(since), n.Name)
 		}
 		record, err := quarantine.RecordOf(n)
 		if write, ok := pending[n.Name]; ok {

@@ -43,6 +43,7 @@ func Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            n.Labels,
+			ManagedFields:     upgradeFields(n.ManagedFields),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
@@ -61,6 +62,17 @@ func Slim(object any) (any, error) {
 		slim.Annotations[key] = value
 	}
 	return slim, nil
+}
+
+// upgradeFields keeps of the managed fields what tells since when a driver upgrade is in its step.
+func upgradeFields(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	var kept []metav1.ManagedFieldsEntry
+	for _, f := range all {
+		if quarantine.ManagesUpgradeState(f) {
+			kept = append(kept, quarantine.OnlyUpgradeState(f))
+		}
+	}
+	return kept
 }
 
 // changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few
@@ -91,7 +103,7 @@ const (
 func indexNode(object client.Object) []string {
 	record, err := quarantine.RecordOf(object.(*corev1.Node))
 	if err != nil {
-		return []string{anyRule} // it may well be quarantined, so it counts
+		return nil // no rule is known to have quarantined it
 	}
 	return indexRecord(record)
 }
@@ -105,7 +117,7 @@ func indexRecord(r *quarantine.Record) []string {
 
 // observe gathers all that [quarantine.Decide] needs, without a request to the API server.
 func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (quarantine.Observation, error) {
-	o := quarantine.Observation{Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name)}
+	o := quarantine.Observation{Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p)}
 	o.Record, o.RecordErr = quarantine.RecordOf(n)
 	var err error
 	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {

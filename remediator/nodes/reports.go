@@ -27,10 +27,12 @@ type reports struct {
 	blocked map[string]quarantine.Blocked
 	// suspect are the rules that a fault of the detector holds back, however many nodes it shows on.
 	suspect map[string]bool
+	// upgrades are the nodes whose driver upgrade does not go on.
+	upgrades map[string]bool
 }
 
 func newReports() *reports {
-	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}}
+	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}, upgrades: map[string]bool{}}
 }
 
 // isNew notes what holds back the decision about a node, nil for nothing, and tells whether that was not reported yet: once
@@ -45,6 +47,19 @@ func (r *reports) isNew(node string, b *quarantine.Blocked) bool {
 	last, ok := r.blocked[node]
 	r.blocked[node] = *b
 	return !ok || last.Rule != b.Rule || last.Reason != b.Reason
+}
+
+// isNewStaleUpgrade notes whether a driver upgrade does not go on, and tells whether that was not reported yet.
+func (r *reports) isNewStaleUpgrade(node string, stale bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reported := r.upgrades[node]
+	if stale {
+		r.upgrades[node] = true
+	} else {
+		delete(r.upgrades, node)
+	}
+	return stale && !reported
 }
 
 // isNewSuspect notes that the detector of a rule is suspect, and tells whether that was not reported yet.
@@ -113,6 +128,13 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 	if c.reports.isNewSuspect(b.Rule) {
 		c.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DetectorSuspect,
 			Message: "rule " + b.Rule + " is suspended there: node " + n.Name + ": " + b.Message})
+	}
+}
+
+// reportStaleUpgrade reports that a driver upgrade on the node does not go on.
+func (c *Controller) reportStaleUpgrade(ctx context.Context, n *corev1.Node, why string) {
+	if c.reports.isNewStaleUpgrade(n.Name, why != "") {
+		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DriverUpgradeStale, Message: why})
 	}
 }
 

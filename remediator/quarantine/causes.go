@@ -2,6 +2,7 @@ package quarantine
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -53,9 +54,12 @@ type assessment struct {
 // assess reads the conditions of a node. r is its record in the current boot, or nil.
 func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessment {
 	a := assessment{
-		policy: p, node: n, now: next.now, maintained: Maintained(n), bootSeen: bootSeen(n, r, next.now),
+		policy: p, node: n, now: next.now, maintained: Maintained(n, next.now), bootSeen: bootSeen(n, r, next.now),
 		problems: map[corev1.NodeConditionType]problem{},
 		stale:    checkHeartbeats(p, n, next),
+	}
+	if since, known := UpgradeSince(n); known {
+		next.requeueAt(since.Add(upgradeStepLimit))
 	}
 	for _, c := range n.Status.Conditions {
 		rule, class, ok := p.Match(n.Labels, c)
@@ -121,8 +125,9 @@ func (a *assessment) updateCauses(r *Record, next *schedule) {
 
 func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	p, isProblem := a.problems[c.Condition]
+	onlyAlerts := r.Phase != Suspect && a.isOnlyWorthAnAlert(c)
 	switch {
-	case isProblem:
+	case isProblem && !onlyAlerts:
 		began := a.since(p.condition)
 		if !c.HealthySince.IsZero() {
 			began = a.now
@@ -133,10 +138,15 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 		}
 		// A rule that only observes must not keep a quarantine that another rule has made.
 		if r.Phase != Quarantined || !p.rule.Observe {
-			c.update(p, a.node.Status.NodeInfo.BootID)
+			if !r.ManualReleaseActive || !r.exceeds(p) { // what was released is what a worse fault is compared with
+				c.update(p, a.node.Status.NodeInfo.BootID)
+			}
 		}
 		c.HealthySince = time.Time{}
-	case a.isHealthy(c, r.ManualReleaseActive, next):
+	case onlyAlerts || a.isHealthy(c, r.ManualReleaseActive, next):
+		if onlyAlerts {
+			next.requeueAt(p.condition.LastHeartbeatTime.Add(p.rule.UnknownAfter + time.Second))
+		}
 		if !c.HealthySince.IsZero() {
 			condition, _ := a.conditionOf(c)
 			if began := a.since(condition); began.After(c.HealthySince) {
@@ -163,12 +173,40 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 func (a *assessment) addCauses(r *Record) {
 	for _, p := range a.sorted() {
 		wanted := p.isEnforced() || p.isObserved() && r.Phase == Suspect
-		if wanted && !r.hasCause(p.condition.Type) {
+		if wanted && !r.hasCause(p.condition.Type) && !r.isReleased(p) && len(r.Causes) < maxCauses {
 			c := Cause{Condition: p.condition.Type, FirstSeen: a.now, Due: r.returnedEarly(p, a.now)}
 			c.update(p, a.node.Status.NodeInfo.BootID)
 			r.Causes = append(r.Causes, c)
 		}
 	}
+}
+
+// isOnlyWorthAnAlert tells whether what is left of a cause is a milder finding that the policy only reports. What the cause
+// needed was done then: a finding is reported in the worst class that stands. Such a condition may never become healthy.
+func (a *assessment) isOnlyWorthAnAlert(c *Cause) bool {
+	p, isProblem := a.problems[c.Condition]
+	return isProblem && p.rule.AlertOnly && p.class < c.Repair
+}
+
+// alertOnlyCauses names what is left of the causes of a record and is only worth an alert, as the end of a sentence.
+func (a *assessment) alertOnlyCauses(r *Record) string {
+	text := ""
+	for i := range r.Causes {
+		if a.isOnlyWorthAnAlert(&r.Causes[i]) {
+			p := a.problems[r.Causes[i].Condition]
+			text += fmt.Sprintf("; what remains is only worth an alert (rule %s: %s)", p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage/4))
+		}
+	}
+	return Clip(text, conditions.MaxMessage)
+}
+
+// exceeds tells whether a problem is worse than everything that a manual release has released.
+func (r *Record) exceeds(p problem) bool { return p.isEnforced() && p.class > r.Worst() }
+
+// isReleased tells whether a problem is no worse than what a manual release has released that still holds. A worse fault has
+// begun a suspicion over it.
+func (r *Record) isReleased(p problem) bool {
+	return r.Phase != Released && len(r.Last) > 0 && r.Last[0].ManualReleaseActive && p.class <= r.Last[0].Worst()
 }
 
 // returnedEarly tells whether the problem is back before its condition was healthy for clearAfter again, counted from the

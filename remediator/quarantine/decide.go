@@ -22,6 +22,7 @@ const (
 	TaintRestored      = "TaintRestored"
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
+	DriverUpgradeStale = "DriverUpgradeStale"
 	DetectorSuspect    = "DetectorSuspect"
 	BreakerOpen        = "BreakerOpen"
 	BreakerClosed      = "BreakerClosed"
@@ -39,6 +40,7 @@ const (
 	BlockedByManualRelease    = "released-by-hand"
 	BlockedByUnreadableRecord = "record-unreadable"
 	BlockedByMissingRule      = "rule-gone"
+	BlockedByUnconfirmed      = "record-unconfirmed"
 )
 
 // restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
@@ -59,6 +61,10 @@ type Observation struct {
 	Breaker *limits.BreakerState
 	// Delivered are the notices that need no further delivery.
 	Delivered map[handoff.Receipt]bool
+	// Seen is what this process knows about the quarantine.
+	Seen Seen
+	// Known is what quarantines put on nodes, by all policies that are known; nil: by the present one.
+	Known *handoff.Known
 }
 
 // Decision is what must be done about a node.
@@ -75,6 +81,10 @@ type Decision struct {
 	RestartJobs bool
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
+	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
+	StaleUpgrade string
+	// decided is set when the decision has put a taint of the policy on the node, within all limits.
+	decided bool
 }
 
 // Event is a Kubernetes Event on the node.
@@ -117,16 +127,19 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 			conditions.AnnotationQuarantine, o.RecordErr)}}
 	}
 	d := newDecider(p, o, now)
-	d.record.updateNotices(p, o.Delivered, now)
+	d.dropNotices()
+	d.updateNotices()
 	d.decide()
 	d.removeUnexplained()
-	d.record.updateNotices(p, o.Delivered, now)
+	d.updateNotices()
+	d.result.RestartJobs = d.restartsJobs()
 	if !d.waitsForLimit() && o.Breaker.MayClose(p.Breaker, o.Peers, now) {
 		d.result.SetBreaker = &limits.BreakerState{}
 	}
 	d.updateAWS()
-	d.result.State = &State{Record: d.record, Changes: d.changes}
-	d.result.RestartJobs = d.restartsJobs()
+	d.record.fit()
+	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained}
+	d.result.StaleUpgrade = staleUpgrade(o.Node, now)
 	d.result.RequeueAfter = d.next.after
 	if o.Paused != "" {
 		return d.result.paused(o.Paused)
@@ -139,7 +152,7 @@ func (d Decision) paused(reason string) Decision {
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
-	d.State, d.Events, d.RestartJobs, d.SetBreaker = nil, nil, false, nil
+	d.State, d.Events, d.RestartJobs, d.SetBreaker, d.decided = nil, nil, false, nil, false
 	return d
 }
 
@@ -150,6 +163,7 @@ type decider struct {
 	now        time.Time
 	conditions assessment
 	record     *Record
+	known      handoff.Known
 	changes    handoff.NodeChanges
 	next       schedule
 	result     Decision
@@ -157,13 +171,18 @@ type decider struct {
 
 func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 	d := &decider{policy: p, observed: o, now: now, changes: handoff.Of(o.Node), next: schedule{now: now}}
+	if o.Known != nil {
+		d.known = *o.Known
+	} else {
+		d.known = handoff.KnownOf(p)
+	}
 	if o.Record != nil {
 		d.record = o.Record.clone()
 		if d.record.NodeUID != o.Node.UID {
 			d.removeTaint()
 			d.record = nil
-		} else if FromFuture(d.record.Boot.Seen, now) {
-			d.record.Boot.Seen = now // of a clock that was ahead
+		} else {
+			d.record.clampTimes(now)
 		}
 	}
 	if boot := o.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
@@ -185,9 +204,9 @@ func (d *decider) decide() {
 	if d.record != nil && d.record.Phase == Quarantined {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.decideQuarantined()
-		d.record.updateNotices(d.policy, d.observed.Delivered, d.now)
+		d.updateNotices()
 	}
-	if (d.record == nil || d.record.closed()) && slices.ContainsFunc(d.conditions.sorted(), problem.isActionable) {
+	if d.opensNext() {
 		d.openNext()
 	}
 	if d.record != nil && d.record.Phase == Suspect {
@@ -198,6 +217,14 @@ func (d *decider) decide() {
 		d.next.requeueAt(d.now.Add(recheck))
 		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.now)}
 	}
+}
+
+// opensNext tells whether a new suspicion begins. While a manual release holds, only a worse fault than those released does.
+func (d *decider) opensNext() bool {
+	if d.record == nil || d.record.closed() {
+		return slices.ContainsFunc(d.conditions.sorted(), problem.isActionable)
+	}
+	return d.record.ManualReleaseActive && slices.ContainsFunc(d.conditions.sorted(), d.record.exceeds)
 }
 
 func (d *decider) openNext() {
@@ -212,7 +239,10 @@ func (d *decider) decideSuspect() {
 		return !hasRule || isProblem && !p.isActionable() || !c.HealthySince.IsZero() && !c.hasFlapTimes(rule.Flaps, &d.next)
 	})
 	if len(d.record.Causes) == 0 {
-		d.record = d.record.withoutCurrent()
+		if d.record = d.record.withoutCurrent(); d.record != nil && d.record.ManualReleaseActive {
+			d.conditions.updateCauses(d.record, &d.next)
+			d.checkManualRelease()
+		}
 		return
 	}
 	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
@@ -299,8 +329,8 @@ func (d *decider) decideQuarantined() {
 	}
 	if d.conditions.allowsRelease(&d.record.Quarantine, &d.next) {
 		d.release(ByPitcrew)
-		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s",
-			causeNames(d.record), d.now.Sub(d.record.QuarantinedAt).Round(time.Second))
+		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s%s",
+			causeNames(d.record), d.now.Sub(d.record.QuarantinedAt).Round(time.Second), d.conditions.alertOnlyCauses(d.record))
 		return
 	}
 	if d.conditions.maintained {
@@ -327,6 +357,12 @@ func (d *decider) restoreTaint() bool {
 		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released%s", d.record.Taint, until)
 		return false
 	}
+	if !d.known.HasTaint(d.record.Taint.NodeTaint()) {
+		return d.taintAnew("no known policy sets taint " + d.record.Taint.String())
+	}
+	if !d.confirmed() {
+		return d.taintAnew("this remediator has never seen taint " + d.record.Taint.String() + " on it")
+	}
 	d.record.Taint.Restored, d.record.Taint.PreExisting = true, false
 	d.changes.Taints = append(d.changes.Taints, d.record.Taint.NodeTaint())
 	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was removed during the quarantine and has been put back; remove it again to release the node", d.record.Taint)
@@ -344,11 +380,14 @@ func (d *decider) upgrade() {
 	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) || d.isCorrelated(worst) {
 		return
 	}
+	decidedBefore := d.isDecided()
 	d.setTaint(worst)
+	d.result.decided = decidedBefore // an upgrade makes nothing of a quarantine that was only claimed
 	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
 }
 
-// checkManualRelease ends a manual release when the causes have cleared. Until then nothing quarantines the node.
+// checkManualRelease ends a manual release when the causes have cleared. Until then only a fault of a worse class than theirs
+// quarantines the node: whoever released it did not know of that one.
 func (d *decider) checkManualRelease() {
 	active := false
 	for i := range d.record.Causes {
@@ -363,7 +402,7 @@ func (d *decider) checkManualRelease() {
 		return
 	}
 	for _, p := range d.conditions.sorted() {
-		if p.isEnforced() && !d.record.hasCause(p.condition.Type) {
+		if p.isEnforced() && !d.record.hasCause(p.condition.Type) && !d.record.exceeds(p) {
 			d.block(p.rule.Name, BlockedByManualRelease, "%s, but the node was released manually and %s has not cleared", describe(p), causeNames(d.record))
 		}
 	}
@@ -381,6 +420,7 @@ func (d *decider) release(by string) {
 // outside our domain that is there already belongs to others and outlives the quarantine.
 func (d *decider) setTaint(p problem) {
 	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now}
+	d.result.decided = true
 	if d.record.Taint != nil {
 		t.Restored = d.record.Taint.Restored
 		d.removeTaint()
@@ -393,10 +433,15 @@ func (d *decider) setTaint(p problem) {
 	d.record.HandOff = d.changes.AddHandOff(p.rule.HandOff)
 }
 
-// removeTaint removes what the record's quarantine has put on the node.
+// removeTaint removes what the record's quarantine has put on the node. What no known policy puts there stays, whatever the
+// record claims, and that is said.
 func (d *decider) removeTaint() {
-	if d.record.Phase == Quarantined {
-		d.record.removeFrom(&d.changes)
+	if d.record.Phase != Quarantined {
+		return
+	}
+	if left := d.record.removeFrom(&d.changes, d.known); len(left) > 0 {
+		d.event(corev1.EventTypeWarning, QuarantineBlocked,
+			"the record names what no known policy puts on a node, and it is left as it is: %s", Clip(strings.Join(left, ", "), conditions.MaxMessage))
 	}
 }
 
@@ -427,7 +472,10 @@ func (d *decider) restartsJobs() bool {
 		return false
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
-	if !rule.RestartJobs || rule.Observe {
+	if !rule.RestartJobs || rule.Observe || !hasTaint(d.changes.Taints, d.record.Taint) {
+		return false
+	}
+	if !d.isDecided() && !d.explainsRestart() {
 		return false
 	}
 	for _, delay := range restartDelays {

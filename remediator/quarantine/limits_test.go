@@ -149,8 +149,15 @@ func TestBudgets(t *testing.T) {
 				f.decide(i)
 			}
 		}, "qs--"},
-		"a record that does not parse may well be a quarantine": {"budget: {maxNodes: 1}", "", 2, func(f *fleet) {
+		"a record that does not parse proves nothing": {"budget: {maxNodes: 1}", "", 2, func(f *fleet) {
 			f.worlds[1].node.Annotations = map[string]string{conditions.AnnotationQuarantine: "{"}
+			gpu(ecc)(f.worlds[0])
+			f.decide(0)
+			f.worlds = f.worlds[:1]
+		}, "q"},
+		"with our taint it is a quarantine": {"budget: {maxNodes: 1}", "", 2, func(f *fleet) {
+			f.worlds[1].node.Annotations = map[string]string{conditions.AnnotationQuarantine: "{"}
+			taints(oldTaint)(f.worlds[1])
 			gpu(ecc)(f.worlds[0])
 			f.decide(0)
 			f.worlds = f.worlds[:1]

@@ -26,6 +26,9 @@ func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.N
 	}
 	if d.record == nil || d.record.Phase == Released {
 		d.openNext()
+		if len(d.record.Last) > 0 {
+			d.record.Last[0].ManualReleaseActive = false // the later word counts
+		}
 	}
 	if d.record.hasCause(conditionByHand) {
 		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
@@ -70,7 +73,7 @@ func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 func Strip(n *corev1.Node) *corev1.Node {
 	s := State{Changes: handoff.Of(n)}
 	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
-		record.removeFrom(&s.Changes)
+		record.removeFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Changes.RemoveAWS()
 	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool {
@@ -89,12 +92,13 @@ func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDecider(&policy.Policy{}, Observation{Node: n, Record: record}, now), nil
+	known := handoff.AnyKnown()
+	return newDecider(&policy.Policy{}, Observation{Node: n, Record: record, Known: &known}, now), nil
 }
 
 // node is a copy of the node as it is to become.
 func (d *decider) node() *corev1.Node {
 	after := d.observed.Node.DeepCopy()
-	(&State{Record: d.record, Changes: d.changes}).Apply(after)
+	(&State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained}).Apply(after)
 	return after
 }

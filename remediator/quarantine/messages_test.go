@@ -27,7 +27,7 @@ func TestMessages(t *testing.T) {
 			"taint " + gpuTaint + " was removed during the quarantine and has been put back; remove it again to release the node"},
 		"one that was removed again": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide},
 			"taint " + gpuTaint + " was removed: the node stays released until GPUXidError has cleared"},
-		"that of a manual quarantine": {[]step{ordered, untaints, decide, untaints, decide},
+		"that of a manual quarantine": {[]step{ordered, decide, untaints, decide, untaints, decide},
 			"taint pitcrew.dev/unhealthy=ByHand:NoSchedule was removed: the node stays released"},
 		"flapping": {[]step{dips(2), flapping, decide}, "PortFlapping needs inspection (rule flap: x); tainted " + flapTaint +
 			"; the fault came and went 3 times within 24h0m0s, so only `kubectl pitcrew release` releases the node"},

@@ -2,26 +2,34 @@ package quarantine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
 // updateNotices drops what was delivered and adds what webhooks are to be sent. It goes by the record and not by
 // what this decision did, because a person may have changed the record since the last one.
-func (r *Record) updateNotices(p *policy.Policy, delivered map[handoff.Receipt]bool, now time.Time) {
+func (d *decider) updateNotices() {
+	r, p, now := d.record, d.policy, d.now
 	if r == nil {
 		return
 	}
-	r.Notices = handoff.DropDelivered(r.Notices, p, delivered)
+	r.Notices = handoff.DropDelivered(r.Notices, p, d.observed.Delivered)
 	if len(p.Webhooks) == 0 {
 		r.LastNotified = ""
 		return
 	}
 	event, state := r.unnotifiedEvent()
 	if event == "" {
+		return
+	}
+	if r.Phase == Quarantined && !d.confirmed() {
+		return // nothing but the record says so
+	}
+	if !d.observed.Seen.mayNotify(now) {
+		d.next.requeueAt(now.Add(recheck))
 		return
 	}
 	r.LastNotified = state
@@ -33,6 +41,15 @@ func (r *Record) updateNotices(p *policy.Policy, delivered map[handoff.Receipt]b
 			Quarantine: r.ID, Condition: cause.Condition, Rule: r.Taint.Rule, Repair: r.Taint.Repair, Message: cause.Message, Taint: r.Taint.String(),
 		},
 	})
+}
+
+// dropNotices drops the notices that the remediator has not made: whoever may annotate the Node could have it sign and deliver
+// anything.
+func (d *decider) dropNotices() {
+	if d.record == nil {
+		return
+	}
+	d.record.Notices = slices.DeleteFunc(slices.Clone(d.record.Notices), func(n handoff.Notice) bool { return !d.observed.Seen.accepts(n) })
 }
 
 // unnotifiedEvent is the event that leads to the state that the record is in, and that state. The event is empty when there

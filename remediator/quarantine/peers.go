@@ -6,7 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -24,7 +26,8 @@ func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
 	record, err := RecordOf(n)
 	switch {
 	case err != nil:
-		peer.OutOfService = true // it may well be quarantined, so it counts
+		// Of another version, or forged: the record proves nothing, so only what else is on the node counts.
+		peer.OutOfService = peer.OutOfService || hasTaintOf(p, n)
 		return peer
 	case record == nil:
 		return peer
@@ -43,6 +46,14 @@ func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
 		}
 	}
 	return peer
+}
+
+// hasTaintOf tells whether a node has a taint with which a quarantine takes nodes out of service.
+func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
+	known := handoff.KnownOf(p)
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && (t.Key == conditions.TaintUnhealthy || known.HasTaint(t))
+	})
 }
 
 // NeedsPeers tells whether [Decide] needs the peers of a node: most nodes are healthy, and then it does not.

@@ -4,7 +4,6 @@
 package quarantine
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -199,11 +199,13 @@ func RecordOf(n *corev1.Node) (*Record, error) {
 	return ParseRecord(text)
 }
 
-// ParseRecord reads the annotation. Whatever this version would not write itself is an error: acting on half a record,
-// or writing over it, would lose what a person or a newer remediator knew.
+// ParseRecord reads the annotation. What no remediator writes is an error: nothing is done about the node then. Fields of a
+// later version are ignored, so that a downgrade can act.
 func ParseRecord(text string) (*Record, error) {
-	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
-	decoder.DisallowUnknownFields()
+	if len(text) > maxRecord {
+		return nil, fmt.Errorf("quarantine record of %d bytes %w", len(text), errTooLarge)
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
 	var r Record
 	if err := decoder.Decode(&r); err != nil {
 		return nil, fmt.Errorf("decode quarantine record: %w", err)
@@ -213,6 +215,9 @@ func ParseRecord(text string) (*Record, error) {
 	}
 	if r.V != recordVersion {
 		return nil, fmt.Errorf("quarantine record has version %d, not %d", r.V, recordVersion)
+	}
+	if err := r.checkBounds(); err != nil {
+		return nil, fmt.Errorf("quarantine record %w: %w", errTooLarge, err)
 	}
 	for _, q := range append([]Quarantine{r.Quarantine}, r.Last...) {
 		if err := q.check(); err != nil {

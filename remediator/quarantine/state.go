@@ -28,12 +28,14 @@ type State struct {
 	Record *Record
 	// Changes are the labels, annotations and taints, but for our labels and the record.
 	Changes handoff.NodeChanges
+	// maintained tells whether a sweep, a repair or an upgrade works on the node.
+	maintained bool
 }
 
 // Apply puts the state on a node object.
 func (s *State) Apply(n *corev1.Node) {
 	s.Changes.Apply(n)
-	status, repair := s.Record.Labels(Maintained(n))
+	status, repair := s.Record.Labels(s.maintained)
 	text := ""
 	if s.Record != nil {
 		text = s.Record.String()
@@ -48,12 +50,12 @@ func (s *State) Apply(n *corev1.Node) {
 // Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the
 // taints of our domain that it does not explain. r may be nil.
 func Overlay(n *corev1.Node, r *Record) {
-	s := State{Record: r, Changes: handoff.Of(n)}
+	s := State{Record: r, Changes: handoff.Of(n), maintained: isMarkedMaintained(n)}
 	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.explains(t) })
 	if r != nil && r.Phase == Quarantined {
 		r.addTo(&s.Changes)
 	} else if r != nil && r.Phase == Released {
-		r.removeFrom(&s.Changes)
+		r.removeFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Apply(n)
 }
@@ -78,10 +80,17 @@ func (q *Quarantine) addTo(c *handoff.NodeChanges) {
 	}
 }
 
-// removeFrom removes what the quarantine has put on a node. The taint goes whatever its value has become.
-func (q *Quarantine) removeFrom(c *handoff.NodeChanges) {
+// removeFrom removes what the quarantine has put on a node, as far as it is known, and returns what else the record claims
+// and the node has. The taint goes whatever its value has become.
+func (q *Quarantine) removeFrom(c *handoff.NodeChanges, known handoff.Known) (left []string) {
 	if t := q.Taint; t != nil && !t.PreExisting {
-		c.Taints = slices.DeleteFunc(c.Taints, t.matches)
+		if known.HasTaint(t.NodeTaint()) {
+			c.Taints = slices.DeleteFunc(c.Taints, t.matches)
+		} else if hasTaint(c.Taints, t) {
+			left = append(left, "taint "+t.String())
+		}
 	}
-	c.RemoveHandOff(q.HandOff)
+	ours, unknown := known.Split(q.HandOff)
+	c.RemoveHandOff(ours)
+	return append(left, unknown...)
 }

@@ -41,19 +41,20 @@ type Case struct {
 type Receipt struct{ Webhook, NoticeID string }
 
 // DropDelivered is notices without the deliveries that were made, and without those to webhooks that the policy no longer
-// has.
+// has. Forged ones go as well: those of an event that the webhook does not ask for, twice to the same webhook, and beyond [MaxNotices].
 func DropDelivered(notices []Notice, p *policy.Policy, delivered map[Receipt]bool) []Notice {
 	var left []Notice
 	for _, notice := range notices {
-		notice.To = slices.DeleteFunc(slices.Clone(notice.To), func(name string) bool {
-			_, known := p.Webhook(name)
-			return !known || delivered[Receipt{name, notice.ID}]
+		notice.To = slices.Compact(slices.Sorted(slices.Values(notice.To)))
+		notice.To = slices.DeleteFunc(notice.To, func(name string) bool {
+			hook, known := p.Webhook(name)
+			return !known || !slices.Contains(hook.Events, notice.Event) || delivered[Receipt{name, notice.ID}]
 		})
 		if len(notice.To) > 0 {
 			left = append(left, notice)
 		}
 	}
-	return left
+	return left[max(0, len(left)-MaxNotices):]
 }
 
 // AddNotice adds a notice for the webhooks that are configured for its event, if there are any.

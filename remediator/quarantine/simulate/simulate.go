@@ -41,6 +41,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		o := &outcomes[i]
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
 		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
+		observation.Seen = quarantine.AssumeDecided(o.Before, observation.Record)
 		needsPeers := quarantine.NeedsPeers(p, o.Before, observation.Record, open)
 		for k := range outcomes {
 			if needsPeers && k != i && !quarantine.Excluded(outcomes[k].Before) {

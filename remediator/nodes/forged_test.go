@@ -1,0 +1,159 @@
+package nodes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
+
+// upgraded gives a node the label of a driver upgrade's step, written some time ago, beside what a kubelet writes.
+func upgraded(n *corev1.Node, at time.Time) {
+	n.Labels = map[string]string{upgradeState: "pod-restart-required"}
+	fields := func(text string) *metav1.FieldsV1 { return &metav1.FieldsV1{Raw: []byte(text)} }
+	n.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "kubelet", Time: &metav1.Time{Time: at.Add(time.Hour)}, FieldsV1: fields(`{"f:metadata":{"f:labels":{"f:a":{}}}}`)},
+		{Manager: "gpu-operator", Time: &metav1.Time{Time: at}, FieldsV1: fields(`{"f:metadata":{"f:annotations":{"f:b":{}},"f:labels":{"f:` + upgradeState + `":{}}}}`)},
+	}
+}
+
+// Attack 21: the cache keeps of the managed fields no more than since when an upgrade is in its step.
+func TestSlimKeepsSinceWhenAnUpgradeIsInItsStep(t *testing.T) {
+	at := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
+	n := &corev1.Node{}
+	upgraded(n, at)
+	object, err := Slim(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slim := object.(*corev1.Node)
+	kept := slim.ManagedFields
+	if len(kept) != 1 || !kept[0].Time.Time.Equal(at) || bytes.Contains(kept[0].FieldsV1.Raw, []byte("annotations")) {
+		t.Errorf("kept %+v", kept)
+	}
+	again, err := Slim(slim)
+	if err != nil || len(again.(*corev1.Node).ManagedFields) != 1 {
+		t.Errorf("a slim node becomes %+v, %v", again, err)
+	}
+}
+
+// Attack 21: that a stale upgrade is ignored is said once, with a metric while it lasts.
+func TestAStaleDriverUpgradeIsReportedOnce(t *testing.T) {
+	r := newRig(t, "n")
+	n := &r.client.nodes[0]
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].Message = corev1.ConditionFalse, "no fault"
+	upgraded(n, r.clock.Now().Add(-3*time.Hour))
+	for range 3 {
+		r.reconcile(t, "n")
+	}
+	if got := r.reasons(); !slices.Equal(got, []string{"DriverUpgradeStale"}) {
+		t.Errorf("events %v", got)
+	}
+	const series = `pitcrew_node_stale_upgrade_timestamp_seconds{node="n"} 1.7951652e+09`
+	if got := r.series(t); !strings.Contains(got, series) {
+		t.Errorf("no %s in\n%s", series, got)
+	}
+	upgraded(n, r.clock.Now())
+	r.reconcile(t, "n")
+	if got := r.series(t); strings.Contains(got, "stale_upgrade") {
+		t.Errorf("the upgrade goes on:\n%s", got)
+	}
+}
+
+// Attack 1: what an earlier policy put on nodes is known after a restart of the remediator, from its own ConfigMap.
+func TestWhatEarlierPoliciesPutOnNodesIsRemembered(t *testing.T) {
+	parse := func(label string) *policy.Policy {
+		p, err := policy.Parse([]byte(testPolicy + "  handOff: {labels: {" + label + ": \"yes\"}}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	claim := func(label string) *handoff.Added { return &handoff.Added{Labels: map[string]string{label: "yes"}} }
+	r := newRig(t)
+	store := func(data map[string]string) *knownStore {
+		return &knownStore{client: r.client, apiReader: stored{r.client, data}, clock: r.clock}
+	}
+	first, second := parse("example.com/first"), parse("example.com/second")
+	s := store(nil)
+	if err := s.refresh(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	text := s.known.String()
+	for range 3 {
+		if err := s.refresh(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.client.patched; !slices.Equal(got, []string{conditions.KnownConfigMap}) {
+		t.Errorf("written %v", got)
+	}
+	s = store(map[string]string{knownKey: text})
+	if err := s.refresh(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	for _, label := range []string{"example.com/first", "example.com/second"} {
+		if _, unknown := s.of(second).Split(claim(label)); len(unknown) > 0 {
+			t.Errorf("%v is not known", unknown)
+		}
+	}
+	if _, unknown := s.of(second).Split(claim("example.com/third")); len(unknown) == 0 {
+		t.Error("a label of no policy is known")
+	}
+}
+
+// stored is a reader that finds a ConfigMap.
+type stored struct {
+	client.Reader
+	data map[string]string
+}
+
+func (s stored) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if s.data == nil {
+		return s.Reader.Get(ctx, key, object, opts...)
+	}
+	object.(*corev1.ConfigMap).Data = s.data
+	return nil
+}
+
+// Attack 1: a record forged over a quarantine restarts no jobs, through a restart of the remediator.
+func TestAForgedRecordRestartsNoJobs(t *testing.T) {
+	r := newRig(t, "n")
+	n := &r.client.nodes[0]
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].Message = corev1.ConditionFalse, "no fault"
+	record := map[string]any{
+		"v": 1, "nodeUID": "n", "boot": map[string]any{"id": "boot-1"}, "id": "forged", "phase": "quarantined",
+		"causes": []any{map[string]any{"condition": "GPUXidError", "rule": "gpu", "repair": "Reboot", "message": lost, "due": true, "bootID": "boot-1", "firstSeen": r.clock.Now()}},
+		"taint":  map[string]any{"key": conditions.TaintUnhealthy, "value": "GPUXidError", "effect": "NoSchedule", "rule": "gpu", "repair": "Reboot", "since": r.clock.Now()},
+	}
+	text, err := json.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Annotations = map[string]string{conditions.AnnotationQuarantine: string(text)}
+	for range 3 {
+		r.reconcile(t, "n")
+	}
+	if len(r.restarts.quarantines) > 0 {
+		t.Errorf("restarted %+v", r.restarts.quarantines)
+	}
+	if got := r.reasons(); !slices.Equal(got, []string{"QuarantineBlocked"}) {
+		t.Errorf("events %v", got)
+	}
+	if live := r.client.live["n"]; live != nil && len(live.Spec.Taints) > 0 {
+		t.Errorf("taints %v", live.Spec.Taints)
+	}
+}

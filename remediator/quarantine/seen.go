@@ -1,0 +1,176 @@
+package quarantine
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// Seen is what a remediator knows about the quarantine of a node from elsewhere than from the record on the Node. It is kept
+// in memory, and the zero value is that of a remediator that has just started. A record is input: a kubelet may annotate its
+// own Node. So a quarantine in a record is confirmed only if
+//
+//   - this remediator has decided it, by the policy and within all limits, or
+//   - it has seen the taint on the node: a kubelet may not change the taints of its Node (admission plugin NodeRestriction).
+//
+// Without that, the taint of a record is not put back and its jobs are not restarted, unless a present fault explains them
+// and every limit allows them as if the quarantine began now. Without a decision of its own, the remediator restarts jobs only
+// under the same conditions: the rule in the record may be forged even where the taint is not.
+type Seen struct {
+	// quarantine is the id, and taint the decision, that the following is about.
+	quarantine       string
+	taint            Taint
+	decided, tainted bool
+	// notices are those that this remediator has made or has found when it first saw the node, by their ids.
+	notices map[string]seenNotice
+	// known is set once the node was seen.
+	known bool
+}
+
+type seenNotice struct {
+	// at is when the notice was made or found.
+	at time.Time
+	// written is set once the record had it: the write of one that was just made may have been refused.
+	written bool
+}
+
+// unwrittenFor is how long a notice is kept that no record had yet.
+const unwrittenFor = 10 * time.Minute
+
+// noticeWindow is the time in which a node may have [handoff.MaxNotices] notices. A quarantine and its release make some four.
+const noticeWindow = time.Hour
+
+// After is what the remediator knows after a decision about a node as it was observed.
+func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
+	next := Seen{known: true, notices: map[string]seenNotice{}}
+	if o.Record != nil {
+		for _, notice := range o.Record.Notices {
+			if known, ok := s.notices[notice.ID]; ok || !s.known {
+				next.notices[notice.ID] = seenNotice{cmp.Or(known.at, now), true}
+			}
+		}
+	}
+	for id, notice := range s.notices {
+		age := now.Sub(notice.at)
+		if _, ok := next.notices[id]; !ok && (age < unwrittenFor || notice.written && age < noticeWindow) {
+			next.notices[id] = notice
+		}
+	}
+	var r *Record
+	if d.State != nil {
+		r = d.State.Record
+	} else if o.RecordErr == nil && !s.known {
+		r = o.Record // paused: what is there when the node is first seen counts as seen
+	}
+	if r == nil {
+		if d.State == nil {
+			next.quarantine, next.taint, next.decided, next.tainted = s.quarantine, s.taint, s.decided, s.tainted
+			next.known = s.known
+		}
+		return next
+	}
+	for _, notice := range r.Notices {
+		if _, ok := next.notices[notice.ID]; !ok {
+			next.notices[notice.ID] = seenNotice{at: now}
+		}
+	}
+	if r.Phase == Quarantined {
+		same := s.is(r)
+		next.quarantine, next.taint = r.ID, decision(r.Taint)
+		next.decided = d.decided || same && s.decided
+		next.tainted = d.decided || same && s.tainted || o.Node != nil && hasTaint(o.Node.Spec.Taints, r.Taint)
+	}
+	return next
+}
+
+// AssumeDecided is what a remediator knows that has run for long: that it has decided the quarantine in the node's record, if
+// the node has the taint. It is for those who predict what a running remediator does.
+func AssumeDecided(n *corev1.Node, r *Record) Seen {
+	if r == nil || r.Phase != Quarantined || !hasTaint(n.Spec.Taints, r.Taint) {
+		return Seen{}
+	}
+	return Seen{quarantine: r.ID, taint: decision(r.Taint), decided: true, tainted: true}
+}
+
+// is tells whether the quarantine of a record is the one that was seen.
+func (s Seen) is(r *Record) bool {
+	return r.Phase == Quarantined && s.quarantine == r.ID && s.taint == decision(r.Taint)
+}
+
+// decision is a taint without what changes while the decision stands.
+func decision(t *Taint) Taint {
+	d := *t
+	d.Since = t.Since.UTC()
+	d.Restored, d.PreExisting = false, false
+	return d
+}
+
+// accepts tells whether a notice in a record may be delivered: it was made by this remediator, or was there when it first saw
+// the node.
+func (s Seen) accepts(n handoff.Notice) bool {
+	_, ok := s.notices[n.ID]
+	return ok || !s.known
+}
+
+// mayNotify tells whether the node may have another notice.
+func (s Seen) mayNotify(now time.Time) bool {
+	count := 0
+	for _, notice := range s.notices {
+		if notice.written && now.Sub(notice.at) < noticeWindow {
+			count++
+		}
+	}
+	return count < handoff.MaxNotices
+}
+
+// confirmed tells whether the quarantine of the record is more than a claim.
+func (d *decider) confirmed() bool {
+	s := d.observed.Seen
+	return d.result.decided || s.is(d.record) && (s.decided || s.tainted) ||
+		hasTaint(d.observed.Node.Spec.Taints, d.record.Taint) && d.observed.Node.UID == d.record.NodeUID
+}
+
+// isDecided tells whether this remediator has decided on the taint of the record.
+func (d *decider) isDecided() bool {
+	return d.result.decided || d.observed.Seen.is(d.record) && d.observed.Seen.decided
+}
+
+// taintAnew taints a node whose taint is missing and whose quarantine nothing confirms, if the node has a fault now for which
+// it would be quarantined. It tells whether it did.
+func (d *decider) taintAnew(why string) bool {
+	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
+	if !due {
+		d.block(d.record.Taint.Rule, BlockedByUnconfirmed,
+			"the record says that the node is quarantined by rule %s, but %s, and no condition explains it now, so the node is not tainted; "+
+				"run `kubectl pitcrew release`, or quarantine it anew", d.record.Taint.Rule, why)
+		return false
+	}
+	if d.isLimited(worst) {
+		return false
+	}
+	old := d.record.Taint.String()
+	d.setTaint(worst)
+	d.record.Taint.Restored = true
+	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s", old, why, describe(worst), d.record.Taint)
+	return true
+}
+
+// explainsRestart tells whether a quarantine that this remediator has not decided would restart jobs if it were decided now.
+func (d *decider) explainsRestart() bool {
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		p, isProblem := d.conditions.problems[c.Condition]
+		if !isProblem || !c.Due || !p.isEnforced() || !p.rule.RestartJobs || p.rule.Name != d.record.Taint.Rule {
+			continue
+		}
+		if !d.isLimited(p) {
+			return true
+		}
+		d.result.Blocked.Message = "the jobs of the node are not restarted: " + d.result.Blocked.Message
+		return false
+	}
+	return false
+}

@@ -1,0 +1,154 @@
+package quarantine
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+// The record as commit 0360749 decodes it, strictly: it refuses a field that it does not know.
+type (
+	previousRecord struct {
+		V       int       `json:"v"`
+		NodeUID types.UID `json:"nodeUID"`
+		Boot    struct {
+			ID   string    `json:"id"`
+			Seen time.Time `json:"seen,omitzero"`
+		} `json:"boot"`
+		previousQuarantine
+		Repairs []struct {
+			GPU    string            `json:"gpu"`
+			Code   string            `json:"code"`
+			Repair conditions.Repair `json:"repair"`
+			At     time.Time         `json:"at"`
+		} `json:"repairs,omitempty"`
+		Notices []struct {
+			ID         string                   `json:"id"`
+			Event      string                   `json:"event"`
+			At         time.Time                `json:"at"`
+			Quarantine string                   `json:"quarantine"`
+			Condition  corev1.NodeConditionType `json:"condition"`
+			Rule       string                   `json:"rule"`
+			Repair     conditions.Repair        `json:"repair"`
+			Message    string                   `json:"message"`
+			Taint      string                   `json:"taint"`
+			To         []string                 `json:"to"`
+		} `json:"notices,omitempty"`
+		LastNotified string               `json:"noticed,omitempty"`
+		Last         []previousQuarantine `json:"last,omitempty"`
+	}
+	previousQuarantine struct {
+		ID     string `json:"id"`
+		Phase  Phase  `json:"phase"`
+		Causes []struct {
+			Condition      corev1.NodeConditionType `json:"condition"`
+			Rule           string                   `json:"rule"`
+			Repair         conditions.Repair        `json:"repair"`
+			Message        string                   `json:"message"`
+			FirstSeen      time.Time                `json:"firstSeen"`
+			Due            bool                     `json:"due,omitempty"`
+			BootID         string                   `json:"bootID"`
+			FlapTimes      []time.Time              `json:"dips,omitempty"`
+			RepairRecorded bool                     `json:"mended,omitempty"`
+			HealthySince   time.Time                `json:"healthySince,omitzero"`
+		} `json:"causes"`
+		QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
+		Taint         *struct {
+			Key         string             `json:"key"`
+			Value       string             `json:"value,omitempty"`
+			Effect      corev1.TaintEffect `json:"effect"`
+			Rule        string             `json:"rule"`
+			Repair      conditions.Repair  `json:"repair"`
+			Since       time.Time          `json:"since"`
+			Restored    bool               `json:"restored,omitempty"`
+			PreExisting bool               `json:"foreign,omitempty"`
+		} `json:"taint,omitempty"`
+		HandOff *struct {
+			Labels      map[string]string `json:"labels,omitempty"`
+			Annotations map[string]string `json:"annotations,omitempty"`
+			Taints      []corev1.Taint    `json:"taints,omitempty"`
+		} `json:"handOff,omitempty"`
+		ReleasedAt          time.Time `json:"releasedAt,omitzero"`
+		ReleasedBy          string    `json:"releasedBy,omitempty"`
+		ManualReleaseOnly   bool      `json:"sticky,omitempty"`
+		ManualReleaseActive bool      `json:"holds,omitempty"`
+	}
+)
+
+// readByPrevious returns the error of the decoder of commit 0360749.
+func readByPrevious(text string) error {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(&previousRecord{})
+}
+
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Attack 13: record-previous.json was written by commit 0360749, every field set; record-next.json is the same with a field
+// more at every level.
+func TestTheRecordsOfThePreviousAndOfTheNextVersionAreRead(t *testing.T) {
+	for _, name := range []string{"record-previous.json", "record-next.json"} {
+		got, err := ParseRecord(golden(t, name))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(full(), got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if readByPrevious(golden(t, "record-next.json")) == nil {
+		t.Error("the decoder of the previous version accepts any field: it proves nothing")
+	}
+}
+
+// Attack 13: after a downgrade the next version's quarantines are dealt with.
+func TestARecordOfTheNextVersionIsActedOn(t *testing.T) {
+	w := newWorld(t)
+	for _, s := range []step{gpu(ecc), decide} {
+		s(w)
+	}
+	text := w.node.Annotations[conditions.AnnotationQuarantine]
+	text = strings.NewReplacer(`{"v":1`, `{"v":1,"next":[{"a":1}]`, `"causes":[{`, `"causes":[{"next":{},`, `"taint":{`, `"taint":{"next":1,`).Replace(text)
+	w.node.Annotations[conditions.AnnotationQuarantine] = text
+	for _, s := range []step{gpuFine, decide, lasts(10 * time.Minute)} {
+		s(w)
+	}
+	if o := w.outcome(); o.Phase != Released || o.Taints != "" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// Attack 13: whatever is written is read by the previous version.
+func TestWhatIsWrittenIsReadByThePreviousVersion(t *testing.T) {
+	if err := readByPrevious(full().String()); err != nil {
+		t.Error(err)
+	}
+	w := newWorld(t)
+	for i, s := range []step{
+		hooks(), handsOver, gpu(ecc), decide, says("DiskFailing", "True", "x"), decide, lasts(time.Minute), untaints, decide, untaints, decide, gpu(lost), decide,
+		gpuFine, dips(2), decide, reboots, decide, lasts(time.Hour), flaps(2), gpu(lost), decide, pardonedIfQuarantined, decide,
+	} {
+		s(w)
+		if text, ok := w.node.Annotations[conditions.AnnotationQuarantine]; ok {
+			if err := readByPrevious(text); err != nil {
+				t.Errorf("after step %d: %v: %s", i, err, text)
+			}
+		}
+	}
+}
