@@ -89,8 +89,9 @@ type Controller struct {
 	pending   *pendingWrites
 	reports   *reports
 
-	deciding  sync.Mutex // held for one decision; guards summaries
-	summaries map[string]summary
+	deciding   sync.Mutex // held for one decision; guards what follows
+	summaries  map[string]summary
+	peerBuffer []limits.Peer
 }
 
 // SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
@@ -108,6 +109,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		metrics:   newMetrics(),
 		breaker: &breakerStore{
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
+			unsavedStarts: make(chan struct{}, 1),
 		},
 		pending:   newPendingWrites(o.DryRun),
 		reports:   newReports(),
@@ -134,6 +136,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	}
 	if err := mgr.Add(c.webhooks); err != nil {
 		return fmt.Errorf("add the sender of webhooks: %w", err)
+	}
+	if err := mgr.Add(&startsSaver{c.breaker}); err != nil {
+		return fmt.Errorf("add the writer of the starts of quarantines: %w", err)
 	}
 	changes := make(chan event.GenericEvent, 1)
 	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
@@ -274,6 +279,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	c.metrics.setBreaker(observation.Breaker)
 	d := quarantine.Decide(p, observation, now)
 	c.setBreaker(d)
+	c.breaker.rememberRecord(p, n, observation.Record, now)
 	if d.Changes(n) {
 		c.pending.add(n, d.State.Record)
 	}
