@@ -137,7 +137,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.Add(c.webhooks); err != nil {
 		return fmt.Errorf("add the sender of webhooks: %w", err)
 	}
-	if err := mgr.Add(&startsSaver{c.breaker}); err != nil {
+	if err := mgr.Add(&startsSaver{c.breaker, startsPause, limits.RetryBlocked}); err != nil {
 		return fmt.Errorf("add the writer of the starts of quarantines: %w", err)
 	}
 	changes := make(chan event.GenericEvent, 1)

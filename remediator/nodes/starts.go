@@ -94,12 +94,16 @@ func (b *breakerStore) saveStarts(ctx context.Context) error {
 }
 
 // startsSaver writes the starts of quarantines beside the decisions, which do not wait for it.
-type startsSaver struct{ *breakerStore }
+type startsSaver struct {
+	*breakerStore
+	// pause is the time between two writes, retry that after one that failed.
+	pause, retry time.Duration
+}
 
 // Start runs until the context ends, and then writes what is left.
 func (s *startsSaver) Start(ctx context.Context) error {
 	for {
-		wait := startsPause
+		wait := s.pause
 		select {
 		case <-ctx.Done():
 			return s.finish(ctx)
@@ -109,7 +113,7 @@ func (s *startsSaver) Start(ctx context.Context) error {
 				s.mu.Lock()
 				s.startsChanged()
 				s.mu.Unlock()
-				wait = limits.RetryBlocked
+				wait = s.retry
 			}
 		}
 		select {

@@ -90,7 +90,9 @@ type Held struct {
 }
 
 // TakesOut tells whether the quarantine by a rule would take the node out of service.
-func (h Held) TakesOut(r policy.Rule) bool { return (h.Rule == "" || h.Soft) && !IsSoft(r.Taint.Effect) }
+func (h Held) TakesOut(r policy.Rule) bool {
+	return (h.Rule == "" || h.Soft) && !IsSoft(r.Taint.Effect)
+}
 
 // budget is one budget of a policy: that of a rule, that of all soft quarantines or, with neither, that of all others.
 type budget struct {
