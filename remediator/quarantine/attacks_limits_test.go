@@ -83,7 +83,7 @@ func TestARulesBudgetReplacesThatOfSoftQuarantines(t *testing.T) {
 		says("FanFailing", "True", "x")(f.worlds[i])
 		f.decide(i)
 	}
-	f.want("P-----", "1 nodes are out of service and the budget of rule fan is 1: n0 (quarantined)")
+	f.want("P-----", "1 nodes are to be avoided and the budget of rule fan is 1: n0 (quarantined)")
 	for i := 2; i < 6; i++ {
 		isSlow(f.worlds[i])
 		f.decide(i)

@@ -20,7 +20,7 @@ const (
 	Quarantined = "quarantined"
 	Cordoned    = "cordoned"
 	NotReady    = "not Ready"
-	// Gone is a node that was deleted or replaced after a quarantine, or whose record was removed.
+	// Gone is a node that was deleted or replaced after a quarantine began, or is skipped since, or whose record was removed.
 	Gone = "gone"
 	// Recent is a node that is back in service, within the window of a budget.
 	Recent = "quarantined before"
@@ -98,6 +98,7 @@ func (h Held) TakesOut(r policy.Rule) bool {
 type budget struct {
 	policy.Budget
 	rule string
+	// soft is set, too, for that of a rule with a soft taint.
 	soft bool
 }
 
@@ -105,7 +106,7 @@ type budget struct {
 func asked(p *policy.Policy, held Held, rule policy.Rule) (list []budget) {
 	own := !rule.Budget.IsUnlimited()
 	if own && held.Rule != rule.Name {
-		list = append(list, budget{Budget: rule.Budget, rule: rule.Name})
+		list = append(list, budget{Budget: rule.Budget, rule: rule.Name, soft: IsSoft(rule.Taint.Effect)})
 	}
 	switch {
 	case held.TakesOut(rule):

@@ -156,6 +156,9 @@ func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) 
 		return m, false
 	}
 	more, _ := m.Prune(keep, now)
+	if all, _ := more.size(keep, now); all >= maxRemembered && !e.At.After(more.entries()[maxRemembered-1].At) {
+		return m, false // it would be the first to be left out
+	}
 	if more = maps.Clone(more); more == nil {
 		more = Memory{}
 	}
@@ -166,19 +169,28 @@ func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) 
 // Prune is the memory without the starts that are older than keep, and without the oldest of very many. It is the same
 // memory, and false, if there are none.
 func (m Memory) Prune(keep time.Duration, now time.Time) (Memory, bool) {
-	all := 0
-	for _, n := range m {
-		all += len(n.starts)
-	}
-	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !(Start{At: e.At}).isWithin(keep, now) })
-	if len(entries) == all {
+	if all, old := m.size(keep, now); old == 0 && all <= maxRemembered {
 		return m, false
 	}
+	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !(Start{At: e.At}).isWithin(keep, now) })
 	kept := Memory{}
 	for _, e := range entries {
 		kept.add(e)
 	}
 	return kept, true
+}
+
+// size counts the entries, and those among them that are older than keep or in the future.
+func (m Memory) size(keep time.Duration, now time.Time) (all, old int) {
+	for _, n := range m {
+		for _, e := range n.starts {
+			all++
+			if !(Start{At: e.At}).isWithin(keep, now) {
+				old++
+			}
+		}
+	}
+	return all, old
 }
 
 // AddTo adds what is remembered to the peer of a node of the same name. uid is that of the node, and known the latest start

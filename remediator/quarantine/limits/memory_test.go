@@ -94,8 +94,11 @@ func TestAMemoryNeverOutgrowsItsConfigMap(t *testing.T) {
 	var m Memory
 	for i := range maxRemembered + 10 {
 		e := entry(strings.Repeat("n", 243)+fmt.Sprintf("%010d", i), strings.Repeat("r", 63), 0)
-		e.UID = types.UID(strings.Repeat("u", 36))
-		m, _ = m.With(e, time.Hour, noon)
+		e.UID, e.At = types.UID(strings.Repeat("u", 36)), noon.Add(time.Duration(i)*time.Second/20)
+		m, _ = m.With(e, time.Hour, noon.Add(time.Minute))
+	}
+	if full, changed := m.With(entry("late", "gpu", time.Minute), time.Hour, noon); changed || full["late"] != nil {
+		t.Error("the oldest of too many is remembered, and would be again at each look")
 	}
 	if got := len(m.String()); got > 1<<20 || len(m.entries()) != maxRemembered {
 		t.Errorf("%d entries of %d bytes", len(m.entries()), got)
