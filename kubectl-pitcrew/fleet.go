@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // The statuses of a node, the worst first.
@@ -41,8 +42,12 @@ type fleet struct {
 	PausedSince time.Time `json:"pausedSince,omitzero"`
 	// Breaker is the state of the breaker; empty: it is closed.
 	Breaker string `json:"breaker,omitempty"`
-	Pools   []pool `json:"pools"`
-	Nodes   []row  `json:"nodes"`
+	// Budgets are those of the policy; BudgetsUnknown is why they cannot be told.
+	Budgets        []limits.Use `json:"budgets,omitempty"`
+	BudgetsUnknown string       `json:"budgetsUnknown,omitempty"`
+
+	Pools []pool `json:"pools"`
+	Nodes []row  `json:"nodes"`
 }
 
 // pool counts the nodes of a pool by what they are.
@@ -66,7 +71,7 @@ type row struct {
 	BootID string            `json:"bootID"`
 }
 
-func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []string) (fleet, error) {
+func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags) (fleet, error) {
 	var f fleet
 	var err error
 	if f.Paused, f.PausedSince, err = pause.Since(ctx, api, c.namespace); err != nil {
@@ -77,11 +82,14 @@ func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []stri
 		return f, err
 	}
 	if breaker != nil {
-		f.Breaker = breaker.Data["state"]
+		f.Breaker = breaker.Data[limits.BreakerKey]
 	}
 	var nodes corev1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
 		return f, fmt.Errorf("list nodes: %w", err)
+	}
+	if err := c.addBudgets(ctx, api, &f, nodes.Items, breaker, flags.policy); err != nil {
+		return f, err
 	}
 	watched, err := c.watchedBy(ctx, api)
 	if err != nil {
@@ -90,7 +98,7 @@ func (c *target) fleet(ctx context.Context, api client.Client, poolLabels []stri
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		r := rowOf(n, c.now())
-		r.Pool = cmp.Or(watched[n.Name], firstLabel(n, poolLabels))
+		r.Pool = cmp.Or(watched[n.Name], firstLabel(n, flags.poolLabels))
 		f.Nodes = append(f.Nodes, r)
 	}
 	slices.SortFunc(f.Nodes, compareWorst)

@@ -80,7 +80,8 @@ func TestStatusIsByPoolAndTheWorstFirst(t *testing.T) {
 	p := newFleet(t)
 	ages := regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
 	got := ages.ReplaceAllString(p.run("status", byPool), "AGE")
-	const want = `POOL  NODE     STATUS       NEEDS    SINCE  CAUSE
+	const want = `BUDGET unknown: no pod of the remediator in namespace pitcrew mounts a policy; name one with -f
+POOL  NODE     STATUS       NEEDS    SINCE  CAUSE
 h200  fleet-4  unreadable   -        -      decode quarantine record: unexpected EOF
 h200  fleet-3  unknown      -        AGE     GPUXidError: cannot open /dev/kmsg
 h100  fleet-1  quarantined  Inspect  AGE     ByHand: smells of smoke

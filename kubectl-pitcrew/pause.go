@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 func pauseCommand(c *target) *cobra.Command {
@@ -48,15 +49,17 @@ func pauseCommand(c *target) *cobra.Command {
 }
 
 func resumeCommand(c *target) *cobra.Command {
-	return c.deleting("resume", "End the pause", "Resume", conditions.PauseConfigMap)
+	return c.deleting("resume", "End the pause", "Resume", conditions.PauseConfigMap, func(map[string]string) bool { return true })
 }
 
 func resetCommand(c *target) *cobra.Command {
-	return c.deleting("reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", conditions.BreakerConfigMap)
+	// The remediator writes the starts of quarantines, which the ConfigMap also holds, again: a reset makes none undone.
+	return c.deleting("reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", conditions.BreakerConfigMap,
+		func(data map[string]string) bool { return data[limits.BreakerKey] != "" })
 }
 
-// deleting is a command that deletes a ConfigMap of ours.
-func (c *target) deleting(use, short, verb, name string) *cobra.Command {
+// deleting is a command that deletes a ConfigMap of ours if needed tells so by its data.
+func (c *target) deleting(use, short, verb, name string, needed func(map[string]string) bool) *cobra.Command {
 	var confirm confirmation
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		api, err := c.client()
@@ -68,7 +71,7 @@ func (c *target) deleting(use, short, verb, name string) *cobra.Command {
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get ConfigMap %s: %w", name, err)
 		}
-		if err != nil {
+		if err != nil || !needed(object.Data) {
 			return confirm.apply(cmd, nil)
 		}
 		return confirm.apply(cmd, []change{{

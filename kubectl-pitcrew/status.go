@@ -40,6 +40,7 @@ var poolLabels = []string{
 // statusFlags are the flags of status.
 type statusFlags struct {
 	output     string
+	policy     string
 	poolLabels []string
 	all, watch bool
 }
@@ -58,6 +59,8 @@ func statusCommand(c *target) *cobra.Command {
   alert                 a condition is a problem that the policy only alerts about
   unknown               a check has no result, or its condition has no heartbeat any more
   unreadable            the record on the node does not parse: the remediator leaves the node alone
+
+BUDGET lines count the nodes that use up each budget of the policy, and name them.
 
 Healthy nodes, and nodes without a condition of ours (unchecked), are only counted; --all lists them, too.`,
 		Args: cobra.NoArgs,
@@ -81,6 +84,7 @@ Healthy nodes, and nodes without a condition of ours (unchecked), are only count
 		},
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
+	cmd.Flags().StringVarP(&f.policy, "filename", "f", "", "`file` with the policy whose budgets are shown, instead of the remediator's")
 	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
 	cmd.Flags().BoolVar(&f.all, "all", false, "also list healthy and unchecked nodes")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print the status again whenever it changes")
@@ -88,7 +92,7 @@ Healthy nodes, and nodes without a condition of ours (unchecked), are only count
 }
 
 func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFlags, colour bool) ([]byte, error) {
-	fleet, err := c.fleet(ctx, api, f.poolLabels)
+	fleet, err := c.fleet(ctx, api, f)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +122,7 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	if f.Breaker != "" {
 		fmt.Fprintf(out, "BREAKER OPEN: no new quarantines (%s)\n", f.Breaker)
 	}
+	f.printBudgets(out)
 	if len(f.Nodes) > 0 {
 		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
 		if wide {

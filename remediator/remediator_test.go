@@ -194,18 +194,20 @@ func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
 	}
 }
 
-func TestANodeDeletedWhileTaintedStartsOverAndFreesItsPlace(t *testing.T) {
+func TestANodeDeletedWhileTaintedStartsOverAndKeepsItsPlaceForAWhile(t *testing.T) {
 	tm := newTeam(t, "deleted", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
-	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	policy := tm.policy(1, "clearAfter: 1s")
+	tm.start(policy, alone)
 	tm.report(first, "True", lost)
 	n, r := tm.becomes(first, quarantine.Quarantined)
-	tm.report(second, "True", lost)
-	tm.becomes(second, quarantine.Suspect)
-
-	if err := tm.DeleteNodes(t.Context(), first); err != nil {
+	if err := tm.Client.Delete(t.Context(), n.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
+	tm.report(second, "True", lost)
+	blocked, _ := tm.becomes(second, quarantine.Suspect)
+	tm.waitForEvent(blocked.UID, "1 nodes are out of service and the budget is 1: "+first+" (gone)")
+	tm.rewrite(policy, "maxNodes: 1", "maxNodes: 2")
 	tm.becomes(second, quarantine.Quarantined)
 	// A user restores the node from a backup, with the marks of the old quarantine.
 	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first, Labels: n.Labels, Annotations: n.Annotations}, Spec: n.Spec}

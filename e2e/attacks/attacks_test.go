@@ -33,8 +33,11 @@ func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true})
 // patience is how long a test waits for what takes a second or two.
 const patience = time.Minute
 
-// lost is a message of GPUXidError.
-const lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+// Messages of GPUXidError.
+const (
+	lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+	ecc  = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
+)
 
 // scene is a pool of nodes of one test, in a cluster with Pitcrew's roles and admission policies.
 type scene struct {

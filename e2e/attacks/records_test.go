@@ -31,7 +31,6 @@ import (
 )
 
 const (
-	ecc       = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
 	unknown   = "Inspect gpu 0000:1b:00: Xid 999 unknown"
 	namespace = "pitcrew" // of the remediator
 )

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 const (
@@ -78,9 +79,12 @@ func (c *Cluster) AddThisMachine(ctx context.Context, name string) error {
 	return err
 }
 
-// DeleteNodes deletes nodes. A node that does not exist is not an error.
+// DeleteNodes deletes nodes. A node that does not exist is not an error. What a remediator remembers of their quarantines is
+// deleted, too: the budgets of the next test must not count them. So delete them when no remediator runs any more.
 func (c *Cluster) DeleteNodes(ctx context.Context, names ...string) error {
 	var errs []error
+	memory := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: remediatorNamespace, Name: conditions.BreakerConfigMap}}
+	errs = append(errs, client.IgnoreNotFound(c.Client.Delete(ctx, memory)))
 	for _, name := range names {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		errs = append(errs, client.IgnoreNotFound(c.Client.Delete(ctx, node)))

@@ -90,7 +90,8 @@ const EvidenceNamespace = "pitcrew-evidence"
 // AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).
 const AnnotationEvidenceAt = Domain + "/evidence-at"
 
-// BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin.
+// BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin. Its key
+// "starts" remembers when nodes were quarantined, beyond their lives.
 const BreakerConfigMap = "pitcrew-breaker"
 
 // KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes.

@@ -33,6 +33,7 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		}
 		return err
 	}
+	c.breaker.remember(c.policy.Policy(), after, d.Started)
 	c.publishEvents(ctx, after, d, started)
 	return nil
 }
@@ -79,6 +80,7 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 		}
 	}
 	if c.pending.settle(n.Name, now) {
+		c.breaker.remember(c.policy.Policy(), n, lost.unanswered.decision.Started)
 		c.publishEvents(ctx, n, lost.unanswered.decision, lost.unanswered.started)
 	}
 	return nil

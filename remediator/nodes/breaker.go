@@ -24,7 +24,7 @@ import (
 const breakerDeadline = 5 * time.Second
 
 // breakerStore keeps the state of the breaker in a ConfigMap, so that a new leader finds it open. Only the leader opens it;
-// a person closes it with `kubectl pitcrew reset`.
+// a person closes it with `kubectl pitcrew reset`. The ConfigMap also holds the starts of quarantines, see starts.go.
 //
 // Decisions are made one at a time and go by the state in memory, so refresh and save are called outside of them: a request
 // that hangs delays the node that it was made for, for at most the deadline, and no other.
@@ -44,17 +44,23 @@ type breakerStore struct {
 	readAt, triedAt time.Time
 	// version counts the calls of set: what was read or written before the last one is out of date.
 	version int
+	// memory holds the starts of quarantines, unsavedStarts a value while the ConfigMap may not have them.
+	memory        limits.Memory
+	keep          time.Duration
+	unsavedStarts chan struct{}
 
 	saving sync.Mutex // held during a write: a slow one must not land after a later one
 }
 
-// refresh reads the ConfigMap: once, because only this process opens the breaker, and again every few seconds while it is
-// open, because a person may close it. It fails only while the state is not known at all; an open breaker stays open.
+// refresh reads the ConfigMap if the policy has limits: once, because only this process opens the breaker, and again every
+// few seconds while it is open, because a person may close it. It fails only while the state is not known at all; an open
+// breaker stays open.
 func (b *breakerStore) refresh(ctx context.Context, p *policy.Policy) error {
 	b.mu.Lock()
 	now, known, version := b.clock.Now(), b.loaded, b.version
-	again := b.open != nil && !b.dryRun && now.Sub(b.readAt) >= limits.RetryBlocked
-	if p.Breaker == nil || b.unsaved || known && !again {
+	again := p.Breaker != nil && b.open != nil && !b.dryRun && now.Sub(b.readAt) >= limits.RetryBlocked
+	b.keep = limits.RememberFor(p)
+	if b.keep == 0 || b.unsaved || known && !again {
 		b.mu.Unlock()
 		return nil
 	}
@@ -75,6 +81,7 @@ func (b *breakerStore) refresh(ctx context.Context, p *policy.Policy) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.loadStarts(ctx, stored.Data[limits.StartsKey], known, now)
 	if b.version == version {
 		text := stored.Data[limits.BreakerKey]
 		b.open, b.loaded = limits.ParseBreaker(text, now), true
@@ -133,9 +140,14 @@ func (b *breakerStore) save(ctx context.Context) error {
 }
 
 func (b *breakerStore) write(ctx context.Context, text string) error {
+	return b.writeKey(ctx, limits.BreakerKey, text)
+}
+
+// writeKey writes one key of the ConfigMap, and leaves the other.
+func (b *breakerStore) writeKey(ctx context.Context, key, text string) error {
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: conditions.BreakerConfigMap}}
 	before := object.DeepCopy()
-	object.Data = map[string]string{limits.BreakerKey: text}
+	object.Data = map[string]string{key: text}
 	err := b.client.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
 	if apierrors.IsNotFound(err) {
 		return b.client.Create(ctx, object, client.FieldOwner(quarantine.ControllerName))

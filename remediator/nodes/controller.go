@@ -90,8 +90,9 @@ type Controller struct {
 	reports   *reports
 	known     *knownStore
 
-	deciding  sync.Mutex // held for one decision; guards summaries and seen
-	summaries map[string]summary
+	deciding   sync.Mutex // held for one decision; guards what follows
+	summaries  map[string]summary
+	peerBuffer []limits.Peer
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
 }
@@ -111,6 +112,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		metrics:   newMetrics(),
 		breaker: &breakerStore{
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
+			unsavedStarts: make(chan struct{}, 1),
 		},
 		pending:   newPendingWrites(o.DryRun),
 		reports:   newReports(),
@@ -139,6 +141,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	}
 	if err := mgr.Add(c.webhooks); err != nil {
 		return fmt.Errorf("add the sender of webhooks: %w", err)
+	}
+	if err := mgr.Add(&startsSaver{c.breaker, startsPause, limits.RetryBlocked}); err != nil {
+		return fmt.Errorf("add the writer of the starts of quarantines: %w", err)
 	}
 	changes := make(chan event.GenericEvent, 1)
 	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
@@ -283,6 +288,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	d := quarantine.Decide(p, observation, now)
 	c.setBreaker(d)
 	c.seen[n.Name] = observation.Seen.After(observation, d, now)
+	c.breaker.rememberRecord(p, n, observation.Record, now)
 	if d.Changes(n) {
 		c.pending.add(n, d.State.Record)
 	}

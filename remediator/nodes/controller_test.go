@@ -38,17 +38,6 @@ func TestAPlaceIsTakenBeforeTheCacheShowsIt(t *testing.T) {
 	}
 }
 
-func TestADeletedNodeFreesItsPlace(t *testing.T) {
-	r := newRig(t, "a", "b")
-	r.reconcile(t, "a")
-	r.client.nodes = r.client.nodes[1:]
-	r.reconcile(t, "a")
-	r.reconcile(t, "b")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.NodeQuarantined}, r.reasons()); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestARefusedWriteSaysNothingAndIsDecidedAgain(t *testing.T) {
 	r := newRig(t, "a")
 	r.client.refuse = apierrors.NewConflict(schema.GroupResource{}, "a", nil)

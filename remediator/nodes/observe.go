@@ -28,8 +28,8 @@ var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationG
 // tooLong replaces the value of an annotation that is longer than any that the policy hands off, and so is not ours.
 var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
 
-// Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields are
-// most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
+// Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields, of which
+// only the time of a cordon is read, are most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
 // out, because they hold only differences.
 func Slim(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
@@ -43,7 +43,7 @@ func Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            n.Labels,
-			ManagedFields:     upgradeFields(n.ManagedFields),
+			ManagedFields:     quarantine.SlimManagedFields(n),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
@@ -62,17 +62,6 @@ func Slim(object any) (any, error) {
 		slim.Annotations[key] = value
 	}
 	return slim, nil
-}
-
-// upgradeFields keeps of the managed fields what tells since when a driver upgrade is in its step.
-func upgradeFields(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
-	var kept []metav1.ManagedFieldsEntry
-	for _, f := range all {
-		if quarantine.ManagesUpgradeState(f) {
-			kept = append(kept, quarantine.OnlyUpgradeState(f))
-		}
-	}
-	return kept
 }
 
 // changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few
@@ -129,33 +118,38 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	return o, err
 }
 
-// peers sums up all nodes but one, from the cache and from the pending writes. A node that has not changed is summed up
-// once.
+// peers sums up all nodes but one, from the cache, from the pending writes and from what is remembered of quarantines. A node
+// that has not changed is summed up once. The result is valid until the next call.
 func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string) ([]limits.Peer, error) {
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	pending := c.pending.all()
-	peers := make([]limits.Peer, 0, len(nodes.Items))
+	pending, memory := c.pending.all(), c.breaker.remembered()
+	peers := slices.Grow(c.peerBuffer[:0], len(nodes.Items))
+	present := map[string]bool{except: true}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if n.Name == except || quarantine.Excluded(n) {
 			continue
 		}
-		from := summarySource{p, n.UID, n.ResourceVersion, pending[n.Name].record}
+		from := summarySource{p, n.UID, n.ResourceVersion, pending[n.Name].record, memory[n.Name]}
+		if from.remembered != nil {
+			present[n.Name] = true
+		}
 		known, ok := c.summaries[n.Name]
 		if !ok || known.from != from {
 			if from.pending != nil {
 				n = n.DeepCopy()
 				c.pending.overlay(n)
 			}
-			known = summary{from, quarantine.PeerOf(p, n)}
+			known = summary{from, quarantine.PeerWith(p, n, from.remembered)}
 			c.summaries[n.Name] = known
 		}
 		peers = append(peers, known.peer)
 	}
-	return peers, nil
+	c.peerBuffer = append(peers, memory.GonePeers(func(node string) bool { return present[node] })...)
+	return c.peerBuffer, nil
 }
 
 // summary is a peer and what it was made from.
@@ -165,10 +159,11 @@ type summary struct {
 }
 
 type summarySource struct {
-	policy  *policy.Policy
-	uid     types.UID
-	version string
-	pending *quarantine.Record
+	policy     *policy.Policy
+	uid        types.UID
+	version    string
+	pending    *quarantine.Record
+	remembered *limits.NodeStarts
 }
 
 // quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.

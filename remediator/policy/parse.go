@@ -114,6 +114,9 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one")
 	}
 	d.label(at.Child("budget", "scope"), r.Budget.Scope)
+	if parked := at.Child("budget", "parkedAfter"); d.isSet(parked) {
+		d.add(field.Forbidden(parked, "has no effect in the budget of a rule, which counts only what the rule quarantined"))
+	}
 	if d.isSet(at.Child("checkpointGrace")) && !r.RestartJobs {
 		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect without restartJobs"))
 	}

@@ -37,9 +37,9 @@ type Policy struct {
 	// mode is the mode of every rule that sets none. A rule in mode observe records what it would do and reports it in
 	// Events, and changes no taint and no job. A rule in mode enforce acts.
 	Observe bool `yaml:"mode"`
-	// budget bounds all rules together. Every node that is out of service counts, whatever took it out: it is quarantined,
-	// cordoned or not Ready. It must set maxNodes, maxPercent or both: only the owner of a cluster knows how many nodes it
-	// can spare.
+	// budget bounds all rules together. Every node counts that is quarantined, and every cordoned or not Ready one that has a
+	// condition of a rule. It must set maxNodes, maxPercent or both: only the owner of a cluster knows how many nodes it can
+	// spare.
 	Budget Budget `yaml:"budget" required:""`
 	// breaker stops new quarantines when too many start. There is no breaker unless it is set.
 	Breaker *Breaker `yaml:"breaker"`
@@ -70,22 +70,41 @@ func (p *Policy) setDefaults() {
 // Budget bounds how many nodes may be out of service at the same time. The smaller limit counts, but at least one node is
 // always allowed, so that a pool of three nodes gets help, too. Only maxNodes 0 allows none.
 //
+// It is about the nodes that have the checked hardware: those with a condition that a rule names which is not alertOnly and
+// selects the node.
+//
+// A quarantine with effect PreferNoSchedule leaves the node in service and does not count. Such quarantines have a budget of
+// their own, of the same size. They do not count for the breaker either.
+//
+// A quarantined node that is deleted or replaced, or that loses its record, counts for an hour from the start of its
+// quarantine, or for the window if that is longer. So a replaced node frees no place at once.
+//
 //	spec:
-//	  budget: {maxNodes: 3, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h}
+//	  budget: {maxNodes: 3, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h, parkedAfter: 168h}
 type Budget struct {
 	// maxNodes is the largest number of nodes of the scope.
 	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"0"`
-	// maxPercent is the largest share of the scope's nodes, rounded down.
+	// maxPercent is the largest share of the scope's nodes with checked hardware, rounded down.
 	MaxPercent int `yaml:"maxPercent" unit:"percent of the scope's nodes" min:"1" max:"100"`
 	// scope is the key of a node label. Nodes with the same value share a budget, as do the nodes without the label. Without
 	// a scope, the whole cluster shares one.
 	Scope string `yaml:"scope" unit:"label key"`
 	// window adds the nodes that were quarantined within this time and are back in service. 0s adds none of them.
 	Window time.Duration `yaml:"window"`
+	// parkedAfter is how long a node that no rule has quarantined counts while it is cordoned or not Ready. After that time it
+	// is taken for parked. `never` counts it for ever. It is only for the budget of the policy: that of a rule counts no such
+	// node.
+	ParkedAfter time.Duration `yaml:"parkedAfter" above:"0s" never:""`
 }
 
+// DefaultParkedAfter is the parkedAfter of a budget that sets none.
+const DefaultParkedAfter = 7 * 24 * time.Hour
+
 // Unlimited is a budget that allows every node.
-var Unlimited = Budget{MaxNodes: math.MaxInt, MaxPercent: 100}
+var Unlimited = Budget{MaxNodes: math.MaxInt, MaxPercent: 100, ParkedAfter: DefaultParkedAfter}
+
+// IsUnlimited tells whether the budget allows every node.
+func (b Budget) IsUnlimited() bool { return b.MaxNodes == math.MaxInt && b.MaxPercent >= 100 }
 
 // Limit is how many nodes may be out of service in a scope of that many nodes.
 func (b Budget) Limit(nodes int) int { return min(b.MaxNodes, max(1, nodes*b.MaxPercent/100)) }
@@ -146,6 +165,15 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 		return Rule{}, false
 	}
 	return p.Rules[i], true
+}
+
+// Checks tells whether the node has hardware that the policy checks: a condition of a rule that is for the node and that may
+// quarantine it.
+func (p *Policy) Checks(n *corev1.Node) bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
+		return !r.AlertOnly && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
+			r.Nodes.Matches(labels.Set(n.Labels))
+	})
 }
 
 // UnknownAfter is the age from which a heartbeat of the condition is too old for every rule. It is false when no rule names

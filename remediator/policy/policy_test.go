@@ -38,7 +38,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 		r.Budget, r.Flaps,
 	}
 	want := []any{
-		Budget{MaxNodes: 1, MaxPercent: 100}, (*Breaker)(nil), (*Correlated)(nil), "gpu", corev1.ConditionTrue, time.Duration(0), 10 * time.Minute, 11 * time.Minute,
+		Budget{MaxNodes: 1, MaxPercent: 100, ParkedAfter: 7 * 24 * time.Hour}, (*Breaker)(nil), (*Correlated)(nil), "gpu", corev1.ConditionTrue, time.Duration(0), 10 * time.Minute, 11 * time.Minute,
 		corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}, 0, false, false,
 		Unlimited, Flaps{},
 	}
@@ -52,7 +52,7 @@ func TestParseReadsEveryField(t *testing.T) {
 metadata: {name: ours}
 spec:
   mode: observe
-  budget: {maxNodes: 7, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h}
+  budget: {maxNodes: 7, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h, parkedAfter: 48h}
   breaker: {maxNodes: 5, window: 5m, coolDown: 30m, pace: 2m}
   correlated: {maxPercent: 50, minNodes: 3, window: 2m, scopes: [rack]}
   rules:
@@ -74,12 +74,12 @@ spec:
 		r.Observe, r.For, r.ClearAfter, r.UnknownAfter, r.Taint, r.RestartJobs, r.Budget, r.Flaps, r.Priority,
 	}
 	want := []any{
-		Budget{7, 10, "topology.kubernetes.io/zone", time.Hour}, Breaker{5, 5 * time.Minute, 30 * time.Minute, 2 * time.Minute},
+		Budget{7, 10, "topology.kubernetes.io/zone", time.Hour, 48 * time.Hour}, Breaker{5, 5 * time.Minute, 30 * time.Minute, 2 * time.Minute},
 		Correlated{50, 3, 2 * time.Minute, []string{"", "rack"}},
 		corev1.NodeConditionType("ReadonlyFilesystem"), corev1.ConditionFalse, []conditions.Repair{conditions.Replace}, "^Bad", "sd[ab]",
 		"pool=gpu", false, time.Minute, 2 * time.Hour, 5 * time.Minute,
 		corev1.Taint{Key: "example.com/faulty", Value: "disk", Effect: corev1.TaintEffectNoExecute}, true,
-		Budget{0, 100, "rack", 0}, Flaps{3, 24 * time.Hour}, 3,
+		Budget{0, 100, "rack", 0, DefaultParkedAfter}, Flaps{3, 24 * time.Hour}, 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -206,6 +206,8 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"another kind":            {strings.Replace(oneRule(ours), "Remediation", "Network", 1), `kind: Unsupported value: "NetworkPolicy"`},
 		"no budget":               {head + "spec: {}", "line 3: spec.budget: Required value"},
 		"an empty budget":         {head + "spec: {budget: {scope: rack}}", "spec.budget: Required value"},
+		"parkedAfter of a rule":   {oneRule("match: {condition: GPUXidError, repair: [Reboot]}\nbudget: {maxNodes: 1, parkedAfter: 1h}"), "spec.rules[gpu].budget.parkedAfter: Forbidden"},
+		"parkedAfter of nothing":  {head + "spec: {budget: {maxNodes: 1, parkedAfter: 0s}}", "line 3: spec.budget.parkedAfter: Invalid value: \"0s\": must be longer than 0s"},
 		"negative maxNodes":       {head + "spec:\n  budget:\n    maxNodes: -1", "line 5: spec.budget.maxNodes: Invalid value: -1"},
 		"maxNodes in percent":     {head + "spec: {budget: {maxNodes: 10%}}", "line 3: cannot unmarshal !!str `10%` into int"},
 		"maxPercent":              {head + "spec: {budget: {maxPercent: 0}}", "spec.budget.maxPercent: Invalid value: 0"},
@@ -322,5 +324,29 @@ spec:
 				t.Errorf("Match = %q, %v, %v, want %q, %v", r.Name, class, ok, test.rule, test.class)
 			}
 		})
+	}
+}
+
+func TestThePolicyChecksNodesThatARuleMayQuarantine(t *testing.T) {
+	p := parse(t, head+`spec:
+  budget: {maxNodes: 1}
+  rules:
+    gpu: {match: {condition: GPUXidError, repair: [Reboot], nodeSelector: {pool: gpu}}}
+    clock: {match: {condition: ClockSkewed, repair: [Inspect]}, alertOnly: true}
+`)
+	for name, test := range map[string]struct {
+		pool, condition string
+		want            bool
+	}{
+		"a healthy node":               {"gpu", "GPUXidError", true},
+		"a node of another pool":       {"cpu", "GPUXidError", false},
+		"a condition that only alerts": {"gpu", "ClockSkewed", false},
+		"a condition of no rule":       {"gpu", "Ready", false},
+	} {
+		n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeConditionType(test.condition), Status: corev1.ConditionFalse}}}}
+		n.Labels = map[string]string{"pool": test.pool}
+		if got := p.Checks(n); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

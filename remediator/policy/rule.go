@@ -65,7 +65,8 @@ type Rule struct {
 	RestartJobs bool `yaml:"restartJobs"`
 	// checkpointGrace is how long such a job has to save a checkpoint before it is stopped. It needs restartJobs.
 	CheckpointGrace time.Duration `yaml:"checkpointGrace"`
-	// budget bounds the nodes that this rule has quarantined, in addition to the budget of the policy.
+	// budget bounds the nodes that this rule has quarantined, in addition to the budget of the policy. With a taint of effect
+	// PreferNoSchedule, it replaces that of the policy.
 	Budget Budget `yaml:"budget"`
 	// flaps quarantines a node whose fault comes and goes. Flapping is not counted unless it is set.
 	Flaps Flaps `yaml:"flaps"`

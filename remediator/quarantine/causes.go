@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // problem is a condition that matches a rule.
@@ -29,10 +30,15 @@ func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
 // strength orders problems by what is done about them.
 func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
 
-// strength orders decisions by what they do: the class, then what the taint keeps away, then whether jobs are restarted.
+// strength orders decisions by what they do: whether the node leaves service, the class, then what the taint keeps away, then
+// whether jobs are restarted.
 func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs bool) int {
 	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
-	order := 2 * (len(effects)*int(class) + slices.Index(effects, effect))
+	order := len(effects)*int(class) + slices.Index(effects, effect)
+	if !limits.IsSoft(effect) {
+		order += len(effects) * int(conditions.Replace+1)
+	}
+	order *= 2
 	if restartsJobs {
 		order++
 	}

@@ -77,6 +77,8 @@ type Decision struct {
 	Blocked *Blocked
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
+	// Started is the start of the quarantine that State makes, nil when it makes none.
+	Started *limits.Start
 	// RestartJobs asks for the restart of the jobs with pods on the node, now that it carries State.
 	RestartJobs bool
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
@@ -152,7 +154,7 @@ func (d Decision) paused(reason string) Decision {
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
-	d.State, d.Events, d.RestartJobs, d.SetBreaker, d.decided = nil, nil, false, nil, false
+	d.State, d.Events, d.Started, d.RestartJobs, d.SetBreaker, d.decided = nil, nil, nil, false, nil, false
 	return d
 }
 
@@ -252,7 +254,7 @@ func (d *decider) decideSuspect() {
 		}
 		return
 	}
-	if d.isLimited(worst) {
+	if d.isLimited(worst, limits.Held{}) {
 		return
 	}
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
@@ -264,6 +266,7 @@ func (d *decider) decideSuspect() {
 	})
 	d.record.Phase, d.record.QuarantinedAt = Quarantined, d.now
 	d.setTaint(worst)
+	d.start(worst)
 	manualOnly := ""
 	if d.record.ManualReleaseOnly = d.record.hasFlapped(worst, d.now); d.record.ManualReleaseOnly {
 		manualOnly = fmt.Sprintf("; the fault came and went %d times within %s, so only `kubectl pitcrew release` releases the node",
@@ -279,16 +282,20 @@ func andRestart(r policy.Rule) string {
 	return ""
 }
 
-// isLimited tells whether a limit holds the quarantine back now, and notes which.
-func (d *decider) isLimited(p problem) bool {
+// isLimited tells whether a limit holds back the quarantine, or the change of the one that the node has, and notes which.
+// The breaker is only about nodes that are taken out of service.
+func (d *decider) isLimited(p problem, held limits.Held) bool {
 	labels, peers := d.observed.Node.Labels, d.observed.Peers
 	if d.isCorrelated(p) {
 		return true
 	}
-	if why := limits.ExceededBudget(d.policy, p.rule, labels, peers, d.now); why != "" {
+	if why := limits.ExceededBudget(d.policy, held, p.rule, labels, peers, d.now); why != "" {
 		d.next.requeueAt(d.now.Add(limits.RetryBlocked))
 		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
 		return true
+	}
+	if !held.TakesOut(p.rule) {
+		return false
 	}
 	trip := limits.TripBreaker(d.policy.Breaker, d.observed.Breaker, peers, d.now)
 	if trip.Reason == "" {
@@ -369,7 +376,13 @@ func (d *decider) restoreTaint() bool {
 	return true
 }
 
-// upgrade follows a problem that needs more than the one that decided so far.
+// start notes that a quarantine by the problem's rule starts now.
+func (d *decider) start(p problem) {
+	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
+}
+
+// upgrade follows a problem that needs more than the one that decided so far, unless a limit holds it back. The node keeps
+// its present taint then.
 func (d *decider) upgrade() {
 	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
 	if !due {
@@ -377,12 +390,20 @@ func (d *decider) upgrade() {
 	}
 	// A rule that the policy no longer has restarts nothing.
 	decided, _ := d.policy.Rule(d.record.Taint.Rule)
-	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) || d.isCorrelated(worst) {
+	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) {
+		return
+	}
+	held := limits.Held{Rule: d.record.Taint.Rule, Soft: limits.IsSoft(d.record.Taint.Effect)}
+	if d.isLimited(worst, held) {
+		d.result.Blocked.Message += fmt.Sprintf("; the node keeps taint %s", d.record.Taint)
 		return
 	}
 	decidedBefore := d.isDecided()
 	d.setTaint(worst)
 	d.result.decided = decidedBefore // an upgrade makes nothing of a quarantine that was only claimed
+	if held.TakesOut(worst.rule) {
+		d.start(worst)
+	}
 	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
 }
 

@@ -306,7 +306,7 @@ func upgrades(state string, ago time.Duration) step {
 		at := metav1.NewTime(w.now.Add(-ago))
 		w.node.ManagedFields = []metav1.ManagedFieldsEntry{
 			{Manager: "kubelet", Time: &metav1.Time{Time: w.now}, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{}}`)}},
-			OnlyUpgradeState(metav1.ManagedFieldsEntry{Manager: "gpu-operator", Time: &at}),
+			{Manager: "gpu-operator", Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)}},
 		}
 	}
 }

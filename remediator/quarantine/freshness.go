@@ -68,22 +68,16 @@ func UpgradeSince(n *corev1.Node) (at time.Time, known bool) {
 		return time.Time{}, false
 	}
 	for _, f := range n.ManagedFields {
-		if f.Time != nil && ManagesUpgradeState(f) && f.Time.After(at) {
+		if f.Time != nil && managesUpgradeState(f) && f.Time.After(at) {
 			at, known = f.Time.Time, true
 		}
 	}
 	return at, known
 }
 
-// ManagesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
-func ManagesUpgradeState(f metav1.ManagedFieldsEntry) bool {
+// managesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
+func managesUpgradeState(f metav1.ManagedFieldsEntry) bool {
 	return f.FieldsV1 != nil && bytes.Contains(f.FieldsV1.Raw, []byte(`"f:`+gpuUpgradeState+`"`))
-}
-
-// OnlyUpgradeState is such an entry without all other fields.
-func OnlyUpgradeState(f metav1.ManagedFieldsEntry) metav1.ManagedFieldsEntry {
-	f.FieldsV1 = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)}
-	return f
 }
 
 // staleUpgrade says that a driver upgrade has been in the same step for longer than [upgradeStepLimit]; empty: none has.

@@ -48,6 +48,7 @@ spec:
 		w.policy = p
 		w.node.Name, w.node.UID = fmt.Sprintf("n%d", i), types.UID(fmt.Sprintf("uid-%d", i))
 		w.node.Labels = map[string]string{"rack": fmt.Sprintf("r%d", i/4)}
+		gpuFine(w) // the checks run on every node
 		f.worlds = append(f.worlds, w)
 	}
 	return f

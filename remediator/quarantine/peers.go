@@ -13,38 +13,50 @@ import (
 )
 
 // PeerOf sums up a node for the limits of others. Nodes that are [Excluded] are no peers.
-func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
-	peer := limits.Peer{Labels: n.Labels, OutOfService: n.Spec.Unschedulable, ProblemSince: map[corev1.NodeConditionType]time.Time{}}
+func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return PeerWith(p, n, nil) }
+
+// PeerWith is [PeerOf], with what is remembered of nodes with the node's name; nil: nothing.
+func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
+	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n), ProblemSince: map[corev1.NodeConditionType]time.Time{}}
+	peer.Why, peer.ParkedSince = outOfService(n)
+	peer.OutOfService = peer.Why != ""
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			peer.OutOfService = true
-		}
 		if _, _, ok := p.Match(n.Labels, c); ok {
 			peer.ProblemSince[c.Type] = c.LastTransitionTime.Time
 		}
 	}
 	record, err := RecordOf(n)
+	var known time.Time
 	switch {
 	case err != nil:
 		// Of another version, or forged: the record proves nothing, so only what else is on the node counts.
-		peer.OutOfService = peer.OutOfService || hasTaintOf(p, n)
-		return peer
+		if hasTaintOf(p, n) {
+			outByQuarantine(&peer)
+		}
 	case record == nil:
-		return peer
+	case record.Phase == Quarantined && limits.IsSoft(record.Taint.Effect):
+		peer.Soft, peer.Rule = true, record.Taint.Rule
+		peer.Waiting = record.waitsFor(p, &peer, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
 	case record.Phase == Quarantined:
-		peer.OutOfService, peer.Rule = true, record.Taint.Rule
+		outByQuarantine(&peer)
+		peer.Rule = record.Taint.Rule
 	case record.Phase == Suspect:
-		peer.Waiting = slices.ContainsFunc(record.Causes, func(c Cause) bool {
-			rule, ok := p.Rule(c.Rule)
-			_, isProblem := peer.ProblemSince[c.Condition]
-			return c.Due && isProblem && ok && !rule.Observe
-		})
+		peer.Waiting = record.waitsFor(p, &peer, func(policy.Rule) bool { return true })
 	}
-	for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
-		if q.Taint != nil {
-			peer.Starts = append(peer.Starts, limits.Start{Rule: q.Taint.Rule, At: q.QuarantinedAt})
+	if record != nil {
+		for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
+			if q.Taint == nil {
+				continue
+			}
+			peer.Starts = append(peer.Starts, limits.Start{Rule: q.Taint.Rule, At: q.QuarantinedAt, Soft: limits.IsSoft(q.Taint.Effect)})
+			for _, at := range []time.Time{q.QuarantinedAt, q.Taint.Since} {
+				if at.After(known) {
+					known = at
+				}
+			}
 		}
 	}
+	remembered.AddTo(&peer, n.UID, known)
 	return peer
 }
 
@@ -56,7 +68,24 @@ func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
 	})
 }
 
+// outByQuarantine counts a peer as out of service for as long as the quarantine lasts, whatever the node shows.
+func outByQuarantine(peer *limits.Peer) {
+	peer.OutOfService, peer.Why, peer.ParkedSince, peer.Unchecked = true, limits.Quarantined, time.Time{}, false
+}
+
+// waitsFor tells whether a cause that is due, and still a problem, waits for a rule that enforces and that filter accepts.
+func (r *Record) waitsFor(p *policy.Policy, peer *limits.Peer, filter func(policy.Rule) bool) bool {
+	return slices.ContainsFunc(r.Causes, func(c Cause) bool {
+		rule, ok := p.Rule(c.Rule)
+		_, isProblem := peer.ProblemSince[c.Condition]
+		return c.Due && isProblem && ok && !rule.Observe && filter(rule)
+	})
+}
+
 // NeedsPeers tells whether [Decide] needs the peers of a node: most nodes are healthy, and then it does not.
 func NeedsPeers(p *policy.Policy, n *corev1.Node, r *Record, breaker *limits.BreakerState) bool {
-	return r != nil || breaker != nil || len(PeerOf(p, n).ProblemSince) > 0
+	return r != nil || breaker != nil || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		_, _, ok := p.Match(n.Labels, c)
+		return ok
+	})
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // Seen is what a remediator knows about the quarantine of a node from elsewhere than from the record on the Node. It is kept
@@ -148,11 +149,12 @@ func (d *decider) taintAnew(why string) bool {
 				"run `kubectl pitcrew release`, or quarantine it anew", d.record.Taint.Rule, why)
 		return false
 	}
-	if d.isLimited(worst) {
+	if d.isLimited(worst, limits.Held{}) {
 		return false
 	}
 	old := d.record.Taint.String()
 	d.setTaint(worst)
+	d.start(worst)
 	d.record.Taint.Restored = true
 	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s", old, why, describe(worst), d.record.Taint)
 	return true
@@ -166,7 +168,7 @@ func (d *decider) explainsRestart() bool {
 		if !isProblem || !c.Due || !p.isEnforced() || !p.rule.RestartJobs || p.rule.Name != d.record.Taint.Rule {
 			continue
 		}
-		if !d.isLimited(p) {
+		if !d.isLimited(p, limits.Held{}) {
 			return true
 		}
 		d.result.Blocked.Message = "the jobs of the node are not restarted: " + d.result.Blocked.Message

@@ -105,17 +105,26 @@ func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) 
 	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool { return p.Waiting })
 }
 
-// quarantineStarts counts the quarantines of the last window, and returns when the latest of all started.
+// quarantineStarts counts the nodes that a quarantine took out of service within the last window, and returns when the latest
+// of all started. A node counts once, however many quarantines its record claims, and none of the future counts.
 func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count int, latest time.Time) {
-	for _, p := range peers {
-		for _, s := range p.Starts {
-			if now.Sub(s.At) < window {
-				count++
+	for i := range peers {
+		counts := false
+		for _, s := range peers[i].Starts {
+			if s.Soft || s.At.After(now.Add(conditions.MaxClockSkew)) {
+				continue
 			}
+			counts = counts || s.isWithin(window, now)
 			if s.At.After(latest) {
 				latest = s.At
 			}
 		}
+		if counts {
+			count++
+		}
+	}
+	if latest.After(now) { // of a clock that is a little ahead
+		latest = now
 	}
 	return count, latest
 }

@@ -3,29 +3,52 @@
 package limits
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// anyRule means all rules together.
-const anyRule = ""
+// The values of [Peer.Why] and of [Use.Nodes].
+const (
+	Quarantined = "quarantined"
+	Cordoned    = "cordoned"
+	NotReady    = "not Ready"
+	// Gone is a node that was deleted or replaced after a quarantine began, or is skipped since, or whose record was removed.
+	Gone = "gone"
+	// Recent is a node that is back in service, within the window of a budget.
+	Recent = "quarantined before"
+)
 
 // Peer is what the limits need to know about another node.
 type Peer struct {
+	// Name is the node's.
+	Name string
 	// Labels are the node's; the scopes of budgets and correlation are among them.
 	Labels map[string]string
-	// OutOfService is set while the node is quarantined, cordoned or not Ready.
+	// OutOfService is set while the node is quarantined, cordoned or not Ready. A soft quarantine alone does not count.
 	OutOfService bool
+	// Why is what took the node out of service.
+	Why string
+	// ParkedSince is since when a node that is not quarantined has been cordoned or not Ready; zero when that is not known.
+	ParkedSince time.Time
+	// Unchecked is set for a node without the hardware that the policy checks.
+	Unchecked bool
+	// Gone is set for what is remembered of a node that is no peer any more.
+	Gone bool
 	// Rule has quarantined it; empty when none has.
 	Rule string
-	// Starts are those of the quarantines that its record remembers.
+	// Soft is set while the node is quarantined and the taint leaves it in service, see [IsSoft].
+	Soft bool
+	// Starts are those of the quarantines that its record remembers, and those in [Memory].
 	Starts []Start
-	// Waiting is set while a due problem that is enforced has not quarantined the node.
+	// Waiting is set while a due problem that is enforced has not taken the node out of service.
 	Waiting bool
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
@@ -36,7 +59,21 @@ type Start struct {
 	// Rule decided on the taint.
 	Rule string
 	At   time.Time
+	// Soft is set when the taint left the node in service.
+	Soft bool
+	// Gone is set when no record on a node has it.
+	Gone bool
 }
+
+// isWithin tells whether the start was within a time before now. A start in the future was never: whoever forges one could
+// else use up a limit until then.
+func (s Start) isWithin(window time.Duration, now time.Time) bool {
+	age := now.Sub(s.At)
+	return age >= -conditions.MaxClockSkew && age < window
+}
+
+// IsSoft tells whether a taint leaves the node in service: the scheduler only prefers others.
+func IsSoft(effect corev1.TaintEffect) bool { return effect == corev1.TaintEffectPreferNoSchedule }
 
 // sharesScope tells whether a peer and the node have the same value of a label, or neither has it. All nodes share the
 // empty scope, the cluster.
@@ -44,24 +81,71 @@ func (p Peer) sharesScope(scope string, labels map[string]string) bool {
 	return scope == "" || p.Labels[scope] == labels[scope]
 }
 
-// ExceededBudget describes the budget that has no room for one more quarantine by the rule: that of the rule, or that of the
-// policy. It is empty when both have room. labels are those of the node.
-func ExceededBudget(p *policy.Policy, rule policy.Rule, labels map[string]string, peers []Peer, now time.Time) string {
-	for _, b := range []struct {
-		of     string
-		budget policy.Budget
-	}{{rule.Name, rule.Budget}, {anyRule, p.Budget}} {
-		if used, limit := budgetUse(b.budget, b.of, labels, peers, now); used >= limit {
-			return fmt.Sprintf("%d nodes are out of service and the budget%s is %d", used, budgetName(b.of, b.budget), limit)
+// Held is the quarantine that a node has already; the zero value is none.
+type Held struct {
+	// Rule decided on its taint.
+	Rule string
+	// Soft is set when the taint leaves the node in service.
+	Soft bool
+}
+
+// TakesOut tells whether the quarantine by a rule would take the node out of service.
+func (h Held) TakesOut(r policy.Rule) bool {
+	return (h.Rule == "" || h.Soft) && !IsSoft(r.Taint.Effect)
+}
+
+// budget is one budget of a policy: that of a rule, that of all soft quarantines or, with neither, that of all others.
+type budget struct {
+	policy.Budget
+	rule string
+	// soft is set, too, for that of a rule with a soft taint.
+	soft bool
+}
+
+// asked are the budgets in which a quarantine by the rule needs a place that the node does not have yet.
+func asked(p *policy.Policy, held Held, rule policy.Rule) (list []budget) {
+	own := !rule.Budget.IsUnlimited()
+	if own && held.Rule != rule.Name {
+		list = append(list, budget{Budget: rule.Budget, rule: rule.Name, soft: IsSoft(rule.Taint.Effect)})
+	}
+	switch {
+	case held.TakesOut(rule):
+		list = append(list, budget{Budget: p.Budget})
+	case held.Rule == "" && !own:
+		list = append(list, budget{Budget: p.Budget, soft: true})
+	}
+	return slices.DeleteFunc(list, func(b budget) bool { return b.IsUnlimited() })
+}
+
+// ExceededBudget describes the budget that has no room for a quarantine by the rule of a node with labels, and names the
+// nodes that use it up. It is empty when all have room: the budget of the rule and that of the policy. held is the
+// quarantine that the node has already.
+func ExceededBudget(p *policy.Policy, held Held, rule policy.Rule, labels map[string]string, peers []Peer, now time.Time) string {
+	for _, b := range asked(p, held, rule) {
+		used, nodes := b.count(labels, peers, now)
+		limit := b.Limit(nodes + 1)
+		if used < limit {
+			continue
 		}
+		return fmt.Sprintf("%d nodes %s and the budget%s is %d%s", used, b.verb(), b.name(), limit, listed(b.nodes(labels, peers, now)))
 	}
 	return ""
 }
 
-func budgetName(rule string, b policy.Budget) string {
+func (b budget) verb() string {
+	if b.soft {
+		return "are to be avoided"
+	}
+	return "are out of service"
+}
+
+func (b budget) name() string {
 	of := ""
-	if rule != anyRule {
-		of = " of rule " + rule
+	switch {
+	case b.rule != "":
+		of = " of rule " + b.rule
+	case b.soft:
+		of = " of nodes to be avoided"
 	}
 	if b.Scope != "" {
 		of += " by " + b.Scope
@@ -69,24 +153,81 @@ func budgetName(rule string, b policy.Budget) string {
 	return of
 }
 
-// budgetUse counts the peers that use up a budget, and returns how many may. A rule's own budget counts what it quarantined;
-// that of all rules counts every node that is out of service, for whatever reason.
-func budgetUse(b policy.Budget, rule string, labels map[string]string, peers []Peer, now time.Time) (used, limit int) {
-	nodes := 1
-	for _, p := range peers {
+// maxListed is how many nodes a message names.
+const maxListed = 5
+
+// listed names nodes for a message.
+func listed(nodes []UsedBy) string {
+	var names []string
+	for _, n := range nodes {
+		if n.Node != "" {
+			names = append(names, n.Node+" ("+n.Why+")")
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(names) - maxListed; n > 0 {
+		names, more = names[:maxListed], fmt.Sprintf(" and %d more", n)
+	}
+	return ": " + strings.Join(names, ", ") + more
+}
+
+// count counts the peers that use up the budget in the scope of labels, and the nodes that the limit is a share of.
+func (b budget) count(labels map[string]string, peers []Peer, now time.Time) (used, nodes int) {
+	for i := range peers {
+		p := &peers[i]
 		if !p.sharesScope(b.Scope, labels) {
 			continue
 		}
-		nodes++
-		out := p.OutOfService
-		if rule != anyRule {
-			out = p.Rule == rule
-		}
-		if out || b.Window > 0 && slices.ContainsFunc(p.Starts, func(s Start) bool {
-			return (rule == anyRule || s.Rule == rule) && now.Sub(s.At) < b.Window
-		}) {
+		switch b.use(p, now) {
+		case "":
+			if !p.Unchecked && !p.Gone {
+				nodes++
+			}
+		default:
 			used++
+			nodes++
 		}
 	}
-	return used, b.Limit(nodes)
+	return used, nodes
+}
+
+// nodes names the peers that use up the budget in the scope of labels.
+func (b budget) nodes(labels map[string]string, peers []Peer, now time.Time) (list []UsedBy) {
+	for i := range peers {
+		if why := b.use(&peers[i], now); why != "" && peers[i].sharesScope(b.Scope, labels) {
+			list = append(list, UsedBy{peers[i].Name, why})
+		}
+	}
+	slices.SortFunc(list, func(a, b UsedBy) int { return cmp.Compare(a.Node, b.Node) })
+	return list
+}
+
+// use is why a peer uses up a place of the budget; empty when it does not. A rule's own budget counts what it quarantined;
+// that of all rules counts every node that is out of service, for whatever reason, unless it is parked.
+func (b budget) use(p *Peer, now time.Time) string {
+	switch {
+	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
+		return Quarantined
+	case b.rule == "" && !b.soft && p.OutOfService && !p.Unchecked && !b.isParked(p, now):
+		return cmp.Or(p.Why, Quarantined)
+	}
+	for _, s := range p.Starts {
+		if b.rule != "" && s.Rule != b.rule || b.rule == "" && s.Soft != b.soft {
+			continue
+		}
+		if s.Gone && s.isWithin(max(b.Window, GoneFor), now) {
+			return Gone
+		}
+		if s.isWithin(b.Window, now) {
+			return Recent
+		}
+	}
+	return ""
+}
+
+func (b budget) isParked(p *Peer, now time.Time) bool {
+	return !p.ParkedSince.IsZero() && b.ParkedAfter > 0 && now.Sub(p.ParkedSince) >= b.ParkedAfter
 }

@@ -24,7 +24,7 @@ func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels
 		}
 		nodes, times := 1, []time.Time{since}
 		for _, peer := range peers {
-			if !peer.sharesScope(scope, labels) {
+			if peer.Gone || !peer.sharesScope(scope, labels) {
 				continue
 			}
 			nodes++

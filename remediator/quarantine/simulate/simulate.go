@@ -33,9 +33,11 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		outcomes[i] = Outcome{Before: &nodes[i], After: &nodes[i]}
 	}
 	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Before.Name, b.Before.Name) })
+	memory := remembered(breaker, now)
+	gone := gonePeers(memory, nodes)
 	peers := make([]limits.Peer, len(outcomes))
 	for i, o := range outcomes {
-		peers[i] = quarantine.PeerOf(p, o.Before)
+		peers[i] = quarantine.PeerWith(p, o.Before, memory[o.Before.Name])
 	}
 	for i := range outcomes {
 		o := &outcomes[i]
@@ -48,6 +50,9 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 				observation.Peers = append(observation.Peers, peers[k])
 			}
 		}
+		if needsPeers {
+			observation.Peers = append(observation.Peers, slices.DeleteFunc(slices.Clone(gone), func(g limits.Peer) bool { return g.Name == o.Before.Name })...)
+		}
 		o.Decision = quarantine.Decide(p, observation, now)
 		if o.SetBreaker != nil {
 			open = o.SetBreaker.OrClosed()
@@ -55,8 +60,41 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		if o.Changes(o.Before) {
 			o.After = o.Before.DeepCopy()
 			o.State.Apply(o.After)
-			peers[i] = quarantine.PeerOf(p, o.After)
+			peers[i] = quarantine.PeerWith(p, o.After, memory[o.After.Name])
 		}
 	}
 	return outcomes
+}
+
+// Peers sums up all nodes for [limits.Uses]. breaker is as for [Run].
+func Peers(p *policy.Policy, nodes []corev1.Node, breaker *corev1.ConfigMap, now time.Time) []limits.Peer {
+	memory := remembered(breaker, now)
+	peers := gonePeers(memory, nodes)
+	for i := range nodes {
+		if n := &nodes[i]; !quarantine.Excluded(n) {
+			peers = append(peers, quarantine.PeerWith(p, n, memory[n.Name]))
+		}
+	}
+	return peers
+}
+
+// remembered reads what the ConfigMap remembers; nothing if it cannot be read, as the remediator does.
+func remembered(breaker *corev1.ConfigMap, now time.Time) limits.Memory {
+	if breaker == nil {
+		return nil
+	}
+	memory, err := limits.ParseMemory(breaker.Data[limits.StartsKey], now)
+	if err != nil {
+		return nil
+	}
+	return memory
+}
+
+// gonePeers are the nodes that are remembered and that are no peers.
+func gonePeers(m limits.Memory, nodes []corev1.Node) []limits.Peer {
+	present := map[string]bool{}
+	for i := range nodes {
+		present[nodes[i].Name] = !quarantine.Excluded(&nodes[i])
+	}
+	return m.GonePeers(func(node string) bool { return present[node] })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -138,6 +139,36 @@ func TestATimeThatCannotBeEncodedPanicsNothing(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", year, diff)
+		}
+	}
+}
+
+// What the ConfigMap remembers of a node that is gone, or that is skipped, counts as it does for the remediator.
+func TestNodesThatAreGoneTakePlaces(t *testing.T) {
+	p, nodes := cluster(t, "a", "skipped")
+	nodes[1].Labels = map[string]string{conditions.LabelSkip: "true"}
+	for name, test := range map[string]struct {
+		starts  string
+		blocked string
+	}{
+		"nothing":           {"", ""},
+		"a node that left":  {`[{"n":"left","u":"left","r":"gpu","t":"2026-11-20T11:30:00Z"}]`, "left (gone)"},
+		"a skipped node":    {`[{"n":"skipped","u":"skipped","r":"gpu","t":"2026-11-20T11:30:00Z"}]`, "skipped (gone)"},
+		"the node itself":   {`[{"n":"a","u":"other","r":"gpu","t":"2026-11-20T11:30:00Z"}]`, ""},
+		"long ago":          {`[{"n":"left","u":"left","r":"gpu","t":"2026-11-20T11:00:00Z"}]`, ""},
+		"nothing to decode": {`{`, ""},
+	} {
+		breaker := &corev1.ConfigMap{Data: map[string]string{limits.StartsKey: test.starts}}
+		blocked := ""
+		if b := Run(p, nodes, "", breaker, now)[0].Blocked; b != nil {
+			blocked = b.Message
+		}
+		if !strings.Contains(blocked, test.blocked) || test.blocked == "" && blocked != "" {
+			t.Errorf("%s: blocked %q", name, blocked)
+		}
+		uses := limits.Uses(p, Peers(p, nodes, breaker, now), now)
+		if want := test.blocked != "" || name == "the node itself"; len(uses) != 1 || (uses[0].Used == 1) != want {
+			t.Errorf("%s: %+v", name, uses)
 		}
 	}
 }

@@ -1,0 +1,428 @@
+package attacks
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+const (
+	suspected = "Inspect node: suspected slow in 1 run"
+)
+
+// says has the kubelet of a node write a condition of the node.
+func (s *scene) says(node, condition string, status corev1.ConditionStatus, message string) {
+	s.Helper()
+	now := metav1.Now().Format(time.RFC3339)
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
+		condition, status, message, now, now)
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := s.kubelet(node).Status().Patch(s.Context(), target, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// event waits for an Event about a node that has the text.
+func (s *scene) event(n *corev1.Node, text string) {
+	s.Helper()
+	s.until("an Event with "+text, func() error {
+		var list eventsv1.EventList
+		if err := s.admin.List(s.Context(), &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+			return err
+		}
+		var notes []string
+		for _, e := range list.Items {
+			if e.Regarding.UID != n.UID {
+				continue
+			}
+			if notes = append(notes, e.Reason+": "+e.Note); strings.Contains(notes[len(notes)-1], text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %q", notes)
+	})
+}
+
+// quarantined names the nodes that have a taint of ours with an effect.
+func (s *scene) quarantined(effect corev1.TaintEffect, nodes ...string) (names []string) {
+	s.Helper()
+	for _, name := range nodes {
+		for _, t := range s.get(name).Spec.Taints {
+			if t.Key == conditions.TaintUnhealthy && t.Effect == effect {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// breaker is the ConfigMap of the breaker; nil when there is none.
+func (s *scene) breaker() map[string]string {
+	s.Helper()
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.BreakerConfigMap}}
+	if err := client.IgnoreNotFound(s.admin.Get(s.Context(), client.ObjectKeyFromObject(object), object)); err != nil {
+		s.Fatal(err)
+	}
+	return object.Data
+}
+
+// forgedStarts is a record of a node that claims 13 quarantines, six hours ahead or of the last minute.
+func forgedStarts(n *corev1.Node, ahead time.Duration) string {
+	at := time.Now().UTC().Add(ahead)
+	q := func(i int, phase quarantine.Phase) quarantine.Quarantine {
+		began := at.Add(-time.Duration(i+1) * time.Second)
+		return quarantine.Quarantine{
+			ID: fmt.Sprintf("%012d", i), Phase: phase, QuarantinedAt: began, ReleasedAt: began.Add(time.Second), ReleasedBy: quarantine.ByPitcrew,
+			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: lost, FirstSeen: began, Due: true, BootID: "b"}},
+			Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.Reboot, Since: began},
+		}
+	}
+	r := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: q(0, quarantine.Released)}
+	for i := range 12 {
+		r.Last = append(r.Last, q(i+1, quarantine.Released))
+	}
+	return r.String()
+}
+
+// Attack 2: one node claims 13 quarantines, of now or of the future. The breaker takes them for one at most.
+func TestAttack02ForgedQuarantinesOpenNoBreaker(t *testing.T) {
+	s := newScene(t, "starts", 4, nil)
+	forger, ahead, first, second := s.nodes[0], s.nodes[1], s.nodes[2], s.nodes[3]
+	for name, by := range map[string]time.Duration{forger: 0, ahead: 40 * 24 * time.Hour} {
+		patch := client.RawPatch(types.MergePatchType, annotate(t, conditions.AnnotationQuarantine, forgedStarts(s.get(name), by)))
+		target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		s.denied(s.kubelet(name).Patch(t.Context(), target, patch), "pitcrew-node-records", "a kubelet forges quarantines")
+		if err := s.admin.Patch(t.Context(), target, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.remediator(s.policy(`
+  budget: {maxNodes: 100}
+  breaker: {maxNodes: 3, window: 1h, coolDown: 1h, pace: 1m}
+  rules:
+    xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
+`))
+	// One of the forger and one of the first are two, so that the second is the third that the breaker allows.
+	for _, name := range []string{first, second} {
+		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
+		s.becomes(name, quarantine.Quarantined)
+	}
+	if state := s.breaker()[limits.BreakerKey]; state != "" {
+		t.Errorf("the breaker is %s", state)
+	}
+}
+
+func annotate(t *testing.T, key, value string) []byte {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return patch
+}
+
+// Attack 4: what a tenant's run says about nodes blocks no quarantine for a fault, and gives way to one.
+func TestAttack04SuspectedSlowNodesTakeNoPlaceOfAFault(t *testing.T) {
+	s := newScene(t, "suspected", 6, nil)
+	s.remediator(s.policy(`
+  budget: {maxNodes: 3}
+  breaker: {maxNodes: 4, window: 1h, coolDown: 1h, pace: 1h}
+  rules:
+    xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
+    slow: {match: {condition: SlowNode, repair: [Inspect], POOL}, taint: {effect: PreferNoSchedule}, clearAfter: 1s}
+`))
+	slow, alternating, faulty := s.nodes[:3], s.nodes[3], s.nodes[4]
+	// Verdicts that come and go are no wave of quarantines. Each round is a quarantine and a release.
+	for range 5 {
+		s.says(alternating, conditions.SlowNode, corev1.ConditionTrue, suspected)
+		s.becomes(alternating, quarantine.Quarantined)
+		s.says(alternating, conditions.SlowNode, corev1.ConditionFalse, "not slow")
+		s.becomes(alternating, quarantine.Released)
+	}
+	for _, name := range slow {
+		s.says(name, conditions.SlowNode, corev1.ConditionTrue, suspected)
+		s.becomes(name, quarantine.Quarantined)
+	}
+	// They have a budget of their own.
+	s.says(alternating, conditions.SlowNode, corev1.ConditionTrue, suspected)
+	n, _ := s.becomes(alternating, quarantine.Suspect)
+	s.event(n, "3 nodes are to be avoided and the budget of nodes to be avoided is 3: "+slow[0]+" (quarantined)")
+
+	s.says(faulty, conditions.GPUXidError, corev1.ConditionTrue, lost)
+	s.becomes(faulty, quarantine.Quarantined)
+	// A worse class takes over.
+	s.says(slow[0], conditions.GPUXidError, corev1.ConditionTrue, lost)
+	s.until("the fault takes over from the suspicion", func() error {
+		if got := s.quarantined(corev1.TaintEffectNoSchedule, slow...); len(got) != 1 || got[0] != slow[0] {
+			return fmt.Errorf("out of service: %v", got)
+		}
+		return nil
+	})
+	if state := s.breaker()[limits.BreakerKey]; state != "" {
+		t.Errorf("the breaker is %s", state)
+	}
+}
+
+// Attack 6: nodes that are quarantined and replaced use up the budget all the same, also for a remediator that starts anew.
+func TestAttack06ReplacingNodesResetsNoLimit(t *testing.T) {
+	s := newScene(t, "replaced", 1, nil)
+	policy := s.policy(`
+  budget: {maxNodes: 3}
+  rules:
+    xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
+`)
+	running := s.remediator(policy)
+	node := s.nodes[0]
+	var gone []string
+	for i := range 3 {
+		s.says(node, conditions.GPUXidError, corev1.ConditionTrue, lost)
+		n, _ := s.becomes(node, quarantine.Quarantined)
+		s.until("the start is stored", func() error {
+			if starts := s.breaker()[limits.StartsKey]; !strings.Contains(starts, string(n.UID)) {
+				return fmt.Errorf("starts %q", starts)
+			}
+			return nil
+		})
+		// An autoscaler replaces the node. The first has its name again, the others have new names.
+		if err := s.admin.Delete(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		if gone = append(gone, node); i == 1 {
+			running.Kill()
+			running = s.remediator(policy)
+		}
+		node = s.join(fmt.Sprintf("replaced-by-%d", i))
+	}
+	s.says(node, conditions.GPUXidError, corev1.ConditionTrue, lost)
+	n, _ := s.becomes(node, quarantine.Suspect)
+	s.event(n, fmt.Sprintf("3 nodes are out of service and the budget is 3: %s (gone), %s (gone), %s (gone)", gone[0], gone[1], gone[2]))
+}
+
+// join adds a node to the scene.
+func (s *scene) join(pool string) string {
+	s.Helper()
+	names, err := s.cluster.AddNodes(s.Context(), pool, 1, func(n *corev1.Node) { n.Labels[cluster.LabelPool] = s.pool })
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := s.cluster.DeleteNodes(s.cluster.Context(), names...); err != nil {
+			s.Error(err)
+		}
+	})
+	return names[0]
+}
+
+// deaf passes requests on to the API server, and breaks the connection instead of passing on answers to patches of nodes.
+func (s *scene) deaf(broken *atomic.Int32) *httptest.Server {
+	s.Helper()
+	target, err := url.Parse(s.cluster.Admin.Host)
+	if err != nil {
+		s.Fatal(err)
+	}
+	transport, err := rest.TransportFor(rest.AnonymousClientConfig(s.cluster.Admin))
+	if err != nil {
+		s.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport, proxy.FlushInterval = transport, -1
+	errDeaf := errors.New("the answer is lost")
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.Request.Method == http.MethodPatch && strings.HasPrefix(r.Request.URL.Path, "/api/v1/nodes/"+s.pool) && broken.Add(-1) >= 0 {
+			return errDeaf
+		}
+		return nil
+	}
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
+	server := httptest.NewTLSServer(proxy) // without TLS no client sends its token
+	s.Cleanup(server.Close)
+	return server
+}
+
+// Attack 9: the network between the remediator and the API server loses the answers to its patches. The nodes are tainted,
+// and keep their places under the budget.
+func TestAttack09LostAnswersFreeNoPlace(t *testing.T) {
+	s := newScene(t, "unanswered", 4, nil)
+	for _, name := range s.nodes {
+		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
+	}
+	var broken atomic.Int32
+	broken.Store(6)
+	server := s.deaf(&broken)
+	s.remediatorAt(server, s.policy(`
+  budget: {maxNodes: 1}
+  rules:
+    xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
+`))
+	s.until("one node is tainted and the others wait", func() error {
+		tainted, waiting := s.quarantined(corev1.TaintEffectNoSchedule, s.nodes...), 0
+		if len(tainted) > 1 {
+			t.Fatalf("%v are tainted, the budget is 1", tainted)
+		}
+		for _, name := range s.nodes {
+			if r, err := quarantine.RecordOf(s.get(name)); err == nil && r != nil && r.Phase == quarantine.Suspect {
+				waiting++
+			}
+		}
+		if len(tainted) != 1 || waiting != 3 {
+			return fmt.Errorf("%v are tainted, %d wait, %d answers are still to be lost", tainted, waiting, broken.Load())
+		}
+		return nil
+	})
+	if left := broken.Load(); left >= 6 {
+		t.Error("no answer was lost")
+	}
+}
+
+// remediatorAt runs the built remediator with the token of its service account against a proxy.
+func (s *scene) remediatorAt(proxy *httptest.Server, policy string) {
+	s.Helper()
+	cfg, err := s.cluster.ServiceAccountConfig(s.Context(), "pitcrew", "pitcrew-remediator")
+	if err != nil {
+		s.Fatal(err)
+	}
+	kubeconfig, err := s.cluster.WriteKubeconfig("deaf", &rest.Config{
+		Host: proxy.URL, BearerToken: cfg.BearerToken,
+		TLSClientConfig: rest.TLSClientConfig{CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw})},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.remediator(policy, "-kubeconfig", kubeconfig)
+}
+
+// Attack 11: nodes that are quarantined for little under a wide budget turn worse together. The rule for the worse class has a
+// budget of one, and an upgrade asks it.
+func TestAttack11UpgradesAskTheBudget(t *testing.T) {
+	s := newScene(t, "upgraded", 6, nil)
+	s.remediator(s.policy(`
+  budget: {maxNodes: 100}
+  rules:
+    mild: {match: {condition: GPUXidError, repair: [ResetGPU], POOL}}
+    bad: {match: {condition: GPUXidError, repair: [Reboot], POOL}, taint: {effect: NoExecute}, budget: {maxNodes: 1}}
+`))
+	for _, name := range s.nodes {
+		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, ecc)
+	}
+	for _, name := range s.nodes {
+		s.becomes(name, quarantine.Quarantined)
+	}
+	for _, name := range s.nodes {
+		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
+	}
+	var worse []string
+	s.until("one node is upgraded", func() error {
+		if worse = s.quarantined(corev1.TaintEffectNoExecute, s.nodes...); len(worse) == 0 {
+			return errors.New("none is")
+		}
+		return nil
+	})
+	for _, name := range s.nodes {
+		if name != worse[0] {
+			s.event(s.get(name), "1 nodes are out of service and the budget of rule bad is 1: "+worse[0]+" (quarantined); the node keeps taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule")
+		}
+	}
+	mild := s.quarantined(corev1.TaintEffectNoSchedule, s.nodes...)
+	if worse = s.quarantined(corev1.TaintEffectNoExecute, s.nodes...); len(worse) != 1 || len(mild) != len(s.nodes)-1 {
+		t.Errorf("upgraded %v, not upgraded %v", worse, mild)
+	}
+}
+
+// Attack 25: a large fleet always has nodes that somebody cordoned. Those that nothing checks, and those that were parked, use
+// up no budget, and `kubectl pitcrew status` names the ones that do.
+func TestAttack25ParkedNodesUseUpNoBudget(t *testing.T) {
+	s := newScene(t, "parked", 8, nil)
+	unchecked, parked, healthy := s.nodes[:3], s.nodes[3:6], s.nodes[6:]
+	cordon := func(value bool, nodes ...string) {
+		for _, name := range nodes {
+			target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			patch := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, value))
+			if err := s.admin.Patch(t.Context(), target, patch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range append(parked, healthy...) {
+		s.says(name, conditions.GPUXidError, corev1.ConditionFalse, "no fault")
+	}
+	cordon(true, append(unchecked, parked...)...)
+	const spec = `
+  budget: {maxNodes: 3, parkedAfter: AFTER}
+  rules:
+    xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
+`
+	recent := s.policy(strings.Replace(spec, "AFTER", "1h", 1))
+	s.remediator(recent)
+	s.says(healthy[0], conditions.GPUXidError, corev1.ConditionTrue, lost)
+	n, _ := s.becomes(healthy[0], quarantine.Suspect)
+	s.event(n, fmt.Sprintf("3 nodes are out of service and the budget is 3: %s (cordoned), %s (cordoned), %s (cordoned)", parked[0], parked[1], parked[2]))
+	if got, want := s.status(recent), fmt.Sprintf("BUDGET policy: 3/3 nodes: %s (cordoned), %s (cordoned), %s (cordoned)", parked[0], parked[1], parked[2]); !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
+	}
+	// After parkedAfter the cordoned nodes are parked: the same policy with a shorter time.
+	text := read(t, recent)
+	if err := os.WriteFile(recent, []byte(strings.Replace(text, "parkedAfter: 1h", "parkedAfter: 1s", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.becomes(healthy[0], quarantine.Quarantined)
+	if got, want := s.status(recent), fmt.Sprintf("BUDGET policy: 1/3 nodes: %s (quarantined)", healthy[0]); !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// status is what `kubectl pitcrew status` prints under a policy.
+func (s *scene) status(policy string) string {
+	s.Helper()
+	if err := components.BuildOurs(s.Context(), s.cluster.Root, "./kubectl-pitcrew"); err != nil {
+		s.Fatal(err)
+	}
+	cfg, err := s.cluster.Config("person", "system:masters")
+	if err != nil {
+		s.Fatal(err)
+	}
+	kubeconfig, err := s.cluster.WriteKubeconfig("person", cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	cmd := exec.CommandContext(s.Context(), filepath.Join(s.cluster.Root, "bin", "kubectl-pitcrew"), "--kubeconfig", kubeconfig, "status", "-f", policy)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}

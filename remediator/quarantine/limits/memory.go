@@ -1,0 +1,219 @@
+package limits
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// GoneFor is how long a quarantined node that is gone counts in a budget, from the start of its quarantine. A longer window
+// of the budget counts it for longer. Replacing nodes would reset the budgets else.
+const GoneFor = time.Hour
+
+// StartsKey is the key of the ConfigMap of the breaker that holds the memory; no value: nothing is remembered.
+const StartsKey = "starts"
+
+// maxRemembered bounds the memory: a ConfigMap holds 1 MiB, and the longest entry has some 400 bytes. The latest are kept.
+const maxRemembered = 2000
+
+// Memory holds the starts of quarantines by node, beyond the life of the node and of its record. It is never changed:
+// [Memory.With] and [Memory.Prune] return another one.
+type Memory map[string]*NodeStarts
+
+// NodeStarts are the remembered starts of the nodes of one name: the latest for each rule.
+type NodeStarts struct {
+	starts []Entry
+}
+
+// Entry is a remembered start. Its short keys keep the ConfigMap small.
+type Entry struct {
+	Node string    `json:"n"`
+	UID  types.UID `json:"u"`
+	Rule string    `json:"r"`
+	At   time.Time `json:"t"`
+	Soft bool      `json:"s,omitempty"`
+	// Scopes are the node's labels that are scopes of budgets.
+	Scopes map[string]string `json:"l,omitempty"`
+}
+
+// RememberFor is how long the policy needs the start of a quarantine; zero when it has no limits.
+func RememberFor(p *policy.Policy) time.Duration {
+	keep, limited := GoneFor, p.Breaker != nil
+	if limited {
+		keep = max(keep, p.Breaker.Window, p.Breaker.Pace)
+	}
+	for _, b := range budgetsOf(p) {
+		limited, keep = true, max(keep, b.Window)
+	}
+	if !limited {
+		return 0
+	}
+	return keep
+}
+
+// budgetsOf are the limited budgets of a policy.
+func budgetsOf(p *policy.Policy) []policy.Budget {
+	list := []policy.Budget{p.Budget}
+	for _, r := range p.Rules {
+		list = append(list, r.Budget)
+	}
+	return slices.DeleteFunc(list, policy.Budget.IsUnlimited)
+}
+
+// ScopesOf are the labels of a node that are scopes of the policy's budgets.
+func ScopesOf(p *policy.Policy, labels map[string]string) map[string]string {
+	var scopes map[string]string
+	for _, b := range budgetsOf(p) {
+		if value, ok := labels[b.Scope]; ok && b.Scope != "" {
+			if scopes == nil {
+				scopes = map[string]string{}
+			}
+			scopes[b.Scope] = value
+		}
+	}
+	return scopes
+}
+
+// ParseMemory reads the text of the ConfigMap. Entries without a node or with a time in the future are left out, and all but
+// the latest of very many. A text that cannot be read is an error, and an empty memory.
+func ParseMemory(text string, now time.Time) (Memory, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var entries []Entry
+	if err := json.Unmarshal([]byte(text), &entries); err != nil {
+		return nil, fmt.Errorf("decode the starts of quarantines: %w", err)
+	}
+	entries = slices.DeleteFunc(entries, func(e Entry) bool {
+		return e.Node == "" || e.At.IsZero() || e.At.After(now.Add(conditions.MaxClockSkew))
+	})
+	slices.SortStableFunc(entries, latestFirst)
+	m := Memory{}
+	for _, e := range entries[:min(len(entries), maxRemembered)] {
+		m.add(e)
+	}
+	return m, nil
+}
+
+func latestFirst(a, b Entry) int {
+	return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rule, b.Rule))
+}
+
+// add keeps the later of two starts by one rule. The entry of the node is replaced and not changed.
+func (m Memory) add(e Entry) {
+	kept := NodeStarts{}
+	if before := m[e.Node]; before != nil {
+		for _, other := range before.starts {
+			if other.Rule != e.Rule || other.Soft != e.Soft {
+				kept.starts = append(kept.starts, other)
+			} else if other.At.After(e.At) {
+				e = other
+			}
+		}
+	}
+	kept.starts = append(kept.starts, e)
+	m[e.Node] = &kept
+}
+
+// String is the text of the ConfigMap, with the latest start first; empty when nothing is remembered.
+func (m Memory) String() string {
+	entries := m.entries()
+	if len(entries) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(entries)
+	if err != nil { // a time that JSON cannot express: [Memory.With] takes none
+		return ""
+	}
+	return string(text)
+}
+
+func (m Memory) entries() (list []Entry) {
+	for _, n := range m {
+		list = append(list, n.starts...)
+	}
+	slices.SortFunc(list, latestFirst)
+	return list[:min(len(list), maxRemembered)]
+}
+
+// With is the memory with one more start, without those that are older than keep. It is the same memory, and false, if it
+// has the start already, or if the start is older than keep or in the future.
+func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) {
+	if !(Start{At: e.At}).isWithin(keep, now) {
+		return m, false
+	}
+	if before := m[e.Node]; before != nil && slices.ContainsFunc(before.starts, func(b Entry) bool {
+		return b.Rule == e.Rule && b.Soft == e.Soft && b.UID == e.UID && !b.At.Before(e.At)
+	}) {
+		return m, false
+	}
+	more, _ := m.Prune(keep, now)
+	if all, _ := more.size(keep, now); all >= maxRemembered && !e.At.After(more.entries()[maxRemembered-1].At) {
+		return m, false // it would be the first to be left out
+	}
+	if more = maps.Clone(more); more == nil {
+		more = Memory{}
+	}
+	more.add(e)
+	return more, true
+}
+
+// Prune is the memory without the starts that are older than keep, and without the oldest of very many. It is the same
+// memory, and false, if there are none.
+func (m Memory) Prune(keep time.Duration, now time.Time) (Memory, bool) {
+	if all, old := m.size(keep, now); old == 0 && all <= maxRemembered {
+		return m, false
+	}
+	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !(Start{At: e.At}).isWithin(keep, now) })
+	kept := Memory{}
+	for _, e := range entries {
+		kept.add(e)
+	}
+	return kept, true
+}
+
+// size counts the entries, and those among them that are older than keep or in the future.
+func (m Memory) size(keep time.Duration, now time.Time) (all, old int) {
+	for _, n := range m {
+		for _, e := range n.starts {
+			all++
+			if !(Start{At: e.At}).isWithin(keep, now) {
+				old++
+			}
+		}
+	}
+	return all, old
+}
+
+// AddTo adds what is remembered to the peer of a node of the same name. uid is that of the node, and known the latest start
+// or change of a quarantine that the record of the node has. n may be nil.
+func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
+	if n == nil {
+		return
+	}
+	for _, e := range n.starts {
+		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Gone: e.UID != uid || known.Before(e.At)})
+	}
+}
+
+// GonePeers are the nodes that are remembered and that isPeer does not know.
+func (m Memory) GonePeers(isPeer func(node string) bool) []Peer {
+	var peers []Peer
+	for name, n := range m {
+		if isPeer(name) {
+			continue
+		}
+		p := Peer{Name: name, Labels: n.starts[0].Scopes, Gone: true}
+		n.AddTo(&p, "", time.Time{})
+		peers = append(peers, p)
+	}
+	return peers
+}
