@@ -19,20 +19,15 @@ const (
 	remediatorAccount   = "pitcrew-remediator"
 )
 
-// StartRemediator builds the remediator, installs its shipped roles and starts it under its own service account, so
-// that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
+// StartRemediator builds the remediator, installs its shipped roles and admission policies and starts it under its own service
+// account, so that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
 // "-policy", file. It serves metrics and health only if args set their addresses.
 func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process, error) {
 	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml")
-	roles, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("install the remediator's roles: %w", err)
-	}
-	if err := c.Apply(ctx, roles); err != nil {
-		return nil, fmt.Errorf("install the remediator's roles from %s: %w", path, err)
+	if err := c.InstallRemediator(ctx); err != nil {
+		return nil, err
 	}
 	cfg, err := c.ServiceAccountConfig(ctx, remediatorNamespace, remediatorAccount)
 	if err != nil {
@@ -49,6 +44,21 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 	}
 	c.need(p)
 	return p, nil
+}
+
+// InstallRemediator installs the shipped roles of the remediator and the admission policies that limit its account.
+func (c *Cluster) InstallRemediator(ctx context.Context) error {
+	for _, file := range []string{"rbac.yaml", "admission-self.yaml"} {
+		path := filepath.Join(c.Root, "manifests", "remediator", file)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("install the remediator's account: %w", err)
+		}
+		if err := c.Apply(ctx, text); err != nil {
+			return fmt.Errorf("install the remediator's account from %s: %w", path, err)
+		}
+	}
+	return nil
 }
 
 // ShippedPolicy writes the shipped policy with mode enforce and with another time after which a healthy node is

@@ -44,7 +44,7 @@ func TestErrorsAreInTheOrderOfTheirLinesAndEachOnce(t *testing.T) {
 		"line 8: cannot unmarshal !!seq into a string (spec.rules[z].flaps.window)",
 		"line 9: cannot unmarshal !!str `none` into a mapping (spec.rules[a])",
 		`line 11: spec.webhooks[pager].timeout: Invalid value: "2m0s": must be at most 1m`,
-		`line 11: spec.webhooks[pager].url: Invalid value: "(not shown)": must be an http or https URL with a host`,
+		`line 11: spec.webhooks[pager].url: Invalid value: "(not shown)": must be an https URL with a host`,
 		`line 13: spec.restart.maxPerDay: Invalid value: 101: must be at most 100: the record of a job keeps no more restarts`,
 		`line 14: mapping key "maxPerDay" already defined at line 13`,
 		`line 15: spec.budget.maxPercent: Invalid value: 200: must be at most 100`,
@@ -212,7 +212,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(oneRule("match: {condition: GPUXidError, repair: [Explode]}\nfor: soon\nflaps: {max: 9}")))
 	f.Add([]byte(head + "spec: &a {<<: [*a, {mode: enforce}], budget: {maxNodes: 1, maxPercent: 10}, breaker: {maxNodes: 1, window: 1m, coolDown: 1m, pace: 1m}, " +
 		"correlated: {maxPercent: 1, minNodes: 2, window: 1s, scopes: [a]}, output: {aws: true}}"))
-	f.Add([]byte(head + "spec: {webhooks: {a: {url: 'http://a', secretFile: b, events: [NodeReleased], timeout: 5s}}, jobKinds: [{apiVersion: a/v1, kind: B, activePath: spec.c, podLabel: d}], " +
+	f.Add([]byte(head + "spec: {webhooks: {a: {url: 'http://a', allowHTTP: true, secretFile: b, events: [NodeReleased], timeout: 5s}}, jobKinds: [{apiVersion: a/v1, kind: B, activePath: spec.c, podLabel: d}], " +
 		"restart: {settle: 5s, backOff: {first: 1s}, podFailures: {enabled: true, podSelector: {a: b}}}, handOff: {keepNode: false, taints: [{key: a}]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse(data)

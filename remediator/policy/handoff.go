@@ -24,11 +24,12 @@ type HandOff struct {
 	//
 	// [Parse] turns it into Annotations and leaves nil.
 	KeepNode *bool `yaml:"keepNode"`
-	// labels are labels for the node. No key may be in the domain pitcrew.dev.
+	// labels are labels for the node. No key may be in the domains pitcrew.dev, kubernetes.io and k8s.io.
 	Labels map[string]string `yaml:"labels"`
 	// annotations are annotations for the node. No key may be in the domain pitcrew.dev. A value has at most 256 bytes.
 	Annotations map[string]string `yaml:"annotations"`
-	// taints are further taints for the node. Key and effect identify a taint. None may be that of the quarantine itself.
+	// taints are further taints for the node. Key and effect identify a taint. None may be that of the quarantine itself, or in the
+	// domains pitcrew.dev, kubernetes.io and k8s.io.
 	Taints []corev1.Taint `yaml:"taints"`
 }
 
@@ -47,6 +48,7 @@ const MaxAnnotation = 256
 func (h *HandOff) check(d *decoder, at *field.Path) {
 	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
 		d.foreignKey(at.Child("labels").Key(key), key)
+		d.notKubernetes(at.Child("labels").Key(key), key)
 		d.invalidFor(at.Child("labels").Key(key), h.Labels[key], validation.IsValidLabelValue(h.Labels[key]))
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Annotations)) {
@@ -61,6 +63,7 @@ func (h *HandOff) check(d *decoder, at *field.Path) {
 			t.Effect = corev1.TaintEffectNoSchedule
 		}
 		d.foreignKey(at.Child("taints").Index(i).Child("key"), t.Key)
+		d.notKubernetes(at.Child("taints").Index(i).Child("key"), t.Key)
 		d.invalidFor(at.Child("taints").Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	}
 }

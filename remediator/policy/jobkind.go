@@ -41,6 +41,9 @@ func (k JobKind) SuspendField() (path string, stopped bool) {
 	return cmp.Or(k.SuspendPath, k.ActivePath), k.SuspendPath != ""
 }
 
+// deepest is how many steps a path has at most. The admission policy pitcrew-remediator-jobs allows booleans down to there.
+const deepest = 4
+
 func (k JobKind) check(d *decoder, at *field.Path) {
 	gv, err := apischema.ParseGroupVersion(k.APIVersion)
 	if err != nil || gv.Group == "" || gv.Version == "" {
@@ -53,6 +56,8 @@ func (k JobKind) check(d *decoder, at *field.Path) {
 		steps := strings.Split(p.path, ".")
 		if p.path != "" && (len(steps) < 2 || steps[0] != "spec" || strings.Contains(p.path, "..") || strings.HasSuffix(p.path, ".")) {
 			d.invalid(at.Child(p.name), p.path, "must lead to a field of the spec, like spec.suspend")
+		} else if len(steps) > deepest {
+			d.invalid(at.Child(p.name), p.path, "must lead to a field at most three steps below the spec: the remediator may write no others")
 		}
 	}
 	d.invalidFor(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))

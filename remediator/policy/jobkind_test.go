@@ -52,6 +52,7 @@ func TestJobKindsAreStrict(t *testing.T) {
 		"no path":                 {kind + "podLabel: a", "must have one of suspendPath and activePath"},
 		"both paths":              {kind + "suspendPath: spec.a, activePath: spec.b, podLabel: a", "must have one of suspendPath and activePath"},
 		"a path outside the spec": {kind + "activePath: status.active, podLabel: a", `spec.jobKinds[0].activePath: Invalid value: "status.active"`},
+		"a path too deep":         {kind + "activePath: spec.a.b.c.d, podLabel: a", `spec.jobKinds[0].activePath: Invalid value: "spec.a.b.c.d"`},
 		"a path with a gap":       {kind + "suspendPath: spec..suspend, podLabel: a", `spec.jobKinds[0].suspendPath: Invalid value: "spec..suspend"`},
 		"no label":                {kind + "suspendPath: spec.suspend", `spec.jobKinds[0].podLabel: Invalid value: ""`},
 		"an unknown field":        {kind + "suspendPath: spec.suspend, podLabel: a, ranks: 4", "field ranks not found"},

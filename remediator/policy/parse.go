@@ -168,6 +168,7 @@ func (d *decoder) taint(at *field.Path, t corev1.Taint) {
 	if t.Key == conditions.TaintMaintenance {
 		d.invalid(at.Child("key"), t.Key, "is the maintenance taint: it says that another owner works on the node")
 	}
+	d.notKubernetes(at.Child("key"), t.Key)
 }
 
 // foreignKey checks a key that is for other controllers.

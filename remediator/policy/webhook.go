@@ -25,8 +25,11 @@ const defaultWebhookTimeout = 10 * time.Second
 type Webhook struct {
 	// Name is the key of the webhook in the file.
 	Name string `yaml:"-"`
-	// url receives the POST requests. Its scheme is http or https. It may contain a secret and is never logged.
+	// url receives the POST requests. Its scheme is https, or with allowHTTP also http. It may contain a secret and is never logged.
 	URL string `yaml:"url" required:""`
+	// allowHTTP allows an http URL. Everyone on the way can read the requests and the URL then; they cannot forge requests, which
+	// are signed.
+	AllowHTTP bool `yaml:"allowHTTP"`
 	// secretFile is the path of the file with the key of the signature: whsec_ and base64, or the key itself. It is read for
 	// every request, so that the key can be changed.
 	SecretFile string `yaml:"secretFile" unit:"file path" required:"a file with the key that signs the requests"`
@@ -57,7 +60,7 @@ func (w *Webhook) setDefaults() { w.Timeout = defaultWebhookTimeout }
 
 func (w *Webhook) complete(d *decoder, at *field.Path) {
 	d.invalidFor(at, w.Name, validation.IsDNS1123Label(w.Name))
-	if err := checkURL(w.URL); err != nil {
+	if err := checkURL(w.URL, w.AllowHTTP); err != nil {
 		d.invalid(at.Child("url"), "(not shown)", err.Error())
 	}
 	if len(w.Events) == 0 {
@@ -66,10 +69,13 @@ func (w *Webhook) complete(d *decoder, at *field.Path) {
 }
 
 // checkURL returns what is wrong with a URL, without the URL itself.
-func checkURL(text string) error {
+func checkURL(text string, allowHTTP bool) error {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return errors.New("must be an http or https URL with a host")
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		return errors.New("must be an https URL with a host")
+	case u.Scheme == "http" && !allowHTTP:
+		return errors.New("must be an https URL: with http everyone on the way can read it, which needs allowHTTP: true")
 	}
 	return nil
 }

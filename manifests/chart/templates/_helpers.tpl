@@ -65,11 +65,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- toPrettyJson $monitor }}
 {{- end }}
 
-{{- /* dict root, file, namespace: the objects of a plain file, with our labels. What is in namespace pitcrew there is in the
-release's, and what is in none of them, in the given one. */}}
+{{- /* dict root, file, namespace, rules: the objects of a plain file, with our labels. What is in namespace pitcrew there is in the
+release's, and what is in none of them, in the given one. An admission policy matches also the rules that are there by its name. */}}
 {{- define "pitcrew.objects" -}}
 {{- $root := .root }}
 {{- $namespace := .namespace }}
+{{- $rules := .rules | default dict }}
 {{- $labels := include "pitcrew.labels" $root | fromYaml }}
 {{- range regexSplit "(?m)^---$" ($root.Files.Get .file) -1 }}
 {{- with fromYaml . }}
@@ -78,6 +79,9 @@ release's, and what is in none of them, in the given one. */}}
 {{- else if $namespace }}{{ $_ := set .metadata "namespace" $namespace }}{{ end }}
 {{- range .subjects }}
 {{- $_ := set . "namespace" (empty .namespace | ternary $namespace $root.Release.Namespace) }}
+{{- end }}
+{{- if and (eq .kind "ValidatingAdmissionPolicy") (hasKey $rules .metadata.name) }}
+{{- $_ := set .spec.matchConstraints "resourceRules" (concat .spec.matchConstraints.resourceRules (get $rules .metadata.name)) }}
 {{- end }}
 {{- $release := and (eq .kind "Namespace") (eq .metadata.name "pitcrew") }}
 {{- if $release }}
@@ -90,4 +94,16 @@ release's, and what is in none of them, in the given one. */}}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* The labels of the presets, negated, and that of the AMD GPU operator. A node without such a label matches, too. */}}
+{{- define "pitcrew.withoutAccelerators" -}}
+{{- $without := list (dict "key" "feature.node.kubernetes.io/amd-gpu" "operator" "NotIn" "values" (list "true")) }}
+{{- range $name, $preset := (.Files.Get "files/checks.yaml" | fromYaml).presets }}
+{{- /* The first is that of the accelerator; a network adapter alone is on other nodes, too. */}}
+{{- with first $preset.matchExpressions }}
+{{- $without = append $without (dict "key" .key "operator" "NotIn" "values" .values) }}
+{{- end }}
+{{- end }}
+{{- toYaml (uniq $without) }}
 {{- end }}

@@ -5,8 +5,6 @@ package jobstest
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -37,14 +35,10 @@ func Kind(apiVersion, name string) kinds.Kind {
 	return kind
 }
 
-// Config authenticates as the remediator's service account, with the roles that we ship.
+// Config authenticates as the remediator's service account, with the roles and the admission policies that we ship.
 func Config(t *testing.T, c *cluster.Cluster) *rest.Config {
 	t.Helper()
-	roles, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "rbac.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Apply(t.Context(), roles); err != nil {
+	if err := c.InstallRemediator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := c.ServiceAccountConfig(t.Context(), "pitcrew", "pitcrew-remediator")
