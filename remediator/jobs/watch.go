@@ -156,17 +156,21 @@ func slimJob(object any) (any, error) {
 		Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion,
 		Labels: map[string]string{conditions.LabelRestarting: job.Labels[conditions.LabelRestarting]},
 	}}
+	if text, ok := slimRecord(job); ok {
+		slim.Annotations = map[string]string{conditions.AnnotationRestart: text}
+	}
+	return slim, nil
+}
+
+// slimRecord is the record of a job with no more than the summary of its restart; none if it has no restart or cannot be read.
+func slimRecord(job metav1.Object) (text string, ok bool) {
 	rec, err := restart.ReadRecord(job)
 	if err != nil || rec.Current == nil {
-		return slim, nil
+		return "", false
 	}
 	summary := rec.Current.Summary()
-	text, err := json.Marshal(restart.Record{V: rec.V, JobUID: rec.JobUID, Current: &summary})
-	if err != nil {
-		return slim, nil //nolint:nilerr // an informer stops at an error; such a record takes no place
-	}
-	slim.Annotations = map[string]string{conditions.AnnotationRestart: string(text)}
-	return slim, nil
+	slim, err := json.Marshal(restart.Record{V: rec.V, JobUID: rec.JobUID, Current: &summary})
+	return string(slim), err == nil
 }
 
 func (w *watcher) allWatched() []schema.GroupVersionKind {
