@@ -254,7 +254,7 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 		mine := f.selects(&pod)
 		if quarantines[pod.Spec.NodeName] != nil { // here the remediator goes by the owners
 			if w, err := resolver.OfPod(ctx, &pod); err == nil {
-				mine = w.UID() == f.workload.UID()
+				mine = w.UID() == f.workload.UID() && w.Owns(&pod)
 			}
 		}
 		if mine {

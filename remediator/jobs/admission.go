@@ -21,6 +21,9 @@ type admission struct {
 	transitions
 	client    client.Client // has the cache of the nodes
 	apiReader client.Reader
+	causes    *causes
+	places    *places
+	timeouts  restart.PhaseTimeouts
 	// admitting is held from the read of the other restarts until a new one is recorded: two that are admitted side by side
 	// would both take the last place.
 	admitting sync.Mutex
@@ -65,26 +68,11 @@ func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind
 		return failed.RetryAfter, nil
 	}
 	rec = rec.With(q, moving, now)
+	a.places.begin(requestOf(job), job.Object.GetUID(), moving, now)
 	if q.CheckpointGrace > 0 {
 		return 0, a.announce(ctx, kind, job, rec, now.Add(q.CheckpointGrace))
 	}
 	return 0, a.stop(ctx, kind, job, rec, onNode, rec.Current.Quarantines)
-}
-
-// others are the restarts of other jobs that are under way: those that the cache shows, and those that this process has
-// started and the cache may not show yet.
-func (a *admission) others(ctx context.Context, self request) ([]restart.Restart, error) {
-	all, err := a.watcher.underRestart(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.store.addActive(all)
-	delete(all, self)
-	var others []restart.Restart
-	for _, cur := range all {
-		others = append(others, cur)
-	}
-	return others, nil
 }
 
 // searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.

@@ -15,6 +15,17 @@
 //	stop.go         the writes that change its phase
 //	outofband.go    what those writes cannot contain: the Workload of Kueue, a Command to Volcano, the deletion of a pod
 //
+// Whoever may write a job can write its record, or create pods that name the job as their owner. So no record and no pod may hold up
+// the restarts of other jobs, nor a job that is not its own:
+//
+//   - A restart under way counts against maxConcurrent, and its ranks claim room, only if this process began it or if the record of a
+//     Node has one of its causes; for as long as its phases may last, counted from when this process first knew of it; and for no more
+//     ranks than the job has active pods. A restart for a failed pod counts in the process that began it.
+//   - Only such a cause stops a job that saves its state, and only about such a cause an Event is written on the Node, on a few nodes
+//     for each step. A deadline ends by the longest checkpointGrace of the policy after the start of the restart.
+//   - One look at a job reads a number of objects that does not depend on its record.
+//   - A pod counts if an object of the job controls it and would recognize it, see [restart.Job.Owns].
+//
 // All state is in the annotation and the label of the job, guarded by the resourceVersion and written in the same patch
 // as the suspend field. What cannot be in that patch is done after it, and done again after a crash. A concurrent writer
 // causes a re-read, and a person who changes the suspend field wins.
@@ -30,6 +41,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,11 +113,18 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
 	s := &settings{file: o.Policy}
 	report := newReporter(o.Recorder)
-	pods := podReader{apiReader: apiReader}
-	store := newStore(api, report)
+	pods := podReader{apiReader: apiReader, settings: s}
+	known := newKindsUnderRestart(s)
+	store := newStore(api, report, known)
 	watch := &watcher{apiReader: apiReader, settings: s}
-	change := transitions{store: store, pods: pods, reporter: report, watcher: watch, settings: s, clock: o.Clock}
-	admit := &admission{client: api, apiReader: apiReader, transitions: change}
+	change := transitions{store: store, kinds: known, pods: pods, reporter: report, watcher: watch, settings: s, clock: o.Clock}
+	confirmed := newCauses(api)
+	report.causes = confirmed
+	timeouts := restart.PhaseTimeouts{
+		Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
+		Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
+	}
+	admit := &admission{client: api, apiReader: apiReader, transitions: change, causes: confirmed, places: newPlaces(), timeouts: timeouts}
 	return &Controller{
 		dryRun:    o.DryRun,
 		apiReader: apiReader,
@@ -114,10 +133,7 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 		reporter:  report,
 		reconciler: &reconciler{
 			client: api, apiReader: apiReader, namespace: cmp.Or(o.Namespace, "pitcrew"), transitions: change,
-			timeouts: restart.PhaseTimeouts{
-				Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
-				Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
-			},
+			timeouts: timeouts, causes: confirmed,
 		},
 		podFailures: newPodFailures(api, apiReader, cmp.Or(o.Namespace, "pitcrew"), admit),
 	}
@@ -132,6 +148,21 @@ func (s *settings) restartPolicy() policy.Restart {
 		return policy.Restart{}
 	}
 	return s.file.Policy().Restart
+}
+
+// unlimited is the longest checkpointGrace of no policy.
+const unlimited time.Duration = math.MaxInt64
+
+// longestGrace is the longest time that a rule of the policy gives a job to save its state.
+func (s *settings) longestGrace() time.Duration {
+	if s.file == nil {
+		return unlimited
+	}
+	longest := time.Duration(0)
+	for _, rule := range s.file.Policy().Rules {
+		longest = max(longest, rule.CheckpointGrace)
+	}
+	return longest
 }
 
 // kinds are the kinds that can be restarted; what is built in comes first.

@@ -62,7 +62,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			process := func(writes interceptor.Funcs) (*Controller, func()) {
 				return run(t, cfg, writes, func(o *Options) {
 					o.StopTimeout = time.Millisecond
-					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}})
+					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}, Rules: []policy.Rule{{CheckpointGrace: test.grace}}})
 				})
 			}
 			deaths := len(test.writes)

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -31,8 +32,10 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
 	var errs []error
-	onNode := map[kinds.OwnerKey][]corev1.Pod{}
-	workloads := map[kinds.OwnerKey]kinds.Workload{}
+	c.admission.causes.remember(restart.CauseOf(q))
+	onNode := map[workloadKey][]corev1.Pod{}
+	foreign := map[workloadKey]string{}
+	workloads := map[workloadKey]kinds.Workload{}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if pod.DeletionTimestamp != nil || restart.PodFinished(pod) {
@@ -44,12 +47,20 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 			continue
 		}
 		if uid := workload.UID(); uid != "" {
-			key := kinds.OwnerKey{Namespace: pod.Namespace, UID: uid}
+			key := workloadKey{pod.Namespace, uid, workload.Job != nil && workload.Unsupported == nil}
 			workloads[key] = workload
+			if !workload.Owns(pod) {
+				foreign[key] = pod.Name
+				continue
+			}
 			onNode[key] = append(onNode[key], *pod)
 		}
 	}
 	for key, workload := range workloads {
+		if len(onNode[key]) == 0 {
+			errs = append(errs, c.admission.reportForeign(ctx, q, workload, foreign[key]))
+			continue
+		}
 		wait, err := c.admission.restartWorkload(ctx, q, workload, onNode[key])
 		errs = append(errs, err)
 		if wait > 0 && (after == 0 || wait < after) {
@@ -57,6 +68,24 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 		}
 	}
 	return after, errors.Join(errs...)
+}
+
+// workloadKey tells workloads apart. An owner that is not read may have any UID, that of a job, too.
+type workloadKey struct {
+	namespace string
+	uid       types.UID
+	isJob     bool
+}
+
+// reportForeign reports a pod on the node that names the job as its owner and is none of its pods. It is no reason to restart the job.
+func (a *admission) reportForeign(ctx context.Context, q restart.Quarantine, w kinds.Workload, pod string) error {
+	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
+	if err != nil || !opt.In {
+		return err
+	}
+	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: "ForeignPod", Text: fmt.Sprintf(
+		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
+	return nil
 }
 
 // restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
@@ -113,6 +142,7 @@ func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.
 		}
 		return 0, nil
 	}
+	rec, _ = rec.Clamp(a.settings.longestGrace(), a.clock.Now())
 	verdict, preconditions := restart.Evaluate(q, job, rec, opt.In, onNode)
 	failed, _ := restart.FirstFailed(preconditions)
 	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", q.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -25,6 +26,9 @@ const (
 	eventFailed     = "JobRestartFailed"
 )
 
+// maxNodesNamed is on how many nodes one step of a restart is reported, and how many of them its job's Events name.
+const maxNodesNamed = 16
+
 // maxReported bounds the memory of what was reported. Of more, the oldest may be reported once more.
 const maxReported = 10_000
 
@@ -32,6 +36,7 @@ const maxReported = 10_000
 type reporter struct {
 	recorder events.EventRecorder
 	metrics  controllerMetrics
+	causes   *causes
 
 	mu sync.Mutex
 	// reported holds the [report]s of jobs that are left alone. It is only in memory: a new leader reports once more.
@@ -57,22 +62,36 @@ func (r *reporter) emit(job client.Object, kind string, c restart.Cause, severit
 	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
 }
 
-// emitAll emits an Event on a job and on all nodes that caused its restart.
-func (r *reporter) emitAll(job restart.Job, causes []restart.Cause, severity, reason, action, text string) {
+// emitAll emits an Event on a job and on the nodes that caused its restart, as far as their own records have the causes. The record of
+// a job may name any node, and many.
+func (r *reporter) emitAll(ctx context.Context, job restart.Job, of []restart.Cause, severity, reason, action, text string) {
 	object := objectOf(job)
-	for _, c := range causes {
+	named, unnamed := 0, 0
+	for _, c := range of {
+		// A cause that cannot be looked up is not named.
+		if confirmed, err := r.causes.confirm(ctx, c); err != nil || !confirmed || named == maxNodesNamed {
+			unnamed++
+			continue
+		}
+		named++
 		r.emit(object, job.GVK.Kind, c, severity, reason, action, text)
+	}
+	switch {
+	case named == 0:
+		r.recorder.Eventf(object, nil, severity, reason, action, "%s (no record of a node has a cause of this restart)", text)
+	case unnamed > 0:
+		r.recorder.Eventf(object, nil, severity, reason, action+"More", "%s (and %d more causes)", text, unnamed)
 	}
 }
 
 // reportCheckpoint reports that a job has time to save its state.
-func (r *reporter) reportCheckpoint(job restart.Job, cur restart.Restart) {
-	r.emitAll(job, cur.Quarantines, corev1.EventTypeNormal, eventRestarting, "Checkpoint", fmt.Sprintf(
+func (r *reporter) reportCheckpoint(ctx context.Context, job restart.Job, cur restart.Restart) {
+	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeNormal, eventRestarting, "Checkpoint", fmt.Sprintf(
 		"the job will be stopped at %s, or as soon as its annotation %s has that value", cur.CheckpointDeadline(), conditions.AnnotationCheckpointed))
 }
 
 // reportStopped reports a stop, and what is lost with it.
-func (r *reporter) reportStopped(job restart.Job, cur restart.Restart, causes []restart.Cause) {
+func (r *reporter) reportStopped(ctx context.Context, job restart.Job, cur restart.Restart, causes []restart.Cause) {
 	text := "restarting all ranks"
 	if job.Gang != nil {
 		text = fmt.Sprintf("replacing %d of its pods", len(cur.Pods))
@@ -82,19 +101,19 @@ func (r *reporter) reportStopped(job restart.Job, cur restart.Restart, causes []
 		r.metrics.lostSeconds.Observe(ran.Seconds())
 		text += fmt.Sprintf(" (had run %s)", ran.Round(time.Second))
 	}
-	r.emitAll(job, causes, corev1.EventTypeNormal, eventRestarting, "Stop", text)
+	r.emitAll(ctx, job, causes, corev1.EventTypeNormal, eventRestarting, "Stop", text)
 }
 
 // reportForceDeleted reports a pod that was deleted before its kubelet had confirmed its end.
-func (r *reporter) reportForceDeleted(job restart.Job, cur restart.Restart, pod *corev1.Pod, why string) {
+func (r *reporter) reportForceDeleted(ctx context.Context, job restart.Job, cur restart.Restart, pod *corev1.Pod, why string) {
 	r.metrics.forceDeleted.Inc()
-	r.emitAll(job, cur.Quarantines, corev1.EventTypeWarning, eventRestarting, "ForceDelete", fmt.Sprintf(
+	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeWarning, eventRestarting, "ForceDelete", fmt.Sprintf(
 		"force-deleted pod %s on node %s: its grace period ended at %s, and %s", pod.Name, pod.Spec.NodeName,
 		pod.DeletionTimestamp.UTC().Format(time.RFC3339), why))
 }
 
 // reportClosed reports a closed restart on the job and on all nodes that caused it.
-func (r *reporter) reportClosed(job restart.Job, cur restart.Restart, step restart.Step, now time.Time) {
+func (r *reporter) reportClosed(ctx context.Context, job restart.Job, cur restart.Restart, step restart.Step, now time.Time) {
 	took := now.Sub(cur.StartedAt)
 	if step.Blocked {
 		r.metrics.blocked.WithLabelValues(job.GVK.Kind, step.Result).Inc()
@@ -108,20 +127,24 @@ func (r *reporter) reportClosed(job restart.Job, cur restart.Restart, step resta
 	if step.Phase == restart.Failed {
 		reason, severity = eventFailed, corev1.EventTypeWarning
 	}
-	r.emitAll(job, cur.Quarantines, severity, reason, step.Result, fmt.Sprintf("%s, %s after the restart began", step.Outcome, took.Round(time.Millisecond)))
+	r.emitAll(ctx, job, cur.Quarantines, severity, reason, step.Result, fmt.Sprintf("%s, %s after the restart began", step.Outcome, took.Round(time.Millisecond)))
 }
 
-// recordLost reports a job that was labelled as under restart without a record of one.
-func (r *reporter) recordLost(job restart.Job) {
+// recordLost reports a job that was labelled as under restart without a record of one, or with one that cannot be read.
+func (r *reporter) recordLost(job restart.Job, why error) {
+	more := ""
+	if why != nil {
+		more = ": " + why.Error()
+	}
 	r.metrics.restarts.WithLabelValues(job.GVK.Kind, restart.ResultAbandoned).Inc()
 	r.recorder.Eventf(objectOf(job), nil, corev1.EventTypeWarning, eventFailed, restart.ResultAbandoned,
-		"the record of the restart is missing or unreadable; the job is left as it is, stopped: %t", job.Suspended)
+		"the record of the restart is missing or unreadable; the job is left as it is, stopped: %t%s", job.Suspended, more)
 }
 
 // reportHeld reports a stop that takes too long or is refused.
-func (r *reporter) reportHeld(job restart.Job, cur restart.Restart, why string) {
+func (r *reporter) reportHeld(ctx context.Context, job restart.Job, cur restart.Restart, why string) {
 	r.metrics.blocked.WithLabelValues(job.GVK.Kind, "Held").Inc()
-	r.emitAll(job, cur.Quarantines, corev1.EventTypeWarning, eventBlocked, "Hold", why+"; still waiting")
+	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeWarning, eventBlocked, "Hold", why+"; still waiting")
 }
 
 // held shows a stop that waits for a pod in a metric, until [reporter.notHeld].

@@ -54,9 +54,9 @@ func TestTheMemoryOfReportsIsBounded(t *testing.T) {
 func TestOnlyResultsOfRestartsAreCountedAsRestarts(t *testing.T) {
 	r := newReporter(&events.FakeRecorder{})
 	job := blockedJob()
-	r.reportClosed(job, restart.Restart{}, restart.Step{Result: restart.ResultRestarted, Phase: restart.Done}, noon)
-	r.reportClosed(job, restart.Restart{}, restart.Step{Result: "MaxRetry", Phase: restart.Failed, Blocked: true}, noon)
-	r.reportHeld(job, restart.Restart{}, "pod x on node y has not ended")
+	r.reportClosed(t.Context(), job, restart.Restart{}, restart.Step{Result: restart.ResultRestarted, Phase: restart.Done}, noon)
+	r.reportClosed(t.Context(), job, restart.Restart{}, restart.Step{Result: "MaxRetry", Phase: restart.Failed, Blocked: true}, noon)
+	r.reportHeld(t.Context(), job, restart.Restart{}, "pod x on node y has not ended")
 	r.reportBlocked(restart.Cause{}, objectOf(job), "Job", restart.Blocked{Reason: "BackOff", Text: "the back-off"})
 	registry := prometheus.NewRegistry()
 	for _, m := range r.metrics.all() {

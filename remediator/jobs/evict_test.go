@@ -168,7 +168,7 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 					return nil
 				},
 			})
-			remaining, _, err := podReader{apiReader: reader}.remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
+			remaining, _, err := podReader{apiReader: reader, settings: &settings{}}.remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
 			if err != nil {
 				t.Fatal(err)
 			}

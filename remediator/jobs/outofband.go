@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -91,15 +92,19 @@ func (r *reconciler) forceDeleteOverdue(ctx context.Context, job restart.Job, cu
 	if err != nil {
 		return err
 	}
+	nodes := map[string]*corev1.Node{}
 	for i := range pods {
 		pod := &pods[i]
 		waitedFor := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return p.UID == pod.UID })
 		if !waitedFor || pod.Spec.NodeName == "" || !restart.Overdue(pod, limits.ForceDeleteAfter, now) {
 			continue // what was never bound to a node has no process
 		}
-		node, err := r.pods.node(ctx, pod.Spec.NodeName)
-		if err != nil {
-			return err
+		node, known := nodes[pod.Spec.NodeName]
+		if !known {
+			if node, err = r.pods.node(ctx, pod.Spec.NodeName); err != nil {
+				return err
+			}
+			nodes[pod.Spec.NodeName] = node
 		}
 		why := restart.MayForceDelete(limits, pod, node, cur, now)
 		if why == "" {
@@ -108,7 +113,7 @@ func (r *reconciler) forceDeleteOverdue(ctx context.Context, job restart.Job, cu
 		if err := kinds.DeletePod(ctx, r.client, pod, client.GracePeriodSeconds(0)); err != nil {
 			return err
 		}
-		r.reporter.reportForceDeleted(job, cur, pod, why)
+		r.reporter.reportForceDeleted(ctx, job, cur, pod, why)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,12 +30,26 @@ type incident struct {
 	namespace, pod, node, why string
 	created, at               int64 // Unix times of the pod and of its failure; that of the zero time: not known
 	owner                     owner
+	// labels are those of the pod, as text.
+	labels string
 }
 
 // owner is a controller reference that can be compared.
 type owner struct {
 	apiVersion, kind, name string
 	uid                    types.UID
+}
+
+// rank is as much of the pod as shows to which job it belongs.
+func (in incident) rank() (*metav1.PartialObjectMetadata, error) {
+	set, err := labels.ConvertSelectorToLabelsMap(in.labels)
+	if err != nil {
+		return nil, fmt.Errorf("read the labels of pod %s/%s: %w", in.namespace, in.pod, err)
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: in.namespace, Name: in.pod, Labels: set,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid, Controller: ptr.To(true)}},
+	}}, nil
 }
 
 // oldFailure is the age from which on a failure is no reason to restart a job. A process that begins to watch sees all
@@ -99,7 +114,7 @@ func (f *podFailures) incidents(_ context.Context, p *corev1.Pod) []incident {
 	if !at.IsZero() && f.admission.clock.Now().Sub(at.Time) > oldFailure {
 		return nil
 	}
-	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}}}
+	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}, labels.Set(p.Labels).String()}}
 }
 
 // reconcileFailure restarts the job of a rank that failed, unless it has been restarted since.
@@ -117,14 +132,19 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 		return again, err
 	}
 	resolver := kinds.NewOwnerResolver(f.apiReader, f.admission.settings.kinds())
-	w, err := resolver.OfOwner(ctx, in.namespace, metav1.OwnerReference{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid})
+	rank, err := in.rank()
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if w.Job == nil || w.Unsupported != nil || !w.Kind.ReplacesFailedRank {
+	w, err := resolver.OfOwner(ctx, in.namespace, rank.OwnerReferences[0])
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if w.Job == nil || w.Unsupported != nil || !w.Kind.ReplacesFailedRank || !w.Owns(rank) {
 		return ctrl.Result{}, nil
 	}
 	rec, err := restart.ReadRecord(w.Job.Object)
+	rec, _ = rec.Clamp(f.admission.settings.longestGrace(), f.admission.clock.Now())
 	if err == nil && in.created < rec.Incarnation().Unix() {
 		return ctrl.Result{}, nil
 	}
@@ -138,14 +158,16 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	if err := f.client.Get(ctx, client.ObjectKey{Name: in.node}, &node); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", in.node, err)
 	}
-	after, err := f.admission.restartWorkload(ctx, restart.Quarantine{
+	q := restart.Quarantine{
 		// All failures of one incarnation are one.
 		ID:      fmt.Sprintf("%s-failure-%d", w.UID(), rec.Total),
 		Node:    in.node,
 		NodeUID: node.UID,
 		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
 		Since:   time.Unix(in.at, 0),
-	}, w, nil)
+	}
+	f.admission.causes.remember(restart.CauseOf(q))
+	after, err := f.admission.restartWorkload(ctx, q, w, nil)
 	return ctrl.Result{RequeueAfter: after}, err
 }
 

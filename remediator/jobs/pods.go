@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -23,7 +24,47 @@ var activePods = fields.AndSelectors(
 )
 
 // podReader reads pods, live.
-type podReader struct{ apiReader client.Reader }
+type podReader struct {
+	apiReader client.Reader
+	settings  *settings
+}
+
+// maxLooks is how many nodes of a restart are looked at one by one; of more, all pods of the job are listed at once.
+const maxLooks = 8
+
+// own keeps those pods that belong to the job, see [kinds.OwnerResolver.Owns].
+func own[P any, PT interface {
+	*P
+	metav1.Object
+}](ctx context.Context, r podReader, job restart.Job, pods []P) ([]P, error) {
+	resolver := kinds.NewOwnerResolver(r.apiReader, r.settings.kinds())
+	var kept []P
+	for i := range pods {
+		owned, err := resolver.Owns(ctx, job, PT(&pods[i]))
+		if err != nil {
+			return nil, err
+		}
+		if owned {
+			kept = append(kept, pods[i])
+		}
+	}
+	return kept, nil
+}
+
+// active lists the job's pods that have not ended.
+func (r podReader) active(ctx context.Context, job restart.Job) ([]metav1.PartialObjectMetadata, error) {
+	pods, err := r.list(ctx, job.Object.GetNamespace(), job.Pods, activePods)
+	if err != nil {
+		return nil, err
+	}
+	return own(ctx, r, job, pods)
+}
+
+// countActive counts them.
+func (r podReader) countActive(ctx context.Context, job restart.Job) (int, error) {
+	pods, err := r.active(ctx, job)
+	return len(pods), err
+}
 
 // list lists the metadata of pods. A 512-rank job is a few MB that way, ten times less than whole pods.
 func (r podReader) list(ctx context.Context, namespace string, of labels.Selector, in fields.Selector) ([]metav1.PartialObjectMetadata, error) {
@@ -42,7 +83,7 @@ func (r podReader) whole(ctx context.Context, job restart.Job, opts ...client.Li
 	if err := r.apiReader.List(ctx, &list, append(opts, client.InNamespace(job.Object.GetNamespace()), client.MatchingLabelsSelector{Selector: job.Pods})...); err != nil {
 		return nil, fmt.Errorf("list the pods of %s %s: %w", job.GVK.Kind, job.Key(), err)
 	}
-	return list.Items, nil
+	return own(ctx, r, job, list.Items)
 }
 
 // ofGangs lists the active pods of the gangs that have a pod on the node.
@@ -55,7 +96,10 @@ func (r podReader) ofGangs(ctx context.Context, job restart.Job, onNode []corev1
 // running counts the job's pods that run and are not being deleted.
 func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
 	pods, err := r.list(ctx, job.Object.GetNamespace(), job.Pods, fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)))
-	pods = slices.DeleteFunc(pods, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil })
+	if err != nil {
+		return 0, err
+	}
+	pods, err = own(ctx, r, job, slices.DeleteFunc(pods, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil }))
 	return len(pods), err
 }
 
@@ -68,9 +112,20 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	if err != nil {
 		return nil, nil, err
 	}
+	owned, err := own(ctx, r, job, labelled)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours := map[types.UID]bool{}
+	for _, p := range owned {
+		ours[p.UID] = true
+	}
+	mustEnd := func(p *metav1.PartialObjectMetadata) bool {
+		return job.MustEnd(cur, p) || job.SuspendField.Exists() && ours[p.UID]
+	}
 	seen := map[types.UID]bool{}
 	for _, p := range labelled {
-		if p.DeletionTimestamp != nil && job.MustEnd(cur, &p) {
+		if p.DeletionTimestamp != nil && mustEnd(&p) {
 			remaining, seen[p.UID] = append(remaining, p), true
 		}
 	}
@@ -85,7 +140,7 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 		}
 		for _, p := range pods {
 			active[p.UID] = true
-			if job.MustEnd(cur, &p) && !seen[p.UID] {
+			if mustEnd(&p) && !seen[p.UID] {
 				remaining = append(remaining, p)
 			}
 		}
@@ -98,36 +153,51 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	return remaining, terminal, nil
 }
 
-// affected lists the job's active pods on those of the nodes whose quarantine stands.
-func (r podReader) affected(ctx context.Context, job restart.Job, causes []restart.Cause) ([]corev1.Pod, error) {
-	var on []corev1.Pod
+// affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
+// ones, and all pods of the job at once.
+func (r podReader) affected(ctx context.Context, job restart.Job, causes []restart.Cause, cached client.Reader) ([]corev1.Pod, error) {
+	standing := map[string]bool{}
+	nodes := r.apiReader
+	if len(causes) > maxLooks {
+		nodes = cached
+	}
 	for _, c := range causes {
-		stands, err := r.stands(ctx, c)
+		node, err := getNode(ctx, nodes, c.Node)
 		if err != nil {
 			return nil, err
 		}
-		if !stands {
-			continue
+		if c.Stands(node) {
+			standing[c.Node] = true
 		}
-		pods, err := r.whole(ctx, job, client.MatchingFields{"spec.nodeName": c.Node})
+	}
+	var where []client.ListOption
+	for name := range standing {
+		where = append(where, client.MatchingFields{"spec.nodeName": name})
+	}
+	if len(where) > maxLooks {
+		where = []client.ListOption{client.MatchingFieldsSelector{Selector: activePods}}
+	}
+	var on []corev1.Pod
+	for _, option := range where {
+		pods, err := r.whole(ctx, job, option)
 		if err != nil {
-			return nil, fmt.Errorf("on node %s: %w", c.Node, err)
+			return nil, err
 		}
-		on = append(on, slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || restart.PodFinished(&p) })...)
+		on = append(on, slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+			return p.DeletionTimestamp != nil || restart.PodFinished(&p) || !standing[p.Spec.NodeName]
+		})...)
 	}
 	return on, nil
 }
 
-// stands reports whether a quarantine still stands.
-func (r podReader) stands(ctx context.Context, c restart.Cause) (bool, error) {
-	node, err := r.node(ctx, c.Node)
-	return err == nil && c.Stands(node), err
-}
-
 // node reads a node; nil if there is none of that name.
 func (r podReader) node(ctx context.Context, name string) (*corev1.Node, error) {
+	return getNode(ctx, r.apiReader, name)
+}
+
+func getNode(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
 	var node corev1.Node
-	err := r.apiReader.Get(ctx, client.ObjectKey{Name: name}, &node)
+	err := reader.Get(ctx, client.ObjectKey{Name: name}, &node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil

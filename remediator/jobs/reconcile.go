@@ -14,6 +14,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
+// conflictRetry is how soon a job that another writer has changed is reconciled again.
+const conflictRetry = 50 * time.Millisecond
+
 // reconciler drives the restarts under way: observe, [restart.Next], act.
 type reconciler struct {
 	transitions
@@ -21,11 +24,12 @@ type reconciler struct {
 	apiReader client.Reader
 	namespace string
 	timeouts  restart.PhaseTimeouts
+	causes    *causes
 }
 
 // Reconcile takes the next step of the restart of one job.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
-	kind, err := r.kind(req)
+	kind, err := r.kinds.of(req)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -40,13 +44,21 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	rec, err := restart.ReadRecord(job.Object)
 	if err != nil || rec.Current == nil {
 		r.store.forget(req)
-		return retryConflict(r.store.dropLabel(ctx, job))
+		return retryConflict(r.store.dropLabel(ctx, job, err))
+	}
+	r.kinds.remember(req, kind)
+	now := r.clock.Now()
+	if clamped, changed := rec.Clamp(r.settings.longestGrace(), now); changed {
+		// Unwritten, a restart that began in the future would begin now in every reconcile.
+		if err := r.store.write(ctx, job, clamped); err != nil {
+			return retryConflict(err)
+		}
+		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	}
 	facts, err := r.observe(ctx, job, rec)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	now := r.clock.Now()
 	step := restart.Next(rec, job, facts, r.timeouts, now)
 	if step.OutOfBand.Needed() {
 		if facts.Refused, err = r.applyOutOfBand(ctx, kind, job, rec, facts, step.OutOfBand); err != nil {
@@ -60,19 +72,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	return ctrl.Result{RequeueAfter: step.After}, nil
 }
 
-func (r *reconciler) kind(req request) (kinds.Kind, error) {
-	kind, known := kinds.Get(r.settings.kinds(), req.kind)
-	if !known {
-		return kind, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
-	}
-	return kind, nil
-}
-
 // observe reads, live, what the phase of the restart needs.
 func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.Record) (facts restart.Facts, err error) {
 	switch cur := rec.Current; cur.Phase {
 	case restart.Checkpointing:
-		if facts.Affected, err = r.pods.affected(ctx, job, cur.Quarantines); err != nil {
+		confirmed, err := r.causes.causesOn(ctx, cur.Quarantines)
+		if err != nil {
+			return facts, err
+		}
+		if facts.Affected, err = r.pods.affected(ctx, job, confirmed, r.client); err != nil {
 			return facts, err
 		}
 		reason, err := pause.Reason(ctx, r.client, r.namespace)
@@ -127,7 +135,7 @@ func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Reco
 	if facts.Refused == "" {
 		why = fmt.Sprintf("stopping takes longer than %s: %s", r.timeouts.Stop, h.text)
 	}
-	r.reporter.reportHeld(job, cur, why)
+	r.reporter.reportHeld(ctx, job, cur, why)
 	return nil
 }
 
@@ -157,7 +165,7 @@ func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart
 // which is busy while pods stop.
 func retryConflict(err error) (ctrl.Result, error) {
 	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: 50 * time.Millisecond}, nil
+		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	}
 	return ctrl.Result{}, err
 }

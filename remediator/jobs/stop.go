@@ -16,6 +16,7 @@ import (
 // transitions are the writes that change the phase of a restart, and what is reported of them once they stand.
 type transitions struct {
 	store    *store
+	kinds    *kindsUnderRestart
 	pods     podReader
 	reporter *reporter
 	watcher  *watcher
@@ -30,10 +31,11 @@ func (t transitions) announce(ctx context.Context, kind kinds.Kind, job restart.
 	if err := t.watcher.watch(ctx, kind); err != nil {
 		return err
 	}
+	t.kinds.remember(requestOf(job), kind)
 	if err := t.store.write(ctx, job, rec); err != nil {
 		return err
 	}
-	t.reporter.reportCheckpoint(job, *rec.Current)
+	t.reporter.reportCheckpoint(ctx, job, *rec.Current)
 	return nil
 }
 
@@ -58,17 +60,18 @@ func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job,
 	if err := t.watcher.watch(ctx, kind); err != nil {
 		return err
 	}
+	t.kinds.remember(requestOf(job), kind)
 	if err := t.store.writeAndSuspend(ctx, job, rec); err != nil {
 		return err
 	}
-	t.reporter.reportStopped(job, *cur, causes)
+	t.reporter.reportStopped(ctx, job, *cur, causes)
 	return nil
 }
 
 // recordPods adds the active pods of the gangs that have a pod on the node to the recorded ones.
 func (t transitions) recordPods(ctx context.Context, job restart.Job, cur *restart.Restart, onNode []corev1.Pod) error {
 	shares := job.SharesGang(onNode)
-	pods, err := t.pods.list(ctx, job.Object.GetNamespace(), job.Pods, activePods)
+	pods, err := t.pods.active(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -101,6 +104,6 @@ func (t transitions) close(ctx context.Context, job restart.Job, rec restart.Rec
 	if err := t.store.write(ctx, job, rec.Closed(step, now)); err != nil {
 		return err
 	}
-	t.reporter.reportClosed(job, *rec.Current, step, now)
+	t.reporter.reportClosed(ctx, job, *rec.Current, step, now)
 	return nil
 }

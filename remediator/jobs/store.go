@@ -17,14 +17,15 @@ import (
 type store struct {
 	client   client.Client
 	reporter *reporter
+	kinds    *kindsUnderRestart
 
 	mu sync.Mutex
 	// active are the restarts that this process has written and not seen closed; a cache may not show them yet.
-	active map[request]restart.Restart
+	active map[request]underWay
 }
 
-func newStore(api client.Client, report *reporter) *store {
-	return &store{client: api, reporter: report, active: map[request]restart.Restart{}}
+func newStore(api client.Client, report *reporter, known *kindsUnderRestart) *store {
+	return &store{client: api, reporter: report, kinds: known, active: map[request]underWay{}}
 }
 
 // write patches the job's record and label. A conflict is returned as such.
@@ -50,13 +51,13 @@ func (s *store) writeWith(ctx context.Context, job restart.Job, rec restart.Reco
 	if rec.Current == nil {
 		delete(s.active, requestOf(job))
 	} else {
-		s.active[requestOf(job)] = *rec.Current
+		s.active[requestOf(job)] = underWay{job.Object.GetUID(), rec.Current.Summary()}
 	}
 	return nil
 }
 
 // addActive adds the restarts that this process drives and the cache does not show yet.
-func (s *store) addActive(all map[request]restart.Restart) {
+func (s *store) addActive(all map[request]underWay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for req, cur := range s.active {
@@ -69,14 +70,15 @@ func (s *store) addActive(all map[request]restart.Restart) {
 // forget drops what is kept about a job that is no longer under restart.
 func (s *store) forget(req request) {
 	s.reporter.notHeld(req)
+	s.kinds.forget(req)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.active, req)
 }
 
-// dropLabel drops the label of a job whose record shows no restart: another writer removed or broke the record, or it was copied
-// from another job. Whether the job should run is no longer known.
-func (s *store) dropLabel(ctx context.Context, job restart.Job) error {
+// dropLabel drops the label of a job whose record shows no restart: another writer removed or broke the record, it was copied from
+// another job, or it is too large. Whether the job should run is no longer known. why is the error of the record, if it has one.
+func (s *store) dropLabel(ctx context.Context, job restart.Job, why error) error {
 	if _, labelled := job.Object.GetLabels()[conditions.LabelRestarting]; !labelled {
 		return nil
 	}
@@ -85,7 +87,7 @@ func (s *store) dropLabel(ctx context.Context, job restart.Job) error {
 	if err := s.patch(ctx, job, unlabel); err != nil {
 		return err
 	}
-	s.reporter.recordLost(job)
+	s.reporter.recordLost(job, why)
 	return nil
 }
 

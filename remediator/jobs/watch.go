@@ -2,7 +2,10 @@ package jobs
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,7 +67,7 @@ func (w *watcher) setup(mgr ctrl.Manager, reconciler reconcile.TypedReconciler[r
 		Scheme:               mgr.GetScheme(),
 		Mapper:               mgr.GetRESTMapper(),
 		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelRestarting: "true"}),
-		DefaultTransform:     cache.TransformStripManagedFields(),
+		DefaultTransform:     slimJob,
 	})
 	if err != nil {
 		return fmt.Errorf("make the cache of jobs under restart: %w", err)
@@ -141,28 +144,60 @@ func (w *watcher) isWatched(k kinds.Kind) bool {
 	return w.watched[k.GVK]
 }
 
+// slimJob keeps what is read of a job in the cache: its name, and in place of its record the summary of its restart. Whoever may write
+// a job can fill its metadata. A job whose record is too large or unreadable has none there, and its reconcile reports it. It is a
+// transform of an informer, which calls it for each object that it has decoded, of the first list, too, as that is streamed.
+func slimJob(object any) (any, error) {
+	job, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil // a tombstone
+	}
+	slim := &metav1.PartialObjectMetadata{TypeMeta: job.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion,
+		Labels: map[string]string{conditions.LabelRestarting: job.Labels[conditions.LabelRestarting]},
+	}}
+	if text, ok := slimRecord(job); ok {
+		slim.Annotations = map[string]string{conditions.AnnotationRestart: text}
+	}
+	return slim, nil
+}
+
+// slimRecord is the record of a job with no more than the summary of its restart; none if it has no restart or cannot be read.
+func slimRecord(job metav1.Object) (text string, ok bool) {
+	rec, err := restart.ReadRecord(job)
+	if err != nil || rec.Current == nil {
+		return "", false
+	}
+	summary := rec.Current.Summary()
+	slim, err := json.Marshal(restart.Record{V: rec.V, JobUID: rec.JobUID, Current: &summary})
+	return string(slim), err == nil
+}
+
+func (w *watcher) allWatched() []schema.GroupVersionKind {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.watched))
+}
+
 // underRestart returns the restarts under way that the cache shows. Before all kinds were tried it tries them, so that
 // none is missing.
-func (w *watcher) underRestart(ctx context.Context) (map[request]restart.Restart, error) {
+func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error) {
 	w.mu.Lock()
 	tried := w.triedAll
 	w.mu.Unlock()
 	if !tried {
 		w.watchAll(ctx)
 	}
-	all := map[request]restart.Restart{}
-	for _, k := range w.settings.kinds() {
-		if !w.isWatched(k) {
-			continue
-		}
-		list := k.List()
+	all := map[request]underWay{}
+	for _, gvk := range w.allWatched() { // of a kind that the policy has dropped, too
+		list := kinds.Kind{GVK: gvk}.List()
 		if err := w.cache.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list the %ss under restart: %w", k.GVK.Kind, err)
+			return nil, fmt.Errorf("list the %ss under restart: %w", gvk.Kind, err)
 		}
 		for i := range list.Items {
 			// A record that does not parse is dropped by the restart's own controller.
 			if rec, err := restart.ReadRecord(&list.Items[i]); err == nil && rec.Current != nil {
-				all[request{k.GVK, client.ObjectKeyFromObject(&list.Items[i])}] = *rec.Current
+				all[request{gvk, client.ObjectKeyFromObject(&list.Items[i])}] = underWay{list.Items[i].UID, *rec.Current}
 			}
 		}
 	}

@@ -54,7 +54,8 @@ type Restart struct {
 type BackOff struct {
 	// first is the pause after the first restart. 0s sets no pause.
 	First time.Duration `yaml:"first"`
-	// max is the longest pause. A job that ran for longer starts again with first. It is not shorter than first.
+	// max is the longest pause. A job that ran for longer starts again with first. It is not shorter than first, and is set only
+	// together with first.
 	Max time.Duration `yaml:"max"`
 }
 
@@ -100,6 +101,9 @@ func (r *Restart) setDefaults() {
 func (r *Restart) check(d *decoder, at *field.Path) {
 	if r.BackOff.Max < r.BackOff.First {
 		d.invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "must not be shorter than first")
+	}
+	if r.BackOff.First == 0 && r.BackOff.Max != defaultBackOffMax {
+		d.invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "has no effect without first: 0s sets no pause")
 	}
 	if selector := at.Child("podFailures", "podSelector"); r.PodFailures.Enabled && r.PodFailures.Pods.Empty() {
 		// Without it every pod of the cluster would be watched and kept in the cache.

@@ -63,6 +63,7 @@ func TestRestartIsStrict(t *testing.T) {
 		"maxPerDay: 101":               "spec.restart.maxPerDay: Invalid value: 101: must be at most 100",
 		"settle: soon":                 `spec.restart.settle: Invalid value: "soon"`,
 		"backOff: {first: 1h}":         `spec.restart.backOff.max: Invalid value: "30m0s": must not be shorter than first`,
+		"backOff: {max: 10m}":          `spec.restart.backOff.max: Invalid value: "10m0s": has no effect without first: 0s sets no pause`,
 		"forceDelete: always":          `spec.restart.forceDelete: Unsupported value: "always": supported values: "never", "unreachable", "quarantined"`,
 		"podFailures: {on: true}":      "field on not found",
 		"podFailures: {enabled: 1}":    "cannot unmarshal",

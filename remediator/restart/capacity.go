@@ -103,8 +103,8 @@ func (s *Search) Result() Precondition {
 	return delayed(Capacity, RetryCapacity, "Capacity", text)
 }
 
-// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. Whoever may
-// write a job can write any number into its record.
+// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. What
+// the records say has to be bounded by the pods of the jobs before, see [Restart.Moving].
 func ClaimedRanks(all []Restart) int {
 	n := 0
 	for _, r := range all {

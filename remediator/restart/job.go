@@ -10,6 +10,9 @@
 //	Stopping       the job's suspend field is set, until every pod of the old incarnation is gone: no status of any owner
 //	               proves that
 //	Starting       the suspend field is back, until all ranks run
+//
+// Whoever may write a job can write its record, so a record is input: [ReadRecord] bounds what is in it, [Record.Clamp] its times,
+// and package jobs believes a cause only if a Node's record has it. No record can hold up the restarts of other jobs.
 package restart
 
 import (
@@ -54,8 +57,13 @@ type Job struct {
 	ManagedBy string
 	// Unsupported is why this job cannot be restarted, as far as only its kind knows; zero: it can.
 	Unsupported Blocked
-	// Pods selects the pods of every incarnation of the job.
+	// Pods selects the pods of every incarnation of the job. Whoever may create pods can give them these labels, see [Job.Owns].
 	Pods labels.Selector
+	// Controllers are the objects that control the job's pods, by UID: the job itself or what it owns. Each has the selector by which
+	// it recognizes its pods.
+	Controllers map[types.UID]labels.Selector
+	// OtherControllers: further objects control pods of the job. Only the owners of such a pod lead to the job.
+	OtherControllers bool
 	// Gang decides which pods must be restarted together, as those with the same answer; nil: all pods of the job.
 	Gang func(metav1.Object) string
 	// TerminalPodsToDelete selects pods that, once they have ended, the job's controller neither deletes nor replaces at
@@ -97,16 +105,27 @@ func (j Job) abortRequested() bool {
 	return asks
 }
 
+// Owns reports whether the pod is controlled by one of [Job.Controllers], which would recognize it. A name, a label or an owner
+// reference alone proves nothing.
+func (j Job) Owns(pod metav1.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return false
+	}
+	selector := j.Controllers[owner.UID]
+	return selector != nil && selector.Matches(labels.Set(pod.GetLabels()))
+}
+
 // MustEnd reports whether a pod that is active, or is being deleted, stands in the way of a start: a recorded one, though it may
 // have lost the job's labels, and, where a suspend field stops all pods, any of the job, whenever it was created. Of a job
 // without a suspend field the new pods may be there already.
 func (j Job) MustEnd(cur Restart, pod metav1.Object) bool {
-	return slices.Contains(cur.Pods, pod.GetUID()) || j.SuspendField.Exists() && j.Pods.Matches(labels.Set(pod.GetLabels()))
+	return slices.Contains(cur.Pods, pod.GetUID()) || j.SuspendField.Exists() && j.Owns(pod)
 }
 
 // MustBeDeleted reports whether a pod that has ended is one of [Job.TerminalPodsToDelete], and is deleted now.
 func (j Job) MustBeDeleted(pod metav1.Object) bool {
-	return j.SuspendObserved && j.TerminalPodsToDelete != nil && j.TerminalPodsToDelete.Matches(labels.Set(pod.GetLabels())) &&
+	return j.SuspendObserved && j.TerminalPodsToDelete != nil && j.TerminalPodsToDelete.Matches(labels.Set(pod.GetLabels())) && j.Owns(pod) &&
 		pod.GetDeletionTimestamp() == nil
 }
 

@@ -50,7 +50,8 @@ func LimitsOf(job Job, limits policy.Restart) policy.Restart {
 }
 
 func settled(q Quarantine, limits policy.Restart, now time.Time) Precondition {
-	if wait := q.Since.Add(limits.Settle).Sub(now); wait > 0 {
+	// A node with a wrong clock, or a forged record, has faults from the future.
+	if wait := min(q.Since.Add(limits.Settle).Sub(now), limits.Settle); wait > 0 {
 		return delayed(Settled, wait, ReasonSettling, "waiting for other nodes that fail with this one")
 	}
 	return Precondition{Name: Settled, Passed: true}
@@ -114,13 +115,14 @@ func delayed(name string, after time.Duration, reason, text string) Precondition
 	return Precondition{Name: name, Reason: reason, Text: text, RetryAfter: after}
 }
 
-// backOff is the pause after so many restarts in a row.
+// backOff is the pause after so many restarts in a row. It doubles at most until it is the longest one, however long a forged
+// record says that the row is.
 func backOff(streak int, b policy.BackOff) time.Duration {
+	if b.First <= 0 || streak < 1 {
+		return 0
+	}
 	pause := b.First
-	for range streak - 1 {
-		if pause >= b.Max {
-			break
-		}
+	for ; streak > 1 && pause < b.Max; streak-- {
 		pause *= 2
 	}
 	return min(pause, b.Max)

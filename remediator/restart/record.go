@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -21,10 +21,10 @@ const keptRestarts = 5
 const (
 	// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
 	maxPods = 5000
-	// maxRecord is the size in bytes from which on older closed restarts are forgotten.
+	// maxRecord is the size in bytes from which on older closed restarts are forgotten, and then causes.
 	maxRecord = 200 << 10
-	// maxCauses bounds the requests that a record makes necessary: whoever may write the job may write it.
-	maxCauses = 500
+	// maxCauses bounds the causes of a restart.
+	maxCauses = 64
 	// maxReason is the longest reason of a cause in bytes; conditions of others may bear up to 32 KiB.
 	maxReason = 256
 )
@@ -74,7 +74,8 @@ type Restart struct {
 	RunningSince time.Time `json:"runningSince,omitzero"`
 	// Streak is the number of this restart among those in a row, see [Record.streak]; 0: the job was never stopped.
 	Streak int `json:"streak,omitempty"`
-	// Moving is how many ranks have to find another node; only while the restart is under way and the policy checks capacity.
+	// Moving is how many ranks have to find another node; only while the restart is under way and the policy checks capacity. Of a
+	// record that was read it is no more than a claim.
 	Moving int `json:"moving,omitempty"`
 	// Pods are the UIDs of the pods that were active before the stop; only while Stopping.
 	Pods []types.UID `json:"pods,omitempty"`
@@ -102,11 +103,7 @@ type Cause struct {
 
 // CauseOf is what a record keeps of a quarantine.
 func CauseOf(q Quarantine) Cause {
-	reason := q.Reason
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
-	}
-	return Cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: reason, Since: q.Since, Taint: q.Taint}
+	return Cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: cut(q.Reason, maxReason), Since: q.Since, Taint: q.Taint}
 }
 
 // Stands reports whether the quarantine still stands. node is the one of that name, nil if there is none: a node that was
@@ -150,13 +147,17 @@ func (r Restart) DeletedSince(pod metav1.Object) bool {
 	return !end.Add(-grace).Before(r.PhaseSince.Truncate(time.Second))
 }
 
-// ReadRecord reads a job's record. A job without one, or with that of another job, has an empty record. An error means
-// that the annotation is no record that this version knows.
+// ReadRecord reads a job's record, bounded, see [Record.Clamp] for its times. A job without one, or with that of another job, has
+// an empty record. Fields that this version does not know are ignored. An error means that the annotation is no record that this
+// version knows, or is too large.
 func ReadRecord(object metav1.Object) (Record, error) {
 	fresh := Record{V: 1, JobUID: object.GetUID()}
 	text, found := object.GetAnnotations()[conditions.AnnotationRestart]
 	if !found {
 		return fresh, nil
+	}
+	if len(text) > maxRead {
+		return Record{}, fmt.Errorf("read annotation %s: %d bytes, at most %d", conditions.AnnotationRestart, len(text), maxRead)
 	}
 	var rec Record
 	if err := json.Unmarshal([]byte(text), &rec); err != nil {
@@ -172,10 +173,11 @@ func ReadRecord(object metav1.Object) (Record, error) {
 		if cur.Phase != Checkpointing && cur.Phase != Stopping && cur.Phase != Starting {
 			return Record{}, fmt.Errorf("read annotation %s: phase %q is not known", conditions.AnnotationRestart, cur.Phase)
 		}
-		if n := len(cur.Quarantines); n > maxCauses {
-			return Record{}, fmt.Errorf("read annotation %s: %d causes, at most %d", conditions.AnnotationRestart, n, maxCauses)
+		if cur.ID != "" && len(validation.IsDNS1123Label(cur.ID)) > 0 {
+			return Record{}, fmt.Errorf("read annotation %s: id %.80q is no name", conditions.AnnotationRestart, cur.ID)
 		}
 	}
+	rec.bound()
 	return rec, nil
 }
 
@@ -222,6 +224,11 @@ func (rec Record) Patch(object metav1.Object, field SuspendField) ([]byte, error
 	text, err := json.Marshal(rec)
 	for err == nil && len(text) > maxRecord && len(rec.Last) > 1 {
 		rec.Last = rec.Last[:len(rec.Last)-1]
+		text, err = json.Marshal(rec)
+	}
+	if err == nil && len(text) > maxRecord && rec.Current != nil { // so many pods leave no room for many causes
+		cur := *rec.Current
+		cur.Quarantines, rec.Current, rec.Last = cur.Quarantines[:min(len(cur.Quarantines), 1)], &cur, nil
 		text, err = json.Marshal(rec)
 	}
 	if err != nil {

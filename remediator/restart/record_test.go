@@ -103,6 +103,10 @@ func TestReadRecord(t *testing.T) {
 		"emptied by somebody":   {text: ``, wantErr: true},
 		"in a phase to come":    {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Waiting"}}`, wantErr: true},
 		"written by hand, bare": {text: `{}`, want: fresh},
+		"with fields to come": {text: `{"v":1,"jobUID":"job-uid","a":{"b":[1]},"current":{"phase":"Starting","c":1,"quarantines":[{"id":"q1","d":true}]},"last":[{"e":null}]}`,
+			want: Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Starting, Quarantines: []Cause{{ID: "q1"}}}, Last: []Restart{{}}}},
+		"with an id that is no name": {text: `{"v":1,"jobUID":"job-uid","current":{"id":"../x","phase":"Stopping"}}`, wantErr: true},
+		"too large":                  {text: `{"v":1,"jobUID":"job-uid","x":"` + strings.Repeat("x", maxRead) + `"}`, wantErr: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -167,15 +171,14 @@ func TestCausesAreBounded(t *testing.T) {
 	if n := len(rec.Current.Quarantines); n != maxCauses {
 		t.Errorf("%d causes", n)
 	}
-	for _, more := range []int{0, 1} {
-		rec.Current.Quarantines = append(rec.Current.Quarantines, make([]Cause, more)...)
-		text, err := json.Marshal(rec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ReadRecord(annotated(string(text))); (err != nil) != (more > 0) {
-			t.Errorf("%d causes: %v", len(rec.Current.Quarantines), err)
-		}
+	// An earlier version wrote up to 500.
+	rec.Current.Quarantines = append(rec.Current.Quarantines, make([]Cause, 436)...)
+	text, err := json.Marshal(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadRecord(annotated(string(text))); err != nil || len(got.Current.Quarantines) != maxCauses || got.Current.Quarantines[0].ID != "0" {
+		t.Errorf("%d causes are read as %v, %v", len(rec.Current.Quarantines), got, err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -86,7 +87,7 @@ func Run[C any](t *testing.T, cfg *rest.Config, writes interceptor.Funcs, setup 
 	return c, stop
 }
 
-// Quarantine taints and labels a node, as the node controller would, and returns the quarantine.
+// Quarantine taints and labels a node and writes its record, as the node controller would, and returns the quarantine.
 func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) restart.Quarantine {
 	t.Helper()
 	var n corev1.Node
@@ -97,6 +98,15 @@ func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) re
 	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
 	n.Spec.Taints = append(n.Spec.Taints, taint)
 	n.Labels[conditions.LabelStatus] = "quarantined"
+	record := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
+		ID: "q-" + node, Phase: quarantine.Quarantined, QuarantinedAt: now,
+		Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: "Xid 79", FirstSeen: now, Due: true}},
+		Taint:  &quarantine.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect, Rule: "xid", Repair: conditions.Reboot, Since: now},
+	}}
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	n.Annotations[conditions.AnnotationQuarantine] = record.String()
 	if err := c.Client.Patch(t.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		t.Fatal(err)
 	}

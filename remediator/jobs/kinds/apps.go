@@ -10,7 +10,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,13 +23,13 @@ import (
 // would, and PodDisruptionBudgets are respected.
 var (
 	statefulSet = evicted("StatefulSet", "statefulsets")
-	deployment  = evicted("Deployment", "deployments")
+	deployment  = evicted("Deployment", "deployments", rule("apps", "replicasets", "list"))
 	replicaSet  = evicted("ReplicaSet", "replicasets")
 )
 
-func evicted(name, resource string) Kind {
+func evicted(name, resource string, extra ...rbacv1.PolicyRule) Kind {
 	gvk := appsv1.SchemeGroupVersion.WithKind(name)
-	return Kind{GVK: gvk, Resource: resource, ExtraRules: []rbacv1.PolicyRule{rule("", "pods/eviction", "create")}, replace: evict, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
+	return Kind{GVK: gvk, Resource: resource, ExtraRules: append(extra, rule("", "pods/eviction", "create")), replace: evict, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
 		return readEvicted(ctx, reader, gvk, key)
 	}}
 }
@@ -47,14 +49,36 @@ func readEvicted(ctx context.Context, reader client.Reader, gvk schema.GroupVers
 	if err != nil {
 		return restart.Job{}, fmt.Errorf("read the selector of %s %s: %w", gvk.Kind, key, err)
 	}
+	controllers := controlledBy(object, pods)
+	if gvk.Kind == "Deployment" {
+		if controllers, err = replicaSetsOf(ctx, reader, object, pods); err != nil {
+			return restart.Job{}, err
+		}
+	}
 	ranks := int(ptr.Deref(app.Spec.Replicas, 1))
 	return restart.Job{
-		Object:    object,
-		Pods:      pods,
-		Gang:      func(pod metav1.Object) string { return string(pod.GetUID()) },
-		Ranks:     ranks,
-		Templates: []restart.Template{{Of: gvk.Kind + " " + key.Name, Ranks: ranks, Spec: app.Spec.Template.Spec}},
+		Object:      object,
+		Pods:        pods,
+		Controllers: controllers,
+		Gang:        func(pod metav1.Object) string { return string(pod.GetUID()) },
+		Ranks:       ranks,
+		Templates:   []restart.Template{{Of: gvk.Kind + " " + key.Name, Ranks: ranks, Spec: app.Spec.Template.Spec}},
 	}, nil
+}
+
+// replicaSetsOf are the ReplicaSets of a Deployment, which control its pods.
+func replicaSetsOf(ctx context.Context, reader client.Reader, deployment metav1.Object, pods labels.Selector) (map[types.UID]labels.Selector, error) {
+	list := Kind{GVK: appsv1.SchemeGroupVersion.WithKind("ReplicaSet")}.List()
+	if err := reader.List(ctx, list, client.InNamespace(deployment.GetNamespace()), client.MatchingLabelsSelector{Selector: pods}); err != nil {
+		return nil, fmt.Errorf("list the ReplicaSets of Deployment %s/%s: %w", deployment.GetNamespace(), deployment.GetName(), err)
+	}
+	controllers := map[types.UID]labels.Selector{}
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], deployment) {
+			controllers[list.Items[i].UID] = pods
+		}
+	}
+	return controllers, nil
 }
 
 // evict asks for the eviction of the recorded pods until they are gone. A refusal is only reported.

@@ -40,6 +40,7 @@ func readJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (r
 		FinishedReason:  jobFinishedReason(&job),
 		ManagedBy:       otherManager(job.Spec.ManagedBy, batchv1.JobControllerName),
 		Pods:            pods,
+		Controllers:     controlledBy(&job, pods),
 		Ranks:           jobRanks(&job.Spec, &job.Status),
 		Templates:       []restart.Template{jobTemplate(&job)},
 		Jobs:            []batchv1.Job{job},

@@ -33,6 +33,8 @@ func configured(named policy.JobKind) Kind {
 			FailsIfOldPodsRemain: true,
 			Pods:                 labels.SelectorFromSet(labels.Set{named.PodLabel: key.Name}),
 		}
+		// Its controller may make Jobs, or others, that make the pods.
+		j.Controllers, j.OtherControllers = controlledBy(object, j.Pods), true
 		j.Suspended = j.SuspendField.Stops(object)
 		for _, ended := range []string{restart.ConditionFailed, "Succeeded", "Complete", "Completed"} {
 			if meta.IsStatusConditionTrue(job.Status.Conditions, ended) {

@@ -3,6 +3,9 @@ package kinds
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -10,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,8 +29,7 @@ var (
 	jobSetGVK = schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
 )
 
-// Labels that the JobSet controller puts on child Jobs and pods. The name is older than the UID label and covers pods
-// of a deleted JobSet of the same name too, which must be gone just as well.
+// Labels that the JobSet controller puts on child Jobs and pods. The name is older than the UID label.
 const (
 	jobSetNameLabel        = "jobset.sigs.k8s.io/jobset-name"
 	replicatedJobNameLabel = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -65,15 +68,27 @@ func readJobSet(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: named}); err != nil {
 		return restart.Job{}, fmt.Errorf("list the Jobs of JobSet %s: %w", key, err)
 	}
-	children := list.Items[:0]
-	for _, job := range list.Items {
-		if metav1.IsControlledBy(&job, object) {
-			children = append(children, job)
-		}
-	}
+	children := slices.DeleteFunc(list.Items, func(job batchv1.Job) bool { return !set.isChild(object, &job) })
 	j := set.job(children)
-	j.Object, j.Pods = object, named
+	j.Object, j.Pods, j.Controllers = object, named, map[types.UID]labels.Selector{}
+	for _, job := range children {
+		pods, err := metav1.LabelSelectorAsSelector(job.Spec.Selector)
+		if err != nil {
+			return restart.Job{}, fmt.Errorf("read the selector of Job %s/%s: %w", job.Namespace, job.Name, err)
+		}
+		j.Controllers[job.UID] = pods
+	}
 	return j, nil
+}
+
+// isChild reports whether the JobSet controller has made the Job: it belongs to the JobSet and has the name of one of its replicas
+// (sigs.k8s.io/jobset pkg/util/placement, GenJobName). Whoever may create Jobs can name any owner.
+func (set jobSetFields) isChild(object metav1.Object, job *batchv1.Job) bool {
+	return metav1.IsControlledBy(job, object) && slices.ContainsFunc(set.Spec.ReplicatedJobs, func(rj replicatedJob) bool {
+		index, named := strings.CutPrefix(job.Name, object.GetName()+"-"+rj.Name+"-")
+		n, err := strconv.Atoi(index)
+		return named && err == nil && index == strconv.Itoa(n) && 0 <= n && n < int(rj.Replicas) && job.Labels[replicatedJobNameLabel] == rj.Name
+	})
 }
 
 // job is what the status of the JobSet and of its child Jobs amounts to.

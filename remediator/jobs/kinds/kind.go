@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -38,7 +40,8 @@ type Kind struct {
 	// their own policies require (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray), or have no gang.
 	ReplacesFailedRank bool
 
-	// read fills in what it can find out about the job and what the job owns. Errors of the API server are wrapped.
+	// read fills in what it can find out about the job and what the job owns, its Controllers or OtherControllers among it: a pod
+	// of others is neither a reason to restart the job nor waited for. Errors of the API server are wrapped.
 	read func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error)
 	// replace has the job's own controller replace the pods, for kinds without a suspend field. It is called in every reconcile
 	// while the restart is stopping and must not do twice what may be done once only; what it changes of the restart is
@@ -121,6 +124,31 @@ func (k Kind) Replace(ctx context.Context, c client.Client, job restart.Job, cur
 
 // Gone reports whether an object, or its kind, does not exist.
 func Gone(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
+
+// controlledBy are the [restart.Job.Controllers] of a job whose pods it controls itself.
+func controlledBy(controller metav1.Object, pods labels.Selector) map[types.UID]labels.Selector {
+	return map[types.UID]labels.Selector{controller.GetUID(): pods}
+}
+
+// addChildJob adds the batch Job of a name to the controllers of a job's pods if the job controls that Job.
+func addChildJob(ctx context.Context, reader client.Reader, j *restart.Job, name string) error {
+	var child batchv1.Job
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: j.Object.GetNamespace(), Name: name}, &child); err != nil {
+		if Gone(err) {
+			return nil
+		}
+		return fmt.Errorf("get Job %s/%s: %w", j.Object.GetNamespace(), name, err)
+	}
+	if !metav1.IsControlledBy(&child, j.Object) {
+		return nil
+	}
+	pods, err := metav1.LabelSelectorAsSelector(child.Spec.Selector)
+	if err != nil {
+		return fmt.Errorf("read the selector of Job %s/%s: %w", child.Namespace, name, err)
+	}
+	j.Controllers[child.UID] = pods
+	return nil
+}
 
 // DeletePod deletes this pod and no later one of its name. One that is gone is no error.
 func DeletePod(ctx context.Context, c client.Client, pod metav1.Object, opts ...client.DeleteOption) error {

@@ -83,6 +83,7 @@ func readKubeflow(ctx context.Context, reader client.Reader, gvk schema.GroupVer
 		ManagedBy:       otherManager(job.Spec.RunPolicy.ManagedBy, manager),
 		Pods:            labels.SelectorFromSet(labels.Set{kubeflowJobNameLabel: key.Name, kubeflowOperatorLabel: operator}),
 	}
+	j.Controllers = controlledBy(object, j.Pods)
 	for _, ended := range []string{restart.ConditionFailed, "Succeeded"} {
 		if meta.IsStatusConditionTrue(job.Status.Conditions, ended) {
 			j.FinishedReason = ended

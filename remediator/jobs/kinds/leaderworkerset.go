@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +24,7 @@ import (
 // v0.7.0).
 var (
 	leaderWorkerSet = Kind{
-		GVK: leaderWorkerSetGVK, Resource: "leaderworkersets", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete")},
+		GVK: leaderWorkerSetGVK, Resource: "leaderworkersets", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), rule("apps", "statefulsets", "get")},
 		read: readLeaderWorkerSet, replace: recreateGroups,
 	}
 	leaderWorkerSetGVK = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
@@ -62,10 +63,36 @@ func readLeaderWorkerSet(ctx context.Context, reader client.Reader, key client.O
 			{Of: "the workers", Ranks: groups * (size - 1), Spec: group.WorkerTemplate.Spec},
 		},
 	}
+	if err := addLeaders(ctx, reader, &j); err != nil {
+		return restart.Job{}, err
+	}
 	if group.RestartPolicy != "RecreateGroupOnPodRestart" {
 		j.Unsupported = restart.Blocked{Reason: "RestartPolicy", Text: fmt.Sprintf("its restartPolicy is %s: its groups cannot be restarted as a whole", group.RestartPolicy)}
 	}
 	return j, nil
+}
+
+// addLeaders adds the StatefulSet of the leaders, which has the name of the LeaderWorkerSet. The workers of each group have one of
+// their own, which their leader controls.
+func addLeaders(ctx context.Context, reader client.Reader, j *restart.Job) error {
+	j.Controllers, j.OtherControllers = map[types.UID]labels.Selector{}, true
+	object, leaders, err := fetch[struct {
+		Spec struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}](ctx, reader, statefulSet.GVK, j.Key())
+	switch {
+	case Gone(err), err == nil && !metav1.IsControlledBy(object, j.Object):
+		return nil
+	case err != nil:
+		return err
+	}
+	pods, err := metav1.LabelSelectorAsSelector(leaders.Spec.Selector)
+	if err != nil {
+		return fmt.Errorf("read the selector of StatefulSet %s: %w", j.Key(), err)
+	}
+	j.Controllers[object.GetUID()] = pods
+	return nil
 }
 
 func lwsGroup(pod metav1.Object) string { return pod.GetLabels()[lwsGroupLabel] }

@@ -17,7 +17,7 @@ import (
 // its name after the resume: the job would run with a dead rank for ever (measured on v0.6.0).
 var (
 	mpiJob = Kind{
-		GVK: mpiJobGVK, Resource: "mpijobs", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), kueueRule}, ReplacesFailedRank: true, read: readMPIJob,
+		GVK: mpiJobGVK, Resource: "mpijobs", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), rule("batch", "jobs", "get"), kueueRule}, ReplacesFailedRank: true, read: readMPIJob,
 	}
 	mpiJobGVK = schema.GroupVersionKind{Group: "kubeflow.org", Version: "v2beta1", Kind: "MPIJob"}
 )
@@ -25,8 +25,11 @@ var (
 func readMPIJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
 	const operator = "mpi-operator"
 	j, err := readKubeflow(ctx, reader, mpiJobGVK, key, "mpiReplicaSpecs", operator, "kubeflow.org/mpi-operator")
+	if err != nil {
+		return j, err
+	}
 	j.TerminalPodsToDelete = labels.SelectorFromSet(labels.Set{
 		kubeflowJobNameLabel: key.Name, kubeflowOperatorLabel: operator, kubeflowRoleLabel: "worker",
 	})
-	return j, err
+	return j, addChildJob(ctx, reader, &j, key.Name+"-launcher")
 }

@@ -3,9 +3,11 @@ package kinds
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +30,26 @@ type Workload struct {
 	BarePod *corev1.Pod
 	// Owners are the controllers that were passed, from the one of the pod up, the last included.
 	Owners []metav1.OwnerReference
+
+	// direct is how the first of them recognizes its pods; nil if its kind is not known.
+	direct labels.Selector
+	// forged: an owner on the way is none that the job's operator makes.
+	forged bool
+}
+
+// Owns reports whether a pod, which names the first of the owners as its controller, is really one of the workload. Whoever may
+// create pods can name any owner of the namespace; what such a pod does is no matter of that owner. Of objects that are not
+// restarted it is not asked.
+func (w Workload) Owns(pod metav1.Object) bool {
+	switch {
+	case w.Job == nil || w.Unsupported != nil || w.Job.Owns(pod):
+		return true
+	case !w.Job.OtherControllers || w.forged || w.direct == nil:
+		return false
+	}
+	known := func(owner metav1.OwnerReference) bool { _, known := w.Job.Controllers[owner.UID]; return known }
+	set := labels.Set(pod.GetLabels())
+	return slices.ContainsFunc(w.Owners, known) && w.direct.Matches(set) && w.Job.Pods.Matches(set)
 }
 
 // UID is that of the topmost object; empty if there is none.
@@ -59,18 +81,23 @@ func (w Workload) labels() map[string]string {
 type OwnerResolver struct {
 	reader client.Reader
 	kinds  []Kind
-	seen   map[OwnerKey]Workload
+	seen   map[reference]Workload
+}
+
+// reference is an owner as a pod names it, with all that it says: one with the UID of a job and the wrong name leads nowhere, and must
+// not hide that job.
+type reference struct {
+	namespace, apiVersion, kind, name string
+	uid                               types.UID
+}
+
+func referenceOf(namespace string, owner metav1.OwnerReference) reference {
+	return reference{namespace, owner.APIVersion, owner.Kind, owner.Name, owner.UID}
 }
 
 // NewOwnerResolver returns a resolver that reads with reader, which must be live: a cache may hold no owners.
 func NewOwnerResolver(reader client.Reader, all []Kind) OwnerResolver {
-	return OwnerResolver{reader: reader, kinds: all, seen: map[OwnerKey]Workload{}}
-}
-
-// OwnerKey is an owner as a pod names it. Whoever may create pods can name any UID, but only in a namespace of theirs.
-type OwnerKey struct {
-	Namespace string
-	UID       types.UID
+	return OwnerResolver{reader: reader, kinds: all, seen: map[reference]Workload{}}
 }
 
 // OfPod finds the workload of a pod.
@@ -84,7 +111,7 @@ func (r OwnerResolver) OfPod(ctx context.Context, pod *corev1.Pod) (Workload, er
 
 // OfOwner finds the workload of the pods that an owner controls.
 func (r OwnerResolver) OfOwner(ctx context.Context, namespace string, owner metav1.OwnerReference) (Workload, error) {
-	key := OwnerKey{namespace, owner.UID}
+	key := referenceOf(namespace, owner)
 	if found, ok := r.seen[key]; ok {
 		return found, nil
 	}
@@ -95,12 +122,36 @@ func (r OwnerResolver) OfOwner(ctx context.Context, namespace string, owner meta
 	return found, err
 }
 
+// maxLookups bounds the owners that [OwnerResolver.Owns] looks up.
+const maxLookups = 512
+
+// Owns reports whether a pod is one of a job's, by its owners where the job's own objects do not tell. After many owners that are
+// not known it is no more found out: no pod is the job's then.
+func (r OwnerResolver) Owns(ctx context.Context, job restart.Job, pod metav1.Object) (bool, error) {
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case owner == nil:
+		return false, nil
+	case job.Owns(pod) || !job.OtherControllers:
+		return job.Owns(pod), nil
+	}
+	if _, known := r.seen[referenceOf(pod.GetNamespace(), *owner)]; !known && len(r.seen) >= maxLookups {
+		return false, nil
+	}
+	w, err := r.OfOwner(ctx, pod.GetNamespace(), *owner)
+	return err == nil && w.UID() == job.Object.GetUID() && w.Owns(pod), err
+}
+
 // resolve follows controller references up to the first object without a controller or of unknown kind.
 func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner metav1.OwnerReference) (Workload, error) {
 	top := Workload{Namespace: namespace}
 	for range maxOwners {
 		top.Owners = append(top.Owners, owner)
 		if owner.APIVersion == "v1" && owner.Kind == "Pod" { // the leader of a LeaderWorkerSet's group owns its workers
+			// Their StatefulSet has the leader's name (sigs.k8s.io/lws pkg/controllers, constructWorkerStatefulSetApplyConfiguration).
+			if n := len(top.Owners); n != 2 || top.Owners[0].Name != owner.Name {
+				top.forged = true
+			}
 			up, err := r.ownerOfPod(ctx, namespace, owner)
 			if err != nil || up == nil {
 				return Workload{}, err
@@ -125,6 +176,9 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 		}
 		if below := top.Job; below != nil && job.Templates == nil { // a kind whose objects have no templates
 			job.Jobs, job.Templates = below.Jobs, below.Templates
+		}
+		if len(top.Owners) == 1 {
+			top.direct = job.Controllers[owner.UID]
 		}
 		top.Kind, top.Job = k, &job
 		up := metav1.GetControllerOf(job.Object)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,7 +27,7 @@ var (
 	rayCluster    = Kind{GVK: rayClusterGVK, Resource: "rayclusters", ExtraRules: []rbacv1.PolicyRule{kueueRule}, read: readRayCluster}
 	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
 	rayJob        = Kind{
-		GVK: rayJobGVK, Resource: "rayjobs", ExtraRules: []rbacv1.PolicyRule{rule(rayClusterGVK.Group, "rayclusters", "list"), kueueRule}, read: readRayJob,
+		GVK: rayJobGVK, Resource: "rayjobs", ExtraRules: []rbacv1.PolicyRule{rule(rayClusterGVK.Group, "rayclusters", "list"), rule("batch", "jobs", "get"), kueueRule}, read: readRayJob,
 	}
 	rayJobGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayJob"}
 )
@@ -88,6 +89,7 @@ func readRayCluster(ctx context.Context, reader client.Reader, key client.Object
 		ManagedBy:       otherManager(cluster.Spec.ManagedBy, rayManager),
 		Pods:            labels.SelectorFromSet(labels.Set{rayClusterLabel: key.Name}),
 	}
+	j.Controllers = controlledBy(object, j.Pods)
 	cluster.Spec.describe(&j)
 	return j, nil
 }
@@ -132,29 +134,38 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	if job.Spec.RayClusterSpec != nil {
 		job.Spec.RayClusterSpec.describe(&j)
 	}
-	j.Pods, err = rayJobPods(ctx, reader, key)
-	return j, err
+	if err := addRayPods(ctx, reader, &j); err != nil {
+		return restart.Job{}, err
+	}
+	return j, addChildJob(ctx, reader, &j, key.Name) // the submitter
 }
 
-// rayJobPods selects the pods of the RayClusters that the job has at the moment. Those of the submitter, which only
-// waits for the end, have no label to select them by; those on the node are recorded all the same.
-func rayJobPods(ctx context.Context, reader client.Reader, key client.ObjectKey) (labels.Selector, error) {
+// addRayPods adds the pods of the RayClusters that the job has at the moment. Those of the submitter, which only waits for the end,
+// have no label to select them by; those on the node are recorded all the same.
+func addRayPods(ctx context.Context, reader client.Reader, j *restart.Job) error {
+	j.Controllers = map[types.UID]labels.Selector{}
+	key := j.Key()
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(rayClusterGVK.GroupVersion().WithKind("RayClusterList"))
 	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{rayOwnerLabel: key.Name, rayOwnerKind: "RayJob"}); err != nil {
-		return nil, fmt.Errorf("list the RayClusters of RayJob %s: %w", key, err)
+		return fmt.Errorf("list the RayClusters of RayJob %s: %w", key, err)
 	}
 	if len(list.Items) == 0 {
 		// Which no pod has. labels.Nothing() would become the selector of a list that selects everything.
-		return labels.SelectorFromSet(labels.Set{rayClusterLabel: ""}), nil
+		j.Pods = labels.SelectorFromSet(labels.Set{rayClusterLabel: ""})
+		return nil
 	}
 	var names []string
 	for _, cluster := range list.Items {
 		names = append(names, cluster.GetName())
+		if metav1.IsControlledBy(&cluster, j.Object) {
+			j.Controllers[cluster.GetUID()] = labels.SelectorFromSet(labels.Set{rayClusterLabel: cluster.GetName()})
+		}
 	}
 	in, err := labels.NewRequirement(rayClusterLabel, selection.In, names)
 	if err != nil {
-		return nil, fmt.Errorf("select the pods of RayJob %s: %w", key, err)
+		return fmt.Errorf("select the pods of RayJob %s: %w", key, err)
 	}
-	return labels.NewSelector().Add(*in), nil
+	j.Pods = labels.NewSelector().Add(*in)
+	return nil
 }

@@ -42,7 +42,7 @@ func readTrainJob(ctx context.Context, reader client.Reader, key client.ObjectKe
 	j, err := readJobSet(ctx, reader, key)
 	switch {
 	case Gone(err), err == nil && !metav1.IsControlledBy(j.Object, object):
-		j = restart.Job{Pods: labels.SelectorFromSet(labels.Set{jobSetNameLabel: key.Name}), SuspendObserved: true}
+		j = restart.Job{Pods: labels.SelectorFromSet(labels.Set{jobSetNameLabel: key.Name}), SuspendObserved: true} // it has no pods of its own
 	case err != nil:
 		return restart.Job{}, err
 	}

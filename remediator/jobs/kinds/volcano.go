@@ -56,6 +56,7 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 		Pods:    labels.SelectorFromSet(labels.Set{"volcano.sh/job-name": key.Name}),
 		Retries: job.Status.RetryCount,
 	}
+	j.Controllers = controlledBy(object, j.Pods)
 	switch phase := job.Status.State.Phase; phase {
 	case "Failed", "Completing", "Completed", "Terminating", "Terminated":
 		j.FinishedReason = phase

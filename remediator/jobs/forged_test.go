@@ -1,0 +1,316 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// recorded is a node with a quarantine in its record.
+func recorded(name string) *corev1.Node {
+	record := quarantine.Record{V: 1, NodeUID: types.UID(name + "-uid"), Quarantine: quarantine.Quarantine{
+		ID: "q-" + name, Phase: quarantine.Quarantined, QuarantinedAt: noon,
+		Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, FirstSeen: noon, Due: true}},
+		Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Since: noon},
+	}}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid"), Annotations: map[string]string{conditions.AnnotationQuarantine: record.String()}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}},
+	}
+}
+
+// causeOn is the cause that the record of [recorded] has.
+func causeOn(name string) restart.Cause {
+	return restart.Cause{ID: "q-" + name, Node: name, NodeUID: types.UID(name + "-uid"), Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
+}
+
+// labelled is a batch Job under restart, as the API server has it.
+func labelled(t *testing.T, name string, cur restart.Restart) *batchv1.Job {
+	t.Helper()
+	uid := types.UID(name + "-uid")
+	text, err := json.Marshal(restart.Record{V: 1, JobUID: uid, Current: &cur})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: uid, Labels: map[string]string{conditions.LabelRestarting: "true"},
+			Annotations: map[string]string{conditions.AnnotationRestart: string(text)}},
+		Spec: batchv1.JobSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"job": name}}},
+	}
+}
+
+// rankOf is an active pod of such a Job.
+func rankOf(job string, i int) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("%s-%d", job, i), Labels: map[string]string{"job": job},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job, UID: types.UID(job + "-uid"), Controller: ptr.To(true)}}}}
+}
+
+// slimCache is the cache of the jobs under restart: what [slimJob] leaves of them.
+type slimCache struct {
+	cache.Cache
+	t    *testing.T
+	live client.Client
+}
+
+func (c slimCache) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	into := list.(*metav1.PartialObjectMetadataList)
+	if err := c.live.List(ctx, into, client.MatchingLabels{conditions.LabelRestarting: "true"}); err != nil {
+		return err
+	}
+	for i := range into.Items {
+		slim, err := slimJob(&into.Items[i])
+		if err != nil {
+			c.t.Error(err)
+		}
+		into.Items[i] = *slim.(*metav1.PartialObjectMetadata)
+	}
+	return nil
+}
+
+// offline is a controller that has these objects and a cache of the jobs among them, without an API server.
+func offline(t *testing.T, p *policy.Policy, objects ...client.Object) (*Controller, *clocktesting.FakePassiveClock) {
+	t.Helper()
+	byField := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build()
+	live := interceptor.NewClient(byField, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var asked client.ListOptions
+			asked.ApplyOptions(opts)
+			asked.FieldSelector = nil // which the fake client does not know
+			return c.List(ctx, list, &asked)
+		},
+	})
+	now := clocktesting.NewFakePassiveClock(noon)
+	c := newController(live, live, Options{Clock: now, Policy: policy.Fixed(p)})
+	w := c.reconciler.watcher
+	w.cache, w.triedAll, w.watched = slimCache{t: t, live: live}, true, map[schema.GroupVersionKind]bool{batchJob.GVK: true}
+	return c, now
+}
+
+func TestWhatARecordSaysTakesAPlaceOnlyIfANodeConfirmsIt(t *testing.T) {
+	bogus := restart.Cause{ID: "q-good", Node: "good", NodeUID: "bogus"}
+	tests := map[string]struct {
+		cur    restart.Restart
+		pods   int
+		places int
+		claims int
+	}{
+		"a node's record has the cause": {restart.Restart{Phase: restart.Stopping, Moving: 2, Quarantines: []restart.Cause{causeOn("bad")}}, 4, 1, 2},
+		"more ranks move than there are": {
+			restart.Restart{Phase: restart.Stopping, Moving: 1 << 40, Quarantines: []restart.Cause{causeOn("bad")}}, 3, 1, 3},
+		"no node":               {restart.Restart{Phase: restart.Starting, Moving: 1, Quarantines: []restart.Cause{{ID: "q", Node: "gone", NodeUID: "u"}}}, 1, 0, 0},
+		"a node of another UID": {restart.Restart{Phase: restart.Checkpointing, CheckpointBy: noon.AddDate(100, 0, 0), Quarantines: []restart.Cause{bogus}}, 1, 0, 0},
+		"a node without it":     {restart.Restart{Phase: restart.Stopping, Quarantines: []restart.Cause{{ID: "q", Node: "bad", NodeUID: "bad-uid"}}}, 1, 0, 0},
+		"a pod that failed":     {restart.Restart{Phase: restart.Starting, Quarantines: []restart.Cause{{ID: "job-uid-failure-0", Node: "bad", NodeUID: "bad-uid"}}}, 1, 0, 0},
+		"no cause":              {restart.Restart{Phase: restart.Stopping}, 1, 0, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			good := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good-uid"}}
+			objects := []client.Object{recorded("bad"), good, labelled(t, "forged", test.cur)}
+			for i := range test.pods {
+				objects = append(objects, rankOf("forged", i))
+			}
+			c, now := offline(t, &policy.Policy{}, objects...)
+			others, err := c.admission.others(t.Context(), request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(others) != test.places || restart.ClaimedRanks(others) != test.claims {
+				t.Errorf("%d places, %d ranks: %+v", len(others), restart.ClaimedRanks(others), others)
+			}
+			// Whatever its times say, it ends.
+			now.SetTime(noon.Add(restart.DefaultStopTimeout + restart.DefaultStartTimeout + time.Second))
+			if others, err = c.admission.others(t.Context(), request{}); err != nil || len(others) != 0 {
+				t.Errorf("after all timeouts: %+v, %v", others, err)
+			}
+		})
+	}
+}
+
+func TestARestartForAFailedPodTakesAPlaceInTheProcessThatBeganIt(t *testing.T) {
+	cause := restart.Cause{ID: "train-uid-failure-0", Node: "good", NodeUID: "good-uid"}
+	c, _ := offline(t, &policy.Policy{}, labelled(t, "train", restart.Restart{Phase: restart.Starting, Quarantines: []restart.Cause{cause}}))
+	c.admission.causes.remember(cause)
+	if others, err := c.admission.others(t.Context(), request{}); err != nil || len(others) != 1 {
+		t.Errorf("others %+v, %v", others, err)
+	}
+}
+
+// counting counts the requests of a reader.
+func counting(reader client.WithWatch, n *int) client.WithWatch {
+	return interceptor.NewClient(reader, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			*n++
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			*n++
+			return nil
+		},
+	})
+}
+
+func TestALookCostsFewRequestsWhateverTheRecordSays(t *testing.T) {
+	var objects []client.Object
+	cur := restart.Restart{Phase: restart.Checkpointing, StartedAt: noon, CheckpointBy: noon.Add(time.Minute)}
+	for i := range 500 {
+		name := fmt.Sprintf("bad-%d", i)
+		if i < 100 { // those are even true
+			objects = append(objects, recorded(name))
+		}
+		cur.Quarantines = append(cur.Quarantines, causeOn(name))
+	}
+	job := labelled(t, "train", cur)
+	nodes := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build()
+	live := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(append(objects, job)...).Build()
+	requests := 0
+	c := newController(nodes, counting(live, &requests), Options{Clock: clocktesting.NewFakePassiveClock(noon), Policy: policy.Fixed(&policy.Policy{
+		Rules: []policy.Rule{{CheckpointGrace: time.Minute}},
+	})})
+	read, err := batchJob.Read(t.Context(), live, client.ObjectKeyFromObject(job))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := restart.ReadRecord(read.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.reconciler.observe(t.Context(), read, rec); err != nil {
+		t.Fatal(err)
+	}
+	if requests == 0 || requests > 2*maxLooks {
+		t.Errorf("%d requests", requests)
+	}
+}
+
+// nodeEvents counts Events by the object they are about.
+type nodeEvents struct{ job, nodes int }
+
+func (e *nodeEvents) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
+	if _, ok := about.(*corev1.Node); ok {
+		e.nodes++
+	} else {
+		e.job++
+	}
+}
+
+func TestEventsAreAboutNodesWhoseRecordsHaveTheCause(t *testing.T) {
+	var objects []client.Object
+	var bogus, many []restart.Cause
+	for i := range 500 {
+		name := fmt.Sprintf("node-%d", i)
+		bogus = append(bogus, restart.Cause{ID: "forged", Node: name, NodeUID: types.UID(name + "-uid")})
+		if i < 50 {
+			objects = append(objects, recorded(name))
+			many = append(many, causeOn(name))
+		}
+	}
+	reader := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build()
+	for name, test := range map[string]struct {
+		causes []restart.Cause
+		want   nodeEvents
+	}{
+		"none is true":         {bogus, nodeEvents{job: 1}},
+		"one is":               {append(bogus[:100:100], causeOn("node-7")), nodeEvents{job: 2, nodes: 1}},
+		"all are, of one node": {many[:1], nodeEvents{job: 1, nodes: 1}},
+		"all are, of many":     {many, nodeEvents{job: maxNodesNamed + 1, nodes: maxNodesNamed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got nodeEvents
+			r := newReporter(&got)
+			r.causes = newCauses(reader)
+			r.reportClosed(t.Context(), blockedJob(), restart.Restart{Quarantines: test.causes}, restart.Step{Phase: restart.Failed, Result: restart.ResultAbandoned}, noon)
+			if got != test.want {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+// A Deployment with a label and as many annotations as an object can have.
+func TestTheCacheOfJobsKeepsWhatIsRead(t *testing.T) {
+	huge := strings.Repeat("x", 250<<10)
+	cur := restart.Restart{ID: "r1", Phase: restart.Stopping, Held: huge[:100<<10], Quarantines: []restart.Cause{causeOn("bad")}}
+	job := labelled(t, "train", cur)
+	tests := map[string]struct {
+		record string
+		known  bool
+	}{
+		"a record":           {job.Annotations[conditions.AnnotationRestart], true},
+		"a record too large": {`{"v":1,"jobUID":"train-uid","current":{"phase":"Stopping","held":"` + huge + `"}}`, false},
+		"no record":          {huge, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "team", Name: "train", UID: "train-uid", ResourceVersion: "7",
+				Labels:      map[string]string{conditions.LabelRestarting: "true", "x": huge},
+				Annotations: map[string]string{conditions.AnnotationRestart: test.record, "x": huge},
+				Finalizers:  []string{huge}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: huge}},
+				OwnerReferences: []metav1.OwnerReference{{Name: huge}},
+			}}
+			slim, err := slimJob(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(slim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(text) > 2<<10 {
+				t.Errorf("%d bytes: %.300s", len(text), text)
+			}
+			kept := slim.(*metav1.PartialObjectMetadata)
+			rec, err := restart.ReadRecord(kept)
+			if err != nil || (rec.Current != nil) != test.known || kept.Labels[conditions.LabelRestarting] != "true" || kept.ResourceVersion != "7" {
+				t.Errorf("kept %s: %v", text, err)
+			}
+		})
+	}
+}
+
+func TestAKindIsKnownUntilTheRestartOfItsJobIsOver(t *testing.T) {
+	named := policy.JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.suspend", PodLabel: "gang"}
+	s := &settings{file: policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{named}})}
+	k := newKindsUnderRestart(s)
+	req := request{kind: named.GVK(), NamespacedName: types.NamespacedName{Namespace: "team", Name: "train"}}
+	kind, err := k.of(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.remember(req, kind)
+	s.file = policy.Fixed(&policy.Policy{})
+	if _, err := k.of(req); err != nil {
+		t.Errorf("in mid-restart: %v", err)
+	}
+	if _, known := kinds.Get(s.kinds(), req.kind); known {
+		t.Error("a new restart would begin")
+	}
+	k.forget(req)
+	if _, err := k.of(req); err == nil {
+		t.Error("the kind is never forgotten")
+	}
+}
