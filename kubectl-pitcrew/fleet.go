@@ -176,6 +176,13 @@ func compareWorst(a, b row) int {
 }
 
 func rowOf(n *corev1.Node, now time.Time) row {
+	r := readRow(n, now)
+	r.dropImpossibleTime()
+	return r
+}
+
+// readRow is [rowOf] with the times as the node has them.
+func readRow(n *corev1.Node, now time.Time) row {
 	r := row{Node: n.Name, Status: isHealthy, BootID: n.Status.NodeInfo.BootID}
 	record, err := quarantine.RecordOf(n)
 	labelled, _ := record.Labels(false)
@@ -221,6 +228,8 @@ func (r *row) fromConditions(n *corev1.Node, now time.Time) {
 		var repair conditions.Repair
 		confirmed := c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
+		case quarantine.FromFuture(confirmed, now):
+			is, since, cause = isUnknown, confirmed, fmt.Sprintf("%s: its heartbeat is in the future; is the node's clock right?", c.Type)
 		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
 			is, since, cause = isUnknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type, duration.HumanDuration(now.Sub(confirmed)))
 		case c.Status == corev1.ConditionUnknown:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -73,13 +74,17 @@ func run(ctx context.Context, o options, validate bool) error {
 	if o.policy == "" || flag.NArg() > 0 {
 		return errors.New("usage: remediator -policy FILE [flags], see -h")
 	}
-	p, err := policy.Open(o.policy)
-	if err != nil {
-		return err
+	p, invalid := policy.Follow(o.policy)
+	if invalid != nil && validate {
+		return invalid
 	}
 	if validate {
 		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
 		return nil
+	}
+	if invalid != nil {
+		// Jobs may be suspended: they must run again whatever became of the policy.
+		ctrl.Log.Error(invalid, "Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
 	}
 	mgr, err := newManager(o)
 	if err != nil {
@@ -105,13 +110,22 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("add the health check: %w", err)
 	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+	if err := mgr.AddReadyzCheck("policy", func(*http.Request) error { return checkKnown(p) }); err != nil {
 		return fmt.Errorf("add the readiness check: %w", err)
 	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run: %w", err)
 	}
 	return nil
+}
+
+// checkKnown fails until a valid policy was read once, so that a rollout replaces no pod that has one by a pod that has none. A policy
+// that becomes invalid later makes no pod unready: the last good one stays in force.
+func checkKnown(p *policy.File) error {
+	if p.Known() {
+		return nil
+	}
+	return fmt.Errorf("policy %s is invalid, and no valid one was read since the start", p.Path())
 }
 
 func newManager(o options) (ctrl.Manager, error) {

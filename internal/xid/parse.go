@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 )
 
 // Kind is the kind of driver line that an event came from.
@@ -104,6 +105,7 @@ type Action struct {
 //	10 NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)
 //	11 ... 94, Contained: CE User Channel (0x9). RST: No, D-RST: No
 //	12 nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+//	13 nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing
 var (
 	xidLine = lazy(`^NVRM: Xid \((?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?((?: GPU-C?I:[0-9]+)*)\): ([0-9]{1,9})(?:[, ]\s*(.*))?$`)
 	process = lazy(`^(?:pid=('?<?[^',]*>?'?))?(?:, )?(?:name=(.*?))?(?:, |$)`)
@@ -111,8 +113,9 @@ var (
 	action  = lazy(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
 	unit    = lazy(`\(GPC [0-9]+, TPC [0-9]+`)
 	lost    = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
-	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])?\b[^;]*fallen off the bus`)
+	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])? (?:\(PCI ID: [0-9a-fA-F:]{1,9}\) )?installed in this system has fallen off the bus`)
 	initial = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
+	peermem = lazy(`^nvidia-peermem [0-9A-Za-z_]+:[0-9]+ (?:ERROR )?detected invalid context`)
 	driver  = lazy(`^NVRM: loading NVIDIA UNIX (.*)$`)
 
 	identity = lazy(`^NVRM: GPU at PCI:(` + bdf + `): (GPU-[0-9a-fA-F-]{36})`)
@@ -127,16 +130,19 @@ func lazy(expr string) func() *regexp.Regexp {
 const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
 
 // Parse reads the body of one kernel log record. ok is false for a line that is not about the health of hardware.
-// The driver's text must start the body: an audit line that quotes it, or a process of that name, is not the driver.
+// The driver's text must start the body, and what identifies it must be longer than [kmsg.MaxName]: an audit line that quotes it,
+// or a process of that name, is not the driver.
 func Parse(body string) (e Event, ok bool) {
 	switch {
+	case kmsg.StartsWithFile(body):
+		return Event{}, false
 	case strings.HasPrefix(body, "NVRM: "):
 		return parseDriver(body)
 	case strings.HasPrefix(body, "nvidia-nvswitch"):
 		return parseSXid(firstLine(body))
 	case strings.HasPrefix(body, "nvidia-nvlink: Unregistered Nvlink Core"):
 		return Event{Kind: KindUnload, Text: "driver unloaded"}, true
-	case strings.HasPrefix(body, "nvidia-peermem ") && strings.Contains(body, "invalid context"):
+	case strings.HasPrefix(body, "nvidia-peermem ") && peermem().MatchString(body):
 		return Event{Kind: KindPeermem, Text: "invalid context"}, true
 	}
 	return parseHardware(firstLine(body))
@@ -171,7 +177,7 @@ func parseDriver(body string) (Event, bool) {
 // ParseIdentity reads `NVRM: GPU at PCI:0000:4e:00: GPU-<uuid>`, which the driver prints once per GPU before its first
 // Xid.
 func ParseIdentity(body string) (gpu, uuid string, ok bool) {
-	if m := identity().FindStringSubmatch(body); m != nil {
+	if m := identity().FindStringSubmatch(body); m != nil && !kmsg.StartsWithFile(body) {
 		return Device(m[1]), m[2], true
 	}
 	return "", "", false

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/kmsgtest"
 )
 
 // The lines are composed to the driver's formats (see parse.go) with made-up addresses and values.
@@ -116,6 +118,58 @@ func TestParseIgnores(t *testing.T) {
 	}
 }
 
+// Attack 18: users choose the names of processes and files, and no name makes a record the driver's.
+func TestNoNameOfAProcessOrAFileIsADriver(t *testing.T) {
+	processes, files := kmsgtest.DriversWords()
+	for _, process := range processes {
+		for _, file := range files {
+			isNoDriver(t, process, file)
+		}
+	}
+}
+
+// isNoDriver fails the test if a record about a process is taken for a driver's or for the first one of a boot.
+func isNoDriver(t *testing.T, process, file string) {
+	t.Helper()
+	for _, body := range kmsgtest.About(process, file) {
+		if e, ok := Parse(body); ok {
+			t.Errorf("%q is understood as %+v", body, e)
+		}
+		if gpu, uuid, ok := ParseIdentity(body); ok {
+			t.Errorf("%q identifies %s as %s", body, gpu, uuid)
+		}
+		if NewBoot(body) {
+			t.Errorf("%q begins a boot", body)
+		}
+		// The driver really says so of a GPU that it does not support.
+		var j Joiner
+		j.Parse("NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:26b5)")
+		if e, ok := j.Parse(body); ok {
+			t.Errorf("%q is understood as the end of %+v", body, e)
+		}
+	}
+}
+
+func TestTheFirstRecordOfABoot(t *testing.T) {
+	for body, want := range map[string]bool{
+		"Linux version 6.18.44-fc (root@x) (gcc (Debian 14) 14.2.0) #1 SMP": true,
+		"Linux version 5.10.0-136.12.0.86.oe2203sp1.x86_64 (root@x)":        true,
+		"Linux version x[4711]: segfault at 0 ip 1 sp 2 error 4":            false,
+	} {
+		if got := NewBoot(body); got != want {
+			t.Errorf("%q: %v", body, got)
+		}
+	}
+}
+
+func FuzzTheNameOfAProcessIsNoDriver(f *testing.F) {
+	processes, files := kmsgtest.DriversWords()
+	for i := range max(len(processes), len(files)) {
+		f.Add(processes[i%len(processes)], files[i%len(files)])
+	}
+	f.Fuzz(isNoDriver)
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=python3, Contained caused by previous Xid 31")
 	f.Add("NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)")
@@ -125,7 +179,8 @@ func FuzzParse(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !strings.HasPrefix(body, "NVRM: ") || e.Code < 0 || e.Kind != KindDriver && e.Device != strings.ToLower(e.Device) {
+		ofNVIDIA := strings.HasPrefix(body, "NVRM: ") || strings.HasPrefix(body, "nvidia-")
+		if ofNVIDIA == (e.Kind == KindHardware) || e.Code < 0 || ofNVIDIA && e.Kind != KindDriver && e.Device != strings.ToLower(e.Device) {
 			t.Fatalf("%q gave %+v", body, e)
 		}
 		var s State

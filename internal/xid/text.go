@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 )
 
 // Line is one line of a plain text log without its prefix.
@@ -75,8 +77,13 @@ func (l *Line) wall(layout, text string) {
 	}
 }
 
+// newBoot needs more than "Linux version ": that fits into the name of a process, see [kmsg.MaxName].
+var newBoot = lazy(`^Linux version [0-9]+\.[0-9]+`)
+
 // NewBoot reports whether the line is the first one of a Linux boot.
-func NewBoot(body string) bool { return strings.HasPrefix(body, "Linux version ") }
+func NewBoot(body string) bool {
+	return strings.HasPrefix(body, "Linux version ") && newBoot().MatchString(body) && !kmsg.StartsWithFile(body)
+}
 
 // Joiner parses bodies one after the other and puts a message together that was split into several records (format 8).
 type Joiner struct {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/kmsgtest"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
@@ -368,6 +369,21 @@ func FuzzParseModuleEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		if address, event, ok := parseModuleEvent(body); ok && (len(address) != len("0000:5c:00.0") || event == "" || len(event) > 80) {
 			t.Errorf("%q %q from %q", address, event, body)
+		}
+	})
+}
+
+// Attack 18: users choose the names of processes and files.
+func FuzzTheNameOfAProcessIsNoModuleEvent(f *testing.F) {
+	processes, files := kmsgtest.DriversWords()
+	for i := range max(len(processes), len(files)) {
+		f.Add(processes[i%len(processes)], files[i%len(files)])
+	}
+	f.Fuzz(func(t *testing.T, process, file string) {
+		for _, body := range kmsgtest.About(process, file) {
+			if address, event, ok := parseModuleEvent(body); ok {
+				t.Errorf("%q %q from %q", address, event, body)
+			}
 		}
 	})
 }

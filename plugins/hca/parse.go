@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 )
 
 // The words of drivers/infiniband/core/sysfs.c, state_show and phys_state_show.
@@ -48,7 +50,7 @@ const plugged = "Cable plugged"
 // parseModuleEvent reads a record of the kernel log.
 func parseModuleEvent(body string) (address, event string, ok bool) {
 	m := moduleEvent.FindStringSubmatch(body)
-	if m == nil {
+	if m == nil || kmsg.StartsWithFile(body) {
 		return "", "", false
 	}
 	return m[1], m[2][:min(len(m[2]), 80)], true

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/kmsgtest"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
@@ -128,6 +129,22 @@ func FuzzParseHotspot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if hot, err := parseHotspot(s); err == nil && !(hot > -100 && hot < 1000) {
 			t.Errorf("%g from %q", hot, s)
+		}
+	})
+}
+
+// Attack 18: the names of processes and files are a user's choice.
+func FuzzTheNameOfAProcessIsNoError(f *testing.F) {
+	processes, files := kmsgtest.DriversWords()
+	for i := range max(len(processes), len(files)) {
+		f.Add(processes[i%len(processes)], files[i%len(files)])
+	}
+	f.Add("METAX.B1.x.CRIT", "METAX.B900.ATU.ERROR\n")
+	f.Fuzz(func(t *testing.T, process, file string) {
+		for _, body := range kmsgtest.About(process, file) {
+			if got, ok := parseKernel(body); ok {
+				t.Errorf("%+v from %q", got, body)
+			}
 		}
 	})
 }

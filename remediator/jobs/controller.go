@@ -45,10 +45,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -101,12 +103,29 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := c.reconciler.watcher.setup(mgr, c.reconciler); err != nil {
 		return nil, err
 	}
-	if watch := c.settings.restartPolicy().PodFailures; watch.Enabled {
-		if err := c.podFailures.setup(mgr, watch.Pods); err != nil {
-			return nil, err
-		}
+	if !c.settings.known() {
+		return c, mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return c.watchPodFailuresLater(ctx, mgr) }))
 	}
-	return c, nil
+	return c, c.watchPodFailures(mgr)
+}
+
+// watchPodFailures watches for failing ranks if the policy asks for it.
+func (c *Controller) watchPodFailures(mgr ctrl.Manager) error {
+	watch := c.settings.restartPolicy().PodFailures
+	if !watch.Enabled {
+		return nil
+	}
+	return c.podFailures.setup(mgr, watch.Pods)
+}
+
+// watchPodFailuresLater does the same as soon as there is a policy.
+func (c *Controller) watchPodFailuresLater(ctx context.Context, mgr ctrl.Manager) error {
+	const often = time.Second // it only looks at memory
+	err := wait.PollUntilContextCancel(ctx, often, true, func(context.Context) (bool, error) { return c.settings.known(), nil })
+	if err != nil {
+		return nil //nolint:nilerr // the context has ended
+	}
+	return c.watchPodFailures(mgr)
 }
 
 // newController ties the parts of a controller together.
@@ -141,6 +160,10 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 
 // settings are what the policy file asks for at the moment.
 type settings struct{ file *policy.File }
+
+// known tells whether there is a policy. Until then restarts under way go on without its limits, and no new one begins: no node is
+// quarantined, and no failing rank is watched for.
+func (s *settings) known() bool { return s.file == nil || s.file.Known() }
 
 // restartPolicy limits the restarts.
 func (s *settings) restartPolicy() policy.Restart {

@@ -91,9 +91,11 @@ func (w *watcher) setup(mgr ctrl.Manager, reconciler reconcile.TypedReconciler[r
 }
 
 // watchAll follows all kinds that the API server serves when this process begins to lead. One that cannot be listed holds
-// up no other; unless it may not be, all is false and a later call tries again.
+// up no other; unless it may not be, all is false and a later call tries again. It is false, too, until the policy has told which
+// kinds there are besides the built-in ones.
 func (w *watcher) watchAll(ctx context.Context) (all bool) {
-	all = true
+	known := w.settings.known()
+	all = known
 	for _, k := range w.settings.kinds() {
 		if err := w.watch(ctx, k); err != nil {
 			log.FromContext(ctx).Error(err, "jobs of this kind are not restarted", "kind", k.GVK)
@@ -102,7 +104,7 @@ func (w *watcher) watchAll(ctx context.Context) (all bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.triedAll = true
+	w.triedAll = known
 	return all
 }
 

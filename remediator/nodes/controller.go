@@ -125,6 +125,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
+	if !c.policy.Known() {
+		c.metrics.policyValid.Set(0)
+	}
 	var err error
 	c.evidence, err = evidence.SetupWithManager(ctx, mgr, registry, evidence.Options{
 		Namespace: cmp.Or(o.EvidenceNamespace, conditions.EvidenceNamespace), DryRun: o.DryRun, Clock: o.Clock,
@@ -199,7 +202,13 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 
 // Reconcile decides about one node and applies the decision. Then it stores what became of the breaker, so that a slow
 // answer holds up nothing else.
+//
+// Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
+// is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !c.policy.Known() {
+		return ctrl.Result{}, nil
+	}
 	result, err := c.reconcile(ctx, req)
 	if saveErr := c.breaker.save(ctx); saveErr != nil {
 		ctrl.LoggerFrom(ctx).Error(saveErr, "The state of the breaker is not stored yet")

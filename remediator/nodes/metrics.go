@@ -21,7 +21,7 @@ type controllerMetrics struct {
 }
 
 func newMetrics() controllerMetrics {
-	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is invalid and the last good policy is in force."})
+	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is invalid; the last good policy is in force, and without one nothing is decided about nodes."})
 	valid.Set(1)
 	return controllerMetrics{
 		policyValid: valid,

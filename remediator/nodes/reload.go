@@ -15,7 +15,7 @@ import (
 // reloadEvery is how often the policy file is read. The kubelet takes up to a minute to show a changed ConfigMap anyway.
 const reloadEvery = 5 * time.Second
 
-// reloader reads the policy file again and again. It keeps the last good policy and reports an invalid file.
+// reloader reads the policy file again and again. It keeps the last good policy, if there is one, and reports an invalid file.
 type reloader struct {
 	*Controller
 	changes chan<- event.GenericEvent
@@ -30,6 +30,7 @@ func (*reloader) NeedLeaderElection() bool { return false }
 func (r *reloader) Start(ctx context.Context) error {
 	ticker := time.NewTicker(reloadEvery)
 	defer ticker.Stop()
+	r.reload(ctx) // an alert must not wait for what was invalid at the start
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,8 +47,12 @@ func (r *reloader) reload(ctx context.Context) {
 		r.metrics.policyValid.Set(0)
 		if r.leads() && err.Error() != r.reported {
 			r.reported = err.Error()
+			meanwhile := "the last good policy stays in force: "
+			if !r.policy.Known() {
+				meanwhile = "no node is quarantined or released until the policy is valid; restarts of jobs under way are finished: "
+			}
 			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyInvalid,
-				Message: "the last good policy stays in force: " + quarantine.Clip(r.reported, conditions.MaxMessage)})
+				Message: meanwhile + quarantine.Clip(r.reported, conditions.MaxMessage)})
 		}
 		return
 	}

@@ -3,15 +3,89 @@ package nodes
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
+
+// Attack 24: a policy that is invalid at the start is no reason to touch a node.
+func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("spec: invalid")
+	file, err := policy.Follow(path)
+	if err == nil {
+		t.Fatal("the file is valid")
+	}
+	r := newRig(t, "quarantined", "sick", "tainted")
+	rules := r.policy.Policy()
+	if result := r.reconcile(t, "quarantined"); result.RequeueAfter == 0 {
+		t.Fatal("the rig quarantines nothing")
+	}
+	if got := r.reasons(); !slices.Equal(got, []string{quarantine.NodeQuarantined}) {
+		t.Fatalf("Events %q", got)
+	}
+	quarantine.Decide(rules, quarantine.Observation{Node: &r.client.nodes[0]}, r.clock.Now()).State.Apply(&r.client.nodes[0])
+	// Of a rule that no policy lists, and of no record.
+	r.client.nodes[2].Spec.Taints = []corev1.Taint{{Key: "pitcrew.dev/unhealthy", Value: "x", Effect: corev1.TaintEffectNoSchedule}}
+	r.client.patched = nil
+	r.restarts.quarantines = nil
+
+	r.policy = file
+	elected := make(chan struct{})
+	close(elected)
+	r.elected = elected
+	changes := make(chan event.GenericEvent, 1)
+	reload := &reloader{r.Controller, changes, ""}
+	for range 3 {
+		reload.reload(t.Context())
+		for _, n := range r.client.nodes {
+			if result := r.reconcile(t, n.Name); result.RequeueAfter != 0 {
+				t.Errorf("node %s is decided about again in %s", n.Name, result.RequeueAfter)
+			}
+		}
+	}
+	if len(r.client.patched) > 0 || len(r.restarts.quarantines) > 0 {
+		t.Errorf("nodes %q were written, restarts %v", r.client.patched, r.restarts.quarantines)
+	}
+	if got := r.reasons(); !slices.Equal(got, []string{quarantine.PolicyInvalid}) {
+		t.Errorf("Events %q, want one PolicyInvalid", got)
+	}
+	valid := func() float64 {
+		t.Helper()
+		var m dto.Metric
+		if err := r.metrics.policyValid.Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return m.GetGauge().GetValue()
+	}
+	if valid() != 0 {
+		t.Errorf("pitcrew_policy_valid %g", valid())
+	}
+
+	write(testPolicy)
+	reload.reload(t.Context())
+	if len(changes) != 1 || valid() != 1 {
+		t.Error("no node is decided about again")
+	}
+	r.reconcile(t, "tainted")
+	if !slices.Contains(r.client.patched, "tainted") {
+		t.Errorf("nodes %q were written", r.client.patched)
+	}
+}
 
 func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")

@@ -16,11 +16,19 @@ type File struct {
 
 // Open reads and checks a policy file.
 func Open(path string) (*File, error) {
-	f := &File{path: path}
-	if _, err := f.Reload(); err != nil {
+	f, err := Follow(path)
+	if err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Follow is [Open] for a program that must start even so: after an error, which says what is wrong with the file, there is no
+// policy until a [File.Reload] finds the file valid.
+func Follow(path string) (*File, error) {
+	f := &File{path: path}
+	_, err := f.Reload()
+	return f, err
 }
 
 // Fixed is a policy that does not change.
@@ -33,8 +41,24 @@ func Fixed(p *Policy) *File {
 // Path is the path that the file was opened by. It is empty for a [Fixed] policy.
 func (f *File) Path() string { return f.path }
 
-// Policy is the last valid policy. Any goroutine may call it.
-func (f *File) Policy() *Policy { return f.current.Load() }
+// none is in force while no valid policy is known: it has no rules and the default limits.
+var none = func() *Policy {
+	var p Policy
+	p.setDefaults()
+	return &p
+}()
+
+// Known tells whether a valid policy was read. Once it is true it stays true. Any goroutine may call it.
+func (f *File) Known() bool { return f.current.Load() != nil }
+
+// Policy is the last valid policy. While none is [File.Known] it is a policy without rules: that a record names a rule which it
+// lacks then means nothing. Any goroutine may call it.
+func (f *File) Policy() *Policy {
+	if p := f.current.Load(); p != nil {
+		return p
+	}
+	return none
+}
 
 // Reload reads the file again and returns whether a new policy is in force. An error leaves the last valid policy in force, and
 // every call returns it until the file is valid. Only one goroutine may call Reload.

@@ -33,7 +33,8 @@ rules for conditions of other projects. [ADR 4](adr/0004-policy-is-a-file.md) sa
 - ` + "`remediator -validate -policy FILE`" + ` checks a file. [policy.schema.json](../manifests/policy.schema.json) lets an editor check
   it. ` + "`kubectl pitcrew policy test -f FILE`" + ` shows what a policy would do on the cluster now.
 - The remediator reads a changed file within a minute. While the file is invalid, the last valid policy stays in force
-  ([runbook](runbooks/PitcrewPolicyInvalid.md)). A remediator does not start with an invalid policy.
+  ([runbook](runbooks/PitcrewPolicyInvalid.md)). A remediator that starts with an invalid file has no policy: it decides nothing
+  about nodes, finishes the restarts of jobs that are under way, and is not ready until the file is valid. ` + "`-validate`" + ` fails.
 - A rule observes until ` + "`mode: enforce`" + ` is set, for the policy or for the rule ([ADR 6](adr/0006-observe-first.md)).
 - Of the rules that match a condition, only one decides: the one with the largest ` + "`priority`" + `, then the first by name.
 - A duration is a number with a unit, like ` + "`30s`, `10m` or `1h30m`" + `. Days have no unit: write ` + "`24h`" + `.
