@@ -26,6 +26,7 @@ var copies = map[string]string{
 	"alerts":                         "../alerts/*.yaml",
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
+	"admission-records.yaml":         "../remediator/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
 	"roles/preflight.yaml":           "../preflight/remediator.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",

@@ -66,7 +66,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- /* dict root, file, namespace: the objects of a plain file, with our labels. What is in namespace pitcrew there is in the
-release's, and what is in none of them, in the given one. */}}
+release's, and what is in none of them, in the given one. The policy for jobs gets the value policy's jobKinds. */}}
 {{- define "pitcrew.objects" -}}
 {{- $root := .root }}
 {{- $namespace := .namespace }}
@@ -78,6 +78,16 @@ release's, and what is in none of them, in the given one. */}}
 {{- else if $namespace }}{{ $_ := set .metadata "namespace" $namespace }}{{ end }}
 {{- range .subjects }}
 {{- $_ := set . "namespace" (empty .namespace | ternary $namespace $root.Release.Namespace) }}
+{{- end }}
+{{- /* A jobKind names no resource, so all of its API group are meant. */}}
+{{- if and (eq .kind "ValidatingAdmissionPolicy") (eq .metadata.name "pitcrew-job-records") }}
+{{- $constraints := .spec.matchConstraints }}
+{{- range $root.Values.policy.jobKinds }}
+{{- if contains "/" .apiVersion }}
+{{- $rule := dict "apiGroups" (list (splitList "/" .apiVersion | first)) "apiVersions" (list "*") "resources" (list "*") "operations" (list "CREATE" "UPDATE") }}
+{{- $_ := set $constraints "resourceRules" (append $constraints.resourceRules $rule) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- $release := and (eq .kind "Namespace") (eq .metadata.name "pitcrew") }}
 {{- if $release }}
