@@ -367,11 +367,11 @@ func TestNodesCanBeUsedUnderTheAdmissionPolicies(t *testing.T) {
 	if err := kubectl("taint", "node", name, "pitcrew.dev/unhealthy-"); err == nil || !strings.Contains(err.Error(), "noderecords.pitcrew.dev") {
 		t.Errorf("kubectl taint removes our taint: %v", err)
 	}
-	// The node's lease ends. The controller manager adds its own taint and keeps ours.
 	n := s.get(name)
 	if len(n.Spec.Taints) != 2 || n.Labels[conditions.LabelStatus] != conditions.StatusQuarantined || n.Annotations[conditions.AnnotationGPUs] != "{}" {
 		t.Errorf("taints %v, labels %v, annotations %v", n.Spec.Taints, n.Labels, n.Annotations)
 	}
+	// The controller manager adds its own taint and keeps ours.
 	s.may(patchNode(t.Context(), s.admin, name, "status", types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"DiskPressure","status":"True","reason":"x"}]}}`), "the disk is full")
 	s.until("the controller manager taints the node", func() error {
 		n := s.get(name)
@@ -383,6 +383,17 @@ func TestNodesCanBeUsedUnderTheAdmissionPolicies(t *testing.T) {
 	if n := s.get(name); len(n.Spec.Taints) != 3 {
 		t.Errorf("taints %v", n.Spec.Taints)
 	}
+
+	// A repair controller with the role of docs/install.md.
+	s.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "write-noderecords"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"pitcrew.dev"}, Resources: []string{"noderecords"}, Verbs: []string{"write"}},
+	}})
+	if kubeconfig, err = s.cluster.WriteKubeconfig("repair", s.account("repair", "cordon-nodes", "write-noderecords")); err != nil {
+		t.Fatal(err)
+	}
+	s.until("a repair controller may set and remove its taint", func() error {
+		return errors.Join(kubectl("taint", "--overwrite", "node", name, "pitcrew.dev/maintenance=repair:NoSchedule"), kubectl("taint", "node", name, "pitcrew.dev/maintenance-"))
+	})
 }
 
 // jobLike are empty jobs of the kinds that this cluster has.
