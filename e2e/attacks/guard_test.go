@@ -82,14 +82,14 @@ func (s *scene) namespace(name string) {
 	})
 }
 
-// resource is a custom resource that the cluster is to serve, whatever its objects contain.
-type resource struct {
+// customResource is a custom resource that the cluster is to serve, whatever its objects contain.
+type customResource struct {
 	plural, kind, group string
 	versions            []string
 }
 
 // serve adds custom resources for the test.
-func (s *scene) serve(all ...resource) {
+func (s *scene) serve(all ...customResource) {
 	s.Helper()
 	for _, r := range all {
 		var versions []any
@@ -126,8 +126,8 @@ func (s *scene) serve(all ...resource) {
 	}
 }
 
-// create creates an object of a kind from the YAML of its spec, as admin.
-func (s *scene) create(gvk schema.GroupVersionKind, namespace, name, spec string) *unstructured.Unstructured {
+// createOf creates an object of a kind from the YAML of its spec, as admin.
+func (s *scene) createOf(gvk schema.GroupVersionKind, namespace, name, spec string) *unstructured.Unstructured {
 	s.Helper()
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(spec), &object.Object); err != nil {
@@ -212,7 +212,7 @@ func TestAttack23AStolenTokenChangesNoImageOfAJob(t *testing.T) {
 			if !known {
 				t.Fatal("jobsUnderAttack has no object of this kind, and no attack on one")
 			}
-			object := s.create(kind.GVK, namespace, "x-"+strings.ToLower(kind.GVK.Kind)+"-"+kind.GVK.Version, play.spec)
+			object := s.createOf(kind.GVK, namespace, "x-"+strings.ToLower(kind.GVK.Kind)+"-"+kind.GVK.Version, play.spec)
 			s.until("the policy about jobs is in force", func() error {
 				probe := client.NewDryRunClient(token)
 				if err := patchOf(&s, probe, object, play.attacks[0]); !deniedBy(err, onJobs) {
@@ -230,7 +230,7 @@ func TestAttack23AStolenTokenChangesNoImageOfAJob(t *testing.T) {
 		s := *s
 		s.T = t
 		gvk := schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}
-		object := s.create(gvk, namespace, "x", "{spec: {active: true, queueName: q}}")
+		object := s.createOf(gvk, namespace, "x", "{spec: {active: true, queueName: q}}")
 		for _, active := range []bool{false, true} {
 			if err := patchOf(&s, token, object, fmt.Sprintf("{metadata: {annotations: {%s: x}}, spec: {active: %t}}", conditions.AnnotationRestartStep, active)); err != nil {
 				t.Error(err)
@@ -287,7 +287,7 @@ func (s *scene) restartsAllowed(token client.Client, kind kinds.Kind, object *un
 }
 
 // customResources are those that the cluster of these tests does not serve by itself, and two that restarts need.
-func customResources(all []kinds.Kind) (resources []resource) {
+func customResources(all []kinds.Kind) (resources []customResource) {
 	for _, k := range all {
 		if k.GVK.Group == "batch" || k.GVK.Group == "apps" || k.GVK.Group == "jobset.x-k8s.io" {
 			continue
@@ -299,10 +299,10 @@ func customResources(all []kinds.Kind) (resources []resource) {
 			}
 		}
 		if !same {
-			resources = append(resources, resource{k.Resource, k.GVK.Kind, k.GVK.Group, []string{k.GVK.Version}})
+			resources = append(resources, customResource{k.Resource, k.GVK.Kind, k.GVK.Group, []string{k.GVK.Version}})
 		}
 	}
-	return append(resources, resource{"workloads", "Workload", "kueue.x-k8s.io", []string{"v1beta1"}}, resource{"commands", "Command", "bus.volcano.sh", []string{"v1alpha1"}})
+	return append(resources, customResource{"workloads", "Workload", "kueue.x-k8s.io", []string{"v1beta1"}}, customResource{"commands", "Command", "bus.volcano.sh", []string{"v1alpha1"}})
 }
 
 // A kind that the policy names is not known to the admission policy. It allows a boolean of the spec and nothing else.
@@ -311,7 +311,7 @@ func TestAttack23AStolenTokenChangesNoImageOfAConfiguredKind(t *testing.T) {
 	token := s.stolen()
 	const namespace = "stolen-gangs"
 	s.namespace(namespace)
-	s.serve(resource{"gangs", "Gang", "example.com", []string{"v1"}})
+	s.serve(customResource{"gangs", "Gang", "example.com", []string{"v1"}})
 	// As the chart does for the kinds of its value policy.jobKinds.
 	text, err := os.ReadFile(filepath.Join(s.cluster.Root, "manifests", "remediator", "admission-self.yaml"))
 	if err != nil {
@@ -346,7 +346,7 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 			s.T = t
 			kind, _ := kinds.Get(kinds.All([]policy.JobKind{{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: path, PodLabel: "example.com/gang"}}),
 				schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"})
-			object := s.create(kind.GVK, namespace, strings.ReplaceAll(path, ".", "-"), "{spec: {image: none, run: {image: none, policy: {image: none, deep: {image: none}}}}}")
+			object := s.createOf(kind.GVK, namespace, strings.ReplaceAll(path, ".", "-"), "{spec: {image: none, run: {image: none, policy: {image: none, deep: {image: none}}}}}")
 			s.until("the policy is in force", func() error {
 				if err := patchOf(&s, token, object, "{spec: {image: evil}}"); !deniedBy(err, "pitcrew-remediator-gangs") {
 					return fmt.Errorf("an image may be changed: %w", err)
@@ -434,7 +434,7 @@ func TestAttack23TheRemediatorRestartsAJobSetUnderItsPolicies(t *testing.T) {
 	s.stolen() // in force
 	const namespace = "under-policies"
 	s.namespace(namespace)
-	set := s.create(schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, namespace, "train", fmt.Sprintf(`
+	set := s.createOf(schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, namespace, "train", fmt.Sprintf(`
 metadata: {labels: {pitcrew.dev/restart-on-node-fault: "true"}}
 spec:
   replicatedJobs:

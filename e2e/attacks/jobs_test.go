@@ -150,8 +150,8 @@ func (s *scene) events(name string) (notes []string) {
 	return notes
 }
 
-// says waits for an Event about an object of a name.
-func (s *scene) says(name, text string) {
+// reports waits for an Event about an object of a name.
+func (s *scene) reports(name, text string) {
 	s.Helper()
 	s.until(fmt.Sprintf("an Event about %s says %q", name, text), func() error {
 		notes := s.events(name)
@@ -270,7 +270,7 @@ func TestAttack08LabelledJobsDoNotFillTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.forgeRestart(mallory, large, restart.Record{Current: &restart.Restart{Phase: restart.Starting, Outcome: filler + strings.Repeat("x", 8<<10)}})
-	s.says("large", "bytes, at most 245760")
+	s.reports("large", "bytes, at most 245760")
 	s.until("its label is gone", func() error {
 		if err := s.admin.Get(t.Context(), client.ObjectKeyFromObject(large), large); err != nil {
 			return err
@@ -337,11 +337,11 @@ func TestAttack16AForgedRecordWritesNoEventsAboutNodes(t *testing.T) {
 	s.forgeRestart(mallory, forged, restart.Record{Current: &restart.Restart{
 		ID: "forged", Phase: restart.Stopping, StartedAt: now, PhaseSince: now, Quarantines: append(bogus(500, "victim"), bogus(1, here)...),
 	}})
-	s.says("forged", "JobRestartFailed Abandoned")
+	s.reports("forged", "JobRestartFailed Abandoned")
 	// What follows it: a restart that is real, with its Events on its node.
 	s.report(there, corev1.ConditionTrue, lost)
 	s.restarted(batchv1.SchemeGroupVersion.WithKind("Job"), client.ObjectKeyFromObject(job))
-	s.says(there, "JobRestarted Restarted: Job alice16/train")
+	s.reports(there, "JobRestarted Restarted: Job alice16/train")
 	var list eventsv1.EventList
 	if err := s.admin.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
@@ -425,7 +425,7 @@ func TestAttack17AForgedOwnerRestartsAndHoldsNoJob(t *testing.T) {
 `))
 	key := client.ObjectKeyFromObject(set)
 	s.report(free[0], corev1.ConditionTrue, lost)
-	s.says("train", "the job did not make that pod")
+	s.reports("train", "the job did not make that pod")
 	if rec, err := s.restartOf(jobSetGVK, key); err != nil || rec.Current != nil || rec.Total != 0 {
 		t.Errorf("a pod of others restarts the job: %+v, %v", rec, err)
 	}

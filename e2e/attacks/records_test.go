@@ -95,8 +95,8 @@ func (s *scene) said(node, text string) {
 	})
 }
 
-// job starts an opted-in job of one rank on the scene's nodes, and returns it and its node.
-func (s *scene) job() (*batchv1.Job, string) {
+// jobOnNode starts an opted-in job of one rank on the scene's nodes, and returns it and its node.
+func (s *scene) jobOnNode() (*batchv1.Job, string) {
 	s.Helper()
 	name := s.pool + "-jobs"
 	if err := s.cluster.AddNamespace(s.Context(), name, nil); err != nil {
@@ -140,8 +140,8 @@ func (s *scene) job() (*batchv1.Job, string) {
 	return job, node
 }
 
-// restarted tells whether a restart of the job was begun.
-func (s *scene) restarted(job *batchv1.Job) bool {
+// hasRestartRecord tells whether a restart of the job was begun.
+func (s *scene) hasRestartRecord(job *batchv1.Job) bool {
 	s.Helper()
 	if err := s.admin.Get(s.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 		s.Fatal(err)
@@ -176,7 +176,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{theirs}
 	})
 	deliveries, webhooks := s.pager()
-	job, node := s.job()
+	job, node := s.jobOnNode()
 	s.remediator(s.policy(`
   budget: {maxNodes: 1}` + webhooks + `
   rules:
@@ -222,7 +222,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 	s.forge(node, record.String())
 	s.said(node, "no known policy sets taint node.kubernetes.io/out-of-service:NoExecute")
 	untouched("out of service")
-	if s.restarted(job) {
+	if s.hasRestartRecord(job) {
 		t.Error("a forged record restarts a job")
 	}
 
@@ -245,7 +245,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 		})
 	}
 	untouched("a known taint")
-	if s.restarted(job) {
+	if s.hasRestartRecord(job) {
 		t.Error("a forged record restarts a job")
 	}
 
@@ -268,7 +268,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 	s.report(node, corev1.ConditionTrue, lost)
 	s.becomes(node, quarantine.Quarantined)
 	s.until("the job is restarted", func() error {
-		if !s.restarted(job) {
+		if !s.hasRestartRecord(job) {
 			return errors.New("it is not")
 		}
 		return nil

@@ -27,6 +27,7 @@ var copies = map[string]string{
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
+	"admission-records.yaml":         "../remediator/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
 	"roles/preflight.yaml":           "../preflight/remediator.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
