@@ -25,55 +25,75 @@ type verdictSource struct {
 
 func (s verdictSource) String() string { return s.namespace + "/" + s.run }
 
-// The policy matches the first word after the subject. By default a node that is slow in the runs of one tenant is only
-// avoided. It is quarantined when the run of a second namespace, or of the admins, confirms it.
+// The policy matches the first word after the subject. A verdict that rests on the runs of one tenant is suspected: by default
+// its node is only avoided. It is confirmed when the run of a second namespace, or of the admins, has the same verdict.
 const (
-	suspected = "suspected slow"
-	confirmed = "confirmed slow"
+	suspected = "suspected"
+	confirmed = "confirmed"
 )
 
-// byRun matches the message of an asserted condition; its group is the namespace of the run.
-var byRun = regexp.MustCompile(`^Inspect node: (?:suspected slow|confirmed slow|\S+(?: and \S+)? check failed) by run ([^/ ]+)/`)
+// byRun matches the message of an asserted condition; its group is the namespace of the run. A message of PreflightFailed
+// without a certainty is one of a release that had none.
+var byRun = regexp.MustCompile(`^Inspect node: (?:(?:suspected|confirmed) (?:slow|failure of \S+(?: and \S+)? check)|\S+(?: and \S+)? check failed) by run ([^/ ]+)/`)
 
-// slowCondition is the condition SlowNode after a verdict that asserts it. It is false when the condition stays as it is,
-// because it already has this verdict or a newer one.
-func slowCondition(n *corev1.Node, s verdict.Slow, from verdictSource) (corev1.NodeCondition, bool) {
-	before, found := condition(n, conditions.SlowNode)
-	if found && !before.LastHeartbeatTime.Time.Before(from.decidedAt) {
-		return before, false
+// certainty is that of a verdict which asserts a condition, after the condition before it.
+func certainty(before corev1.NodeCondition, from verdictSource) string {
+	second := before.Status == corev1.ConditionTrue && namespaceOf(before) != "" && namespaceOf(before) != from.namespace
+	if from.trusted || second {
+		return confirmed
 	}
-	certainty := suspected
-	if from.trusted || found && before.Status == corev1.ConditionTrue && (isConfirmed(before) || namespaceOf(before) != from.namespace) {
-		certainty = confirmed
-	}
-	return asserted(before, fmt.Sprintf("%s by run %s, drop %.2f, seen by %d partners", certainty, from, s.Drop, s.Partners), from.decidedAt), true
+	return suspected
 }
 
-// belowMedian is the part of the message that distinguishes a verdict by figures from one by pair tests.
-const belowMedian = "below the median of"
+// isFinal reports whether a condition stays as it is after a verdict that asserts it, because it has this verdict or a newer
+// one. Two more rules keep tenants from making the verdict of others their own:
+//   - A tenant's run does not renew what is confirmed.
+//   - The admins' run confirms a suspicion also if that is newer, for instance because both are of the same second, unless the
+//     node was healthy in between.
+func isFinal(before corev1.NodeCondition, from verdictSource) bool {
+	if before.Status == corev1.ConditionTrue {
+		switch confirmed := isConfirmed(before); {
+		case confirmed && !from.trusted:
+			return true
+		case !confirmed && from.trusted && !from.decidedAt.Before(before.LastTransitionTime.Time):
+			return false
+		}
+	}
+	return !before.LastHeartbeatTime.Time.Before(from.decidedAt)
+}
 
-// figureCondition is the condition SlowNode after a verdict in which a figure of the node is far below the others. What a
-// node reports about itself makes it only a suspect, and only in a run of the admins. A verdict by pair tests outweighs it.
-func figureCondition(n *corev1.Node, f verdict.Figure, b verdict.Below, from verdictSource) (corev1.NodeCondition, bool) {
+// slowCondition is the condition SlowNode after a verdict that asserts it. It is false when the condition stays as it is.
+func slowCondition(n *corev1.Node, s verdict.Slow, from verdictSource) (corev1.NodeCondition, bool) {
 	before, found := condition(n, conditions.SlowNode)
-	byPairTests := before.Status == corev1.ConditionTrue && !strings.Contains(before.Message, belowMedian)
-	if found && (byPairTests || !before.LastHeartbeatTime.Time.Before(from.decidedAt)) {
+	if found && isFinal(before, from) {
 		return before, false
 	}
-	return asserted(before, fmt.Sprintf("%s by run %s, %s %.2f %s %d nodes", suspected, from, f.Name, b.Drop, belowMedian, f.Nodes), from.decidedAt), true
+	return asserted(before, fmt.Sprintf("%s slow by run %s, drop %.2f, seen by %d partners", certainty(before, from), from, s.Drop, s.Partners), from.decidedAt), true
+}
+
+// figureCondition is the condition SlowNode after a verdict in which a figure of the node is far below the others. What a
+// node reports about itself makes it only a suspect, and only in a run of the admins. A confirmed verdict by pair tests
+// outweighs it. A suspicion of a tenant does not: that tenant could clear it.
+func figureCondition(n *corev1.Node, f verdict.Figure, b verdict.Below, from verdictSource) (corev1.NodeCondition, bool) {
+	before, found := condition(n, conditions.SlowNode)
+	outweighed := before.Status == corev1.ConditionTrue && isConfirmed(before)
+	if found && (outweighed || !before.LastHeartbeatTime.Time.Before(from.decidedAt)) {
+		return before, false
+	}
+	return asserted(before, fmt.Sprintf("%s slow by run %s, %s %.2f below the median of %d nodes", suspected, from, f.Name, b.Drop, f.Nodes), from.decidedAt), true
 }
 
 // failedCondition is the condition PreflightFailed after a verdict that asserts it, see [slowCondition].
 func failedCondition(n *corev1.Node, checks string, from verdictSource) (corev1.NodeCondition, bool) {
 	before, found := condition(n, conditions.PreflightFailed)
-	if found && !before.LastHeartbeatTime.Time.Before(from.decidedAt) {
+	if found && isFinal(before, from) {
 		return before, false
 	}
-	return asserted(before, fmt.Sprintf("%s check failed by run %s", checks, from), from.decidedAt), true
+	return asserted(before, fmt.Sprintf("%s failure of %s check by run %s", certainty(before, from), checks, from), from.decidedAt), true
 }
 
 // clearedCondition is a condition after a run in which the node was healthy; false when it stays as it is. A tenant's run
-// clears only verdicts of the same tenant's runs, and no confirmed ones.
+// clears only a suspicion that rests on the same tenant's runs.
 func clearedCondition(n *corev1.Node, conditionType string, from verdictSource) (corev1.NodeCondition, bool) {
 	before, found := condition(n, conditionType)
 	if !found || before.Status != corev1.ConditionTrue || !before.LastHeartbeatTime.Time.Before(from.decidedAt) {
@@ -105,7 +125,7 @@ func condition(n *corev1.Node, conditionType string) (corev1.NodeCondition, bool
 
 func isConfirmed(c corev1.NodeCondition) bool {
 	m, err := conditions.ParseMessage(c.Message)
-	return err == nil && len(m.Parts) > 0 && len(m.Parts[0].Text) >= len(confirmed) && m.Parts[0].Text[:len(confirmed)] == confirmed
+	return err == nil && len(m.Parts) > 0 && strings.HasPrefix(m.Parts[0].Text, confirmed+" ")
 }
 
 // namespaceOf is the namespace of the run in a condition's message; empty when the message names no run.
@@ -118,6 +138,9 @@ func namespaceOf(c corev1.NodeCondition) string {
 }
 
 func asserted(before corev1.NodeCondition, text string, at time.Time) corev1.NodeCondition {
+	if before.Status == corev1.ConditionTrue && at.Before(before.LastHeartbeatTime.Time) {
+		at = before.LastHeartbeatTime.Time
+	}
 	message := conditions.Summarize([]conditions.Finding{{Repair: conditions.Inspect, Subject: "node", Text: text}})
 	return updated(before, corev1.ConditionTrue, reasonsOf(before).Problem, message.String(), at)
 }

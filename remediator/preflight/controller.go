@@ -9,20 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -32,8 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
-	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
 
 // Reasons of Events. Users match on them, so they stay.
@@ -167,59 +161,6 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 var reportEvents = predicate.TypedFuncs[*corev1.ConfigMap]{UpdateFunc: func(e event.TypedUpdateEvent[*corev1.ConfigMap]) bool {
 	return e.ObjectOld.Labels[conditions.LabelPreflightRun] != e.ObjectNew.Labels[conditions.LabelPreflightRun]
 }}
-
-// newReportCache adds a cache of the reports in some namespaces to the manager.
-func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) (cache.Cache, error) {
-	only := cache.Config{LabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelPreflight: "report"})}
-	byNamespace := map[string]cache.Config{}
-	for _, namespace := range namespaces {
-		byNamespace[namespace] = only
-	}
-	reports, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme:                      mgr.GetScheme(),
-		Mapper:                      mgr.GetRESTMapper(),
-		HTTPClient:                  mgr.GetHTTPClient(),
-		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: slim}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the cache of preflight reports: %w", err)
-	}
-	for name, valueOf := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
-		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, valueOf); err != nil {
-			return nil, fmt.Errorf("index preflight reports: %w", err)
-		}
-	}
-	if err := mgr.Add(reports); err != nil {
-		return nil, fmt.Errorf("add the cache of preflight reports: %w", err)
-	}
-	return reports, nil
-}
-
-// slim keeps only what a report may have, so that tenants cannot fill the memory with large ConfigMaps.
-func slim(object any) (any, error) {
-	cm, ok := object.(*corev1.ConfigMap)
-	if !ok {
-		return object, nil
-	}
-	cm.ManagedFields = nil
-	maps.DeleteFunc(cm.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, conditions.Domain+"/") })
-	text := cm.Data[reportconfigmap.Key]
-	if len(cm.Data) != 1 || len(cm.BinaryData) > 0 || text == "" {
-		cm.Data, cm.BinaryData = nil, nil // not a report
-	} else if len(text) > report.MaxBytes {
-		cm.Data[reportconfigmap.Key] = strings.Clone(text[:report.MaxBytes+1])
-	}
-	return cm, nil
-}
-
-func runOf(object client.Object) []string {
-	return []string{object.GetLabels()[conditions.LabelPreflightRun]}
-}
-
-func podOf(object client.Object) []string {
-	return []string{object.GetAnnotations()[conditions.AnnotationPreflightPodUID]}
-}
 
 // Reconcile judges the runs with one run id in one namespace. There is usually one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {

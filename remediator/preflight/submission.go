@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	names "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
@@ -27,6 +28,8 @@ type submission struct {
 	pod    string
 	podUID types.UID
 	report report.Report
+	// notKept: the ConfigMap is too large to be a report, see [keep].
+	notKept bool
 }
 
 // readSubmission checks what can be checked without the pod. With an error the result has the metadata only.
@@ -39,14 +42,16 @@ func readSubmission(cm *corev1.ConfigMap) (submission, error) {
 		pod:     cm.Annotations[conditions.AnnotationPreflightPod],
 		podUID:  types.UID(cm.Annotations[conditions.AnnotationPreflightPodUID]),
 	}
+	if reason := whyNotKept(cm); reason != "" {
+		s.notKept = true
+		return s, errors.New(reason)
+	}
 	switch {
 	case s.run == "":
 		return s, fmt.Errorf("no label %s", conditions.LabelPreflightRun)
 	case cm.Immutable == nil || !*cm.Immutable:
 		return s, errors.New("the ConfigMap is not immutable")
-	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || cm.Data[reportconfigmap.Key] == "":
-		return s, fmt.Errorf("%s must be its only key", reportconfigmap.Key)
-	case s.pod == "" || s.podUID == "":
+	case len(names.IsDNS1123Subdomain(s.pod)) > 0 || s.podUID == "":
 		return s, fmt.Errorf("annotations %s and %s must name the reporting pod", conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
 	case len(cm.OwnerReferences) != 1:
 		return s, fmt.Errorf("%d owners, but the job must be the only one", len(cm.OwnerReferences))
@@ -74,7 +79,7 @@ func (s submission) checkPod(pod *corev1.Pod) error {
 		return fmt.Errorf("pod %s was replaced: its UID is %s, not %s", s.pod, pod.UID, s.podUID)
 	case pod.Spec.NodeName != s.report.Node:
 		return fmt.Errorf("node_name is %s, but pod %s is on node %q", s.report.Node, s.pod, pod.Spec.NodeName)
-	case controller == nil || controller.UID != s.owner.UID:
+	case controller == nil || controller.UID != s.owner.UID || controller.Name != s.owner.Name || controller.Kind != s.owner.Kind || controller.APIVersion != s.owner.APIVersion:
 		return fmt.Errorf("it is not owned by the controller of pod %s", s.pod)
 	case s.created.Before(pod.CreationTimestamp.Time):
 		return fmt.Errorf("it is older than pod %s", s.pod)

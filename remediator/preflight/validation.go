@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -25,6 +26,8 @@ const (
 	// maxPerPod bounds the runs in which one pod can report, one for each start of its init container. Each of them may end
 	// with a list of the namespace's pods and an Event.
 	maxPerPod = 30
+	// maxReason is the longest reason of a refusal, in characters. Some quote the report. An Event may have 1 KiB.
+	maxReason = 300
 )
 
 // validation is the result of validating one ConfigMap. Reports are immutable, so one validation is enough, and the pod may
@@ -154,7 +157,8 @@ func compareAge(a, b *corev1.ConfigMap) int {
 // workloadOf is the UID of the object whose pods run together: the owner itself, or the controller of a Job that belongs to
 // something larger, e.g. a JobSet.
 func (c *Controller) workloadOf(ctx context.Context, namespace string, owner metav1.OwnerReference) (types.UID, error) {
-	if owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() {
+	isName := len(path.IsValidPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
+	if owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() || !isName {
 		return owner.UID, nil
 	}
 	job := metav1.PartialObjectMetadata{}
@@ -174,6 +178,7 @@ func (c *Controller) workloadOf(ctx context.Context, namespace string, owner met
 
 // refuse reports once why a report does not count. An earlier process has reported the old ones.
 func (c *Controller) refuse(ctx context.Context, namespace string, s submission, reason string) {
+	reason = fmt.Sprintf("%.*s", maxReason, reason)
 	if c.lastEvent[s.uid] == reason {
 		return
 	}
@@ -187,6 +192,13 @@ func (c *Controller) refuse(ctx context.Context, namespace string, s submission,
 	c.lastEvent[s.uid] = reason
 	ctrl.LoggerFrom(ctx).Info("Refused a preflight report", "configMap", s.name, "pod", s.pod, "reason", reason)
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name, UID: s.uid}}
-	c.recorder.Eventf(cm, nil, corev1.EventTypeWarning, Refused, "Collect", "report of pod %s in run %s refused: %s", s.pod, s.run, reason)
+	whose := "report"
+	if s.pod != "" {
+		whose += fmt.Sprintf(" of pod %.253s", s.pod)
+	}
+	c.recorder.Eventf(cm, nil, corev1.EventTypeWarning, Refused, "Collect", "%s in run %s refused: %s", whose, s.run, reason)
+	if s.notKept {
+		return // the answer to the patch would be the whole ConfigMap
+	}
 	c.annotate(ctx, namespace, s, reportconfigmap.RefusedPrefix+reason)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +32,7 @@ type fakeAPI struct {
 	pods    map[string]*corev1.Pod
 	reports []corev1.ConfigMap
 	gets    int
+	patches int
 }
 
 func (f *fakeAPI) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
@@ -61,6 +61,7 @@ func (f *fakeAPI) List(_ context.Context, list client.ObjectList, opts ...client
 }
 
 func (f *fakeAPI) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	f.patches++
 	return nil
 }
 
@@ -222,34 +223,5 @@ func TestAReportThatChangesItsRunIsReconciled(t *testing.T) {
 	}
 	if !reportEvents.Delete(event.TypedDeleteEvent[*corev1.ConfigMap]{Object: &before}) {
 		t.Error("a deletion is ignored")
-	}
-}
-
-func TestSlim(t *testing.T) {
-	large := strings.Repeat("x", 1<<20)
-	tests := map[string]struct{ in, want corev1.ConfigMap }{
-		"a report": {
-			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}},
-			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}},
-		},
-		"too large": {
-			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: large}},
-			corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: large[:report.MaxBytes+1]}},
-		},
-		"another key":  {corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}", "other": large}}, corev1.ConfigMap{}},
-		"binary data":  {corev1.ConfigMap{Data: map[string]string{reportconfigmap.Key: "{}"}, BinaryData: map[string][]byte{"b": []byte(large)}}, corev1.ConfigMap{}},
-		"an other key": {corev1.ConfigMap{Data: map[string]string{"other": large}}, corev1.ConfigMap{}},
-		"annotations": {
-			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": large, conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{reportconfigmap.Key: "{}"}},
-			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{conditions.AnnotationPreflightPod: "p"}}, Data: map[string]string{reportconfigmap.Key: "{}"}},
-		},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, err := slim(&tt.in)
-			if diff := cmp.Diff(&tt.want, got); diff != "" || err != nil {
-				t.Error(diff, err)
-			}
-		})
 	}
 }

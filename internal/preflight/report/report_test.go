@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"runtime/metrics"
 	"strings"
 	"testing"
 
@@ -146,7 +147,13 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(batch(between + `"batch_idx":"1","busbw_gbps":1e5`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+		metrics.Read(sample)
+		before := sample[0].Value.Uint64()
 		r, err := Parse(data)
+		if metrics.Read(sample); sample[0].Value.Uint64()-before > 8<<20 {
+			t.Errorf("%d bytes allocated for %d", sample[0].Value.Uint64()-before, len(data))
+		}
 		if err != nil {
 			return
 		}

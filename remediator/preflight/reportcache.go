@@ -1,0 +1,178 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
+)
+
+// A tenant chooses what its ConfigMaps contain, so the cache keeps only what is read, up to these sizes. It never holds more
+// than a few ConfigMaps as the API server sends them.
+const (
+	// maxMetadataBytes is the largest size of a report's labels, annotations, owners and finalizers. The shipped init
+	// container writes about 500 bytes.
+	maxMetadataBytes = 8 << 10
+	// pageSize is the number of ConfigMaps in an answer of the API server, which has up to 2 MiB for each.
+	pageSize = 8
+	// refusedKey is the only data key of a ConfigMap that is not kept; its value is the reason. The API server accepts no
+	// such key, so a ConfigMap cannot have it.
+	refusedKey = "/refused"
+)
+
+// newReportCache adds a cache of the reports in some namespaces to the manager.
+func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) (cache.Cache, error) {
+	only := cache.Config{LabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelPreflight: "report"})}
+	byNamespace := map[string]cache.Config{}
+	for _, namespace := range namespaces {
+		byNamespace[namespace] = only
+	}
+	reports, err := cache.New(mgr.GetConfig(), cache.Options{
+		Scheme:                      mgr.GetScheme(),
+		Mapper:                      mgr.GetRESTMapper(),
+		HTTPClient:                  mgr.GetHTTPClient(),
+		ReaderFailOnMissingInformer: true,
+		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: slim}},
+		NewInformer: func(all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+			return toolscache.NewSharedIndexInformer(inPages(toolscache.ToListerWatcherWithContext(all)), kind, resync, indexers)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the cache of preflight reports: %w", err)
+	}
+	for name, valueOf := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
+		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, valueOf); err != nil {
+			return nil, fmt.Errorf("index preflight reports: %w", err)
+		}
+	}
+	if err := mgr.Add(reports); err != nil {
+		return nil, fmt.Errorf("add the cache of preflight reports: %w", err)
+	}
+	return reports, nil
+}
+
+// inPages lists ConfigMaps page by page and keeps of each page what [slim] keeps. An informer lists only where the API
+// server cannot stream (before Kubernetes 1.34, by default), and would transform the list when it has all of it.
+func inPages(all toolscache.ListerWatcherWithContext) *toolscache.ListWatch {
+	return &toolscache.ListWatch{
+		WatchFuncWithContext: all.WatchWithContext,
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			// The API server ignores the limit when it is asked for a version that its own cache has.
+			o.ResourceVersion, o.ResourceVersionMatch, o.Limit, o.Continue = "", "", pageSize, ""
+			kept := &corev1.ConfigMapList{}
+			for {
+				page, err := all.ListWithContext(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				list, ok := page.(*corev1.ConfigMapList)
+				if !ok {
+					return nil, fmt.Errorf("list ConfigMaps: the answer is a %T", page)
+				}
+				for i := range list.Items {
+					kept.Items = append(kept.Items, *keep(&list.Items[i]))
+				}
+				kept.ResourceVersion, o.Continue = list.ResourceVersion, list.Continue
+				if o.Continue == "" {
+					return kept, nil
+				}
+			}
+		},
+	}
+}
+
+// slim is the cache's transformation. It is applied twice to some objects.
+func slim(object any) (any, error) {
+	if cm, ok := object.(*corev1.ConfigMap); ok {
+		return keep(cm), nil
+	}
+	return object, nil // e.g. the key of a deleted one
+}
+
+// keep returns what is read of a ConfigMap, and of one that is too large to be a report only the reason. What it returns it
+// keeps as it is.
+func keep(cm *corev1.ConfigMap) *corev1.ConfigMap {
+	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: cm.Namespace, Name: cm.Name, UID: cm.UID, ResourceVersion: cm.ResourceVersion, CreationTimestamp: cm.CreationTimestamp,
+		Labels: pick(cm.Labels, conditions.LabelPreflight, conditions.LabelPreflightRun),
+	}}
+	if reason := whyNotKept(cm); reason != "" {
+		kept.Data = map[string]string{refusedKey: reason}
+		return kept
+	}
+	kept.Annotations = pick(cm.Annotations, conditions.AnnotationPreflightNode, conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
+	kept.OwnerReferences, kept.Immutable, kept.Data = cm.OwnerReferences, cm.Immutable, cm.Data
+	return kept
+}
+
+// whyNotKept is the reason why a ConfigMap is too large to be a report; empty when it is not.
+func whyNotKept(cm *corev1.ConfigMap) string {
+	if reason := cm.Data[refusedKey]; reason != "" {
+		return reason
+	}
+	text, metadata := cm.Data[reportconfigmap.Key], metadataBytes(cm)
+	switch {
+	case len(cm.Data) != 1 || len(cm.BinaryData) > 0 || text == "":
+		return reportconfigmap.Key + " must be its only key"
+	case len(text) > report.MaxBytes:
+		return fmt.Sprintf("%s has %d bytes, at most %d", reportconfigmap.Key, len(text), report.MaxBytes)
+	case metadata > maxMetadataBytes:
+		return fmt.Sprintf("its labels, annotations, owners and finalizers have %d bytes, at most %d", metadata, maxMetadataBytes)
+	}
+	return ""
+}
+
+// metadataBytes is the size of what a tenant can write in the metadata. The verdict is not counted: the remediator writes it,
+// and does not read it.
+func metadataBytes(cm *corev1.ConfigMap) int {
+	n := 0
+	for key, value := range cm.Labels {
+		n += len(key) + len(value)
+	}
+	for key, value := range cm.Annotations {
+		if key != conditions.AnnotationPreflightVerdict {
+			n += len(key) + len(value)
+		}
+	}
+	for _, o := range cm.OwnerReferences {
+		n += len(o.APIVersion) + len(o.Kind) + len(o.Name) + len(o.UID)
+	}
+	for _, finalizer := range cm.Finalizers {
+		n += len(finalizer)
+	}
+	return n
+}
+
+// pick copies some keys of a map; nil when it has none of them.
+func pick(from map[string]string, keys ...string) map[string]string {
+	var picked map[string]string
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			if picked == nil {
+				picked = make(map[string]string, len(keys))
+			}
+			picked[key] = value
+		}
+	}
+	return picked
+}
+
+func runOf(object client.Object) []string {
+	return []string{object.GetLabels()[conditions.LabelPreflightRun]}
+}
+
+func podOf(object client.Object) []string {
+	return []string{object.GetAnnotations()[conditions.AnnotationPreflightPodUID]}
+}
