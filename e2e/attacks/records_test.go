@@ -488,7 +488,7 @@ func TestAttack21AStaleDriverUpgradeSilencesNoNode(t *testing.T) {
 	s.until("the label of one node is three hours old", func() error {
 		n := s.get(stale)
 		for i, f := range n.ManagedFields {
-			if f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), label) {
+			if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), label) {
 				n.ManagedFields[i].Time = ptr.To(metav1.NewTime(time.Now().Add(-3 * time.Hour)))
 			}
 		}

@@ -1,7 +1,6 @@
 package quarantine
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,7 +76,7 @@ func UpgradeSince(n *corev1.Node) (at time.Time, known bool) {
 
 // ManagesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
 func ManagesUpgradeState(f metav1.ManagedFieldsEntry) bool {
-	return f.FieldsV1 != nil && bytes.Contains(f.FieldsV1.Raw, []byte(`"f:`+gpuUpgradeState+`"`))
+	return f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:`+gpuUpgradeState+`"`)
 }
 
 // OnlyUpgradeState is such an entry without all other fields.
