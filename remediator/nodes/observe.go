@@ -43,7 +43,7 @@ func Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            n.Labels,
-			ManagedFields:     upgradeFields(n.ManagedFields),
+			ManagedFields:     quarantine.UpgradeFields(n),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
@@ -62,17 +62,6 @@ func Slim(object any) (any, error) {
 		slim.Annotations[key] = value
 	}
 	return slim, nil
-}
-
-// upgradeFields keeps of the managed fields what tells since when a driver upgrade is in its step.
-func upgradeFields(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
-	var kept []metav1.ManagedFieldsEntry
-	for _, f := range all {
-		if quarantine.ManagesUpgradeState(f) {
-			kept = append(kept, quarantine.OnlyUpgradeState(f))
-		}
-	}
-	return kept
 }
 
 // changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few

@@ -67,22 +67,31 @@ func UpgradeSince(n *corev1.Node) (at time.Time, known bool) {
 		return time.Time{}, false
 	}
 	for _, f := range n.ManagedFields {
-		if f.Time != nil && ManagesUpgradeState(f) && f.Time.After(at) {
+		if f.Time != nil && managesUpgradeState(f) && f.Time.After(at) {
 			at, known = f.Time.Time, true
 		}
 	}
 	return at, known
 }
 
-// ManagesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
-func ManagesUpgradeState(f metav1.ManagedFieldsEntry) bool {
+// managesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
+func managesUpgradeState(f metav1.ManagedFieldsEntry) bool {
 	return f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:`+gpuUpgradeState+`"`)
 }
 
-// OnlyUpgradeState is such an entry without all other fields.
-func OnlyUpgradeState(f metav1.ManagedFieldsEntry) metav1.ManagedFieldsEntry {
-	f.FieldsV1 = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)}
-	return f
+// UpgradeFields is all of the managed fields of a node that [UpgradeSince] needs: none unless an upgrade is under way.
+func UpgradeFields(n *corev1.Node) []metav1.ManagedFieldsEntry {
+	if !isUpgraded(n) {
+		return nil
+	}
+	var kept []metav1.ManagedFieldsEntry
+	for _, f := range n.ManagedFields {
+		if managesUpgradeState(f) {
+			f.FieldsV1 = metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)
+			kept = append(kept, f)
+		}
+	}
+	return kept
 }
 
 // staleUpgrade says that a driver upgrade has been in the same step for longer than [upgradeStepLimit]; empty: none has.
