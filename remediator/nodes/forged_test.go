@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -23,7 +22,7 @@ const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 // upgraded gives a node the label of a driver upgrade's step, written some time ago, beside what a kubelet writes.
 func upgraded(n *corev1.Node, at time.Time) {
 	n.Labels = map[string]string{upgradeState: "pod-restart-required"}
-	fields := func(text string) *metav1.FieldsV1 { return &metav1.FieldsV1{Raw: []byte(text)} }
+	fields := func(text string) *metav1.FieldsV1 { return metav1.NewFieldsV1(text) }
 	n.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: "kubelet", Time: &metav1.Time{Time: at.Add(time.Hour)}, FieldsV1: fields(`{"f:metadata":{"f:labels":{"f:a":{}}}}`)},
 		{Manager: "gpu-operator", Time: &metav1.Time{Time: at}, FieldsV1: fields(`{"f:metadata":{"f:annotations":{"f:b":{}},"f:labels":{"f:` + upgradeState + `":{}}}}`)},
@@ -41,7 +40,7 @@ func TestSlimKeepsSinceWhenAnUpgradeIsInItsStep(t *testing.T) {
 	}
 	slim := object.(*corev1.Node)
 	kept := slim.ManagedFields
-	if len(kept) != 1 || !kept[0].Time.Time.Equal(at) || bytes.Contains(kept[0].FieldsV1.Raw, []byte("annotations")) {
+	if len(kept) != 1 || !kept[0].Time.Time.Equal(at) || strings.Contains(kept[0].FieldsV1.GetRawString(), "annotations") {
 		t.Errorf("kept %+v", kept)
 	}
 	again, err := Slim(slim)

@@ -305,8 +305,8 @@ func upgrades(state string, ago time.Duration) step {
 		labels(gpuUpgradeState, state)(w)
 		at := metav1.NewTime(w.now.Add(-ago))
 		w.node.ManagedFields = []metav1.ManagedFieldsEntry{
-			{Manager: "kubelet", Time: &metav1.Time{Time: w.now}, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{}}`)}},
-			{Manager: "gpu-operator", Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)}},
+			{Manager: "kubelet", Time: &metav1.Time{Time: w.now}, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)},
+			{Manager: "gpu-operator", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)},
 		}
 	}
 }

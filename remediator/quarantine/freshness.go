@@ -1,7 +1,6 @@
 package quarantine
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,7 +76,7 @@ func UpgradeSince(n *corev1.Node) (at time.Time, known bool) {
 
 // managesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
 func managesUpgradeState(f metav1.ManagedFieldsEntry) bool {
-	return f.FieldsV1 != nil && bytes.Contains(f.FieldsV1.Raw, []byte(`"f:`+gpuUpgradeState+`"`))
+	return f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:`+gpuUpgradeState+`"`)
 }
 
 // staleUpgrade says that a driver upgrade has been in the same step for longer than [upgradeStepLimit]; empty: none has.

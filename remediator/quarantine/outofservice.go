@@ -1,7 +1,7 @@
 package quarantine
 
 import (
-	"bytes"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +46,7 @@ func cordonedAt(n *corev1.Node) time.Time {
 func managerOfCordon(n *corev1.Node) (latest *metav1.ManagedFieldsEntry) {
 	for i := range n.ManagedFields {
 		m := &n.ManagedFields[i]
-		if m.Time == nil || m.FieldsV1 == nil || !bytes.Contains(m.FieldsV1.Raw, []byte(`"f:unschedulable":`)) {
+		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:unschedulable":`) {
 			continue
 		}
 		if latest == nil || m.Time.After(latest.Time.Time) {
@@ -57,15 +57,18 @@ func managerOfCordon(n *corev1.Node) (latest *metav1.ManagedFieldsEntry) {
 }
 
 // SlimManagedFields are the managed fields of a node as far as decisions read them: when a cordoned node was cordoned, and since
-// when a driver upgrade is in its step.
+// when a driver upgrade that is under way is in its step.
 func SlimManagedFields(n *corev1.Node) []metav1.ManagedFieldsEntry {
 	var kept []metav1.ManagedFieldsEntry
 	if m := managerOfCordon(n); m != nil && n.Spec.Unschedulable {
-		kept = append(kept, metav1.ManagedFieldsEntry{Time: m.Time, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)}})
+		kept = append(kept, metav1.ManagedFieldsEntry{Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
 	}
-	for _, f := range n.ManagedFields {
-		if managesUpgradeState(f) {
-			kept = append(kept, metav1.ManagedFieldsEntry{Time: f.Time, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)}})
+	if !isUpgraded(n) {
+		return kept
+	}
+	for _, m := range n.ManagedFields {
+		if managesUpgradeState(m) {
+			kept = append(kept, metav1.ManagedFieldsEntry{Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)})
 		}
 	}
 	return kept
