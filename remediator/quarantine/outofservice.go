@@ -1,7 +1,7 @@
 package quarantine
 
 import (
-	"bytes"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +46,7 @@ func cordonedAt(n *corev1.Node) time.Time {
 func managerOfCordon(n *corev1.Node) (latest *metav1.ManagedFieldsEntry) {
 	for i := range n.ManagedFields {
 		m := &n.ManagedFields[i]
-		if m.Time == nil || m.FieldsV1 == nil || !bytes.Contains(m.FieldsV1.Raw, []byte(`"f:unschedulable":`)) {
+		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:unschedulable":`) {
 			continue
 		}
 		if latest == nil || m.Time.After(latest.Time.Time) {
@@ -65,5 +65,5 @@ func SlimManagedFields(n *corev1.Node) []metav1.ManagedFieldsEntry {
 	if m == nil {
 		return nil
 	}
-	return []metav1.ManagedFieldsEntry{{Time: m.Time, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)}}}
+	return []metav1.ManagedFieldsEntry{{Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}}
 }
