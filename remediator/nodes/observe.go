@@ -148,8 +148,9 @@ func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string)
 		}
 		peers = append(peers, known.peer)
 	}
-	c.peerBuffer = append(peers, memory.GonePeers(func(node string) bool { return present[node] })...)
-	return c.peerBuffer, nil
+	peers = append(peers, memory.GonePeers(func(node string) bool { return present[node] })...)
+	c.peerBuffer = peers
+	return peers, nil
 }
 
 // summary is a peer and what it was made from.

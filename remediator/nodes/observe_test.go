@@ -23,7 +23,10 @@ import (
 func fat() *corev1.Node {
 	n := slimNode()
 	n.Annotations["nfd.node.kubernetes.io/feature-labels"] = strings.Repeat("long,", 1000)
-	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "kubelet"},
+		{Manager: "kubectl", Time: n.ManagedFields[0].Time, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:unschedulable":{}}}`)},
+	}
 	n.OwnerReferences = []metav1.OwnerReference{{Name: "machine"}}
 	n.Spec.PodCIDR, n.Spec.ProviderID = "10.0.0.0/24", "cloud://1"
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
@@ -40,6 +43,8 @@ func slimNode() *corev1.Node {
 			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
 			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
+			// When the node was cordoned.
+			ManagedFields: []metav1.ManagedFieldsEntry{{Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
 		},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{

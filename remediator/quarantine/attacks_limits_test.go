@@ -330,7 +330,7 @@ func TestOnlyCheckedNodesThatLeftServiceLatelyUseUpTheBudget(t *testing.T) {
 		return func(w *world) {
 			cordoned(w)
 			at := metav1.NewTime(w.now.Add(-ago))
-			w.node.ManagedFields = append(w.node.ManagedFields, metav1.ManagedFieldsEntry{Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}})
+			w.node.ManagedFields = append(w.node.ManagedFields, metav1.ManagedFieldsEntry{Time: &at, FieldsV1: metav1.NewFieldsV1(fields)})
 		}
 	}
 	const unschedulable = `{"f:spec":{"f:unschedulable":{}}}`
@@ -438,7 +438,6 @@ func TestForgersNeverMakeUsExceedABudget(t *testing.T) {
 					starts[soft] = append(starts[soft], r.QuarantinedAt)
 					replaced++
 					f.replace(i, fmt.Sprintf("new-%d", step))
-					w = f.worlds[i]
 				}
 			}
 			before := f.effects()
@@ -478,8 +477,8 @@ func TestSlimManagedFieldsKeepTheTimeOfACordon(t *testing.T) {
 	later := metav1.NewTime(at.Add(time.Hour))
 	n := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
 	n.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "kubelet", Time: &later, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{}}`)}},
-		{Manager: "kubectl", Time: &at, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:taints":{},"f:unschedulable":{}}}`)}},
+		{Manager: "kubelet", Time: &later, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)},
+		{Manager: "kubectl", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{},"f:unschedulable":{}}}`)},
 	}
 	slim := n.DeepCopy()
 	slim.ManagedFields = SlimManagedFields(n)
