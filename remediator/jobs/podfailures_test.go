@@ -149,13 +149,16 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: time.Hour, Max: time.Hour}})(&o)
 	r := newController(api, api, o).podFailures
 	rank := func(name string, created time.Time) incident {
-		return incident{namespace: "team", pod: name, why: "Evicted", created: created.Unix(), at: noon.Unix(), owner: owner{"batch/v1", "Job", "train", job.UID}}
+		return incident{namespace: "team", pod: name, why: "Evicted", created: created.Unix(), at: noon.Unix(), owner: owner{"batch/v1", "Job", "train", job.UID}, labels: "a=b"}
 	}
 	first, second := rank("train-0", noon.Add(time.Second)), rank("train-1", noon.Add(time.Second))
+	// Whoever may create pods can name the job.
+	foreign := rank("foreign", noon.Add(time.Second))
+	foreign.labels = "a=c"
 	for i, step := range []struct {
 		in    incident
 		waits time.Duration
-	}{{rank("old", noon.Add(-time.Second)), 0}, {first, 59 * time.Minute}, {second, 0}, {first, 59 * time.Minute}} {
+	}{{foreign, 0}, {rank("old", noon.Add(-time.Second)), 0}, {first, 59 * time.Minute}, {second, 0}, {first, 59 * time.Minute}} {
 		if result, err := r.reconcileFailure(t.Context(), step.in); err != nil || result.RequeueAfter != step.waits {
 			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
 		}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -332,20 +333,16 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	old := g.runs()[0]
 	q := tm.quarantineOf(old.Spec.NodeName)
 	restartJobs(t, r, q)
-	// Controlled by something else, so that the Job controller does not adopt and delete it.
+	// The Job controller deletes it at once, and it takes longer to end than the others.
 	late := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: q.Node, UID: q.NodeUID, Controller: ptr.To(true)},
-		}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: old.OwnerReferences,
+			Annotations: map[string]string{"e2e.pitcrew.dev/term-delay": "5s"}},
 		Spec: corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
 	if err := tm.c.Client.Create(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
 	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "pod late on node ")
-	if err := tm.c.Client.Delete(t.Context(), late); err != nil {
-		t.Fatal(err)
-	}
 	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
@@ -709,8 +706,15 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := &unstructured.Unstructured{}
+	spec := tm.jobSpec(1)
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tm.eventually("wait for the CRD to be served", func() error {
-		set.Object = map[string]any{"spec": map[string]any{"replicatedJobs": []any{}}}
+		set.Object = map[string]any{"spec": map[string]any{"replicatedJobs": []any{
+			map[string]any{"name": "w", "replicas": int64(1), "template": map[string]any{"spec": runtime.DeepCopyJSON(template)}},
+		}}}
 		set.SetGroupVersionKind(jobSet.GVK)
 		set.SetNamespace(tm.name)
 		set.SetName("train")
@@ -746,7 +750,6 @@ func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
 		}
 	}
 	control(true)
-	// Without a controller that says how many ranks there are, starting lasts but a moment.
 	tm.eventually("wait for the resume", func() error {
 		if g.read().Suspended {
 			return fmt.Errorf("still suspended")

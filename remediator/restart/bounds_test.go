@@ -184,7 +184,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add(`{"v":1,"jobUID":"job-uid","current":{"id":"r1","phase":"Stopping","pods":["a","b"],"moving":1099511627776,"held":"x","retries":-1},"total":9223372036854775807}`)
 	f.Add(`{"v":1,"jobUID":"job-uid","current":{"phase":"Starting","phaseSince":"9999-12-31T23:59:59-23:59","ranks":-9223372036854775808},"recent":["0000-01-01T00:00:00+23:59"]}`)
 	f.Add(`{"v":1,"jobUID":"job-uid","last":[{"streak":9223372036854775807,"endedAt":"2026-11-20T12:00:00Z","quarantines":[{"id":"q1"}]}]}`)
-	f.Add(`{"v":1,"jobUID":"job-uid","x":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`)
+	f.Add(`{"v":1,"jobUID":"job-uid","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`)
 	suspended := jobOf(trainer())
 	suspended.Suspended, suspended.SuspendObserved = true, true
 	facts := []Facts{{}, {Affected: []corev1.Pod{{}}, Running: 1}, {Remaining: []metav1.PartialObjectMetadata{{}}, Refused: "x"}}
