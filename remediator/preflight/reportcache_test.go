@@ -35,7 +35,7 @@ func TestOnlyWhatIsReadIsKept(t *testing.T) {
 	}{
 		"a report": {change: func(*corev1.ConfigMap) {}},
 		"what is not read": {change: func(cm *corev1.ConfigMap) {
-			cm.GenerateName, cm.SelfLink, cm.Finalizers = "x", "x", []string{"x/y"}
+			cm.GenerateName, cm.Finalizers = "x", []string{"x/y"}
 			cm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 			cm.Labels["app"], cm.Annotations["pitcrew.dev/other"] = "x", "x"
 		}},
