@@ -23,8 +23,8 @@ import (
 // than a few ConfigMaps as the API server sends them.
 const (
 	// maxMetadataBytes is the largest size of a report's labels, annotations, owners and finalizers. The shipped init
-	// container writes about 500 bytes.
-	maxMetadataBytes = 8 << 10
+	// container writes about 500 bytes, and the shipped admission policy admits no more than this.
+	maxMetadataBytes = 16 << 10
 	// pageSize is the number of ConfigMaps in an answer of the API server, which has up to 2 MiB for each.
 	pageSize = 8
 	// refusedKey is the only data key of a ConfigMap that is not kept; its value is the reason. The API server accepts no

@@ -24,7 +24,7 @@ func TestOnlyWhatIsReadIsKept(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	// many are keys that are too large together.
 	many := map[string]string{}
-	for i := range 100 {
+	for i := range 200 {
 		many[fmt.Sprintf("%s/key-%d", strings.Repeat("x", 100), i)] = "x"
 	}
 	const only, metadata = "report.json must be its only key", "its labels, annotations, owners and finalizers have "
@@ -35,23 +35,23 @@ func TestOnlyWhatIsReadIsKept(t *testing.T) {
 	}{
 		"a report": {change: func(*corev1.ConfigMap) {}},
 		"what is not read": {change: func(cm *corev1.ConfigMap) {
-			cm.GenerateName, cm.SelfLink, cm.Finalizers = "x", "x", []string{"x/y"}
+			cm.GenerateName, cm.Finalizers = "x", []string{"x/y"}
 			cm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 			cm.Labels["app"], cm.Annotations["pitcrew.dev/other"] = "x", "x"
 		}},
-		"a large verdict":       {change: func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightVerdict] = large }},
-		"a large report":        {func(cm *corev1.ConfigMap) { cm.Data[reportconfigmap.Key] = large }, "report.json has 1048576 bytes, at most 16384"},
-		"a key more":            {func(cm *corev1.ConfigMap) { cm.Data["other"] = large }, only},
-		"another key":           {func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"other": large} }, only},
-		"no key":                {func(cm *corev1.ConfigMap) { cm.Data = nil }, only},
-		"binary data":           {func(cm *corev1.ConfigMap) { cm.BinaryData = map[string][]byte{"b": []byte(large)} }, only},
-		"a large annotation":    {func(cm *corev1.ConfigMap) { cm.Annotations["x"] = large }, metadata},
-		"a large one of ours":   {func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightPod] = large }, metadata},
-		"many labels":           {func(cm *corev1.ConfigMap) { maps.Copy(cm.Labels, many) }, metadata},
-		"a large owner":         {func(cm *corev1.ConfigMap) { cm.OwnerReferences[0].Name = large }, metadata},
-		"a large finalizer":     {func(cm *corev1.ConfigMap) { cm.Finalizers = []string{large} }, metadata},
-		"metadata of 8 KiB + 1": {func(cm *corev1.ConfigMap) { cm.Labels["x"] = strings.Repeat("x", maxMetadataBytes-metadataBytes(cm)) }, metadata + "8193 bytes, at most 8192"},
-		"metadata of 8 KiB":     {change: func(cm *corev1.ConfigMap) { cm.Labels["x"] = strings.Repeat("x", maxMetadataBytes-1-metadataBytes(cm)) }},
+		"a large verdict":        {change: func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightVerdict] = large }},
+		"a large report":         {func(cm *corev1.ConfigMap) { cm.Data[reportconfigmap.Key] = large }, "report.json has 1048576 bytes, at most 16384"},
+		"a key more":             {func(cm *corev1.ConfigMap) { cm.Data["other"] = large }, only},
+		"another key":            {func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"other": large} }, only},
+		"no key":                 {func(cm *corev1.ConfigMap) { cm.Data = nil }, only},
+		"binary data":            {func(cm *corev1.ConfigMap) { cm.BinaryData = map[string][]byte{"b": []byte(large)} }, only},
+		"a large annotation":     {func(cm *corev1.ConfigMap) { cm.Annotations["x"] = large }, metadata},
+		"a large one of ours":    {func(cm *corev1.ConfigMap) { cm.Annotations[conditions.AnnotationPreflightPod] = large }, metadata},
+		"many labels":            {func(cm *corev1.ConfigMap) { maps.Copy(cm.Labels, many) }, metadata},
+		"a large owner":          {func(cm *corev1.ConfigMap) { cm.OwnerReferences[0].Name = large }, metadata},
+		"a large finalizer":      {func(cm *corev1.ConfigMap) { cm.Finalizers = []string{large} }, metadata},
+		"metadata of 16 KiB + 1": {func(cm *corev1.ConfigMap) { cm.Labels["x"] = strings.Repeat("x", maxMetadataBytes-metadataBytes(cm)) }, metadata + "16385 bytes, at most 16384"},
+		"metadata of 16 KiB":     {change: func(cm *corev1.ConfigMap) { cm.Labels["x"] = strings.Repeat("x", maxMetadataBytes-1-metadataBytes(cm)) }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

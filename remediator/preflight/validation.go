@@ -10,7 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -157,7 +157,7 @@ func compareAge(a, b *corev1.ConfigMap) int {
 // workloadOf is the UID of the object whose pods run together: the owner itself, or the controller of a Job that belongs to
 // something larger, e.g. a JobSet.
 func (c *Controller) workloadOf(ctx context.Context, namespace string, owner metav1.OwnerReference) (types.UID, error) {
-	isName := len(path.IsValidPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
+	isName := len(content.IsPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
 	if owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() || !isName {
 		return owner.UID, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,5 +224,23 @@ func TestAReportThatChangesItsRunIsReconciled(t *testing.T) {
 	}
 	if !reportEvents.Delete(event.TypedDeleteEvent[*corev1.ConfigMap]{Object: &before}) {
 		t.Error("a deletion is ignored")
+	}
+}
+
+// Names that the API server does not check: a request with one is an error of the client, which would be repeated for ever.
+func TestNamesThatAreNoneAskForNothing(t *testing.T) {
+	api := &fakeAPI{pods: map[string]*corev1.Pod{}}
+	c, recorder, _ := newTestController(api)
+	odd := reportOf(t, podOfJob("team", "a"), report.Report{RunID: "r", Size: 1})
+	odd.Annotations[conditions.AnnotationPreflightPod] = "a/b"
+	pod := podOfJob("team", "b")
+	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Name = "batch/v1", "a/b"
+	api.pods[pod.Name] = pod
+	valid, _, err := c.validate(t.Context(), types.NamespacedName{Namespace: "team", Name: "r"}, []corev1.ConfigMap{odd, reportOf(t, pod, report.Report{RunID: "r", Size: 1})})
+	if err != nil || len(valid) != 1 || valid[0].workload != "job" || api.gets != 1 {
+		t.Errorf("%+v, %v, %d requests", valid, err, api.gets)
+	}
+	if got := <-recorder.Events; !strings.Contains(got, "must name the reporting pod") {
+		t.Errorf("Event %q", got)
 	}
 }
