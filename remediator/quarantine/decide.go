@@ -376,6 +376,16 @@ func (d *decider) restoreTaint() bool {
 	return true
 }
 
+// held is the quarantine whose place under the limits the node has. A record can name a taint of others as its own: that one
+// has no place.
+func (d *decider) held() limits.Held {
+	t := d.record.Taint
+	if !d.known.HasTaint(t.NodeTaint()) || !hasTaint(d.changes.Taints, t) {
+		return limits.Held{}
+	}
+	return limits.Held{Rule: t.Rule, Soft: limits.IsSoft(t.Effect)}
+}
+
 // start notes that a quarantine by the problem's rule starts now.
 func (d *decider) start(p problem) {
 	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
@@ -393,7 +403,7 @@ func (d *decider) upgrade() {
 	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) {
 		return
 	}
-	held := limits.Held{Rule: d.record.Taint.Rule, Soft: limits.IsSoft(d.record.Taint.Effect)}
+	held := d.held()
 	if d.isLimited(worst, held) {
 		d.result.Blocked.Message += fmt.Sprintf("; the node keeps taint %s", d.record.Taint)
 		return

@@ -57,6 +57,14 @@ spec:
 // decide has a node decided with what all others show, and the breaker set as the decision says.
 func (f *fleet) decide(i int) *world {
 	f.Helper()
+	w := f.meets(i)
+	w.decide()
+	f.setBreaker(w.last)
+	return w
+}
+
+// meets shows a node what all others are.
+func (f *fleet) meets(i int) *world {
 	w := f.worlds[i]
 	w.peers, w.broken = nil, f.broken
 	for j, other := range f.worlds {
@@ -64,14 +72,16 @@ func (f *fleet) decide(i int) *world {
 			w.peers = append(w.peers, PeerOf(other.policy, other.node))
 		}
 	}
-	w.decide()
-	if s := w.last.SetBreaker; s != nil {
+	return w
+}
+
+func (f *fleet) setBreaker(d Decision) {
+	if s := d.SetBreaker; s != nil {
 		f.broken = s
 		if s.OpenedAt.IsZero() {
 			f.broken = nil
 		}
 	}
-	return w
 }
 
 // each does the same to several nodes.
