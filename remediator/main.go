@@ -50,7 +50,7 @@ func main() {
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
 	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
-	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a slow node", checkNamespace)
+	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
 	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
 	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
 	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
