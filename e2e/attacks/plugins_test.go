@@ -316,10 +316,11 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 	sick := job.nodes()[0]
 	s.report(sick, corev1.ConditionTrue, ecc)
 	s.until("the job is being stopped", func() error {
-		if rec, err := restart.ReadRecord(job.get()); err != nil || rec.Current == nil || rec.Current.Phase != restart.Stopping || !job.suspended() {
-			return fmt.Errorf("%v, %v", job.get().GetAnnotations(), err)
+		rec, err := restart.ReadRecord(job.get())
+		if err == nil && (rec.Current == nil || rec.Current.Phase != restart.Stopping || !job.suspended()) {
+			err = fmt.Errorf("%v", job.get().GetAnnotations())
 		}
-		return nil
+		return err
 	})
 	first.Kill()
 	s.becomes(sick, quarantine.Quarantined)
@@ -335,10 +336,11 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 		if nodes := job.nodes(); job.suspended() || len(nodes) != 2 || slices.Contains(nodes, sick) {
 			return fmt.Errorf("suspended %v, on nodes %q", job.suspended(), nodes)
 		}
-		if rec, err := restart.ReadRecord(job.get()); err != nil || rec.Current != nil {
-			return fmt.Errorf("the restart is under way: %v, %v", job.get().GetAnnotations(), err)
+		rec, err := restart.ReadRecord(job.get())
+		if err == nil && rec.Current != nil {
+			err = fmt.Errorf("the restart is under way: %v", job.get().GetAnnotations())
 		}
-		return nil
+		return err
 	})
 	s.until("the invalid policy is reported", func() error {
 		var events eventsv1.EventList
@@ -438,7 +440,7 @@ func freeAddress(t *testing.T) string {
 
 // fetchPage reads a page.
 func fetchPage(url string) (status int, body string, err error) {
-	response, err := http.Get(url) //nolint:noctx // of this machine
+	response, err := http.Get(url)
 	if err != nil {
 		return 0, "", err
 	}
