@@ -351,8 +351,8 @@ func TestAttack16AForgedRecordWritesNoEventsAboutNodes(t *testing.T) {
 			t.Errorf("an Event about node %s: %s", e.Regarding.Name, e.Note)
 		}
 	}
-	if n := len(s.events("forged")); n > 5 {
-		t.Errorf("%d Events about the job", n)
+	if notes := s.events("forged"); len(notes) > 5 {
+		t.Errorf("%d Events about the job: %q", len(notes), notes)
 	}
 }
 

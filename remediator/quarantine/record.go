@@ -224,6 +224,11 @@ func ParseRecord(text string) (*Record, error) {
 			return nil, fmt.Errorf("quarantine %q: %w", q.ID, err)
 		}
 	}
+	for _, q := range r.Last {
+		if q.Phase != Released {
+			return nil, fmt.Errorf("quarantine %q: is %s and among those that were closed", q.ID, q.Phase)
+		}
+	}
 	return &r, nil
 }
 

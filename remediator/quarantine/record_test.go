@@ -64,6 +64,8 @@ func TestRecordIsTheOneOfTheContract(t *testing.T) {
 func TestParseRecordRefuses(t *testing.T) {
 	suspect := full()
 	suspect.Phase, suspect.Last = Suspect, nil
+	open := full()
+	open.Last[0].Phase = Quarantined
 	good := full().String()
 	replace := func(old, new string) string {
 		if !strings.Contains(good, old) {
@@ -76,6 +78,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"no JSON":                       {"quarantined", "invalid character"},
 		"half a record":                 {good[:len(good)/2], "EOF"},
 		"text after the record":         {good + "{}", "text after the record"},
+		"an open one among the closed":  {open.String(), "is quarantined and among those that were closed"},
 		"too many bytes":                {good + strings.Repeat(" ", maxRecord), "larger"},
 		"too many causes":               {replace(`"causes":[`, `"causes":[`+strings.Repeat(`{"due":true},`, maxCauses)), "causes has 65 entries"},
 		"too many notices":              {replace(`"notices":[`, `"notices":[`+strings.Repeat(`{"id":"x"},`, maxSent)), "notices has 65 entries"},
