@@ -114,7 +114,7 @@ func forgedStarts(n *corev1.Node, ahead time.Duration) string {
 	return r.String()
 }
 
-// Attack 2: one node claims 13 quarantines, of now or of the future. The breaker takes them for one at most.
+// Attack 2: a node claims 13 quarantines, another one 13 of the future. The breaker counts at most one of each.
 func TestAttack02ForgedQuarantinesOpenNoBreaker(t *testing.T) {
 	s := newScene(t, "starts", 4, nil)
 	forger, ahead, first, second := s.nodes[0], s.nodes[1], s.nodes[2], s.nodes[3]
@@ -128,11 +128,11 @@ func TestAttack02ForgedQuarantinesOpenNoBreaker(t *testing.T) {
 	}
 	s.remediator(s.policy(`
   budget: {maxNodes: 100}
-  breaker: {maxNodes: 3, window: 1h, coolDown: 1h, pace: 1m}
+  breaker: {maxNodes: 4, window: 1h, coolDown: 1h, pace: 1m}
   rules:
     xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot], POOL}}
 `))
-	// One of the forger and one of the first are two, so that the second is the third that the breaker allows.
+	// One of each forger and that of the first node are three, so that the second node is the fourth that the breaker allows.
 	for _, name := range []string{first, second} {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
 		s.becomes(name, quarantine.Quarantined)
