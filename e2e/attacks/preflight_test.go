@@ -401,7 +401,7 @@ func TestAttack08PreflightConfigMapsFillTheMemory(t *testing.T) {
 	}
 	restore()
 
-	const more = 48 // MiB
+	const more = 64 // MiB
 	for mode, value := range modes {
 		t.Setenv("KUBE_FEATURE_WatchListClient", value)
 		loaded := peak()
