@@ -26,7 +26,7 @@ const (
 	// container writes about 500 bytes, and the shipped admission policy admits no more than this.
 	maxMetadataBytes = 16 << 10
 	// pageSize is the number of ConfigMaps in an answer of the API server, which has up to 2 MiB for each.
-	pageSize = 8
+	pageSize = 4
 	// refusedKey is the only data key of a ConfigMap that is not kept; its value is the reason. The API server accepts no
 	// such key, so a ConfigMap cannot have it.
 	refusedKey = "/refused"
