@@ -55,7 +55,7 @@ spec: {replicatedJobs: [{name: w, replicas: 1, template: {spec: {parallelism: 2,
 ---
 apiVersion: batch/v1
 kind: Job
-metadata: {name: train-w-0, namespace: ml, uid: job, labels: {jobset.sigs.k8s.io/jobset-name: train},
+metadata: {name: train-w-0, namespace: ml, uid: job, labels: {jobset.sigs.k8s.io/jobset-name: train, jobset.sigs.k8s.io/replicatedjob-name: w},
   ownerReferences: [{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, name: train, uid: set, controller: true}]}
 spec: {parallelism: 2, completions: 2, completionMode: Indexed, selector: {matchLabels: {job-name: train-w-0}}, template: {spec: {containers: [{name: c}]}}}
 ---
@@ -394,9 +394,14 @@ metadata:
 		}},
 		"a pod on the node that the job's selector does not find": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
 			if o.GetName() == "train-w-0-0" {
-				o.SetLabels(nil)
+				o.SetLabels(map[string]string{"job-name": "train-w-0"})
 			}
 		}}, []string{restarts}},
+		"a pod that only names a Job of the set as its owner": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
+			if o.GetName() == "train-w-0-0" {
+				o.SetLabels(nil)
+			}
+		}}, []string{"Next:     nothing: none of its pods is on a quarantined node; if n2 were quarantined"}},
 		"a pod of another job with the labels of this one": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
 			if o.GetName() == "train-w-0-0" {
 				o.SetOwnerReferences(nil)
