@@ -251,6 +251,9 @@ func (q *Quarantine) check() error {
 	default:
 		return fmt.Errorf("has phase %q", q.Phase)
 	}
+	if q.ManualReleaseActive && q.Phase != Released {
+		return fmt.Errorf("is %s and was released manually", q.Phase)
+	}
 	return nil
 }
 

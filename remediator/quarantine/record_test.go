@@ -65,7 +65,7 @@ func TestParseRecordRefuses(t *testing.T) {
 	suspect := full()
 	suspect.Phase, suspect.Last = Suspect, nil
 	open := full()
-	open.Last[0].Phase = Quarantined
+	open.Last[0].Phase, open.Last[0].ManualReleaseActive = Quarantined, false
 	good := full().String()
 	replace := func(old, new string) string {
 		if !strings.Contains(good, old) {
@@ -79,6 +79,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"half a record":                 {good[:len(good)/2], "EOF"},
 		"text after the record":         {good + "{}", "text after the record"},
 		"an open one among the closed":  {open.String(), "is quarantined and among those that were closed"},
+		"released, but not closed":      {replace(`"phase":"released"`, `"phase":"quarantined"`), "is quarantined and was released manually"},
 		"too many bytes":                {good + strings.Repeat(" ", maxRecord), "larger"},
 		"too many causes":               {replace(`"causes":[`, `"causes":[`+strings.Repeat(`{"due":true},`, maxCauses)), "causes has 65 entries"},
 		"too many notices":              {replace(`"notices":[`, `"notices":[`+strings.Repeat(`{"id":"x"},`, maxSent)), "notices has 65 entries"},
