@@ -22,7 +22,7 @@ const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 // upgraded gives a node the label of a driver upgrade's step, written some time ago, beside what a kubelet writes.
 func upgraded(n *corev1.Node, at time.Time) {
 	n.Labels = map[string]string{upgradeState: "pod-restart-required"}
-	fields := func(text string) *metav1.FieldsV1 { return metav1.NewFieldsV1(text) }
+	fields := metav1.NewFieldsV1
 	n.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: "kubelet", Time: &metav1.Time{Time: at.Add(time.Hour)}, FieldsV1: fields(`{"f:metadata":{"f:labels":{"f:a":{}}}}`)},
 		{Manager: "gpu-operator", Time: &metav1.Time{Time: at}, FieldsV1: fields(`{"f:metadata":{"f:annotations":{"f:b":{}},"f:labels":{"f:` + upgradeState + `":{}}}}`)},
