@@ -505,6 +505,10 @@ func TestAttack07ATenantMayNotWriteRestartRecords(t *testing.T) {
 			s.denied(tenant.Patch(t.Context(), copyOf(object), mergePatch("%s", patch)), jobPolicy, "a tenant "+attack+" of its "+kind)
 		}
 		s.may(tenant.Patch(t.Context(), copyOf(object), mergePatch(`{"metadata":{"labels":{"example.com/a":"b"}}}`)), "a tenant labels its "+kind+" while it is restarted")
+		s.may(s.admin.Patch(t.Context(), copyOf(object), mergePatch(`{"metadata":{"labels":{%q:null},"annotations":{%q:null}}}`,
+			conditions.LabelRestarting, conditions.AnnotationCheckpointBy)), "an admin closes the restart")
+		s.denied(tenant.Patch(t.Context(), copyOf(object), mergePatch(`{"metadata":{"annotations":{%q:"{}"}}}`, conditions.AnnotationRestart)), jobPolicy, "a tenant changes the closed record of its "+kind)
+		s.may(tenant.Patch(t.Context(), copyOf(object), mergePatch(`{"metadata":{"annotations":{%q:null}}}`, conditions.AnnotationRestart)), "a tenant replaces its "+kind+" by one without a record")
 	}
 
 	// A tenant's object that names a controller may bear a copy of a record, for controllers copy annotations. It must not bear its own.

@@ -178,7 +178,7 @@ const unlimited time.Duration = math.MaxInt64
 
 // longestGrace is the longest time that a rule of the policy gives a job to save its state.
 func (s *settings) longestGrace() time.Duration {
-	if s.file == nil {
+	if s.file == nil || !s.known() {
 		return unlimited
 	}
 	longest := time.Duration(0)

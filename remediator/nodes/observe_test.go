@@ -163,7 +163,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 
 func TestNodesAreFoundByTheRuleThatQuarantinedThem(t *testing.T) {
 	quarantined, released := released(), released()
-	quarantined.Phase = quarantine.Quarantined
+	quarantined.Phase, quarantined.ManualReleaseActive = quarantine.Quarantined, false
 	for name, test := range map[string]struct {
 		annotation string
 		want       []string

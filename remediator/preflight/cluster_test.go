@@ -273,7 +273,7 @@ func TestTheSlowAndTheFailedNodeOf64AreFound(t *testing.T) {
 	if want := "Inspect node: suspected slow by run sixty-four/first, drop 0.50, seen by 5 partners"; found.Message != want {
 		t.Errorf("message %q, want %q", found.Message, want)
 	}
-	if c := s.waitForCondition(s.pods[40].Spec.NodeName, conditions.PreflightFailed, corev1.ConditionTrue); c.Message != "Inspect node: gpu check failed by run sixty-four/first" {
+	if c := s.waitForCondition(s.pods[40].Spec.NodeName, conditions.PreflightFailed, corev1.ConditionTrue); c.Message != "Inspect node: suspected failure of gpu check by run sixty-four/first" {
 		t.Errorf("message %q", c.Message)
 	}
 	s.waitForEvent(Verdict, "64 of 64 reported", "slow: "+slow, "failed: "+s.pods[40].Spec.NodeName)

@@ -70,7 +70,7 @@ func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
 
 // outByQuarantine counts a peer as out of service for as long as the quarantine lasts, whatever the node shows.
 func outByQuarantine(peer *limits.Peer) {
-	peer.OutOfService, peer.Why, peer.ParkedSince, peer.Unchecked = true, limits.Quarantined, time.Time{}, false
+	peer.OutOfService, peer.Why, peer.ParkedSince = true, limits.Quarantined, time.Time{}
 }
 
 // waitsFor tells whether a cause that is due, and still a problem, waits for a rule that enforces and that filter accepts.

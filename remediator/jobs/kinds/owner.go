@@ -82,6 +82,8 @@ type OwnerResolver struct {
 	reader client.Reader
 	kinds  []Kind
 	seen   map[reference]Workload
+	// read are the objects that were read on the way, so that a common owner of many is read once; nil: it is gone.
+	read map[reference]*restart.Job
 }
 
 // reference is an owner as a pod names it, with all that it says: one with the UID of a job and the wrong name leads nowhere, and must
@@ -97,7 +99,7 @@ func referenceOf(namespace string, owner metav1.OwnerReference) reference {
 
 // NewOwnerResolver returns a resolver that reads with reader, which must be live: a cache may hold no owners.
 func NewOwnerResolver(reader client.Reader, all []Kind) OwnerResolver {
-	return OwnerResolver{reader: reader, kinds: all, seen: map[reference]Workload{}}
+	return OwnerResolver{reader: reader, kinds: all, seen: map[reference]Workload{}, read: map[reference]*restart.Job{}}
 }
 
 // OfPod finds the workload of a pod.
@@ -122,11 +124,11 @@ func (r OwnerResolver) OfOwner(ctx context.Context, namespace string, owner meta
 	return found, err
 }
 
-// maxLookups bounds the owners that [OwnerResolver.Owns] looks up.
-const maxLookups = 512
+// maxLookups bounds the owners that [OwnerResolver.Owns] looks up. No job that can be restarted has more pods.
+const maxLookups = 5000
 
-// Owns reports whether a pod is one of a job's, by its owners where the job's own objects do not tell. After many owners that are
-// not known it is no more found out: no pod is the job's then.
+// Owns reports whether a pod is one of a job's, by its owners where the job's own objects do not tell. After very many owners it
+// is an error: a pod that is taken for another's would run on beside those that replace it.
 func (r OwnerResolver) Owns(ctx context.Context, job restart.Job, pod metav1.Object) (bool, error) {
 	owner := metav1.GetControllerOf(pod)
 	switch {
@@ -134,9 +136,11 @@ func (r OwnerResolver) Owns(ctx context.Context, job restart.Job, pod metav1.Obj
 		return false, nil
 	case job.Owns(pod) || !job.OtherControllers:
 		return job.Owns(pod), nil
-	}
-	if _, known := r.seen[referenceOf(pod.GetNamespace(), *owner)]; !known && len(r.seen) >= maxLookups {
+	case !isPod(*owner) && !r.knows(*owner):
 		return false, nil
+	}
+	if _, found := r.seen[referenceOf(pod.GetNamespace(), *owner)]; !found && len(r.seen) >= maxLookups {
+		return false, fmt.Errorf("the pods with the labels of %s %s have more than %d owners", job.GVK.Kind, job.Key(), maxLookups)
 	}
 	w, err := r.OfOwner(ctx, pod.GetNamespace(), *owner)
 	return err == nil && w.UID() == job.Object.GetUID() && w.Owns(pod), err
@@ -147,7 +151,7 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 	top := Workload{Namespace: namespace}
 	for range maxOwners {
 		top.Owners = append(top.Owners, owner)
-		if owner.APIVersion == "v1" && owner.Kind == "Pod" { // the leader of a LeaderWorkerSet's group owns its workers
+		if isPod(owner) { // the leader of a LeaderWorkerSet's group owns its workers
 			// Their StatefulSet has the leader's name (sigs.k8s.io/lws pkg/controllers, constructWorkerStatefulSetApplyConfiguration).
 			if n := len(top.Owners); n != 2 || top.Owners[0].Name != owner.Name {
 				top.forged = true
@@ -166,14 +170,15 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 			}
 			return top, nil
 		}
-		job, err := k.Read(ctx, r.reader, client.ObjectKey{Namespace: namespace, Name: owner.Name})
-		if Gone(err) || err == nil && job.Object.GetUID() != owner.UID {
-			// The owner is gone, and the garbage collector takes what it owned.
-			return Workload{}, nil
-		}
+		there, err := r.readOwner(ctx, k, namespace, owner)
 		if err != nil {
 			return Workload{}, err
 		}
+		if there == nil {
+			// The owner is gone, and the garbage collector takes what it owned.
+			return Workload{}, nil
+		}
+		job := *there
 		if below := top.Job; below != nil && job.Templates == nil { // a kind whose objects have no templates
 			job.Jobs, job.Templates = below.Jobs, below.Templates
 		}
@@ -189,6 +194,32 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 	}
 	top.Unsupported = &owner // a circle, or no kind that is known here
 	return top, nil
+}
+
+// knows reports whether an owner is of a kind that is restarted, or of one below such a kind.
+func (r OwnerResolver) knows(owner metav1.OwnerReference) bool {
+	_, known := Find(r.kinds, owner.APIVersion, owner.Kind)
+	return known
+}
+
+func isPod(owner metav1.OwnerReference) bool { return owner.APIVersion == "v1" && owner.Kind == "Pod" }
+
+// readOwner reads an owner of kind k, once; nil if it is gone.
+func (r OwnerResolver) readOwner(ctx context.Context, k Kind, namespace string, owner metav1.OwnerReference) (*restart.Job, error) {
+	key := referenceOf(namespace, owner)
+	if job, ok := r.read[key]; ok {
+		return job, nil
+	}
+	job, err := k.Read(ctx, r.reader, client.ObjectKey{Namespace: namespace, Name: owner.Name})
+	switch {
+	case Gone(err), err == nil && job.Object.GetUID() != owner.UID:
+		r.read[key] = nil
+		return nil, nil //nolint:nilnil // nothing is there
+	case err != nil:
+		return nil, err
+	}
+	r.read[key] = &job
+	return &job, nil
 }
 
 // ownerOfPod returns the controller of a pod that controls others; nil if there is none.

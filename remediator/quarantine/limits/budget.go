@@ -174,22 +174,29 @@ func listed(nodes []UsedBy) string {
 	return ": " + strings.Join(names, ", ") + more
 }
 
-// count counts the peers that use up the budget in the scope of labels, and the nodes that the limit is a share of.
+// count counts the peers that use up the budget in the scope of labels, and the nodes that the limit is a share of: those with
+// checked hardware or, where nothing is known of any node's hardware, all.
 func (b budget) count(labels map[string]string, peers []Peer, now time.Time) (used, nodes int) {
+	unchecked, checks := 0, false
 	for i := range peers {
 		p := &peers[i]
 		if !p.sharesScope(b.Scope, labels) {
 			continue
 		}
-		switch b.use(p, now) {
-		case "":
-			if !p.Unchecked && !p.Gone {
-				nodes++
-			}
-		default:
+		checks = checks || !p.Unchecked && !p.Gone
+		switch {
+		case b.use(p, now) != "":
 			used++
 			nodes++
+		case p.Gone:
+		case p.Unchecked:
+			unchecked++
+		default:
+			nodes++
 		}
+	}
+	if !checks {
+		nodes += unchecked
 	}
 	return used, nodes
 }
@@ -211,7 +218,7 @@ func (b budget) use(p *Peer, now time.Time) string {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
 		return Quarantined
-	case b.rule == "" && !b.soft && p.OutOfService && !p.Unchecked && !b.isParked(p, now):
+	case b.rule == "" && !b.soft && p.OutOfService && (!p.Unchecked || p.Why == Quarantined) && !b.isParked(p, now):
 		return cmp.Or(p.Why, Quarantined)
 	}
 	for _, s := range p.Starts {
