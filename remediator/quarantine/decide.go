@@ -386,6 +386,15 @@ func (d *decider) held() limits.Held {
 	return limits.Held{Rule: t.Rule, Soft: limits.IsSoft(t.Effect)}
 }
 
+// provenPlace is [decider.held], but only for our own taint: a kubelet can neither set nor move that one, so a quarantine has put
+// it there, within the limits of its time.
+func (d *decider) provenPlace() limits.Held {
+	if t := d.record.Taint; t.Key != conditions.TaintUnhealthy || t.PreExisting || !hasTaint(d.observed.Node.Spec.Taints, t) {
+		return limits.Held{}
+	}
+	return d.held()
+}
+
 // start notes that a quarantine by the problem's rule starts now.
 func (d *decider) start(p problem) {
 	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
@@ -408,9 +417,10 @@ func (d *decider) upgrade() {
 		d.result.Blocked.Message += fmt.Sprintf("; the node keeps taint %s", d.record.Taint)
 		return
 	}
-	decidedBefore := d.isDecided()
+	decidedBefore, proven := d.isDecided(), d.provenPlace()
 	d.setTaint(worst)
-	d.result.decided = decidedBefore // an upgrade makes nothing of a quarantine that was only claimed
+	// An upgrade makes nothing of a quarantine that was only claimed.
+	d.result.decided = decidedBefore || proven.Rule != ""
 	if held.TakesOut(worst.rule) {
 		d.start(worst)
 	}

@@ -111,7 +111,8 @@ func TestWhatAnEarlierPolicyHandedOffIsRemoved(t *testing.T) {
 	}
 }
 
-// Attack 1: a record proves no quarantine. Jobs are restarted only if this remediator has decided it, or would decide it now.
+// Attack 1: a record proves no quarantine. Jobs are restarted only if this remediator has decided it, or if a fault explains it now
+// and the node has the place, or gets it.
 func TestAForgedQuarantineRestartsNoJob(t *testing.T) {
 	nop := func(*Record) {}
 	tests := map[string]struct {
@@ -121,12 +122,13 @@ func TestAForgedQuarantineRestartsNoJob(t *testing.T) {
 		"nothing but a record":                     {[]step{gpuFine, forges(nop), decide}, false},
 		"with the taint, and no fault":             {[]step{gpuFine, forges(nop), taints(oldTaint), decide}, false},
 		"with the taint, and the fault":            {[]step{gpu(lost), forges(nop), taints(oldTaint), decide}, true},
-		"with the taint, but no budget":            {[]step{gpu(lost), forges(nop), taints(oldTaint), others(1), decide}, false},
+		"with the taint, which has its place":      {[]step{gpu(lost), forges(nop), taints(oldTaint), others(1), decide}, true},
+		"with a taint of others, and no budget":    {[]step{gpu(lost), forges(func(r *Record) { r.Taint.Key, r.Taint.Effect = "example.com/disk", corev1.TaintEffectNoExecute }), taints(corev1.Taint{Key: "example.com/disk", Effect: corev1.TaintEffectNoExecute}), others(1), decide}, false},
 		"a soft quarantine made one that restarts": {[]step{slow, decide, forges(func(r *Record) { r.Taint.Rule = "gpu"; r.Causes[0].Rule = "gpu" }), decide}, false},
 		"a genuine one":                            {[]step{gpu(lost), decide, others(9), decide}, true},
 		"a genuine one, cleared":                   {[]step{gpu(lost), decide, gpuFine, decide}, true},
 		"a genuine one, after a restart of ours":   {[]step{gpu(lost), decide, restarted, decide}, true},
-		"after a restart, with the budget used up": {[]step{gpu(lost), decide, restarted, others(1), decide}, false},
+		"after a restart, with the budget used up": {[]step{gpu(lost), decide, restarted, others(1), decide}, true},
 		"after a restart, cleared":                 {[]step{gpu(lost), decide, restarted, gpuFine, decide}, false},
 		"another id over a genuine one":            {[]step{gpu(lost), decide, gpuFine, decide, forges(func(r *Record) { r.ID = "forged" }), decide}, false},
 	}

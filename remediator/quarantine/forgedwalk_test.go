@@ -189,7 +189,7 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				}
 				if d.RestartJobs {
 					restarts++
-					if !hasFault(w) && !w.seen.decided {
+					if !hasFault(w) && !w.seen.current.decided {
 						t.Fatalf("seed %d: the jobs of a healthy node are restarted; %s", seed, record)
 					}
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -19,16 +20,24 @@ import (
 //
 // Without that, the taint of a record is not put back and its jobs are not restarted, unless a present fault explains them
 // and every limit allows them as if the quarantine began now. Without a decision of its own, the remediator restarts jobs only
-// under the same conditions: the rule in the record may be forged even where the taint is not.
+// for a present fault, too: the rule in the record may be forged even where the taint is not. But a node with our own taint has
+// its place under the limits already.
 type Seen struct {
-	// quarantine is the id, and taint the decision, that the following is about.
-	quarantine       string
-	taint            Taint
-	decided, tainted bool
+	// current is the quarantine as it was decided or seen last. The write of a decision may be refused: earlier is what was known
+	// before it, until the node shows current.
+	current, earlier seenQuarantine
 	// notices are those that this remediator has made or has found when it first saw the node, by their ids.
 	notices map[string]seenNotice
 	// known is set once the node was seen.
 	known bool
+}
+
+type seenQuarantine struct {
+	node types.UID
+	id   string
+	// taint is the decision.
+	taint            Taint
+	decided, tainted bool
 }
 
 type seenNotice struct {
@@ -38,11 +47,13 @@ type seenNotice struct {
 	written bool
 }
 
-// unwrittenFor is how long a notice is kept that no record had yet.
-const unwrittenFor = 10 * time.Minute
-
-// noticeWindow is the time in which a node may have [handoff.MaxNotices] notices. A quarantine and its release make some four.
-const noticeWindow = time.Hour
+const (
+	// noticeWindow is the time in which a node may have [handoff.MaxNotices] notices. A quarantine and its release make some four.
+	noticeWindow = time.Hour
+	// maxUnwritten bounds those that no record was seen with. Some conflicts may precede each that is written; whoever wipes them
+	// from the record makes no more of them.
+	maxUnwritten = 2 * handoff.MaxNotices
+)
 
 // After is what the remediator knows after a decision about a node as it was observed.
 func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
@@ -55,8 +66,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 		}
 	}
 	for id, notice := range s.notices {
-		age := now.Sub(notice.at)
-		if _, ok := next.notices[id]; !ok && (age < unwrittenFor || notice.written && age < noticeWindow) {
+		if _, ok := next.notices[id]; !ok && now.Sub(notice.at) < noticeWindow {
 			next.notices[id] = notice
 		}
 	}
@@ -68,8 +78,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 	}
 	if r == nil {
 		if d.State == nil {
-			next.quarantine, next.taint, next.decided, next.tainted = s.quarantine, s.taint, s.decided, s.tainted
-			next.known = s.known
+			next.current, next.earlier, next.known = s.current, s.earlier, s.known
 		}
 		return next
 	}
@@ -79,10 +88,17 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 		}
 	}
 	if r.Phase == Quarantined {
-		same := s.is(r)
-		next.quarantine, next.taint = r.ID, decision(r.Taint)
-		next.decided = d.decided || same && s.decided
-		next.tainted = d.decided || same && s.tainted || o.Node != nil && hasTaint(o.Node.Spec.Taints, r.Taint)
+		known := s.of(r)
+		next.current = seenQuarantine{
+			node: r.NodeUID, id: r.ID, taint: decision(r.Taint),
+			decided: d.decided || known.decided,
+			tainted: d.decided || known.tainted || o.Node != nil && hasTaint(o.Node.Spec.Taints, r.Taint),
+		}
+	}
+	if o.Record == nil || !next.current.is(o.Record) {
+		if next.earlier = s.earlier; !s.current.equals(next.current) {
+			next.earlier = s.current
+		}
 	}
 	return next
 }
@@ -93,12 +109,25 @@ func AssumeDecided(n *corev1.Node, r *Record) Seen {
 	if r == nil || r.Phase != Quarantined || !hasTaint(n.Spec.Taints, r.Taint) {
 		return Seen{}
 	}
-	return Seen{quarantine: r.ID, taint: decision(r.Taint), decided: true, tainted: true}
+	return Seen{current: seenQuarantine{node: r.NodeUID, id: r.ID, taint: decision(r.Taint), decided: true, tainted: true}}
 }
 
-// is tells whether the quarantine of a record is the one that was seen.
-func (s Seen) is(r *Record) bool {
-	return r.Phase == Quarantined && s.quarantine == r.ID && s.taint == decision(r.Taint)
+// of is what is known about the quarantine of a record; the zero value is nothing.
+func (s Seen) of(r *Record) seenQuarantine {
+	for _, q := range []seenQuarantine{s.current, s.earlier} {
+		if q.is(r) {
+			return q
+		}
+	}
+	return seenQuarantine{}
+}
+
+func (q seenQuarantine) is(r *Record) bool {
+	return r.Phase == Quarantined && q.node == r.NodeUID && q.id == r.ID && q.taint == decision(r.Taint)
+}
+
+func (q seenQuarantine) equals(other seenQuarantine) bool {
+	return q.node == other.node && q.id == other.id && q.taint == other.taint
 }
 
 // decision is a taint without what changes while the decision stands.
@@ -118,25 +147,29 @@ func (s Seen) accepts(n handoff.Notice) bool {
 
 // mayNotify tells whether the node may have another notice.
 func (s Seen) mayNotify(now time.Time) bool {
-	count := 0
+	written, unwritten := 0, 0
 	for _, notice := range s.notices {
-		if notice.written && now.Sub(notice.at) < noticeWindow {
-			count++
+		switch {
+		case now.Sub(notice.at) >= noticeWindow:
+		case notice.written:
+			written++
+		default:
+			unwritten++
 		}
 	}
-	return count < handoff.MaxNotices
+	return written < handoff.MaxNotices && unwritten < maxUnwritten
 }
 
 // confirmed tells whether the quarantine of the record is more than a claim.
 func (d *decider) confirmed() bool {
-	s := d.observed.Seen
-	return d.result.decided || s.is(d.record) && (s.decided || s.tainted) ||
+	known := d.observed.Seen.of(d.record)
+	return d.result.decided || known.decided || known.tainted ||
 		hasTaint(d.observed.Node.Spec.Taints, d.record.Taint) && d.observed.Node.UID == d.record.NodeUID
 }
 
 // isDecided tells whether this remediator has decided on the taint of the record.
 func (d *decider) isDecided() bool {
-	return d.result.decided || d.observed.Seen.is(d.record) && d.observed.Seen.decided
+	return d.result.decided || d.observed.Seen.of(d.record).decided
 }
 
 // taintAnew taints a node whose taint is missing and whose quarantine nothing confirms, if the node has a fault now for which
@@ -168,7 +201,7 @@ func (d *decider) explainsRestart() bool {
 		if !isProblem || !c.Due || !p.isEnforced() || !p.rule.RestartJobs || p.rule.Name != d.record.Taint.Rule {
 			continue
 		}
-		if !d.isLimited(p, limits.Held{}) {
+		if !d.isLimited(p, d.provenPlace()) {
 			return true
 		}
 		d.result.Blocked.Message = "the jobs of the node are not restarted: " + d.result.Blocked.Message
