@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -153,7 +154,7 @@ func taints(n *corev1.Node) string {
 	return strings.Join(all, " ")
 }
 
-// taintChanges says which taints are added and removed.
+// taintChanges says which taints are added and removed, and what of a quarantine that ends stays.
 func taintChanges(before, after *corev1.Node) string {
 	var all []string
 	for _, t := range missing(after.Spec.Taints, before.Spec.Taints) {
@@ -163,7 +164,10 @@ func taintChanges(before, after *corev1.Node) string {
 		all = append(all, "remove taint "+t)
 	}
 	if len(all) == 0 {
-		return "change no taint"
+		all = append(all, "change no taint")
+	}
+	for _, what := range quarantine.Left(before, after) {
+		all = append(all, fmt.Sprintf("leave %q, which the record names but only a person may remove", quarantine.Clip(what, conditions.MaxMessage)))
 	}
 	return strings.Join(all, ", ")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
@@ -48,6 +49,19 @@ func Maintained(n *corev1.Node, now time.Time) bool {
 // isMarkedMaintained is [Maintained], but however old the mark is.
 func isMarkedMaintained(n *corev1.Node) bool {
 	return hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) || isUpgraded(n)
+}
+
+// maintainedUntil is when [Maintained] ends by itself; zero when the node is not marked. It is false when nothing but a change
+// of the node ends it.
+func maintainedUntil(n *corev1.Node) (at time.Time, ends bool) {
+	if !isMarkedMaintained(n) {
+		return time.Time{}, true
+	}
+	since, known := UpgradeSince(n)
+	if !known || hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
+		return time.Time{}, false
+	}
+	return since.Add(upgradeStepLimit), true
 }
 
 func isUpgraded(n *corev1.Node) bool {
@@ -175,15 +189,25 @@ func bootSeen(n *corev1.Node, r *Record, now time.Time) time.Time {
 // Heartbeats have a resolution of one second. A node clock that is wrong by more than [conditions.MaxClockSkew] makes its
 // conditions stale. One that is ahead by less lets a condition from before the boot pass if the boot took no longer.
 func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time) bool {
-	heartbeat := c.LastHeartbeatTime.Time
 	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
 		// Its writer sends nothing after a reboot, and a boot breaks nothing.
 		return true
 	}
+	span, ok := currentWithin(c, rule, bootSeen)
+	return ok && span.Contains(now)
+}
+
+// currentWithin is when a condition that matches a rule is current, see [isCurrent]; false: never. It depends on no clock.
+func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time) (span limits.Span, ok bool) {
+	heartbeat := c.LastHeartbeatTime.Time
 	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
 		heartbeat = c.LastTransitionTime.Time
 	}
-	return !FromFuture(heartbeat, now) && now.Sub(heartbeat) <= rule.UnknownAfter && !heartbeat.Before(bootSeen.Truncate(time.Second))
+	span.From = heartbeat.Add(-conditions.MaxClockSkew)
+	if rule.UnknownAfter != policy.Never {
+		span.Until = heartbeat.Add(rule.UnknownAfter)
+	}
+	return span, !heartbeat.Before(bootSeen.Truncate(time.Second))
 }
 
 func hasTaintKey(taints []corev1.Taint, key string) bool {

@@ -289,6 +289,44 @@ func TestTheBreakerDoesNotWaitForWhatSaysNothingAnyMore(t *testing.T) {
 	}
 }
 
+func TestTheBreakerWaitsOnlyForNodesThatCanBeDecided(t *testing.T) {
+	tests := map[string]struct {
+		happens []step // to two suspects that the open breaker holds back
+		waits   bool
+	}{
+		"the fault is current":                {[]step{passes(31 * time.Minute), beats}, true},
+		"the detector is dead":                {[]step{passes(31 * time.Minute)}, false},
+		"the heartbeat is from the future":    {[]step{passes(time.Hour), beats, passes(-29 * time.Minute)}, false},
+		"the node is maintained":              {[]step{passes(31 * time.Minute), beats, taints(maintenance)}, false},
+		"its driver is upgraded":              {[]step{passes(31 * time.Minute), beats, upgrades("drain-required", time.Hour)}, false},
+		"its driver's upgrade was given up":   {[]step{passes(31 * time.Minute), beats, upgrades("drain-required", 3*time.Hour)}, true},
+		"the heartbeat is from before a boot": {[]step{passes(31 * time.Minute), beats, passes(time.Second), reboots, decide}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 3, "budget: {maxNodes: 100}\nbreaker: {maxNodes: 2, window: 10m, coolDown: 30m, pace: 5m}", "for: 0s")
+			f.broken = &limits.BreakerState{OpenedAt: f.worlds[0].now}
+			for _, i := range []int{0, 1} {
+				gpu(lost)(f.worlds[i])
+				f.decide(i)
+			}
+			if f.phases() != "ss-" {
+				t.Fatalf("nodes are %s", f.phases())
+			}
+			for _, s := range tt.happens {
+				s(f.worlds[0])
+				s(f.worlds[1])
+			}
+			f.worlds[2].now = f.worlds[0].now
+			gpuFine(f.worlds[2])
+			f.decide(2)
+			if got := f.broken != nil; got != tt.waits {
+				t.Errorf("the breaker waits: %t, want %t", got, tt.waits)
+			}
+		})
+	}
+}
+
 func TestFaultsThatComeTogetherAreTheDetectors(t *testing.T) {
 	const guard = "budget: {maxPercent: 100}\ncorrelated: {maxPercent: 50, minNodes: 3, window: 2m, scopes: [rack]}"
 	turn := func(f *fleet, nodes ...int) {

@@ -84,6 +84,20 @@ func Strip(n *corev1.Node) *corev1.Node {
 	return stripped
 }
 
+// Left names what the record of a quarantined node claims to have added and [ReleaseManually] and [Strip] leave on the node:
+// labels and taints in the domains of Kubernetes. It is empty when the node is quarantined afterwards, too.
+func Left(before, after *corev1.Node) []string {
+	record, err := RecordOf(before)
+	if err != nil || record == nil || record.Phase != Quarantined {
+		return nil
+	}
+	if still, err := RecordOf(after); err != nil || still != nil && still.Phase == Quarantined {
+		return nil
+	}
+	changes := handoff.Of(after)
+	return record.removeFrom(&changes, handoff.AnyKnown())
+}
+
 func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
 	if n.DeletionTimestamp != nil {
 		return nil, errors.New("the node is being deleted")

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 func byPerson(change func(*world) (*corev1.Node, error)) step {
@@ -83,6 +84,46 @@ func TestStripLeavesWhatIsNotOurs(t *testing.T) {
 	// A node under repair stays so.
 	if !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs, maintenance}) || len(n.Annotations) != 0 || len(n.Labels) != 1 {
 		t.Errorf("%+v %v %v", n.Spec.Taints, n.Annotations, n.Labels)
+	}
+}
+
+// The command line knows no policy, and autoscalers read annotations in the domains of Kubernetes.
+func TestTheCommandLineRemovesAnnotationsOfEveryDomain(t *testing.T) {
+	const autoscaler, role = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "node-role.kubernetes.io/forged"
+	tests := map[string]func(*world) (*corev1.Node, error){
+		"release":   func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, w.now) },
+		"uninstall": func(w *world) (*corev1.Node, error) { return Strip(w.node), nil },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for i := range w.policy.Rules {
+				w.policy.Rules[i].HandOff = policy.HandOff{Annotations: map[string]string{autoscaler: "by policy"}}
+			}
+			gpu(ecc)(w)
+			w.decide()
+			if w.node.Annotations[autoscaler] != "by policy" {
+				t.Fatalf("not handed off: %v", w.node.Annotations)
+			}
+			forges(func(r *Record) { r.HandOff.Labels = map[string]string{role: "x"} })(w)
+			labels(role, "x")(w)
+			n, err := change(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if value, ok := n.Annotations[autoscaler]; ok {
+				t.Errorf("annotation %s=%s is left", autoscaler, value)
+			}
+			if n.Labels[role] != "x" {
+				t.Error("a forged record removed a label of Kubernetes")
+			}
+			if left := Left(w.node, n); !slices.Equal(left, []string{"label " + role}) {
+				t.Errorf("left %q", left)
+			}
+			if left := Left(w.node, w.node); left != nil {
+				t.Errorf("still quarantined, left %q", left)
+			}
+		})
 	}
 }
 

@@ -36,12 +36,12 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 	case record == nil:
 	case record.Phase == Quarantined && limits.IsSoft(record.Taint.Effect):
 		peer.Soft, peer.Rule = true, record.Taint.Rule
-		peer.Waiting = record.waitsFor(p, &peer, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
+		peer.Waiting = record.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
 	case record.Phase == Quarantined:
 		outByQuarantine(&peer)
 		peer.Rule = record.Taint.Rule
 	case record.Phase == Suspect:
-		peer.Waiting = record.waitsFor(p, &peer, func(policy.Rule) bool { return true })
+		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })
 	}
 	if record != nil {
 		for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
@@ -73,13 +73,29 @@ func outByQuarantine(peer *limits.Peer) {
 	peer.OutOfService, peer.Why, peer.ParkedSince = true, limits.Quarantined, time.Time{}
 }
 
-// waitsFor tells whether a cause that is due, and still a problem, waits for a rule that enforces and that filter accepts.
-func (r *Record) waitsFor(p *policy.Policy, peer *limits.Peer, filter func(policy.Rule) bool) bool {
-	return slices.ContainsFunc(r.Causes, func(c Cause) bool {
-		rule, ok := p.Rule(c.Rule)
-		_, isProblem := peer.ProblemSince[c.Condition]
-		return c.Due && isProblem && ok && !rule.Observe && filter(rule)
-	})
+// waits are the spans in which a cause that is due, and still a problem, waits for a rule that enforces and that filter accepts.
+// They are true of the node as it is, at whatever time: peers are kept until the node changes.
+func (r *Record) waits(p *policy.Policy, n *corev1.Node, filter func(policy.Rule) bool) (spans []limits.Span) {
+	maintained, ends := maintainedUntil(n)
+	if !ends {
+		return nil
+	}
+	for _, c := range n.Status.Conditions {
+		matched, _, isProblem := p.Match(n.Labels, c)
+		if !isProblem || !slices.ContainsFunc(r.Causes, func(cause Cause) bool {
+			rule, ok := p.Rule(cause.Rule)
+			return cause.Condition == c.Type && cause.Due && ok && !rule.Observe && filter(rule)
+		}) {
+			continue
+		}
+		if span, ok := currentWithin(c, matched, r.Boot.Seen); ok {
+			if maintained.After(span.From) {
+				span.From = maintained
+			}
+			spans = append(spans, span)
+		}
+	}
+	return spans
 }
 
 // NeedsPeers tells whether [Decide] needs the peers of a node: most nodes are healthy, and then it does not.

@@ -18,7 +18,7 @@ const MaxKnown = 512
 // annotate the Node can claim in it that anything is ours. Only what is known is added or removed for the sake of a record.
 type Known struct {
 	keys map[string]bool
-	// any accepts every key but those of Kubernetes itself.
+	// any accepts every annotation, and every label and taint but those of Kubernetes itself.
 	any bool
 }
 
@@ -35,8 +35,9 @@ func KnownOf(p *policy.Policy) Known {
 	return k
 }
 
-// AnyKnown is for the command line, which has no policy: a person sees each change and agrees to it. It accepts all keys but
-// those in the domains of Kubernetes, where a forged record could remove what keeps workloads off a node.
+// AnyKnown is for the command line, which has no policy: a person agrees to each change. It accepts all annotations, as a policy
+// does: whoever can forge a record can write them, too. Of labels and taints it accepts none in the domains of Kubernetes, where
+// a forged record could remove what keeps workloads off a node.
 func AnyKnown() Known {
 	k := KnownOf(&policy.Policy{})
 	k.any = true
@@ -86,7 +87,7 @@ func (k Known) Split(claimed *Added) (known *Added, unknown []string) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(claimed.Annotations)) {
-		if value := claimed.Annotations[key]; k.has(annotationKey(key, value), key) {
+		if value := claimed.Annotations[key]; k.any || k.keys[annotationKey(key, value)] {
 			known.Annotations[key] = value
 		} else {
 			unknown = append(unknown, "annotation "+key)

@@ -96,13 +96,15 @@ func retryAt(until, now time.Time) time.Time {
 	return until
 }
 
-// MayClose tells whether an open breaker has cooled down and no peer waits for it. It is false for a closed one.
+// MayClose tells whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
 func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) bool {
 	if s == nil || b == nil || now.Before(s.OpenedAt.Add(b.CoolDown)) {
 		return false
 	}
 	started, _ := quarantineStarts(peers, b.Window, now)
-	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool { return p.Waiting })
+	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool {
+		return slices.ContainsFunc(p.Waiting, func(s Span) bool { return s.Contains(now) })
+	})
 }
 
 // quarantineStarts counts the nodes that a quarantine took out of service within the last window, and returns when the latest

@@ -48,8 +48,8 @@ type Peer struct {
 	Soft bool
 	// Starts are those of the quarantines that its record remembers, and those in [Memory].
 	Starts []Start
-	// Waiting is set while a due problem that is enforced has not taken the node out of service.
-	Waiting bool
+	// Waiting is when due problems that are enforced and have not taken the node out of service are current, one span for each.
+	Waiting []Span
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
 }
