@@ -200,7 +200,7 @@ func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
 		return
 	}
 	for _, e := range n.starts {
-		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Gone: e.UID != uid || known.Before(e.At)})
+		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: e.UID != uid || known.Before(e.At)})
 	}
 }
 
