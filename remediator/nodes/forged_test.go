@@ -158,6 +158,30 @@ func (r rig) forgesRules(t *testing.T, n *corev1.Node, rules ...string) {
 	}
 }
 
+func TestForgedRecordsAreNotRemembered(t *testing.T) {
+	r := newRig(t, "evil", "a")
+	r.reconcile(t, "a")
+	r.remove(t, "a")
+	r.forgesRules(t, &r.client.nodes[0], "forged-1", "forged-2", "gpu")
+	if got := r.breaker.remembered(); got["evil"] != nil || got["a"] == nil {
+		t.Errorf("remembers %s", got)
+	}
+	// Beside the taint, only a rule of the policy is remembered.
+	p, n := r.policy.Policy(), &r.client.nodes[0]
+	n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
+	for _, rule := range []string{"forged-3", "gpu", policy.ByHand} {
+		r.forgeRecord(t, n, rule)
+		record, err := quarantine.RecordOf(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.breaker.rememberRecord(p, n, record, r.clock.Now())
+		if got := strings.Contains(r.breaker.remembered().String(), `"`+rule+`"`); got != (rule != "forged-3") {
+			t.Errorf("rule %s is remembered: %v", rule, got)
+		}
+	}
+}
+
 func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
 	r := newRig(t, "evil", "a")
 	r.reconcile(t, "a") // takes the only place

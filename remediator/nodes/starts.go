@@ -58,9 +58,11 @@ func (b *breakerStore) remember(p *policy.Policy, n *corev1.Node, s *limits.Star
 	}
 }
 
-// rememberRecord notes the quarantine in the record of a node, which this process may not have started. r may be nil.
+// rememberRecord notes the quarantine in the record of a node, which this process may not have started. r may be nil. A record
+// without its taint, or of no rule of the policy, may be forged.
 func (b *breakerStore) rememberRecord(p *policy.Policy, n *corev1.Node, r *quarantine.Record, now time.Time) {
-	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) {
+	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) ||
+		knownRule(p, r.Taint.Rule) == "" || !r.IsTainted(p, n) {
 		return
 	}
 	b.remember(p, n, &limits.Start{Rule: r.Taint.Rule, At: r.QuarantinedAt, Soft: limits.IsSoft(r.Taint.Effect)})
