@@ -18,10 +18,11 @@ import (
 // nodes that are deleted within that time.
 const startsPause = time.Second
 
-// loadStarts takes over the starts in the ConfigMap; b.mu must be held. known is set when they were read before, so that all
-// that may have changed is that a person has deleted the ConfigMap: that closes the breaker and makes nothing undone.
-func (b *breakerStore) loadStarts(ctx context.Context, text string, known bool, now time.Time) {
-	if known {
+// loadStarts takes over the starts in the ConfigMap; b.mu must be held. If they were read before, all that may have changed
+// is that a person has deleted the ConfigMap: that closes the breaker and makes nothing undone. They may have been read since
+// this answer was asked for, and others remembered.
+func (b *breakerStore) loadStarts(ctx context.Context, text string, now time.Time) {
+	if b.loaded {
 		if text == "" && len(b.memory) > 0 {
 			b.startsChanged()
 		}
