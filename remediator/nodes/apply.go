@@ -29,7 +29,7 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		if isRefusal(err) {
 			c.pending.refused(n.Name)
 		} else {
-			c.pending.doubt(n.Name, unansweredWrite{d, started})
+			c.pending.doubt(n.Name, unansweredWrite{d, started, after})
 		}
 		return err
 	}
@@ -79,11 +79,20 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 			return fmt.Errorf("find out whether node %s was written: %w", n.Name, err)
 		}
 	}
+	if now == nil || now.UID != lost.uid {
+		c.rememberDoubtful(lost)
+	}
 	if c.pending.settle(n.Name, now) {
-		c.breaker.remember(c.policy.Policy(), n, lost.unanswered.decision.Started)
+		c.rememberDoubtful(lost)
 		c.publishEvents(ctx, n, lost.unanswered.decision, lost.unanswered.started)
 	}
 	return nil
+}
+
+// rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
+// know whether it was written.
+func (c *Controller) rememberDoubtful(w pendingWrite) {
+	c.breaker.remember(c.policy.Policy(), w.unanswered.node, w.unanswered.decision.Started)
 }
 
 // restartJobs has the jobs of the node restarted, if the decision asks for it. It is repeated on purpose: a pod that the

@@ -81,7 +81,7 @@ func (b *breakerStore) refresh(ctx context.Context, p *policy.Policy) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.loadStarts(ctx, stored.Data[limits.StartsKey], known, now)
+	b.loadStarts(ctx, stored.Data[limits.StartsKey], now)
 	if b.version == version {
 		text := stored.Data[limits.BreakerKey]
 		b.open, b.loaded = limits.ParseBreaker(text, now), true

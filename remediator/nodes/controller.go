@@ -317,6 +317,9 @@ func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quaran
 func (c *Controller) forget(name string) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
+	if lost, ok := c.pending.doubtful(name); ok {
+		c.rememberDoubtful(lost)
+	}
 	c.pending.discard(name)
 	c.reports.isNew(name, nil)
 	c.reports.isNewStaleUpgrade(name, false)

@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -126,6 +128,81 @@ func (s stored) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	}
 	object.(*corev1.ConfigMap).Data = s.data
 	return nil
+}
+
+// forgeRecord writes the record of a quarantine by a rule on a node, as its kubelet may.
+func (r rig) forgeRecord(t *testing.T, n *corev1.Node, rule string) {
+	t.Helper()
+	now := r.clock.Now()
+	text, err := json.Marshal(map[string]any{
+		"v": 1, "nodeUID": n.UID, "boot": map[string]any{"id": "boot-1"}, "id": "forged", "phase": "quarantined", "quarantinedAt": now,
+		"causes": []any{map[string]any{"condition": "GPUXidError", "rule": rule, "repair": "Reboot", "message": lost, "due": true, "bootID": "boot-1", "firstSeen": now}},
+		"taint":  map[string]any{"key": conditions.TaintUnhealthy, "value": "GPUXidError", "effect": "NoSchedule", "rule": rule, "repair": "Reboot", "since": now},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Annotations = map[string]string{conditions.AnnotationQuarantine: string(text)}
+}
+
+// forgesRules has a healthy node claim a quarantine by one rule after the other.
+func (r rig) forgesRules(t *testing.T, n *corev1.Node, rules ...string) {
+	t.Helper()
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].Message = corev1.ConditionFalse, "no fault"
+	for _, rule := range rules {
+		r.clock.SetTime(r.clock.Now().Add(time.Second))
+		n.Status.Conditions[0].LastHeartbeatTime.Time = r.clock.Now()
+		n.ResourceVersion = rule
+		r.forgeRecord(t, n, rule)
+		r.reconcile(t, n.Name)
+	}
+}
+
+func TestForgedRecordsAreNotRemembered(t *testing.T) {
+	r := newRig(t, "evil", "a")
+	r.reconcile(t, "a")
+	r.remove(t, "a")
+	r.forgesRules(t, &r.client.nodes[0], "forged-1", "forged-2", "gpu")
+	if got := r.breaker.remembered(); got["evil"] != nil || got["a"] == nil {
+		t.Errorf("remembers %s", got)
+	}
+	// Beside the taint, only a rule of the policy is remembered.
+	p, n := r.policy.Policy(), &r.client.nodes[0]
+	n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
+	for _, rule := range []string{"forged-3", "gpu", policy.ByHand} {
+		r.forgeRecord(t, n, rule)
+		record, err := quarantine.RecordOf(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.breaker.rememberRecord(p, n, record, r.clock.Now())
+		if got := strings.Contains(r.breaker.remembered().String(), `"`+rule+`"`); got != (rule != "forged-3") {
+			t.Errorf("rule %s is remembered: %v", rule, got)
+		}
+	}
+}
+
+func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
+	r := newRig(t, "evil", "a")
+	r.reconcile(t, "a") // takes the only place
+	r.reasons()
+	r.forgesRules(t, &r.client.nodes[0], "forged-1", "forged-2", "forged-3")
+	if got := r.reasons(); len(got) != 1 {
+		t.Errorf("said %q", got)
+	}
+	counters := make(chan prometheus.Metric, 10)
+	r.metrics.blocked.Collect(counters)
+	if len(counters) != 1 {
+		t.Errorf("%d series of the counter", len(counters))
+	}
+	if got := r.series(t); strings.Contains(got, "forged") {
+		t.Error(got)
+	}
+	// A rule that the policy had when it was reported.
+	r.reports.isNew("a", &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
+	if got := r.series(t); strings.Contains(got, "forged") {
+		t.Error(got)
+	}
 }
 
 // Attack 1: a record forged over a quarantine restarts no jobs, through a restart of the remediator.

@@ -85,12 +85,12 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 			record, err = write.record, nil
 		}
 		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
-			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, record.Taint.Rule, record.Worst().String())
+			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, knownRule(p, record.Taint.Rule), record.Worst().String())
 		}
 	}
 	out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.GaugeValue, float64(skipped))
 	for name, b := range c.reports.blockedNodes() {
-		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, b.Rule, b.Reason)
+		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, knownRule(p, b.Rule), b.Reason)
 	}
 }
 

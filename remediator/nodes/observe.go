@@ -125,7 +125,13 @@ func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string)
 	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	pending, memory := c.pending.all(), c.breaker.remembered()
+	pending := c.pending.all()
+	for name, w := range pending {
+		if w.unanswered != nil && !slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name && n.UID == w.uid }) {
+			c.rememberDoubtful(w) // the node was deleted or replaced, which has not been noticed yet
+		}
+	}
+	memory := c.breaker.remembered()
 	peers := slices.Grow(c.peerBuffer[:0], len(nodes.Items))
 	present := map[string]bool{except: true}
 	for i := range nodes.Items {

@@ -39,6 +39,8 @@ type pendingWrite struct {
 type unansweredWrite struct {
 	decision quarantine.Decision
 	started  time.Time
+	// node is as it was to be written.
+	node *corev1.Node
 }
 
 func newPendingWrites(dryRun bool) *pendingWrites {

@@ -115,8 +115,22 @@ func (c *Controller) publishEvents(ctx context.Context, n *corev1.Node, d quaran
 	}
 }
 
+// knownRule is the name of a rule of the policy, or of a quarantine by hand; any other becomes empty: whoever forges records
+// must not make up labels of metrics.
+func knownRule(p *policy.Policy, name string) string {
+	if _, ok := p.Rule(name); ok || name == policy.ByHand {
+		return name
+	}
+	return ""
+}
+
 // reportBlocked reports a decision that was held back.
 func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quarantine.Blocked) {
+	if b != nil {
+		known := *b
+		known.Rule = knownRule(c.policy.Policy(), b.Rule)
+		b = &known
+	}
 	if !c.reports.isNew(n.Name, b) {
 		return
 	}

@@ -18,10 +18,11 @@ import (
 // nodes that are deleted within that time.
 const startsPause = time.Second
 
-// loadStarts takes over the starts in the ConfigMap; b.mu must be held. known is set when they were read before, so that all
-// that may have changed is that a person has deleted the ConfigMap: that closes the breaker and makes nothing undone.
-func (b *breakerStore) loadStarts(ctx context.Context, text string, known bool, now time.Time) {
-	if known {
+// loadStarts takes over the starts in the ConfigMap; b.mu must be held. If they were read before, all that may have changed
+// is that a person has deleted the ConfigMap: that closes the breaker and makes nothing undone. They may have been read since
+// this answer was asked for, and others remembered.
+func (b *breakerStore) loadStarts(ctx context.Context, text string, now time.Time) {
+	if b.loaded {
 		if text == "" && len(b.memory) > 0 {
 			b.startsChanged()
 		}
@@ -58,9 +59,11 @@ func (b *breakerStore) remember(p *policy.Policy, n *corev1.Node, s *limits.Star
 	}
 }
 
-// rememberRecord notes the quarantine in the record of a node, which this process may not have started. r may be nil.
+// rememberRecord notes the quarantine in the record of a node, which this process may not have started. r may be nil. A record
+// without its taint, or of no rule of the policy, may be forged.
 func (b *breakerStore) rememberRecord(p *policy.Policy, n *corev1.Node, r *quarantine.Record, now time.Time) {
-	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) {
+	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) ||
+		knownRule(p, r.Taint.Rule) == "" || !r.IsTainted(p, n) {
 		return
 	}
 	b.remember(p, n, &limits.Start{Rule: r.Taint.Rule, At: r.QuarantinedAt, Soft: limits.IsSoft(r.Taint.Effect)})

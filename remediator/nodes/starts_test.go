@@ -233,3 +233,35 @@ func BenchmarkPeers(b *testing.B) {
 		}
 	}
 }
+
+// lateReader is an API server that answers a read only after something else has happened.
+type lateReader struct {
+	*startsMap
+	before func()
+}
+
+func (l *lateReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.startsMap.Get(ctx, key, object, opts...)
+}
+
+func TestALateAnswerMakesNoStartUndone(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	b, stored := newStarts(clock)
+	p := &policy.Policy{Budget: policy.Budget{MaxNodes: 1}}
+	b.apiReader = &lateReader{stored, func() {
+		if err := b.refresh(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		b.remember(p, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &limits.Start{Rule: "gpu", At: clock.Now()})
+	}}
+	if err := b.refresh(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if b.remembered()["a"] == nil {
+		t.Error("the start is forgotten")
+	}
+}

@@ -110,18 +110,39 @@ func TestALostAnswerIsSettledByTheCache(t *testing.T) {
 	}
 }
 
-func TestALostAnswerAboutANodeThatIsGoneFreesThePlace(t *testing.T) {
-	r := newRig(t, "a", "b")
-	r.client.unanswered = syscall.ECONNRESET
-	r.fails(t, "a", syscall.ECONNRESET)
-	r.client.unanswered, r.client.down = nil, apierrors.NewNotFound(schema.GroupResource{}, "a")
-	r.client.refuse = r.client.down
-	r.reconcile(t, "a")
-	r.client.refuse = nil
-	r.reconcile(t, "b")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
-		t.Error(diff)
+// Nobody can tell any more whether the write had arrived. In doubt it counts, whoever notices first that the node is gone.
+func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
+	for name, gone := range map[string]func(rig){
+		"a live read": func(r rig) {
+			r.client.down = apierrors.NewNotFound(schema.GroupResource{}, "a")
+			r.client.refuse = r.client.down
+			r.reconcile(t, "a")
+			r.client.refuse = nil
+		},
+		"deleted":                   func(r rig) { r.remove(t, "a") },
+		"deleted, not noticed yet":  func(r rig) { r.client.nodes = r.client.nodes[1:] },
+		"replaced, not noticed yet": func(r rig) { replace(&r.client.nodes[0]) },
+		"replaced": func(r rig) {
+			replace(&r.client.nodes[0])
+			r.reconcile(t, "a")
+		},
+	} {
+		r := newRig(t, "a", "b")
+		r.client.unanswered = syscall.ECONNRESET
+		r.fails(t, "a", syscall.ECONNRESET)
+		r.client.unanswered = nil
+		gone(r)
+		r.reasons()
+		r.reconcile(t, "b")
+		if diff := cmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" || r.breaker.remembered()["a"] == nil {
+			t.Errorf("%s: %s, remembers %s", name, diff, r.breaker.remembered())
+		}
 	}
+}
+
+// replace makes a node another one of the same name, without a fault.
+func replace(n *corev1.Node) {
+	n.UID, n.ResourceVersion, n.Status.Conditions = "another", "9", nil
 }
 
 // A decision on an old version of a node is refused. What was written before stays in force until the cache shows it.

@@ -44,11 +44,13 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })
 	}
 	if record != nil {
-		for _, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
+		for i, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
 			if q.Taint == nil {
 				continue
 			}
-			peer.Starts = append(peer.Starts, limits.Start{Rule: q.Taint.Rule, At: q.QuarantinedAt, Soft: limits.IsSoft(q.Taint.Effect)})
+			peer.Starts = append(peer.Starts, limits.Start{
+				Rule: q.Taint.Rule, At: q.QuarantinedAt, Soft: limits.IsSoft(q.Taint.Effect), Proven: i == 0 && record.IsTainted(p, n),
+			})
 			for _, at := range []time.Time{q.QuarantinedAt, q.Taint.Since} {
 				if at.After(known) {
 					known = at
@@ -66,6 +68,12 @@ func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && (t.Key == conditions.TaintUnhealthy || known.HasTaint(t))
 	})
+}
+
+// IsTainted tells whether the node carries the taint of its quarantine, and the policy knows it. A kubelet can forge the record
+// and not the taint.
+func (r *Record) IsTainted(p *policy.Policy, n *corev1.Node) bool {
+	return r.Phase == Quarantined && handoff.KnownOf(p).HasTaint(r.Taint.NodeTaint()) && hasTaint(n.Spec.Taints, r.Taint)
 }
 
 // outByQuarantine counts a peer as out of service for as long as the quarantine lasts, whatever the node shows.

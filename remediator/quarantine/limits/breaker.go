@@ -108,7 +108,8 @@ func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) 
 }
 
 // quarantineStarts counts the nodes that a quarantine took out of service within the last window, and returns when the latest
-// of all started. A node counts once, however many quarantines its record claims, and none of the future counts.
+// of all that are proven started. A node counts once, however many quarantines its record claims, and none of the future
+// counts.
 func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count int, latest time.Time) {
 	for i := range peers {
 		counts := false
@@ -117,7 +118,7 @@ func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count 
 				continue
 			}
 			counts = counts || s.isWithin(window, now)
-			if s.At.After(latest) {
+			if s.Proven && s.At.After(latest) {
 				latest = s.At
 			}
 		}

@@ -66,3 +66,20 @@ func TestABreakerIsAskedAgainAtTheLatestWhenItHasCooledDown(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyAProvenStartSetsThePace(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	b := &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: 5 * time.Minute}
+	open := &BreakerState{OpenedAt: now.Add(-2 * time.Hour)}
+	for _, proven := range []bool{true, false} {
+		trip := TripBreaker(b, open, []Peer{{Starts: []Start{{At: now.Add(-time.Minute), Proven: proven}}}}, now)
+		if (trip.Reason != "") != proven {
+			t.Errorf("proven %v: %+v", proven, trip)
+		}
+	}
+	var peer Peer
+	with(t, entry("a", "gpu", 0))["a"].AddTo(&peer, "a", noon)
+	if !peer.Starts[0].Proven {
+		t.Error("what is remembered is not proven")
+	}
+}

@@ -63,6 +63,8 @@ type Start struct {
 	Soft bool
 	// Gone is set when no record on a node has it.
 	Gone bool
+	// Proven is set when more than the annotation of a node, which its kubelet can write, tells of it: [Memory], or the taint.
+	Proven bool
 }
 
 // isWithin tells whether the start was within a time before now. A start in the future was never: whoever forges one could

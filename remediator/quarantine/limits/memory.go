@@ -24,11 +24,20 @@ const StartsKey = "starts"
 // maxRemembered bounds the memory: a ConfigMap holds 1 MiB, and the longest entry has some 400 bytes. The latest are kept.
 const maxRemembered = 2000
 
+// maxPerNode is how many starts are kept of the nodes of one name, so that none evicts those of others.
+const maxPerNode = 8
+
+// maxText bounds the text of the memory in bytes, whatever is in the entries, with room for the rest of the ConfigMap.
+const maxText = 900 << 10
+
+// Longer names than these are forged: of a node and of a rule. No API server makes a longer UID.
+const maxNode, maxRule, maxUID = 253, 63, 64
+
 // Memory holds the starts of quarantines by node, beyond the life of the node and of its record. It is never changed:
 // [Memory.With] and [Memory.Prune] return another one.
 type Memory map[string]*NodeStarts
 
-// NodeStarts are the remembered starts of the nodes of one name: the latest for each rule.
+// NodeStarts are the remembered starts of the nodes of one name: the latest for each rule, and few.
 type NodeStarts struct {
 	starts []Entry
 }
@@ -42,6 +51,11 @@ type Entry struct {
 	Soft bool      `json:"s,omitempty"`
 	// Scopes are the node's labels that are scopes of budgets.
 	Scopes map[string]string `json:"l,omitempty"`
+}
+
+// isForged tells whether an entry cannot be one that [Memory.With] took.
+func (e Entry) isForged() bool {
+	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID
 }
 
 // RememberFor is how long the policy needs the start of a quarantine; zero when it has no limits.
@@ -93,7 +107,7 @@ func ParseMemory(text string, now time.Time) (Memory, error) {
 		return nil, fmt.Errorf("decode the starts of quarantines: %w", err)
 	}
 	entries = slices.DeleteFunc(entries, func(e Entry) bool {
-		return e.Node == "" || e.At.IsZero() || e.At.After(now.Add(conditions.MaxClockSkew))
+		return e.isForged() || e.At.IsZero() || e.At.After(now.Add(conditions.MaxClockSkew))
 	})
 	slices.SortStableFunc(entries, latestFirst)
 	m := Memory{}
@@ -107,33 +121,47 @@ func latestFirst(a, b Entry) int {
 	return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rule, b.Rule))
 }
 
-// add keeps the later of two starts by one rule. The entry of the node is replaced and not changed.
-func (m Memory) add(e Entry) {
-	kept := NodeStarts{}
+// add keeps the later of two starts by one rule, and the latest of each node. It tells whether e is among them. The entry of
+// the node is replaced and not changed.
+func (m Memory) add(e Entry) bool {
+	kept, isLatest := NodeStarts{}, true
 	if before := m[e.Node]; before != nil {
 		for _, other := range before.starts {
 			if other.Rule != e.Rule || other.Soft != e.Soft {
 				kept.starts = append(kept.starts, other)
 			} else if other.At.After(e.At) {
-				e = other
+				e, isLatest = other, false
 			}
 		}
 	}
+	if len(kept.starts) >= maxPerNode && !e.At.After(kept.starts[maxPerNode-1].At) {
+		return false
+	}
 	kept.starts = append(kept.starts, e)
+	slices.SortStableFunc(kept.starts, latestFirst)
+	kept.starts = kept.starts[:min(len(kept.starts), maxPerNode)]
 	m[e.Node] = &kept
+	return isLatest
 }
 
-// String is the text of the ConfigMap, with the latest start first; empty when nothing is remembered.
+// String is the text of the ConfigMap, with the latest start first and no more than fit; empty when nothing is remembered.
 func (m Memory) String() string {
-	entries := m.entries()
-	if len(entries) == 0 {
+	var text []byte
+	for _, e := range m.entries() {
+		one, err := json.Marshal(e)
+		if err != nil { // a time that JSON cannot express: [Memory.With] takes none
+			return ""
+		}
+		if len(text)+len(one)+len("[]") > maxText {
+			break
+		}
+		text = append(append(text, ','), one...)
+	}
+	if len(text) == 0 {
 		return ""
 	}
-	text, err := json.Marshal(entries)
-	if err != nil { // a time that JSON cannot express: [Memory.With] takes none
-		return ""
-	}
-	return string(text)
+	text[0] = '['
+	return string(append(text, ']'))
 }
 
 func (m Memory) entries() (list []Entry) {
@@ -145,9 +173,9 @@ func (m Memory) entries() (list []Entry) {
 }
 
 // With is the memory with one more start, without those that are older than keep. It is the same memory, and false, if it
-// has the start already, or if the start is older than keep or in the future.
+// has the start already or later ones in its place, or if the start is older than keep, in the future or no possible one.
 func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) {
-	if !(Start{At: e.At}).isWithin(keep, now) {
+	if e.isForged() || !(Start{At: e.At}).isWithin(keep, now) {
 		return m, false
 	}
 	if before := m[e.Node]; before != nil && slices.ContainsFunc(before.starts, func(b Entry) bool {
@@ -162,7 +190,9 @@ func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) 
 	if more = maps.Clone(more); more == nil {
 		more = Memory{}
 	}
-	more.add(e)
+	if !more.add(e) {
+		return m, false
+	}
 	return more, true
 }
 
@@ -200,7 +230,7 @@ func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
 		return
 	}
 	for _, e := range n.starts {
-		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Gone: e.UID != uid || known.Before(e.At)})
+		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: e.UID != uid || known.Before(e.At)})
 	}
 }
 

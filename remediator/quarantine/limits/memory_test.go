@@ -253,3 +253,37 @@ func FuzzParseMemory(f *testing.F) {
 		}
 	})
 }
+
+func TestFewStartsOfEachNodeAreKept(t *testing.T) {
+	var m Memory
+	m, _ = m.With(entry("other", "gpu", time.Hour), 24*time.Hour, noon)
+	for i := range 3 * maxPerNode {
+		m, _ = m.With(entry("a", fmt.Sprintf("r%d", i), 30*time.Minute-time.Duration(i)*time.Minute), 24*time.Hour, noon)
+	}
+	got := m["a"].starts
+	if len(got) != maxPerNode || got[0].Rule != "r23" || got[maxPerNode-1].Rule != "r16" || m["other"] == nil {
+		t.Errorf("kept %+v", got)
+	}
+	if same, changed := m.With(entry("a", "r0", 30*time.Minute), 24*time.Hour, noon); changed {
+		t.Errorf("an older one changes it to %+v", same["a"].starts)
+	}
+}
+
+func TestTheTextOfAMemoryFitsWhateverIsInIt(t *testing.T) {
+	m := Memory{}
+	for i := range maxRemembered {
+		e := entry(fmt.Sprintf("n%04d", i), strings.Repeat("<", maxRule), time.Duration(i)*time.Second)
+		e.Scopes = map[string]string{strings.Repeat("k", 317): strings.Repeat("v", 63)}
+		m.add(e)
+	}
+	text := m.String()
+	got, err := ParseMemory(text, noon)
+	if err != nil || len(text) > maxText || len(text) < maxText/2 || got["n0000"] == nil || got["n1999"] != nil {
+		t.Errorf("%d bytes, %d nodes, %v", len(text), len(got), err)
+	}
+	for _, e := range []Entry{entry(strings.Repeat("n", maxNode+1), "gpu", 0), entry("a", strings.Repeat("r", maxRule+1), 0), {Node: "a", UID: types.UID(strings.Repeat("u", maxUID+1)), At: noon}} {
+		if _, changed := (Memory{}).With(e, time.Hour, noon); changed {
+			t.Errorf("remembers %+v", e)
+		}
+	}
+}
