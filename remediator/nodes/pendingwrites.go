@@ -119,12 +119,8 @@ func (w *pendingWrites) settle(node string, now *corev1.Node) (written bool) {
 		text = pending.record.String()
 	}
 	if now.Annotations[conditions.AnnotationQuarantine] != text {
-		record, err := quarantine.RecordOf(now)
-		if err != nil {
-			delete(w.byNode, node)
-			return false
-		}
-		pending.record = record // of another writer, and the cache does not show it yet either
+		// Another writer came first or later. What it wrote is input like any record, so it is not put over the cache.
+		pending.failed = true
 		w.byNode[node] = pending
 		return false
 	}
