@@ -20,7 +20,7 @@ func TestOnlyACalledVulnerabilityFails(t *testing.T) {
 		fails         bool
 		prints, never string
 	}{
-		{"called", `url.Parse("/")`, true, "GO-0000-0001", "cannot be reached"},
+		{"called", `url.Parse("/")`, true, "Your code is affected by 1 vulnerability", "panic"},
 		{"not called", `url.ParseQuery("a=b")`, false, "", "cannot be reached"},
 		{"does not compile", `url.Nothing()`, true, "Nothing", "cannot be reached"},
 	} {
