@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -205,6 +206,9 @@ func TestLineEndsAndAByteOrderMarkDoNotMatter(t *testing.T) {
 var located = regexp.MustCompile(`^(line \d+: |yaml: |more than one YAML document$)`)
 
 // FuzzParse: Parse never panics, every error names a line, and every policy that it accepts can be used.
+// maxAllocation is the number of bytes that a policy of up to 64 KiB may have Parse allocate.
+const maxAllocation = 8 << 20
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(oneRule("match: {condition: A, status: 'False', repair: [Reboot], reason: a, message: '[b]', nodeSelector: {a: b}}\nmode: enforce\nfor: 1m\n" +
 		"unknownAfter: never\ntaint: {key: a, effect: NoExecute}\nrestartJobs: true\ncheckpointGrace: 1s\nbudget: {maxNodes: 0, scope: a, window: 1h}\n" +
@@ -215,7 +219,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(head + "spec: {webhooks: {a: {url: 'http://a', allowHTTP: true, secretFile: b, events: [NodeReleased], timeout: 5s}}, jobKinds: [{apiVersion: a/v1, kind: B, activePath: spec.c, podLabel: d}], " +
 		"restart: {settle: 5s, backOff: {first: 1s}, podFailures: {enabled: true, podSelector: {a: b}}}, handOff: {keepNode: false, taints: [{key: a}]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		p, err := Parse(data)
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > maxAllocation && len(data) < 64<<10 {
+			t.Fatalf("%d bytes were allocated for %d", used, len(data))
+		}
 		if err != nil {
 			if p != nil || !located.MatchString(err.Error()) {
 				t.Fatalf("%+v, %v", p, err)
