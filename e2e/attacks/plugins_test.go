@@ -101,7 +101,7 @@ type victim struct {
 func newVictim(t *testing.T) *victim {
 	t.Helper()
 	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" {
-		t.Skip("reading the kernel log needs root, and the program that crashes is for amd64")
+		t.Fatal("reading the kernel log needs root, and the program that crashes is for amd64")
 	}
 	root, err := components.Root()
 	if err != nil {
