@@ -145,12 +145,17 @@ func (b *breakerStore) write(ctx context.Context, text string) error {
 
 // writeKey writes one key of the ConfigMap, and leaves the other.
 func (b *breakerStore) writeKey(ctx context.Context, key, text string) error {
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: conditions.BreakerConfigMap}}
+	return writeKey(ctx, b.client, client.ObjectKey{Namespace: b.namespace, Name: conditions.BreakerConfigMap}, key, text)
+}
+
+// writeKey writes one key of a ConfigMap, which is created if it does not exist, and leaves all others.
+func writeKey(ctx context.Context, api client.Client, of client.ObjectKey, key, text string) error {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}}
 	before := object.DeepCopy()
 	object.Data = map[string]string{key: text}
-	err := b.client.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
+	err := api.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
 	if apierrors.IsNotFound(err) {
-		return b.client.Create(ctx, object, client.FieldOwner(quarantine.ControllerName))
+		return api.Create(ctx, object, client.FieldOwner(quarantine.ControllerName))
 	}
 	return err
 }

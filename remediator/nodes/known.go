@@ -7,15 +7,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -104,14 +101,7 @@ func (s *knownStore) save(ctx context.Context) {
 }
 
 func (s *knownStore) write(ctx context.Context, text string) error {
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: conditions.KnownConfigMap}}
-	before := object.DeepCopy()
-	object.Data = map[string]string{knownKey: text}
-	err := s.client.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
-	if apierrors.IsNotFound(err) {
-		err = s.client.Create(ctx, object, client.FieldOwner(quarantine.ControllerName))
-	}
-	if err != nil {
+	if err := writeKey(ctx, s.client, client.ObjectKey{Namespace: s.namespace, Name: conditions.KnownConfigMap}, knownKey, text); err != nil {
 		return fmt.Errorf("write what the policy puts on nodes: %w", err)
 	}
 	return nil

@@ -171,8 +171,7 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 // quarantine it. A verdict of the preflight is no such condition: a node has it only after it was found bad.
 func (p *Policy) Checks(n *corev1.Node) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
-		isVerdict := slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(r.Condition) })
-		return !r.AlertOnly && !isVerdict && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
+		return !r.AlertOnly && !conditions.IsVerdict(string(r.Condition)) && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
 			r.Nodes.Matches(labels.Set(n.Labels))
 	})
 }

@@ -106,7 +106,7 @@ func staleUpgrade(n *corev1.Node, now time.Time) string {
 // IsVerdict tells whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
 // that cleared a node stays as it is.
 func IsVerdict(t corev1.NodeConditionType) bool {
-	return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(t) })
+	return conditions.IsVerdict(string(t))
 }
 
 // staleConditions are the conditions of a node that a rule names, when none of them has a current heartbeat.
