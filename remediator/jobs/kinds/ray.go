@@ -119,6 +119,9 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	switch status {
 	case "Failed", "Complete":
 		j.FinishedReason = status
+	case "ValidationFailed":
+		// Since v1.5: the operator leaves the job alone for good, even if its spec becomes valid again.
+		j.FinishedReason = restart.ConditionFailed
 	case "Running", "Initializing":
 	default:
 		j.ReplacingPods = true // only from those two does the operator take a suspend
@@ -127,7 +130,7 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	case len(job.Spec.ClusterSelector) > 0:
 		j.Unsupported = restart.Blocked{Reason: "RayClusterShared", Text: "it runs on a RayCluster that it did not create, which a suspend would not stop"}
 	case !job.Spec.ShutdownAfterJobFinishes:
-		j.Unsupported = restart.Blocked{Reason: "RayShutdown", Text: "its shutdownAfterJobFinishes is false: the operator refuses to suspend it"}
+		j.Unsupported = restart.Blocked{Reason: "RayShutdown", Text: "its shutdownAfterJobFinishes is false: the operator refuses to suspend it, or fails it for good"}
 	}
 	if job.Spec.RayClusterSpec != nil {
 		job.Spec.RayClusterSpec.describe(&j)
