@@ -21,7 +21,7 @@ import (
 // The kinds of github.com/ray-project/kuberay, group ray.io. Suspending a RayCluster deletes its pods, head and workers.
 // Suspending a RayJob deletes its RayCluster and its submitter; resuming makes new ones of other names, without counting
 // a failure. Its status Suspended comes before any pod is gone, and then forgets the name of the cluster, so that only the
-// recorded UIDs prove the stop (measured on v1.4.2).
+// recorded UIDs prove the stop (measured on v1.4.2 and v1.6.0).
 var (
 	rayCluster    = Kind{GVK: rayClusterGVK, Resource: "rayclusters", ExtraRules: []rbacv1.PolicyRule{kueueRule}, read: readRayCluster}
 	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
