@@ -12,7 +12,7 @@ import (
 
 // What docs/jobs.md says was measured with these.
 var measured = []Component{
-	Kube, JobSet, TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers,
+	kube(""), JobSet, TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers,
 }
 
 func TestThePageOfJobsNamesThePinnedVersions(t *testing.T) {
