@@ -344,9 +344,13 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 		g.command("last", g.get().GetUID())
 		g.becomes(g.get, "Failed", "status", "state", "phase")
 	})
+	// Up to v1.10 the job was Pending at once, and then a second Command counted while the first was still carried out.
 	t.Run("two Commands are two retries", func(t *testing.T) {
 		g := start(t, volcanoJob.slow())
 		g.command("first", g.get().GetUID())
+		g.becomes(g.get, "Restarting", "status", "state", "phase")
+		g.command("during", g.get().GetUID())
+		g.becomes(g.get, "Running", "status", "state", "phase")
 		g.becomes(g.get, "1", "status", "retryCount")
 		g.command("second", g.get().GetUID())
 		g.becomes(g.get, "2", "status", "retryCount")
