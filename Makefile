@@ -17,6 +17,7 @@ LINTER   := bin/components/golangci-lint
 # gone come back, and no nolint comment is found for them.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
+export KUBERNETES
 
 .PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
 
@@ -33,8 +34,9 @@ test: components nft bin/debian bin/images/debian ## every test but those of tes
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
-test-operators: ## test job restarts with the real job operators (the first build takes about 13 minutes on two cores)
-	@go run ./e2e/components/build kube kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
+# With KUBERNETES=1.36 on that version, with a control plane of its own.
+test-operators: ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
+	@go run ./e2e/components/build kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 	go test -timeout 30m -tags operators ./remediator/jobs/operators
 

@@ -45,9 +45,9 @@ func (c *Cluster) StartTrainer(ctx context.Context) error {
 		operator:  components.Trainer,
 		manifests: "manifests/base",
 		namespace: "kubeflow-system",
-		paths:     []string{"/validate-trainer-kubeflow-org-v1alpha1-trainjob"},
-		secret:    "kubeflow-trainer-webhook-cert",
-		webhooks:  "validator.trainer.kubeflow.org",
+		config:    trainerConfig,
+		paths: []string{"/mutate-trainer-kubeflow-org-v1alpha1-trainjob", "/validate-trainer-kubeflow-org-v1alpha1-trainjob",
+			"/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime"},
 	})
 	if err != nil {
 		return err
@@ -59,16 +59,28 @@ func (c *Cluster) StartTrainer(ctx context.Context) error {
 	return c.Apply(ctx, runtime)
 }
 
-// kubeflow describes an operator that makes its own certificate, keeps it in a Secret, which a kubelet would mount, and
-// waits for it in a folder that cannot be chosen.
+// trainerConfig is a configuration with our own certificate, and no server but the webhooks'.
+const trainerConfig = `apiVersion: config.trainer.kubeflow.org/v1alpha1
+kind: Configuration
+health: {healthProbeBindAddress: "0"}
+metrics: {bindAddress: "0"}
+webhook: {host: %s, port: %d}
+leaderElection: {leaderElect: false}
+certManagement: {enable: false}
+`
+
+// kubeflow describes an operator that wants the certificate of its webhooks in a folder that cannot be chosen.
 type kubeflow struct {
 	operator  components.Component
 	manifests string
 	namespace string
-	args      []string
-	paths     []string
-	secret    string
-	webhooks  string
+	// config is its configuration, with the address to fill in; empty: it has flags instead, and makes its own certificate
+	// and keeps it in a Secret, which a kubelet would mount.
+	config   string
+	args     []string
+	paths    []string
+	secret   string
+	webhooks string
 }
 
 func (c *Cluster) startKubeflow(ctx context.Context, k kubeflow) (module string, err error) {
@@ -79,9 +91,10 @@ func (c *Cluster) startKubeflow(ctx context.Context, k kubeflow) (module string,
 	if err := c.AddNamespace(ctx, k.namespace, nil); err != nil {
 		return "", err
 	}
-	// The operator writes its certificate into these and continues after that. It still serves our certificate, so
-	// the webhooks themselves go into a configuration of another name.
-	if err := c.Apply(ctx, fmt.Appendf(nil, `apiVersion: v1
+	if k.config == "" {
+		// The operator writes its certificate into these and continues after that. It still serves our certificate, so
+		// the webhooks themselves go into a configuration of another name.
+		if err := c.Apply(ctx, fmt.Appendf(nil, `apiVersion: v1
 kind: Secret
 metadata: {name: %s, namespace: %s}
 ---
@@ -90,12 +103,20 @@ kind: ValidatingWebhookConfiguration
 metadata: {name: %s}
 webhooks: []
 `, k.secret, k.namespace, k.webhooks)); err != nil {
-		return "", fmt.Errorf("start %s: %w", k.operator.Name, err)
+			return "", fmt.Errorf("start %s: %w", k.operator.Name, err)
+		}
 	}
 	host, err := c.startWebhooks(ctx, func(port int) (*Process, error) {
+		args := append([]string{"--webhook-server-port=" + strconv.Itoa(port), "--health-probe-bind-address=0"}, k.args...)
+		if k.config != "" {
+			file := k.operator.Name + ".yaml"
+			if err := c.write(file, fmt.Appendf(nil, k.config, loopback, port)); err != nil {
+				return nil, err
+			}
+			args = []string{"--config=" + file}
+		}
 		return c.runWithCertificate("/tmp/k8s-webhook-server/serving-certs", k.operator.Name, k.operator.Path(c.Root),
-			[]string{"KUBECONFIG=" + kubeconfig}, append([]string{"--webhook-server-port=" + strconv.Itoa(port),
-				"--health-probe-bind-address=0"}, k.args...)...)
+			[]string{"KUBECONFIG=" + kubeconfig}, args...)
 	}, k.paths...)
 	if err != nil {
 		return "", err

@@ -11,15 +11,16 @@ func (c *Cluster) StartKueue(ctx context.Context) error {
 	return c.startConfigured(ctx, configured{
 		operator: components.Kueue,
 		crds:     "config/components/crd/bases",
-		group:    "config.kueue.x-k8s.io/v1beta1",
+		group:    "config.kueue.x-k8s.io/v1beta2",
 		config: `clientConnection: {qps: 500, burst: 1000}
 integrations: {frameworks: ["batch/job", "jobset.x-k8s.io/jobset"]}
 featureGates: {VisibilityOnDemand: false}
 `,
 		// It requires the folder of the metrics' certificate even when it serves no metrics.
 		certificate: "/etc/kueue/metrics/certs",
-		paths: []string{"/mutate-kueue-x-k8s-io-v1beta1-clusterqueue", "/mutate-batch-v1-job",
+		paths: []string{"/mutate-kueue-x-k8s-io-v1beta2-clusterqueue", "/mutate-batch-v1-job",
 			"/mutate-jobset-x-k8s-io-v1alpha2-jobset", "/mutate--v1-pod"},
-		webhooks: "config/components/webhook",
+		webhooks:  "config/components/webhook",
+		converted: []string{"clusterqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"},
 	})
 }

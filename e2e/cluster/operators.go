@@ -10,7 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
@@ -44,6 +46,8 @@ type configured struct {
 	certificate string
 	// paths are those of its webhooks that are waited for.
 	paths []string
+	// converted are its CRDs with versions between which a webhook at /convert converts.
+	converted []string
 }
 
 // configuredAs is a configuration with our own certificate, and no server but the webhooks'.
@@ -83,7 +87,33 @@ func (c *Cluster) startConfigured(ctx context.Context, o configured) error {
 	if err := c.installWebhooks(ctx, manifests, name+"-", host); err != nil {
 		return fmt.Errorf("install the webhooks of %s: %w", name, err)
 	}
+	for _, crd := range o.converted {
+		if err := c.installConversion(ctx, crd, host); err != nil {
+			return fmt.Errorf("install the webhooks of %s: %w", name, err)
+		}
+	}
 	return nil
+}
+
+// installConversion has the objects of a CRD converted by the server. Without it the API server changes the apiVersion
+// alone, and drops the fields that only one version has.
+func (c *Cluster) installConversion(ctx context.Context, crd, host string) error {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("apiextensions.k8s.io/v1")
+	object.SetKind("CustomResourceDefinition")
+	object.SetName(crd)
+	object.Object["spec"] = map[string]any{"conversion": map[string]any{
+		"strategy": "Webhook",
+		"webhook": map[string]any{
+			"clientConfig":             map[string]any{"url": host + "/convert", "caBundle": base64.StdEncoding.EncodeToString(c.ca.PEM)},
+			"conversionReviewVersions": []any{"v1"},
+		},
+	}}
+	patch, err := object.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return c.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 }
 
 // installCRDs installs the CRDs in a folder and waits until the API server serves them: an operator that asks too early

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -86,14 +87,15 @@ func (c *Cluster) startVolcanoWebhooks(ctx context.Context, module, kubeconfig s
 	if err != nil {
 		return fmt.Errorf("install the webhooks of Volcano: %w", err)
 	}
+	paths := []string{"/jobs/mutate", "/jobs/validate", "/podgroups/validate", "/queues/mutate", "/queues/validate", "/hypernodes/validate", "/cronjobs/validate"}
 	_, err = c.startWebhooks(ctx, func(port int) (*Process, error) {
 		if err := c.installWebhooks(ctx, manifests, "", hostURL(port)); err != nil {
 			return nil, fmt.Errorf("install the webhooks of Volcano: %w", err)
 		}
 		return c.run(components.VolcanoWebhooks.Name, components.VolcanoWebhooks.Path(c.Root), nil, "--kubeconfig="+kubeconfig,
-			"--webhook-url="+hostURL(port),
+			"--webhook-url="+hostURL(port), "--enabled-admission="+strings.Join(paths, ","),
 			"--listen-address="+loopback, "--port="+strconv.Itoa(port),
 			"--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--ca-cert-file=ca.crt")
-	}, "/jobs/mutate", "/jobs/validate", "/podgroups/mutate", "/pods/mutate", "/pods/validate", "/queues/mutate", "/queues/validate")
+	}, paths...)
 	return err
 }

@@ -43,10 +43,7 @@ type Component struct {
 // The components, in the order in which [Build] builds them.
 var (
 	// Kube is etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one program.
-	Kube = Component{
-		Name: "kube", Dir: "kubernetes", Package: ".", Module: "k8s.io/kubernetes", Cold: "5 min",
-		versionVars: kubernetesVersion,
-	}
+	Kube = kube(os.Getenv(VariableKubernetes))
 	// Kubelet is not in [Kube]: only the tests with a real node need it.
 	Kubelet = Component{
 		Name: "kubelet", Dir: "kubelet", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", Cold: "3 min",
@@ -110,7 +107,7 @@ var (
 	// LWS is the LeaderWorkerSet controller.
 	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", Cold: "90 s"}
 	// Kueue queues other controllers' jobs.
-	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", Cold: "135 s"}
+	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", Cold: "160 s"}
 	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
 	VolcanoControllers = volcano("controller-manager", "70 s")
 	VolcanoWebhooks    = volcano("webhook-manager", "35 s")
@@ -132,6 +129,22 @@ var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
 	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint, Govulncheck,
+}
+
+// VariableKubernetes is the environment variable that chooses an older minor version of [Kube], for example 1.36, among
+// the folders kubernetes-VERSION below e2e/components; empty: the newest.
+const VariableKubernetes = "KUBERNETES"
+
+// kube has a binary of its own for each version, so that a change of the variable builds nothing again.
+func kube(version string) Component {
+	suffix := ""
+	if version != "" {
+		suffix = "-" + version
+	}
+	return Component{
+		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", Cold: "5 min",
+		versionVars: kubernetesVersion,
+	}
 }
 
 func volcano(program, cold string) Component {

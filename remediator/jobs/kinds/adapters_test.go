@@ -71,6 +71,18 @@ func TestRead(t *testing.T) {
 		operated = ",training.kubeflow.org/operator-name="
 		named    = "training.kubeflow.org/job-name=train" + operated
 	)
+	set := strings.NewReplacer("---\n", "", "suspend: true, ", "", "namespace: team, ", "namespace: team, uid: set-uid, ").Replace(itsJobSet)
+	const restarting = "status: {restarts: 1, conditions: [{type: RestartingJobSet, status: 'True'}]}\n"
+	child := func(attempt, deleted string) string {
+		labels := "labels: {jobset.sigs.k8s.io/jobset-name: train, jobset.sigs.k8s.io/replicatedjob-name: node, jobset.sigs.k8s.io/restart-attempt: '" + attempt + "'}"
+		if deleted != "" {
+			labels += ", finalizers: [foregroundDeletion], deletionTimestamp: " + deleted
+		}
+		return "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: train-node-0, namespace: team, " + labels +
+			", ownerReferences: [{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, name: train, uid: set-uid, controller: true}]}\n" +
+			"spec: {parallelism: 4, completions: 4, template: {spec: {containers: [{name: c}]}}}\n"
+	}
+	sole := facts{SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4, Templates: []string{"Job train-node-0"}}
 	plain := facts{SuspendField: "spec.suspend", Pods: "job-name=train", Ranks: 4, Templates: []string{"Job train"}}
 	ray := facts{SuspendField: "spec.suspend", Pods: "ray.io/cluster in (train-x7x2q)", Ranks: 5, Templates: []string{"the head", "worker group gpu"}}
 	with := func(f facts, change func(*facts)) facts {
@@ -123,35 +135,45 @@ func TestRead(t *testing.T) {
 			facts{Suspended: true, SuspendObserved: true, SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
 		"a TrainJob before its JobSet": {trainJob, strings.Replace(trainjob, "spec: {suspend: true", "spec: {managedBy: kueue.x-k8s.io/multikueue, suspend: true", 1),
 			facts{Suspended: true, SuspendObserved: true, ManagedBy: "kueue.x-k8s.io/multikueue", SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train"}},
+		"a JobSet":                        {jobSet, set + child("0", ""), sole},
+		"a JobSet that restarts":          {jobSet, set + restarting + child("0", ""), with(sole, func(f *facts) { f.ReplacingPods = true })},
+		"a JobSet that deletes its Jobs":  {jobSet, set + restarting + child("1", "2026-11-20T12:00:00Z"), with(sole, func(f *facts) { f.ReplacingPods = true })},
+		"a JobSet that waits for its new": {jobSet, set + restarting + child("1", ""), sole},
+		"a JobSet that has restarted":     {jobSet, set + strings.Replace(restarting, "True", "False", 1) + child("0", ""), sole},
+		"a TrainJob whose JobSet restarts": {trainJob, strings.Replace(trainjob, "suspend: true, ", "", 1) + "---\n" + set + restarting + child("0", ""),
+			with(sole, func(f *facts) { f.ReplacingPods = true })},
 		"a RayCluster": {rayCluster, rayC, with(ray, func(f *facts) { f.Pods = "ray.io/cluster=train-x7x2q" })},
 		"a suspended RayCluster": {rayCluster, strings.Replace(rayC, "spec: {", "spec: {suspend: true, managedBy: ray.io/kuberay-operator, ", 1) + "status: {conditions: [{type: RayClusterSuspended, status: 'True'}]}",
 			with(ray, func(f *facts) { f.Pods, f.Suspended, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true, true })},
 		"a RayCluster that is being suspended": {rayCluster, strings.Replace(rayC, "spec: {", "spec: {suspend: true, ", 1) + "status: {conditions: [{type: RayClusterSuspending, status: 'True'}]}",
 			with(ray, func(f *facts) { f.Pods, f.Suspended = "ray.io/cluster=train-x7x2q", true })},
-		"a RayCluster without conditions": {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true })},
-		"a RayJob":                        {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
-		"a RayJob that begins":            {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
-		"a RayJob that tries again":       {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
-		"a RayJob that failed":            {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
-		"a RayJob without a shutdown":     {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayShutdown" })},
-		"a RayJob on somebody's cluster":  {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayClusterShared" })},
+		"a RayCluster without conditions":  {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true })},
+		"a RayJob":                         {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
+		"a RayJob that begins":             {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
+		"a RayJob that tries again":        {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
+		"a RayJob that waits for a job ID": {rayJob, rayJ + "status: {jobDeploymentStatus: Waiting}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
+		"an invalid RayJob":                {rayJob, rayJ + "status: {jobDeploymentStatus: ValidationFailed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a RayJob that failed":             {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a RayJob without a shutdown":      {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayShutdown" })},
+		"a RayJob on somebody's cluster":   {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayClusterShared" })},
 		"a suspended RayJob": {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) {
 			f.Suspended, f.SuspendObserved, f.ReplacingPods, f.Pods = true, true, true, "ray.io/cluster="
 		})},
-		"a Volcano job":                    {volcanoJob, vcjob + "status: {state: {phase: Running}}", volcano},
-		"a Volcano job with one retry":     {volcanoJob, vcjob + "status: {retryCount: 1, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries = 1 })},
-		"a Volcano job on its last try":    {volcanoJob, vcjob + "status: {retryCount: 2, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries, f.Unsupported = 2, "MaxRetry" })},
-		"a Volcano job without maxRetry":   {volcanoJob, strings.Replace(vcjob, "maxRetry: 3, ", "", 1), with(volcano, func(f *facts) { f.Unsupported = "MaxRetry" })},
-		"a Volcano job that restarts":      {volcanoJob, vcjob + "status: {state: {phase: Restarting}}", with(volcano, func(f *facts) { f.ReplacingPods = true })},
-		"a Volcano job that was aborted":   {volcanoJob, vcjob + "status: {state: {phase: Aborted}}", with(volcano, func(f *facts) { f.Suspended = true })},
-		"a Volcano job that failed":        {volcanoJob, vcjob + "status: {state: {phase: Failed}}", with(volcano, func(f *facts) { f.FinishedReason = "Failed" })},
-		"a LeaderWorkerSet":                {leaderWorkerSet, groups, sets},
-		"a LeaderWorkerSet of lone ranks":  {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Unsupported = "RestartPolicy" })},
-		"a StatefulSet":                    {statefulSet, app, facts{Pods: "app=serve", Ranks: 3, Templates: []string{"StatefulSet serve"}}},
-		"a configured kind that is active": {configured(gangKind), gang + "spec: {run: {active: true}}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind by default":     {configured(gangKind), gang, facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that is not":    {configured(gangKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
-		"a configured kind that completed": {configured(gangKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, FinishedReason: "Complete", SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a Volcano job":                      {volcanoJob, vcjob + "status: {state: {phase: Running}}", volcano},
+		"a Volcano job with one retry":       {volcanoJob, vcjob + "status: {retryCount: 1, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries = 1 })},
+		"a Volcano job on its last try":      {volcanoJob, vcjob + "status: {retryCount: 2, state: {phase: Running}}", with(volcano, func(f *facts) { f.Retries, f.Unsupported = 2, "MaxRetry" })},
+		"a Volcano job without maxRetry":     {volcanoJob, strings.Replace(vcjob, "maxRetry: 3, ", "", 1), with(volcano, func(f *facts) { f.Unsupported = "MaxRetry" })},
+		"a Volcano job that restarts":        {volcanoJob, vcjob + "status: {state: {phase: Restarting}}", with(volcano, func(f *facts) { f.ReplacingPods = true })},
+		"a Volcano job that was aborted":     {volcanoJob, vcjob + "status: {state: {phase: Aborted}}", with(volcano, func(f *facts) { f.Suspended = true })},
+		"a Volcano job that failed":          {volcanoJob, vcjob + "status: {state: {phase: Failed}}", with(volcano, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a LeaderWorkerSet":                  {leaderWorkerSet, groups, sets},
+		"a LeaderWorkerSet of lone ranks":    {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "None", 1), with(sets, func(f *facts) { f.Unsupported = "RestartPolicy" })},
+		"a LeaderWorkerSet that has started": {leaderWorkerSet, strings.Replace(groups, "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", 1), sets},
+		"a StatefulSet":                      {statefulSet, app, facts{Pods: "app=serve", Ranks: 3, Templates: []string{"StatefulSet serve"}}},
+		"a configured kind that is active":   {configured(gangKind), gang + "spec: {run: {active: true}}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind by default":       {configured(gangKind), gang, facts{SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that is not":      {configured(gangKind), gang + "spec: {run: {active: false}}", facts{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
+		"a configured kind that completed":   {configured(gangKind), gang + "status: {conditions: [{type: Complete, status: 'True'}]}", facts{SuspendObserved: true, FailsIfOldPodsRemain: true, FinishedReason: "Complete", SuspendField: "spec.run.active", Pods: "example.com/gang=train"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -272,7 +294,7 @@ func TestRecreateGroups(t *testing.T) {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}})
 	}
 	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).Build()
-	if _, err := recreateGroups(t.Context(), c, restart.Job{}, nil, left); err != nil {
+	if _, err := recreateGroups(t.Context(), c, restart.Job{Object: &unstructured.Unstructured{}}, nil, left); err != nil {
 		t.Fatal(err)
 	}
 	var still corev1.PodList
@@ -285,6 +307,56 @@ func TestRecreateGroups(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"train-0-0", "train-0-2", "train-1-0", "train-1-1", "train-1-2"}, names); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// While a pod of the group is pending, such a set replaces a deleted worker alone, but recreates the group with its leader.
+func TestRecreateGroupsThatHaveStarted(t *testing.T) {
+	tests := map[string]struct {
+		object string
+		want   []string // the pods that stay
+	}{
+		"by its restartPolicy": {"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupAfterStart}}", []string{"train-0-1", "train-1-1"}},
+		"by its annotation": {"metadata: {annotations: {leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start: ''}}\n" +
+			"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupOnPodRestart}}", []string{"train-0-1", "train-1-1"}},
+		"at once": {"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupOnPodRestart}}", []string{"train-0-0", "train-1-1"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			set := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte("kind: LeaderWorkerSet\n"+test.object), set); err != nil {
+				t.Fatal(err)
+			}
+			var left []metav1.PartialObjectMetadata
+			var pods []client.Object
+			for _, rank := range []struct {
+				group, worker string
+				dying         bool
+			}{{"0", "0", false}, {"0", "1", false}, {"1", "1", true}} {
+				pod := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train-" + rank.group + "-" + rank.worker,
+					Labels: map[string]string{lwsGroupLabel: rank.group, lwsWorkerLabel: rank.worker}}}
+				pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+				if rank.dying {
+					pod.DeletionTimestamp = &metav1.Time{Time: noon}
+				}
+				left = append(left, pod)
+			}
+			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).Build()
+			if _, err := recreateGroups(t.Context(), c, restart.Job{Object: set}, nil, left); err != nil {
+				t.Fatal(err)
+			}
+			var still corev1.PodList
+			if err := c.List(t.Context(), &still); err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, p := range still.Items {
+				names = append(names, p.Name)
+			}
+			if diff := cmp.Diff(test.want, names); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

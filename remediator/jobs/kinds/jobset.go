@@ -33,6 +33,7 @@ var (
 const (
 	jobSetNameLabel        = "jobset.sigs.k8s.io/jobset-name"
 	replicatedJobNameLabel = "jobset.sigs.k8s.io/replicatedjob-name"
+	restartAttemptLabel    = "jobset.sigs.k8s.io/restart-attempt" // the JobSet's status.restarts when the Job was created
 	jobSetController       = "jobset.sigs.k8s.io/jobset-controller"
 )
 
@@ -44,6 +45,7 @@ type jobSetFields struct {
 		ReplicatedJobs []replicatedJob `json:"replicatedJobs"`
 	} `json:"spec"`
 	Status struct {
+		Restarts   int                `json:"restarts"`
 		Conditions []metav1.Condition `json:"conditions"`
 	} `json:"status"`
 }
@@ -97,6 +99,7 @@ func (set jobSetFields) job(children []batchv1.Job) restart.Job {
 		SuspendField:    suspend,
 		Suspended:       ptr.Deref(set.Spec.Suspend, false),
 		SuspendObserved: meta.IsStatusConditionTrue(set.Status.Conditions, "Suspended"),
+		ReplacingPods:   set.replaces(children),
 		ManagedBy:       otherManager(set.Spec.ManagedBy, jobSetController),
 		Ranks:           jobSetRanks(set.Spec.ReplicatedJobs, children),
 	}
@@ -113,6 +116,16 @@ func (set jobSetFields) job(children []batchv1.Job) restart.Job {
 		}
 	}
 	return j
+}
+
+// replaces reports whether the JobSet controller is restarting the JobSet and has yet to remove a Job of an earlier
+// attempt. Its condition (since v0.12.0) stays True until every new pod is ready, which it may never be on a bad node: a
+// JobSet that only waits for that can be restarted.
+func (set jobSetFields) replaces(children []batchv1.Job) bool {
+	return meta.IsStatusConditionTrue(set.Status.Conditions, "RestartingJobSet") && slices.ContainsFunc(children, func(job batchv1.Job) bool {
+		attempt, err := strconv.Atoi(job.Labels[restartAttemptLabel])
+		return job.DeletionTimestamp != nil || err != nil || attempt < set.Status.Restarts
+	})
 }
 
 // jobSetRanks adds up the ranks of the child Jobs, of those too that the JobSet controller has yet to create. A

@@ -14,7 +14,7 @@ import (
 
 // Kueue undoes a suspend of ours within milliseconds, and the pods restart piecemeal. Its own suspend field is
 // spec.active of the job's Workload: without it the job is evicted, and suspended by Kueue; with it the job is queued again, and may lose
-// its place. That the Workload is evicted does not mean that the pods are gone (all measured on v0.12.3).
+// its place. That the Workload is evicted does not mean that the pods are gone (all measured on v0.12.3 and v0.18.4).
 var workloadGVK = schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}
 
 const (

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,7 +22,9 @@ import (
 // leaderWorkerSet is leaderworkerset.x-k8s.io LeaderWorkerSet: groups of a leader and its workers, each a gang of its
 // own. It has no suspend. With restartPolicy RecreateGroupOnPodRestart the deletion of one worker recreates its whole
 // group, after the last old pod is gone; that of a leader does so only once with propagation Foreground (measured on
-// v0.7.0).
+// v0.7.0 and v0.9.0). With RecreateGroupAfterStart, or the annotation of the same meaning, a worker that is deleted while a
+// pod of the group is pending is replaced alone, so that only the deletion of the leader is sure to recreate the group
+// (lws v0.9.0 pkg/controllers/pod_controller.go, handleRestartPolicy).
 var (
 	leaderWorkerSet = Kind{
 		GVK: leaderWorkerSetGVK, Resource: "leaderworkersets", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), rule("apps", "statefulsets", "get")},
@@ -34,6 +37,10 @@ const (
 	lwsNameLabel   = "leaderworkerset.sigs.k8s.io/name"
 	lwsGroupLabel  = "leaderworkerset.sigs.k8s.io/group-index"
 	lwsWorkerLabel = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
+
+	recreateOnPodRestart    = "RecreateGroupOnPodRestart"
+	recreateAfterStart      = "RecreateGroupAfterStart"
+	lwsAfterStartAnnotation = "leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start"
 )
 
 func readLeaderWorkerSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
@@ -66,7 +73,7 @@ func readLeaderWorkerSet(ctx context.Context, reader client.Reader, key client.O
 	if err := addLeaders(ctx, reader, &j); err != nil {
 		return restart.Job{}, err
 	}
-	if group.RestartPolicy != "RecreateGroupOnPodRestart" {
+	if group.RestartPolicy != recreateOnPodRestart && group.RestartPolicy != recreateAfterStart {
 		j.Unsupported = restart.Blocked{Reason: "RestartPolicy", Text: fmt.Sprintf("its restartPolicy is %s: its groups cannot be restarted as a whole", group.RestartPolicy)}
 	}
 	return j, nil
@@ -97,8 +104,23 @@ func addLeaders(ctx context.Context, reader client.Reader, j *restart.Job) error
 
 func lwsGroup(pod metav1.Object) string { return pod.GetLabels()[lwsGroupLabel] }
 
+func isLeader(pod metav1.PartialObjectMetadata) bool { return pod.Labels[lwsWorkerLabel] == "0" }
+
+// recreatesAfterStart reports whether the groups of a LeaderWorkerSet are recreated for a worker only once they have started.
+func recreatesAfterStart(set metav1.Object) bool {
+	if _, found := set.GetAnnotations()[lwsAfterStartAnnotation]; found {
+		return true
+	}
+	object, ok := set.(*unstructured.Unstructured)
+	if !ok {
+		return false
+	}
+	policy, _, err := unstructured.NestedString(object.Object, "spec", "leaderWorkerTemplate", "restartPolicy")
+	return err == nil && policy == recreateAfterStart
+}
+
 // recreateGroups deletes exactly one pod of each group in which none is being deleted yet.
-func recreateGroups(ctx context.Context, c client.Client, _ restart.Job, _ *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
+func recreateGroups(ctx context.Context, c client.Client, j restart.Job, _ *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
 	groups := map[string][]metav1.PartialObjectMetadata{}
 	for _, pod := range remaining {
 		groups[lwsGroup(&pod)] = append(groups[lwsGroup(&pod)], pod)
@@ -108,12 +130,13 @@ func recreateGroups(ctx context.Context, c client.Client, _ restart.Job, _ *rest
 		if slices.ContainsFunc(group, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil }) {
 			continue
 		}
-		worker := slices.IndexFunc(group, func(p metav1.PartialObjectMetadata) bool { return p.Labels[lwsWorkerLabel] != "0" })
+		leader := slices.IndexFunc(group, isLeader)
+		worker := slices.IndexFunc(group, func(p metav1.PartialObjectMetadata) bool { return !isLeader(p) })
 		var err error
-		if worker >= 0 {
-			err = DeletePod(ctx, c, &group[worker])
+		if leader >= 0 && (worker < 0 || recreatesAfterStart(j.Object)) {
+			err = DeletePod(ctx, c, &group[leader], client.PropagationPolicy(metav1.DeletePropagationForeground))
 		} else {
-			err = DeletePod(ctx, c, &group[0], client.PropagationPolicy(metav1.DeletePropagationForeground))
+			err = DeletePod(ctx, c, &group[worker])
 		}
 		if err != nil {
 			return "", err

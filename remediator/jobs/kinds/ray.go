@@ -22,7 +22,7 @@ import (
 // The kinds of github.com/ray-project/kuberay, group ray.io. Suspending a RayCluster deletes its pods, head and workers.
 // Suspending a RayJob deletes its RayCluster and its submitter; resuming makes new ones of other names, without counting
 // a failure. Its status Suspended comes before any pod is gone, and then forgets the name of the cluster, so that only the
-// recorded UIDs prove the stop (measured on v1.4.2).
+// recorded UIDs prove the stop (measured on v1.4.2 and v1.6.0).
 var (
 	rayCluster    = Kind{GVK: rayClusterGVK, Resource: "rayclusters", ExtraRules: []rbacv1.PolicyRule{kueueRule}, read: readRayCluster}
 	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
@@ -121,6 +121,9 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	switch status {
 	case "Failed", "Complete":
 		j.FinishedReason = status
+	case "ValidationFailed":
+		// Since v1.5: the operator leaves the job alone for good, even if its spec becomes valid again.
+		j.FinishedReason = restart.ConditionFailed
 	case "Running", "Initializing":
 	default:
 		j.ReplacingPods = true // only from those two does the operator take a suspend
@@ -129,7 +132,7 @@ func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey)
 	case len(job.Spec.ClusterSelector) > 0:
 		j.Unsupported = restart.Blocked{Reason: "RayClusterShared", Text: "it runs on a RayCluster that it did not create, which a suspend would not stop"}
 	case !job.Spec.ShutdownAfterJobFinishes:
-		j.Unsupported = restart.Blocked{Reason: "RayShutdown", Text: "its shutdownAfterJobFinishes is false: the operator refuses to suspend it"}
+		j.Unsupported = restart.Blocked{Reason: "RayShutdown", Text: "its shutdownAfterJobFinishes is false: the operator refuses to suspend it, or fails it for good"}
 	}
 	if job.Spec.RayClusterSpec != nil {
 		job.Spec.RayClusterSpec.describe(&j)

@@ -127,7 +127,7 @@ func (g gang) closes() restart.Restart {
 	clustertest.Until(g, patience, "wait for the restart to be closed", func() error {
 		r := g.record()
 		if r.Current != nil || len(r.Last) == 0 {
-			return fmt.Errorf("record %+v", r)
+			return fmt.Errorf("current %+v, closed %+v, pods %+v", r.Current, r.Last, g.pods.Lives())
 		}
 		closed = r.Last[0]
 		return nil

@@ -26,6 +26,7 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 		"RayCluster":                          rayCluster,
 		"RayJob":                              rayJob,
 		"LeaderWorkerSet":                     leaderWorkerSet("1", 4),
+		"LeaderWorkerSet, after start":        leaderWorkerSet("1", 4).with("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"),
 		"Job queued by Kueue":                 queuedJob,
 		"JobSet queued by Kueue":              queuedJobSet,
 		"Volcano Job":                         volcanoJob,

@@ -119,7 +119,9 @@ metadata: ` + optedIn + `
 spec:
   runtimeRef: {name: torch-distributed}
   trainer: {numNodes: 4, image: none, resourcesPerNode: {limits: {nvidia.com/gpu: 8}}}
-  podSpecOverrides: [{targetJobs: [{name: node}], nodeSelector: {POOL}}]
+  runtimePatches:
+  - manager: e2e.pitcrew.dev/test
+    trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {` + dying + `, spec: {nodeSelector: {POOL}}}}}}]}}}
 `,
 	counted: jobSetCounts("train-node-0"),
 }
