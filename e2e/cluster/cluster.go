@@ -37,6 +37,9 @@ import (
 type Options struct {
 	// JobSet adds the JobSet controller, its CRD and its webhooks.
 	JobSet bool
+	// NodeGrace is how long a node may be silent before the controller manager sets its condition Ready to Unknown; zero: the
+	// default of Kubernetes, 50 s. The kubelets of [Cluster.StartKubelets] report often enough for 3 s.
+	NodeGrace time.Duration
 	// Progress receives lines about what is being built and started; nil discards them.
 	Progress io.Writer
 

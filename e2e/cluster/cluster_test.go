@@ -444,3 +444,40 @@ func TestAKubeconfigIsReplacedAsAWhole(t *testing.T) {
 		t.Errorf("the file is %q, %v", text, err)
 	}
 }
+
+func TestTheNodesOfFrozenKubeletsBecomeUnknown(t *testing.T) {
+	c := start(t, Options{NodeGrace: 3 * time.Second})
+	group, err := c.StartKubelets(t.Context(), "mortal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mortal, err := c.AddNodes(t.Context(), "mortal", 2, group.Own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := func(want corev1.ConditionStatus) {
+		t.Helper()
+		if err := within(t, time.Minute, func(ctx context.Context) error {
+			for _, name := range mortal {
+				var node corev1.Node
+				if err := c.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+					return err
+				}
+				for _, condition := range node.Status.Conditions {
+					if condition.Type == corev1.NodeReady && condition.Status != want {
+						return fmt.Errorf("%s: Ready is %s", name, condition.Status)
+					}
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group.Freeze()
+	ready(corev1.ConditionUnknown)
+	group.Thaw()
+	ready(corev1.ConditionTrue)
+	group.Kill()
+	ready(corev1.ConditionUnknown)
+}

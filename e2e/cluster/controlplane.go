@@ -39,7 +39,8 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 	if err := c.startAPI(ctx); err != nil {
 		return err
 	}
-	parts := []func(context.Context) error{c.startControllers, c.startKWOK, c.runPod}
+	controllers := func(context.Context) error { return c.startControllers(opts.NodeGrace) }
+	parts := []func(context.Context) error{controllers, c.startKWOK, c.runPod}
 	if opts.JobSet {
 		parts = append(parts, c.startJobSet)
 	}
@@ -174,11 +175,14 @@ func (c *Cluster) write(name string, content []byte) error {
 
 // startControllers starts the controller manager and the scheduler. They serve nothing: that saves two ports, and
 // whether they work shows in the API, see [Cluster.runPod].
-func (c *Cluster) startControllers(context.Context) error {
+func (c *Cluster) startControllers(nodeGrace time.Duration) error {
+	var nodes []string
+	if nodeGrace > 0 {
+		nodes = []string{"--node-monitor-grace-period=" + nodeGrace.String(), "--node-monitor-period=" + (nodeGrace / 4).String()}
+	}
 	for name, args := range map[string][]string{
-		"kube-controller-manager": {
-			"--use-service-account-credentials", "--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt",
-		},
+		"kube-controller-manager": append(nodes,
+			"--use-service-account-credentials", "--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt"),
 		"kube-scheduler": nil,
 	} {
 		kubeconfig, err := c.kubeconfigFor("system:" + name)
@@ -199,32 +203,37 @@ func (c *Cluster) startControllers(context.Context) error {
 
 // startKWOK starts KWOK for the nodes that [Cluster.AddNodes] makes.
 func (c *Cluster) startKWOK(ctx context.Context) error {
-	module, err := components.KWOK.ModuleDir(ctx, c.Root)
-	if err != nil {
-		return err
-	}
-	configs := []string{"--config=stages.yaml"}
-	for _, stage := range []string{"node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml"} {
-		configs = append(configs, "--config="+filepath.Join(module, "kustomize", "stage", stage))
-	}
 	if err := c.write("stages.yaml", stages); err != nil {
 		return err
 	}
 	if err := c.Apply(ctx, kwokAdmission); err != nil {
 		return err
 	}
-	kubeconfig, err := c.kubeconfigFor("kwok", "system:masters")
-	if err != nil {
-		return err
-	}
-	p, err := c.run("kwok", components.KWOK.Path(c.Root), nil, append(configs, "--kubeconfig="+kubeconfig,
-		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector="+kwokAnnotation+"=fake",
-		"--node-lease-duration-seconds=40", "--cidr=10.128.0.0/10", "--server-address=")...)
+	p, err := c.runKWOK(ctx, "kwok", "fake", 40)
 	if err != nil {
 		return err
 	}
 	c.need(p)
 	return nil
+}
+
+// runKWOK runs a KWOK for the nodes with its annotation, whose leases last that long and are renewed four times in that time.
+func (c *Cluster) runKWOK(ctx context.Context, name, annotation string, leaseSeconds int) (*Process, error) {
+	module, err := components.KWOK.ModuleDir(ctx, c.Root)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--config=stages.yaml"}
+	for _, stage := range []string{"node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml"} {
+		args = append(args, "--config="+filepath.Join(module, "kustomize", "stage", stage))
+	}
+	kubeconfig, err := c.kubeconfigFor("kwok", "system:masters") // one user for all: kwokAdmission knows it by name
+	if err != nil {
+		return nil, err
+	}
+	return c.run(name, components.KWOK.Path(c.Root), nil, append(args, "--kubeconfig="+kubeconfig,
+		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector="+kwokAnnotation+"="+annotation,
+		fmt.Sprintf("--node-lease-duration-seconds=%d", leaseSeconds), "--cidr=10.128.0.0/10", "--server-address=")...)
 }
 
 func (c *Cluster) kubeconfigFor(user string, groups ...string) (string, error) {

@@ -1,0 +1,38 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Kubelets are the simulated kubelets of a group of nodes that can die or freeze, see [Cluster.StartKubelets].
+type Kubelets struct {
+	group   string
+	process *Process
+}
+
+// StartKubelets starts a second KWOK, for the nodes that [Cluster.AddNodes] makes with [Kubelets.Own]. Unlike those of the other
+// nodes, these kubelets can be killed or stopped by a test: then nothing reports the nodes' state any more, and no pod on them
+// starts or ends. They renew their leases once a second. A group's name is unique in the cluster.
+func (c *Cluster) StartKubelets(ctx context.Context, group string) (*Kubelets, error) {
+	p, err := c.runKWOK(ctx, "kwok-"+group, group, 4)
+	if err != nil {
+		return nil, fmt.Errorf("start the kubelets of group %s: %w", group, err)
+	}
+	return &Kubelets{group, p}, nil
+}
+
+// Own gives a node that is to be created to these kubelets.
+func (k *Kubelets) Own(node *corev1.Node) { node.Annotations[kwokAnnotation] = k.group }
+
+// Freeze stops the kubelets, as a hung machine or a cut network does.
+func (k *Kubelets) Freeze() { k.process.signal(syscall.SIGSTOP) }
+
+// Thaw continues frozen kubelets.
+func (k *Kubelets) Thaw() { k.process.signal(syscall.SIGCONT) }
+
+// Kill ends the kubelets for ever, as a power-off does.
+func (k *Kubelets) Kill() { k.process.Kill() }
