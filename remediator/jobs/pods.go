@@ -198,7 +198,7 @@ func (r podReader) ownsOrOrphaned(ctx context.Context, job restart.Job, pod *cor
 		return owned, err
 	}
 	w, err := resolver.OfPod(ctx, pod)
-	return err == nil && w.UID() == "", err
+	return err == nil && w.BarePod == nil && len(w.Owners) == 0, err
 }
 
 // affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
