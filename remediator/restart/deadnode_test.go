@@ -85,6 +85,8 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 	waits := func(name string) Unconfirmed {
 		return Unconfirmed{Pod: deletedPod(name, 30, noon), Waiting: "it waits"}
 	}
+	ended := Unconfirmed{Pod: deletedPod("b", 30, noon)}
+	ended.Pod.Status.Phase = corev1.PodFailed
 	forced := Unconfirmed{Pod: deletedPod("b", 30, noon), Force: Force{"its Node was deleted", true}}
 	tests := map[string]struct {
 		facts  Facts
@@ -95,6 +97,8 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 		"two":                               {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), waits("b")}}, Hold, ""},
 		"another pod still ends":            {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a")}}, Wait, ""},
 		"another pod's node answers":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), {Pod: deletedPod("b", 30, noon)}}}, Wait, ""},
+		"another pod has ended":             {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), ended}}, Hold, ""},
+		"the only pod has ended":            {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{ended}}, Wait, ""},
 		"another pod is proven dead":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), forced}}, Wait, "b"},
 		"the only pod is proven dead":       {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{forced}}, Wait, "b"},
 		"none of its nodes was looked at":   {Facts{Remaining: left("a")}, Wait, ""},
