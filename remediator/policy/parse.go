@@ -106,6 +106,9 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	}
 	condition := string(r.Condition)
 	d.invalidFor(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
+	if p.Output.Soperator && condition == SoperatorCondition {
+		d.invalid(at.Child("match", "condition"), condition, "is what output.soperator writes for a quarantine, which would never end")
+	}
 	if status := at.Child("match", "status"); conditions.Ours(condition) {
 		if r.Status != corev1.ConditionTrue && !d.failed[status.String()] {
 			d.invalid(status, string(r.Status), "must be True: only then does the message of "+condition+" name a class")
@@ -140,6 +143,7 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	d.taint(at.Child("taint"), r.Taint)
 	r.HandOff.check(d, at.Child("handOff"))
 	r.HandOff = r.HandOff.addedTo(p.HandOff)
+	r.completeCordon(d, at.Child("handOff", "cordon"))
 	if slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&r.Taint) }) {
 		d.invalid(at.Child("taint"), r.Taint.ToString(), "is a taint of handOff, too: key and effect identify a taint")
 	}
