@@ -54,13 +54,14 @@ func (s *Slurmrestd) Node(name string) (SlurmNode, error) {
 	return SlurmNode{n.Name, slices.Clone(n.State), n.Reason, n.Comment}, nil
 }
 
-// ServeHTTP serves the nodes of slurmrestd's API v0.0.44: GET /slurm/v0.0.44/nodes/, and GET and POST /slurm/v0.0.44/node/NAME. DRAIN
+// ServeHTTP serves a part of slurmrestd's API v0.0.44: GET /slurm/v0.0.44/nodes/ and jobs/, GET and POST /slurm/v0.0.44/node/NAME. DRAIN
 // is a flag beside the state of a node, and UNDRAIN removes it together with the reason (Slurm 25.05, update_node).
 func (s *Slurmrestd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	nodes := []*SlurmNode{}
 	switch name := path.Base(r.URL.Path); {
+	case strings.HasSuffix(r.URL.Path, "/jobs/"): // none runs
 	case strings.HasSuffix(r.URL.Path, "/nodes/"):
 		for _, n := range s.nodes {
 			nodes = append(nodes, n)
@@ -85,7 +86,7 @@ func (s *Slurmrestd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		nodes = append(nodes, s.nodes[name])
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"nodes": nodes, "last_update": map[string]any{"set": true, "number": time.Now().Unix()}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"jobs": []any{}, "nodes": nodes, "last_update": map[string]any{"set": true, "number": time.Now().Unix()}})
 }
 
 func (n *SlurmNode) set(states []string, reason, comment *string) {

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 
-// slurm-operator waits 10 s for its slurmrestd, and the start of a remediator takes some seconds.
-const patience = 20 * time.Second
+// patience is for slurm-operator, which asks for its slurmrestd every 10 s and reads the Slurm nodes every 30 s.
+const patience = 2 * time.Minute
 
 const ecc = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
 
@@ -47,8 +47,8 @@ func newRig(t *testing.T, pool string) rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if log, err := os.ReadFile(filepath.Join(c.Dir, "slurm-operator.log")); t.Failed() {
-			t.Logf("log of slurm-operator, %v:\n%s", err, log)
+		if log, err := logOf(c, "slurm-operator"); t.Failed() {
+			t.Logf("the end of the log of slurm-operator, %v:\n%s", err, log[max(0, len(log)-10_000):])
 		}
 	})
 	if err := c.AddNamespace(t.Context(), "slurm", nil); err != nil {
@@ -67,6 +67,8 @@ spec:
   slurmKeyRef: {name: keys, key: slurm.key}
   jwtHs256KeyRef: {name: keys, key: jwt.key}
   slurmctld: {image: none}
+  reconfigure: {image: none}
+  logfile: {image: none}
 ---
 apiVersion: slinky.slurm.net/v1beta1
 kind: RestApi
@@ -82,6 +84,7 @@ spec:
   controllerRef: {name: slurm, namespace: slurm}
   replicas: 2
   slurmd: {image: none, resources: {limits: {nvidia.com/gpu: 8}}}
+  logfile: {image: none}
   template:
     spec: {nodeSelector: {%s: %s}}
 `, cluster.LabelPool, pool)); err != nil {
@@ -91,6 +94,8 @@ spec:
 }
 
 func (r rig) until(what string, check func() error) {
+	begun := time.Now()
+	defer func() { r.Log(what, time.Since(begun)) }()
 	r.Helper()
 	clustertest.Until(r.T, patience, what, check)
 }
@@ -222,4 +227,13 @@ spec:
 	if n, err := r.slurm.Node(names[well]); err != nil || n.Reason != "bad fan" {
 		t.Errorf("slurm-operator has changed what an administrator has drained: %+v, %v", n, err)
 	}
+}
+
+// logOf reads what a program of the cluster has written.
+func logOf(c *cluster.Cluster, name string) ([]byte, error) {
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*-"+name+".log"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("%s has no log: %w", name, err)
+	}
+	return os.ReadFile(files[0])
 }
