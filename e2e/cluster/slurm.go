@@ -31,7 +31,9 @@ type SlurmNode struct {
 }
 
 // AddNode registers an idle node, as its slurmd does.
-func (s *Slurmrestd) AddNode(name string) { s.Update(name, func(n *SlurmNode) { n.State = []string{"IDLE"} }) }
+func (s *Slurmrestd) AddNode(name string) {
+	s.Update(name, func(n *SlurmNode) { n.State = []string{"IDLE"} })
+}
 
 // Update changes a node, as an administrator does with scontrol. It adds one that is not there.
 func (s *Slurmrestd) Update(name string, change func(*SlurmNode)) {

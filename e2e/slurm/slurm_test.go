@@ -19,7 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{HandOff: true}) }
 
 // patience is for slurm-operator, which asks for its slurmrestd every 10 s and reads the Slurm nodes every 30 s.
 const patience = 2 * time.Minute
