@@ -166,6 +166,9 @@ func taintChanges(before, after *corev1.Node) string {
 	if len(all) == 0 {
 		all = append(all, "change no taint")
 	}
+	if before.Spec.Unschedulable && !after.Spec.Unschedulable {
+		all = append(all, "uncordon")
+	}
 	for _, what := range quarantine.Left(before, after) {
 		all = append(all, fmt.Sprintf("leave %q, which the record names but only a person may remove", quarantine.Clip(what, conditions.MaxMessage)))
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
 func uninstallCommand(c *target) *cobra.Command {
@@ -161,7 +162,7 @@ func cleanNode(api client.Client, n *corev1.Node) []change {
 	}
 	var stale, deletes []string
 	for _, condition := range n.Status.Conditions {
-		if t := string(condition.Type); conditions.Ours(t) {
+		if t := string(condition.Type); conditions.Ours(t) || handoff.IsOurSuspicion(condition) {
 			stale = append(stale, t)
 			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true, HandOff: true}) }
 
 // patience is how long a test waits for what takes a second or two, 20 s for what waits for room under a budget.
 const patience = time.Minute

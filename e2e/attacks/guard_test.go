@@ -367,6 +367,9 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 	}
 }
 
+// quarantinedWithCordon is the metadata of a record that claims a cordon.
+const quarantinedWithCordon = `metadata: {annotations: {pitcrew.dev/quarantine: '{"handOff":{"cordon":true}}'}}`
+
 // With a stolen token a node becomes one of the control plane, or is taken out of its pool, unless admission leaves no more than
 // taints, labels and annotations that are not Kubernetes' own, and in the status the conditions of the preflight.
 func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
@@ -391,7 +394,7 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 		}
 	}
 	for _, attack := range []string{
-		"{spec: {unschedulable: true}}", "{spec: {providerID: 'evil://x'}}", "{spec: {podCIDR: 10.9.0.0/24, podCIDRs: [10.9.0.0/24]}}",
+		"{spec: {unschedulable: true}}", "{spec: {unschedulable: true}, " + quarantinedWithCordon + "}", "{spec: {providerID: 'evil://x'}}", "{spec: {podCIDR: 10.9.0.0/24, podCIDRs: [10.9.0.0/24]}}",
 		"{metadata: {labels: {node-role.kubernetes.io/control-plane: ''}}}", "{metadata: {labels: {tenant.node-restriction.kubernetes.io/team: null}}}",
 		"{metadata: {labels: {tenant.node-restriction.kubernetes.io/team: b}}}", "{metadata: {labels: {topology.kubernetes.io/zone: b}}}",
 		"{metadata: {labels: {kubernetes.io/hostname: other}}}", "{metadata: {labels: {feature.node.kubernetes.io/x: other}}}", "{metadata: {labels: {topology.k8s.aws/x: other, app.k8s.io/x: other}}}",
@@ -400,6 +403,19 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 		"{metadata: {finalizers: [example.com/stay]}}", "{metadata: {ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: x, uid: x}]}}",
 	} {
 		s.refused(patchOf(s, token, node, attack), onNodes, attack)
+	}
+
+	// A person's cordon is only taken back with a record that claims it, which a release also has. That much a token can do.
+	if err := patchNode(t.Context(), s.admin, s.nodes[0], "", types.MergePatchType, `{"spec":{"unschedulable":true}}`); err != nil {
+		t.Fatal(err)
+	}
+	for _, attack := range []string{"{spec: {unschedulable: null}}", "{spec: {unschedulable: null}, " + quarantinedWithCordon + "}"} {
+		s.refused(patchOf(s, token, node, attack), onNodes, attack)
+	}
+	for _, patch := range []string{"{" + quarantinedWithCordon + "}", "{spec: {unschedulable: null}, metadata: {annotations: {pitcrew.dev/quarantine: '{}'}}}"} {
+		if err := patchOf(s, token, node, patch); err != nil {
+			t.Errorf("%s: %v", patch, err)
+		}
 	}
 
 	status := func(patch string) error {
@@ -412,6 +428,25 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 	}
 	condition := func(kind string) string {
 		return fmt.Sprintf("{status: {conditions: [{type: %s, status: 'True', reason: x, message: Inspect x, lastHeartbeatTime: 2026-01-01T00:00:00Z}]}}", kind)
+	}
+	suspicion := func(value, reason string) string {
+		return fmt.Sprintf("{status: {conditions: [{type: HardwareIssuesSuspected, status: '%s', reason: '%s'}]}}", value, reason)
+	}
+	if err := patchNode(t.Context(), s.admin, s.nodes[0], "status", types.StrategicMergePatchType,
+		`{"status":{"conditions":[{"type":"HardwareIssuesSuspected","status":"True","reason":"QuarantinedByPitcrew"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	s.refused(status(suspicion("False", "GPUHealthCheckFailed (Soperator)")), onNodes, "the reason of another writer")
+	if err := status(suspicion("False", "ReleasedByPitcrew")); err != nil {
+		t.Errorf("what an earlier policy has set: %v", err)
+	}
+	s.refused(status(suspicion("True", "QuarantinedByPitcrew")), onNodes, "a suspicion that the policy does not ask for")
+	if err := patchNode(t.Context(), s.admin, s.nodes[0], "status", types.StrategicMergePatchType,
+		`{"status":{"conditions":[{"type":"HardwareIssuesSuspected","status":"True","reason":"GPUHealthCheckFailed (Soperator)"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	for _, attack := range []string{suspicion("False", "ReleasedByPitcrew"), "{status: {conditions: [{$patch: delete, type: HardwareIssuesSuspected}]}}"} {
+		s.refused(status(attack), onNodes, "soperator's own suspicion: "+attack)
 	}
 	for _, verdict := range []string{conditions.PreflightFailed, conditions.SlowNode} {
 		if err := status(condition(verdict)); err != nil {

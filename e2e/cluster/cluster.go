@@ -37,6 +37,9 @@ import (
 type Options struct {
 	// JobSet adds the JobSet controller, its CRD and its webhooks.
 	JobSet bool
+	// HandOff lets the remediator cordon nodes and write the condition for soperator, as the chart does for a policy with
+	// handOff.cordon and output.soperator.
+	HandOff bool
 	// NodeGrace is how long a node may be silent before the controller manager sets its condition Ready to Unknown; zero: the
 	// default of Kubernetes, 50 s. The kubelets of [Cluster.StartKubelets] report often enough for 3 s.
 	NodeGrace time.Duration
@@ -60,6 +63,7 @@ type Cluster struct {
 	Client client.WithWatch
 
 	progress io.Writer
+	handOff  bool
 	freePort func() (int, error)
 	ca       *authority
 
@@ -98,7 +102,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a cluster: %w", err)
 	}
-	c := &Cluster{Dir: dir, Root: root, progress: opts.Progress, freePort: freePort}
+	c := &Cluster{Dir: dir, Root: root, progress: opts.Progress, handOff: opts.HandOff, freePort: freePort}
 	if opts.freePort != nil {
 		c.freePort = opts.freePort
 	}

@@ -104,6 +104,11 @@ var (
 		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
 		Module: "github.com/ray-project/kuberay/ray-operator", Cold: "80 s",
 	}
+	// SlurmOperator runs Slurm on Kubernetes. It is here because it reads cordons.
+	SlurmOperator = Component{
+		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",
+		Module: "github.com/SlinkyProject/slurm-operator", Cold: "60 s",
+	}
 	// LWS is the LeaderWorkerSet controller.
 	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", Cold: "90 s"}
 	// Kueue queues other controllers' jobs.
@@ -127,7 +132,7 @@ var (
 // All lists every component.
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
-	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
+	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint, Govulncheck,
 }
 

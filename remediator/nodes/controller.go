@@ -5,6 +5,7 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -251,7 +252,8 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
-	after = earlier(decision.RequeueAfter, after)
+	again, notShown := c.showSuspicion(ctx, &n, decision, started)
+	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
 	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) {
 		after = earlier(after, evidenceRetry)
 	}

@@ -29,7 +29,7 @@ var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationG
 var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
 
 // Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields, of which
-// only the time of a cordon is read, are most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
+// few are read, are most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
 // out, because they hold only differences.
 func Slim(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
@@ -72,6 +72,7 @@ var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
 		!maps.Equal(a.Labels, b.Labels) ||
+		a.Spec.Unschedulable != b.Spec.Unschedulable ||
 		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
 		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID ||
 		!slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)

@@ -24,6 +24,10 @@ type HandOff struct {
 	//
 	// [Parse] turns it into Annotations and leaves nil.
 	KeepNode *bool `yaml:"keepNode"`
+	// cordon also sets spec.unschedulable, for controllers that look at neither taints nor conditions, such as slurm-operator.
+	// The release takes it back, unless others have cordoned the node or have undone our cordon. A quarantine with a taint of
+	// effect PreferNoSchedule does not cordon.
+	Cordon *bool `yaml:"cordon"`
 	// labels are labels for the node. No key may be in the domains pitcrew.dev, kubernetes.io and k8s.io.
 	Labels map[string]string `yaml:"labels"`
 	// annotations are annotations for the node. No key may be in the domain pitcrew.dev. A value has at most 256 bytes.
@@ -39,6 +43,22 @@ type HandOff struct {
 var KeepNode = map[string]string{
 	"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
 	"karpenter.sh/do-not-disrupt":                          "true",
+}
+
+// CordonReason is the annotation that slurm-operator shows as the reason of a Slurm node that it drains because of a cordon
+// (slurm-operator 1.0.0, api/v1beta1/well_known.go). A hand-off with a cordon has it, and it comes and goes with the cordon.
+const CordonReason = "nodeset.slinky.slurm.net/node-cordon-reason"
+
+// Cordons tells whether the hand-off cordons the node.
+func (h HandOff) Cordons() bool { return h.Cordon != nil && *h.Cordon }
+
+// WithoutCordon is the rest of a hand-off.
+func (h HandOff) WithoutCordon() HandOff {
+	if h.Cordons() {
+		h.Cordon, h.Annotations = nil, maps.Clone(h.Annotations)
+		delete(h.Annotations, CordonReason)
+	}
+	return h
 }
 
 // MaxAnnotation is the most bytes of an annotation's value that a hand-off may set: the remediator's cache of Nodes drops
@@ -79,11 +99,34 @@ func (h HandOff) addedTo(common HandOff) HandOff {
 			out.Annotations = joined(out.Annotations, KeepNode)
 		}
 	}
+	if out.Cordon = common.Cordon; h.Cordon != nil {
+		out.Cordon = h.Cordon
+	}
 	out.Annotations = joined(out.Annotations, h.Annotations)
 	for _, t := range h.Taints {
 		out.Taints = append(slices.DeleteFunc(out.Taints, func(old corev1.Taint) bool { return old.MatchTaint(&t) }), t)
 	}
 	return out
+}
+
+// completeCordon gives the hand-off of a rule its reason of a cordon. A quarantine that only asks the scheduler to avoid the node
+// must not cordon it: its limits are those of nodes that stay in service.
+func (r *Rule) completeCordon(d *decoder, at *field.Path) {
+	if !r.HandOff.Cordons() {
+		r.HandOff.Cordon = nil
+		return
+	}
+	if r.Taint.Effect == corev1.TaintEffectPreferNoSchedule {
+		if d.isSet(at) {
+			d.invalid(at, true, "takes the node out of service, which a taint of effect PreferNoSchedule does not")
+		}
+		r.HandOff = r.HandOff.WithoutCordon()
+		return
+	}
+	if _, set := r.HandOff.Annotations[CordonReason]; !set {
+		reason := fmt.Sprintf("Pitcrew: %s (rule %s)", r.Condition, r.Name)
+		r.HandOff.Annotations = joined(r.HandOff.Annotations, map[string]string{CordonReason: reason[:min(len(reason), MaxAnnotation)]})
+	}
 }
 
 func joined(parts ...map[string]string) map[string]string {

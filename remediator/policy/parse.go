@@ -106,6 +106,9 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	}
 	condition := string(r.Condition)
 	d.invalidFor(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
+	if p.Output.Soperator && condition == SoperatorCondition {
+		d.invalid(at.Child("match", "condition"), condition, "is what output.soperator writes for a quarantine, which would never end")
+	}
 	r.checkStatus(d, at, p)
 	if !conditions.Ours(condition) && len(r.Repair) > 1 {
 		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one")
@@ -137,6 +140,7 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	d.taint(at.Child("taint"), r.Taint)
 	r.HandOff.check(d, at.Child("handOff"))
 	r.HandOff = r.HandOff.addedTo(p.HandOff)
+	r.completeCordon(d, at.Child("handOff", "cordon"))
 	if slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&r.Taint) }) {
 		d.invalid(at.Child("taint"), r.Taint.ToString(), "is a taint of handOff, too: key and effect identify a taint")
 	}

@@ -159,7 +159,15 @@ type Output struct {
 	// aws puts the labels and the annotation of the AWS GPU cluster health check suite on every node: status, severity and
 	// results in the domain gpu-healthcheck.aws-samples.io.
 	AWS bool `yaml:"aws"`
+	// soperator sets the NodeCondition HardwareIssuesSuspected to True on every node that is quarantined, except by a taint of
+	// effect PreferNoSchedule, and to False at the release. soperator drains the Slurm nodes there; on Nebius, node auto repair
+	// may replace the machine. A condition with the reason of another writer stays as it is.
+	Soperator bool `yaml:"soperator"`
 }
+
+// SoperatorCondition is the type of the NodeCondition by which soperator drains the Slurm nodes of a node (nebius/soperator,
+// internal/consts/conditions.go).
+const SoperatorCondition = "HardwareIssuesSuspected"
 
 // Rule finds a rule by its name.
 func (p *Policy) Rule(name string) (Rule, bool) {

@@ -126,11 +126,13 @@ func unset(least *Policy, e *entry, v reflect.Value) string {
 		return "the mode of the policy"
 	case "spec.rules[NAME].taint.value":
 		return "the type of the condition"
-	case "spec.rules[NAME].handOff.keepNode":
+	case "spec.rules[NAME].handOff.keepNode", "spec.rules[NAME].handOff.cordon":
 		return "that of `spec.handOff`"
 	case "spec.handOff.keepNode":
 		_, kept := least.HandOff.Annotations[slices.Sorted(maps.Keys(KeepNode))[0]]
 		return fmt.Sprintf("`%v`", kept)
+	case "spec.handOff.cordon":
+		return fmt.Sprintf("`%v`", least.HandOff.Cordons())
 	}
 	switch value := v.Interface().(type) {
 	case time.Duration:

@@ -57,7 +57,7 @@ type Rule struct {
 	// taint is the taint of the quarantine.
 	Taint corev1.Taint `yaml:"taint"`
 	// handOff is what a quarantine by this rule puts on the node for other controllers, in addition to that of the policy. Its
-	// keepNode replaces that of the policy.
+	// keepNode and cordon replace those of the policy.
 	HandOff HandOff `yaml:"handOff"`
 	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget and
 	// flaps.

@@ -22,6 +22,7 @@ const (
 	TaintRestored      = "TaintRestored"
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
+	UncordonedByHand   = "UncordonedByHand"
 	DriverUpgradeStale = "DriverUpgradeStale"
 	DetectorSuspect    = "DetectorSuspect"
 	BreakerOpen        = "BreakerOpen"
@@ -282,7 +283,15 @@ func (d *decider) decideSuspect() {
 		manualOnly = fmt.Sprintf("; the fault came and went %d times within %s, so only `kubectl pitcrew release` releases the node",
 			worst.rule.Flaps.Max, worst.rule.Flaps.Window)
 	}
-	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s", describe(worst), d.record.Taint, manualOnly)
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s", describe(worst), d.record.Taint, d.andCordoned(), manualOnly)
+}
+
+// andCordoned says that the quarantine has cordoned the node, if it has.
+func (d *decider) andCordoned() string {
+	if h := d.record.HandOff; h != nil && h.Cordon {
+		return " and cordoned"
+	}
+	return ""
 }
 
 func andRestart(r policy.Rule) string {
@@ -336,6 +345,7 @@ func (d *decider) waitsForLimit() bool {
 
 // decideQuarantined releases the node when every cause has cleared, and else keeps the taint as it must be.
 func (d *decider) decideQuarantined() {
+	d.checkCordon()
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
 	for _, c := range d.record.Causes {
 		if _, ok := d.conditions.ruleOf(&c); !ok && c.Rule != policy.ByHand {
@@ -386,6 +396,18 @@ func (d *decider) restoreTaint() bool {
 	return true
 }
 
+// checkCordon gives up our cordon when others have undone it, or have uncordoned the node and cordoned it again. Unlike a taint, a
+// cordon is never lost in the patch of a list, so one time is enough.
+func (d *decider) checkCordon() {
+	if !d.changes.HasLostCordon(d.record.HandOff) {
+		return
+	}
+	d.record.HandOff = d.changes.DropCordon(d.record.HandOff, d.known)
+	d.record.Uncordoned = true
+	d.event(corev1.EventTypeNormal, UncordonedByHand, "the cordon was undone during the quarantine, so the quarantine does not cordon the node again; it keeps taint %s",
+		d.record.Taint)
+}
+
 // held is the quarantine whose place under the limits the node has. A record can name a taint of others as its own: that one
 // has no place.
 func (d *decider) held() limits.Held {
@@ -434,7 +456,7 @@ func (d *decider) upgrade() {
 	if held.TakesOut(worst.rule) {
 		d.start(worst)
 	}
-	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s", describe(worst), d.record.Taint)
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s", describe(worst), d.record.Taint, d.andCordoned())
 }
 
 // checkManualRelease ends a manual release when the causes have cleared. Until then only a fault of a worse class than theirs
@@ -481,7 +503,11 @@ func (d *decider) setTaint(p problem) {
 		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.matches), t.NodeTaint())
 	}
 	d.record.Taint = t
-	d.record.HandOff = d.changes.AddHandOff(p.rule.HandOff)
+	want := p.rule.HandOff
+	if d.record.Uncordoned {
+		want = want.WithoutCordon()
+	}
+	d.record.HandOff = d.changes.AddHandOff(want)
 }
 
 // removeTaint removes what the record's quarantine has put on the node. What no known policy puts there stays, whatever the

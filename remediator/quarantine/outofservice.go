@@ -1,12 +1,12 @@
 package quarantine
 
 import (
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -46,7 +46,7 @@ func cordonedAt(n *corev1.Node) time.Time {
 func managerOfCordon(n *corev1.Node) (latest *metav1.ManagedFieldsEntry) {
 	for i := range n.ManagedFields {
 		m := &n.ManagedFields[i]
-		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:unschedulable":`) {
+		if m.Time == nil || !handoff.ManagesCordon(*m) {
 			continue
 		}
 		if latest == nil || m.Time.After(latest.Time.Time) {
@@ -56,12 +56,14 @@ func managerOfCordon(n *corev1.Node) (latest *metav1.ManagedFieldsEntry) {
 	return latest
 }
 
-// SlimManagedFields are the managed fields of a node as far as decisions read them: when a cordoned node was cordoned, and since
-// when a driver upgrade that is under way is in its step.
+// SlimManagedFields are the managed fields of a node as far as decisions read them: by whom and when a cordoned node was cordoned,
+// and since when a driver upgrade that is under way is in its step.
 func SlimManagedFields(n *corev1.Node) []metav1.ManagedFieldsEntry {
 	var kept []metav1.ManagedFieldsEntry
-	if m := managerOfCordon(n); m != nil && n.Spec.Unschedulable {
-		kept = append(kept, metav1.ManagedFieldsEntry{Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
+	for _, m := range n.ManagedFields {
+		if n.Spec.Unschedulable && handoff.ManagesCordon(m) {
+			kept = append(kept, metav1.ManagedFieldsEntry{Manager: m.Manager, Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
+		}
 	}
 	if !isUpgraded(n) {
 		return kept

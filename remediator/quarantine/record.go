@@ -23,7 +23,7 @@ import (
 )
 
 // ControllerName is the remediator's name in Events, in managed fields and in the labels of its objects.
-const ControllerName = "pitcrew-remediator"
+const ControllerName = handoff.FieldManager
 
 // Phase of a quarantine.
 type Phase string
@@ -95,6 +95,9 @@ type Quarantine struct {
 	ManualReleaseOnly bool `json:"sticky,omitempty"`
 	// ManualReleaseActive is set while a manual release keeps the node in service although causes have not cleared.
 	ManualReleaseActive bool `json:"holds,omitempty"`
+	// Uncordoned is set when others have undone the cordon of the quarantine, or have made it theirs. The quarantine does not
+	// cordon the node again.
+	Uncordoned bool `json:"uncordoned,omitempty"`
 }
 
 // Cause is one condition for which the node is quarantined, or suspect.

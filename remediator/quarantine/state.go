@@ -1,6 +1,7 @@
 package quarantine
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // Changes tells whether the decision changes a node.
@@ -26,7 +28,7 @@ func (d Decision) Changes(n *corev1.Node) bool {
 type State struct {
 	// Record is nil when the node needs none.
 	Record *Record
-	// Changes are the labels, annotations and taints, but for our labels and the record.
+	// Changes are the labels, annotations, taints and the cordon, but for our labels and the record.
 	Changes handoff.NodeChanges
 	// maintained tells whether a sweep, a repair or an upgrade works on the node.
 	maintained bool
@@ -45,6 +47,16 @@ func (s *State) Apply(n *corev1.Node) {
 	all.SetLabel(conditions.LabelRepair, repair)
 	all.SetAnnotation(conditions.AnnotationQuarantine, text)
 	n.Labels, n.Annotations = all.Labels, all.Annotations
+}
+
+// Suspicion says for what the node is out of service; empty: it is not, or a quarantine is only claimed or asks the scheduler to avoid
+// the node.
+func (s *State) Suspicion() string {
+	r := s.Record
+	if r == nil || r.Phase != Quarantined || limits.IsSoft(r.Taint.Effect) || !hasTaint(s.Changes.Taints, r.Taint) {
+		return ""
+	}
+	return fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, needs[r.Taint.Repair], r.Taint.Rule)
 }
 
 // Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the
@@ -76,7 +88,7 @@ func (q *Quarantine) addTo(c *handoff.NodeChanges) {
 		c.Taints = append(c.Taints, q.Taint.NodeTaint())
 	}
 	if h := q.HandOff; h != nil {
-		c.AddHandOff(policy.HandOff{Labels: h.Labels, Annotations: h.Annotations, Taints: h.Taints})
+		c.AddHandOff(policy.HandOff{Labels: h.Labels, Annotations: h.Annotations, Taints: h.Taints, Cordon: &h.Cordon})
 	}
 }
 

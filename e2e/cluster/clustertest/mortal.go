@@ -41,6 +41,9 @@ func (m *Mortal) Funcs() interceptor.Funcs {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			return m.do(func() error { return c.Delete(ctx, o, opts...) })
 		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			return m.do(func() error { return c.SubResource(name).Patch(ctx, o, p, opts...) })
+		},
 		SubResourceCreate: func(ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption) error {
 			return m.do(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
 		},

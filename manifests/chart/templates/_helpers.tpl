@@ -65,12 +65,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- toPrettyJson $monitor }}
 {{- end }}
 
-{{- /* dict root, file, namespace, rules: the objects of a plain file, with our labels. What is in namespace pitcrew there is in the
-release's, and what is in none of them, in the given one. An admission policy matches also the rules that are there by its name. */}}
+{{- /* dict root, file, namespace, rules, variables: the objects of a plain file, with our labels. What is in namespace pitcrew there is
+in the release's, and what is in none of them, in the given one. An admission policy matches also the rules that are there by its name,
+and its variables have the expressions that are there by their names. */}}
 {{- define "pitcrew.objects" -}}
 {{- $root := .root }}
 {{- $namespace := .namespace }}
 {{- $rules := .rules | default dict }}
+{{- $variables := .variables | default dict }}
 {{- $labels := include "pitcrew.labels" $root | fromYaml }}
 {{- range regexSplit "(?m)^---$" ($root.Files.Get .file) -1 }}
 {{- with fromYaml . }}
@@ -82,6 +84,11 @@ release's, and what is in none of them, in the given one. An admission policy ma
 {{- end }}
 {{- if and (eq .kind "ValidatingAdmissionPolicy") (hasKey $rules .metadata.name) }}
 {{- $_ := set .spec.matchConstraints "resourceRules" (concat .spec.matchConstraints.resourceRules (get $rules .metadata.name)) }}
+{{- end }}
+{{- if eq .kind "ValidatingAdmissionPolicy" }}
+{{- range .spec.variables }}
+{{- if hasKey $variables .name }}{{ $_ := set . "expression" (get $variables .name) }}{{ end }}
+{{- end }}
 {{- end }}
 {{- $release := and (eq .kind "Namespace") (eq .metadata.name "pitcrew") }}
 {{- if $release }}

@@ -14,7 +14,7 @@ import (
 // MaxKnown bounds how many keys the remediator remembers of policies that are no longer in force.
 const MaxKnown = 512
 
-// Known are the labels, annotations and taints that quarantines put on nodes. A record on a Node is input: whoever may
+// Known are the labels, annotations and taints that quarantines put on nodes, and whether they cordon them. A record on a Node is input: whoever may
 // annotate the Node can claim in it that anything is ours. Only what is known is added or removed for the sake of a record.
 type Known struct {
 	keys map[string]bool
@@ -100,6 +100,9 @@ func (k Known) Split(claimed *Added) (known *Added, unknown []string) {
 			unknown = append(unknown, "taint "+t.ToString())
 		}
 	}
+	if known.Cordon = claimed.Cordon && (k.any || k.keys[cordonKey]); claimed.Cordon && !known.Cordon {
+		unknown = append(unknown, "the cordon")
+	}
 	return known, unknown
 }
 
@@ -112,6 +115,9 @@ func (k Known) add(h policy.HandOff) {
 	}
 	for _, t := range h.Taints {
 		k.keys[extraTaintKey(t)] = true
+	}
+	if h.Cordons() {
+		k.keys[cordonKey] = true
 	}
 }
 
@@ -130,6 +136,8 @@ func ofKubernetes(key string) bool {
 }
 
 // The forms of an entry. No key and no value of a label or taint has a line break; that of an annotation is quoted away.
+
+const cordonKey = "cordon"
 
 func labelKey(key, value string) string { return "label " + key + "=" + value }
 

@@ -1,5 +1,5 @@
-// Package handoff keeps the labels, annotations and taints of a Node that other controllers read. It adds what the policy
-// hands off, removes it again, and leaves alone what others have set. It is pure.
+// Package handoff keeps the labels, annotations, taints and the cordon of a Node that other controllers read. It adds what the
+// policy hands off, removes it again, and leaves alone what others have set. It is pure.
 package handoff
 
 import (
@@ -11,20 +11,28 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// NodeChanges are all labels, annotations and taints that a node is to carry, those of others included.
+// NodeChanges are all labels, annotations and taints that a node is to carry, those of others included, and its cordon.
 type NodeChanges struct {
 	Labels, Annotations map[string]string
 	Taints              []corev1.Taint
+	// Unschedulable is spec.unschedulable.
+	Unschedulable bool
+	// cordonedByOthers is set when the node is known to have been cordoned by others, see [CordonedByOthers].
+	cordonedByOthers bool
 }
 
-// Of copies the labels, annotations and taints of a node.
+// Of copies the labels, annotations, taints and the cordon of a node.
 func Of(n *corev1.Node) NodeChanges {
-	return NodeChanges{maps.Clone(n.Labels), maps.Clone(n.Annotations), slices.Clone(n.Spec.Taints)}
+	return NodeChanges{
+		Labels: maps.Clone(n.Labels), Annotations: maps.Clone(n.Annotations), Taints: slices.Clone(n.Spec.Taints),
+		Unschedulable: n.Spec.Unschedulable, cordonedByOthers: CordonedByOthers(n),
+	}
 }
 
 // Apply puts copies of them on a node object, in place of what it has.
 func (c NodeChanges) Apply(n *corev1.Node) {
 	n.Labels, n.Annotations, n.Spec.Taints = maps.Clone(c.Labels), maps.Clone(c.Annotations), slices.Clone(c.Taints)
+	n.Spec.Unschedulable = c.Unschedulable
 }
 
 // SetLabel sets a label, or removes it when the value is empty.
@@ -40,12 +48,20 @@ type Added struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Taints      []corev1.Taint    `json:"taints,omitempty"`
+	// Cordon is set when the quarantine has cordoned the node.
+	Cordon bool `json:"cordon,omitempty"`
 }
 
 // AddHandOff adds what is not on the node yet and returns that; nil if it added nothing. A key that is there already,
 // with whatever value, belongs to others.
 func (c *NodeChanges) AddHandOff(want policy.HandOff) *Added {
 	var added Added
+	if c.Unschedulable {
+		want = want.WithoutCordon()
+	}
+	if want.Cordons() {
+		c.Unschedulable, c.cordonedByOthers, added.Cordon = true, false, true
+	}
 	added.Labels, c.Labels = addMissing(c.Labels, want.Labels)
 	added.Annotations, c.Annotations = addMissing(c.Annotations, want.Annotations)
 	for _, t := range want.Taints {
@@ -54,7 +70,7 @@ func (c *NodeChanges) AddHandOff(want policy.HandOff) *Added {
 			c.Taints = append(c.Taints, t)
 		}
 	}
-	if len(added.Labels)+len(added.Annotations)+len(added.Taints) == 0 {
+	if len(added.Labels)+len(added.Annotations)+len(added.Taints) == 0 && !added.Cordon {
 		return nil
 	}
 	return &added
@@ -76,6 +92,9 @@ func (c *NodeChanges) RemoveHandOff(added *Added) {
 	c.Taints = slices.DeleteFunc(c.Taints, func(on corev1.Taint) bool {
 		return slices.ContainsFunc(added.Taints, func(t corev1.Taint) bool { return on.MatchTaint(&t) && on.Value == t.Value })
 	})
+	if added.Cordon && !c.cordonedByOthers {
+		c.Unschedulable = false
+	}
 }
 
 // addMissing returns what it has added to a map, and the map.

@@ -1,0 +1,239 @@
+// Package slurm has tests of the hand-off to operators of Slurm: with slurm-operator itself on simulated nodes.
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+)
+
+func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{HandOff: true}) }
+
+// patience is for slurm-operator, which asks for its slurmrestd every 10 s and reads the Slurm nodes every 30 s.
+const patience = 2 * time.Minute
+
+const ecc = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
+
+const podCordon = "nodeset.slinky.slurm.net/pod-cordon"
+
+// rig is a Slurm cluster of two nodes on a pool of the same size.
+type rig struct {
+	*testing.T
+	*cluster.Cluster
+	slurm *cluster.Slurmrestd
+	pool  string
+}
+
+func newRig(t *testing.T, pool string) rig {
+	t.Helper()
+	c := clustertest.Get(t)
+	if _, err := c.AddNodes(t.Context(), pool, 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	slurm, err := c.StartSlurmOperator(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if log, err := logOf(c, "slurm-operator"); t.Failed() {
+			t.Logf("the end of the log of slurm-operator, %v:\n%s", err, log[max(0, len(log)-10_000):])
+		}
+	})
+	if err := c.AddNamespace(t.Context(), "slurm", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), fmt.Appendf(nil, `
+apiVersion: v1
+kind: Secret
+metadata: {name: keys, namespace: slurm}
+stringData: {slurm.key: secret, jwt.key: secret}
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata: {name: slurm, namespace: slurm}
+spec:
+  slurmKeyRef: {name: keys, key: slurm.key}
+  jwtHs256KeyRef: {name: keys, key: jwt.key}
+  slurmctld: {image: none}
+  reconfigure: {image: none}
+  logfile: {image: none}
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: RestApi
+metadata: {name: slurm, namespace: slurm}
+spec:
+  controllerRef: {name: slurm, namespace: slurm}
+  slurmrestd: {image: none}
+---
+apiVersion: slinky.slurm.net/v1beta1
+kind: NodeSet
+metadata: {name: gpu, namespace: slurm}
+spec:
+  controllerRef: {name: slurm, namespace: slurm}
+  replicas: 2
+  slurmd: {image: none, resources: {limits: {nvidia.com/gpu: 8}}}
+  logfile: {image: none}
+  template:
+    spec: {nodeSelector: {%s: %s}}
+`, cluster.LabelPool, pool)); err != nil {
+		t.Fatal(err)
+	}
+	return rig{t, c, slurm, pool}
+}
+
+func (r rig) until(what string, check func() error) {
+	begun := time.Now()
+	defer func() { r.Log(what, time.Since(begun)) }()
+	r.Helper()
+	clustertest.Until(r.T, patience, what, check)
+}
+
+// worker is the pod of slurmd on a node; its name is that of the Slurm node, too.
+func (r rig) worker(node string) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.Client.List(r.T.Context(), &pods, client.InNamespace("slurm"), client.MatchingLabels{"app.kubernetes.io/component": "worker"}); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == node && p.DeletionTimestamp == nil })
+	if i < 0 {
+		return nil, fmt.Errorf("no slurmd on %s, of %d", node, len(pods.Items))
+	}
+	return &pods.Items[i], nil
+}
+
+func (r rig) patch(node, patch string) {
+	r.Helper()
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := r.Client.Patch(r.T.Context(), target, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("kubectl")); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// report sets the condition of a node as the node-problem-detector does.
+func (r rig) report(node, status, message string) {
+	r.Helper()
+	now := time.Now().UTC().Format(time.RFC3339)
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
+		status, message, now, now)
+	if err := r.Client.Status().Patch(r.T.Context(), target, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// A cordon of ours, with its reason, reaches Slurm through slurm-operator itself, and goes again with the quarantine. A taint alone does
+// not: that is why there is a cordon.
+func TestSlurmOperatorDrainsTheSlurmNodeOfAQuarantinedNode(t *testing.T) {
+	r := newRig(t, "slurm")
+	sick, well := "slurm-0", "slurm-1"
+	names := map[string]string{}
+	r.until("slurmd runs on both nodes", func() error {
+		for _, node := range []string{sick, well} {
+			pod, err := r.worker(node)
+			if err != nil {
+				return err
+			}
+			if pod.Status.Phase != corev1.PodRunning {
+				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
+			}
+			names[node] = pod.Spec.Hostname
+		}
+		return nil
+	})
+	for _, name := range names {
+		r.slurm.AddNode(name)
+	}
+	r.until("slurm-operator knows the Slurm nodes", func() error {
+		for _, name := range names {
+			if n, err := r.slurm.Node(name); err != nil || n.Comment == "" {
+				return fmt.Errorf("%+v, %w", n, errors.Join(err, errors.New("without a comment of slurm-operator")))
+			}
+		}
+		return nil
+	})
+
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	text := fmt.Sprintf(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  handOff: {cordon: true}
+  rules:
+    gpu:
+      match: {condition: GPUXidError, repair: [ResetGPU], nodeSelector: {%s: %s}}
+      clearAfter: 1s
+`, cluster.LabelPool, r.pool)
+	if err := os.WriteFile(policy, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	remediator, err := r.StartRemediator(t.Context(), "-policy", policy, "-leader-elect=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(remediator.Log())
+		}
+	})
+
+	slurmHas := func(node string, drained bool, reason string) error {
+		n, err := r.slurm.Node(names[node])
+		if err != nil {
+			return err
+		}
+		if slices.Contains(n.State, "DRAIN") != drained || drained && n.Reason != reason {
+			return fmt.Errorf("Slurm node %+v", n)
+		}
+		pod, err := r.worker(node)
+		if err != nil {
+			return err
+		}
+		if got := pod.Annotations[podCordon]; (got == "true") != drained {
+			return fmt.Errorf("annotation %s of pod %s is %q", podCordon, pod.Name, got)
+		}
+		return nil
+	}
+	r.report(sick, "True", ecc)
+	r.until("Slurm drains the node", func() error { return slurmHas(sick, true, "slurm-operator: Pitcrew: GPUXidError (rule gpu)") })
+	if err := slurmHas(well, false, ""); err != nil {
+		t.Error(err)
+	}
+
+	r.report(sick, "False", "fine")
+	r.until("Slurm uses the node again", func() error { return slurmHas(sick, false, "") })
+
+	// Our own taint, as it would be without the cordon, drains nothing: that of the next node, which an administrator drains, is enough
+	// to see slurm-operator look at it.
+	r.patch(well, `{"spec":{"taints":[{"key":"pitcrew.dev/unhealthy","value":"x","effect":"NoSchedule"}]},"metadata":{"annotations":{"e2e.pitcrew.dev/seen":"x"}}}`)
+	r.slurm.Update(names[well], func(n *cluster.SlurmNode) { n.State, n.Reason = append(n.State, "DRAIN"), "bad fan" })
+	r.patch(well, `{"spec":{"unschedulable":true}}`)
+	r.patch(well, `{"spec":{"unschedulable":false}}`)
+	r.report(sick, "True", ecc)
+	r.until("Slurm drains the other node again", func() error { return slurmHas(sick, true, "slurm-operator: Pitcrew: GPUXidError (rule gpu)") })
+	if n, err := r.slurm.Node(names[well]); err != nil || n.Reason != "bad fan" {
+		t.Errorf("slurm-operator has changed what an administrator has drained: %+v, %v", n, err)
+	}
+}
+
+// logOf reads what a program of the cluster has written.
+func logOf(c *cluster.Cluster, name string) ([]byte, error) {
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*-"+name+".log"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("%s has no log: %w", name, err)
+	}
+	return os.ReadFile(files[0])
+}
