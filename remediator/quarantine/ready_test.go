@@ -187,7 +187,7 @@ func TestAfterAnOutageEveryKubeletHasTimeToReport(t *testing.T) {
 	elected := func(w *world) { w.seen, w.leadingSince = Seen{}, w.now }
 	t.Run("a node that died before the outage", func(t *testing.T) {
 		w := newReadyWorld(t)
-		w.run(silent, passes(time.Hour), elected, decide, starves(2*time.Minute-time.Second))
+		w.run(silent, decide, passes(time.Hour), elected, decide, starves(2*time.Minute-time.Second))
 		w.expect(Suspect, "", false)
 		w.run(starves(time.Second))
 		w.expect(Quarantined, deadTaint, true)
