@@ -36,6 +36,9 @@ spec:
 			Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(r.clock.Now().Add(-time.Hour)),
 		}}
 	}
+	r.reconcile(t, "b")
+	r.leadingSince = time.Time{} // another process takes over, after an hour
+	r.clock.SetTime(r.clock.Now().Add(time.Hour))
 	r.reconcile(t, "a")
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
 	if got := r.reconcile(t, "b"); got.RequeueAfter != time.Minute {
