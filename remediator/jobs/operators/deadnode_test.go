@@ -243,3 +243,133 @@ func TestAJobOnAFrozenNodeWaitsAndIsRestartedOnce(t *testing.T) {
 		}
 	}
 }
+
+// app is a Deployment or StatefulSet of three pods.
+func app(kind string) job {
+	return job{
+		operator: kubernetes, kind: jobstest.Kind("apps/v1", kind), container: "main", ranks: 3,
+		manifest: `
+apiVersion: apps/v1
+kind: ` + kind + `
+metadata: ` + optedIn + `
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: train}}
+  template: {metadata: {labels: {app: train}, annotations: {e2e.pitcrew.dev/term-delay: 1s}}, spec: {RANK}}
+`,
+	}
+}
+
+// Of an app only the pod on the dead node is replaced: that of a Deployment at once, that of a StatefulSet, which may be the only one of
+// its name, when its end is proven.
+func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
+	tests := map[string]struct {
+		job
+		ending
+		atOnce bool
+	}{
+		"StatefulSet, kubelet back": {app("StatefulSet"), kubeletBack, false},
+		"StatefulSet, fenced":       {app("StatefulSet"), nodeFenced, false},
+		"StatefulSet, forced":       {app("StatefulSet"), podForced, false},
+		"Deployment, kubelet back":  {app("Deployment"), kubeletBack, true},
+		"Deployment, node deleted":  {app("Deployment"), nodeDeleted, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, bad := startOnFreezer(t, test.job)
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
+				o.Policy = policy.Fixed(&policy.Policy{Restart: test.policy})
+			})
+			freezer.Freeze()
+			g.unknown(bad)
+			q := g.quarantine(bad)
+			restartJobs(t, r, q)
+			g.waitsForNode(bad)
+			if test.atOnce {
+				clustertest.Until(g, patience, "wait for the successor", func() error {
+					if lives := g.pods.Lives(); len(lives) != 4 || lives[3].Running == 0 {
+						return fmt.Errorf("pods %+v", lives)
+					}
+					return nil
+				})
+			} else if lives := g.pods.Lives(); len(lives) != 3 {
+				t.Errorf("beside the pod on the dead node there are %+v", lives)
+			}
+			test.end(g, bad, freezer)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			for _, pod := range g.runs() {
+				if pod.Spec.NodeName == bad {
+					t.Errorf("pod %s is on the dead node", pod.Name)
+				}
+			}
+			lives := g.pods.Lives()
+			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+			if len(lives) != 4 || lives[old].Gone == 0 || !test.atOnce && lives[old].Gone > lives[3].Created {
+				t.Errorf("pods %+v, want one successor", lives)
+			}
+		})
+	}
+}
+
+// evictedSoon has Kubernetes evict the ranks from a node that does not answer after a second, not after five minutes.
+func (j job) evictedSoon() job {
+	const soon = "tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}], RANK"
+	j.manifest = strings.ReplaceAll(j.manifest, "RANK", soon)
+	// Or the eviction fails the job for good.
+	j.manifest = strings.ReplaceAll(j.manifest, "backoffLimit: 0", "backoffLimit: 6")
+	return j
+}
+
+// Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, once the dead node is fenced the job runs
+// whole, and a pod that was there with the rank on the dead node does not run beside one that came after it.
+func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
+	tests := map[string]job{
+		"Job":                        batchJob.evictedSoon(),
+		"JobSet":                     jobSet.evictedSoon(),
+		"PyTorchJob":                 pyTorchJob("Never").evictedSoon(),
+		"MPIJob of the mpi-operator": mpiJob.evictedSoon(),
+		"RayCluster":                 rayCluster.evictedSoon(),
+		"Volcano Job":                volcanoJob.evictedSoon(),
+		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
+		"Job queued by Kueue":        queuedJob.evictedSoon(),
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, bad := startOnFreezer(t, test)
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			freezer.Freeze()
+			g.unknown(bad)
+			clustertest.Until(g, patience, "wait for the eviction", func() error {
+				for _, pod := range g.listed() {
+					if pod.Spec.NodeName == bad && pod.DeletionTimestamp == nil {
+						return fmt.Errorf("pod %s is not evicted", pod.Name)
+					}
+				}
+				return nil
+			})
+			q := g.quarantine(bad)
+			restartJobs(t, r, q)
+			restartJobs(t, r, q)
+			g.waitsForNode(bad)
+			restartJobs(t, r, q)
+			nodeFenced.end(g, bad, freezer)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			if n := len(g.record().Last); n != 1 {
+				t.Errorf("%d restarts, want one", n)
+			}
+			after := g.runs()
+			lives := g.pods.Lives()
+			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+			for _, pod := range after {
+				fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
+				if fresh < 0 || pod.Spec.NodeName == bad || lives[old].Gone == 0 || lives[old].Gone > lives[fresh].Running {
+					t.Errorf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
+				}
+			}
+		})
+	}
+}
