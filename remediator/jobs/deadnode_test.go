@@ -395,3 +395,36 @@ func TestManyDeletedPodsAreReadByFewRequests(t *testing.T) {
 		t.Errorf("%d pods, want 3, %v", len(few), err)
 	}
 }
+
+func TestARankThatIsEvictedWhileItsJobSavesItsStateKeepsTheRestart(t *testing.T) {
+	healthy := recorded("bad")
+	healthy.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	released := silentNode("bad")
+	released.Spec.Taints = nil
+	tests := map[string]struct {
+		node *corev1.Node
+		want int
+	}{
+		"the node does not answer":              {silentNode("bad"), 1},
+		"the node answers, and ends the pod":    {healthy, 0},
+		"the node is not quarantined any more":  {released, 0},
+		"the node is gone, and its pod with it": {nil, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			cur := restart.Restart{Phase: restart.Checkpointing, Quarantines: []restart.Cause{causeOn("bad")}}
+			objects := []client.Object{deletingOn("train", 0, "bad"), labelled(t, "train", cur)}
+			if test.node != nil {
+				objects = append(objects, test.node)
+			}
+			c, _ := offline(t, &policy.Policy{}, objects...)
+			job, err := batchJob.Read(t.Context(), c.apiReader, client.ObjectKey{Namespace: "team", Name: "train"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if on, err := c.reconciler.pods.affected(t.Context(), job, cur.Quarantines, c.reconciler.client); err != nil || len(on) != test.want {
+				t.Errorf("%d pods, want %d, %v", len(on), test.want, err)
+			}
+		})
+	}
+}

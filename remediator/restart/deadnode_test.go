@@ -118,3 +118,42 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+func TestAPodThatIsBeingDeletedIsActiveOnANodeThatIsNotReady(t *testing.T) {
+	node := func(status corev1.ConditionStatus) *corev1.Node {
+		n := silentNode()
+		n.Status.Conditions[0].Status = status
+		return n
+	}
+	unreported := silentNode()
+	unreported.Status.Conditions = nil
+	tests := map[string]struct {
+		node              *corev1.Node
+		deleted, finished bool
+		want              bool
+	}{
+		"it runs on a Ready node":              {node(corev1.ConditionTrue), false, false, true},
+		"it runs on a node that is gone":       {nil, false, false, true},
+		"deleted, the node is Ready":           {node(corev1.ConditionTrue), true, false, false},
+		"deleted, the node is Unknown":         {node(corev1.ConditionUnknown), true, false, true},
+		"deleted, the node is not Ready":       {node(corev1.ConditionFalse), true, false, true},
+		"deleted, the node has never reported": {unreported, true, false, false},
+		"deleted, the node is gone":            {nil, true, false, false},
+		"it has ended, the node is Unknown":    {node(corev1.ConditionUnknown), true, true, false},
+		"it has ended on a Ready node":         {node(corev1.ConditionTrue), false, true, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := deletedPod("x", 30, noon)
+			if !test.deleted {
+				pod.DeletionTimestamp = nil
+			}
+			if test.finished {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			if got := ActiveOn(pod, test.node); got != test.want {
+				t.Errorf("active: %t, want %t", got, test.want)
+			}
+		})
+	}
+}
