@@ -317,23 +317,40 @@ func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
 func (j job) evictedSoon() job {
 	const soon = "tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}], RANK"
 	j.manifest = strings.ReplaceAll(j.manifest, "RANK", soon)
-	// Or the eviction fails the job for good.
-	j.manifest = strings.ReplaceAll(j.manifest, "backoffLimit: 0", "backoffLimit: 6")
 	return j
+}
+
+// retried lets a job survive the eviction of a rank.
+func (j job) retried() job { return j.with("backoffLimit: 0", "backoffLimit: 6") }
+
+// Without the remediator: the eviction by Kubernetes is the end of these jobs, so that a quarantine has to come first.
+func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
+	tests := map[string]job{
+		"Job with backoffLimit 0":             batchJob.evictedSoon(),
+		"PyTorchJob, restartPolicy Never":     pyTorchJob("Never").retried().evictedSoon(),
+		"PyTorchJob, restartPolicy OnFailure": pyTorchJob("OnFailure").retried().evictedSoon(),
+		"JobSet without retries":              jobSet.evictedSoon(),
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, _ := startOnFreezer(t, test)
+			freezer.Freeze()
+			g.reports(g.get, "Failed")
+		})
+	}
 }
 
 // Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, once the dead node is fenced the job runs
 // whole, and a pod that was there with the rank on the dead node does not run beside one that came after it.
 func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 	tests := map[string]job{
-		"Job":                        batchJob.evictedSoon(),
-		"JobSet":                     jobSet.evictedSoon(),
-		"PyTorchJob":                 pyTorchJob("Never").evictedSoon(),
-		"MPIJob of the mpi-operator": mpiJob.evictedSoon(),
+		"Job":                        batchJob.retried().evictedSoon(),
+		"JobSet":                     jobSet.retried().evictedSoon(),
+		"MPIJob of the mpi-operator": mpiJob.retried().evictedSoon(),
 		"RayCluster":                 rayCluster.evictedSoon(),
 		"Volcano Job":                volcanoJob.evictedSoon(),
 		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
-		"Job queued by Kueue":        queuedJob.evictedSoon(),
+		"Job queued by Kueue":        queuedJob.retried().evictedSoon(),
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
