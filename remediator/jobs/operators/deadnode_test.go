@@ -325,17 +325,18 @@ func (j job) retried() job { return j.with("backoffLimit: 0", "backoffLimit: 6")
 
 // Without the remediator: the eviction by Kubernetes is the end of these jobs, so that a quarantine has to come first.
 func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
-	tests := map[string]job{
-		"Job with backoffLimit 0":             batchJob.evictedSoon(),
-		"PyTorchJob, restartPolicy Never":     pyTorchJob("Never").retried().evictedSoon(),
-		"PyTorchJob, restartPolicy OnFailure": pyTorchJob("OnFailure").retried().evictedSoon(),
-		"JobSet without retries":              jobSet.evictedSoon(),
+	tests := map[string]struct {
+		job
+		condition string
+	}{
+		"Job with backoffLimit 0":         {batchJob.evictedSoon(), "FailureTarget"}, // Failed only when the last pod is gone
+		"PyTorchJob, restartPolicy Never": {pyTorchJob("Never").retried().evictedSoon(), "Failed"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			g, freezer, _ := startOnFreezer(t, test)
+			g, freezer, _ := startOnFreezer(t, test.job)
 			freezer.Freeze()
-			g.reports(g.get, "Failed")
+			g.reports(g.get, test.condition)
 		})
 	}
 }
@@ -349,7 +350,8 @@ func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 	}{
 		"Job":                        {batchJob.retried().evictedSoon(), false},
 		"JobSet":                     {jobSet.retried().evictedSoon(), false},
-		"JobSet with restarts":       {jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(), true},
+		"JobSet with restarts":       {jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(), false},
+		"PyTorchJob, OnFailure":      {pyTorchJob("OnFailure").retried().evictedSoon(), false},
 		"MPIJob of the mpi-operator": {mpiJob.retried().evictedSoon(), false},
 		"RayCluster":                 {rayCluster.evictedSoon(), false},
 		"Volcano Job":                {volcanoJob.evictedSoon(), false},
