@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,9 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -191,6 +195,45 @@ func (noJobs) RestartJobsOnNode(context.Context, restart.Quarantine) (time.Durat
 	return 0, errors.New("unexpected")
 }
 
+// mortalNodes runs the node controller as the remediator does, but for its jobs, until it has died. The returned function ends it.
+func (tm team) mortalNodes(cfg *rest.Config, path string, m *clustertest.Mortal) (stop func()) {
+	tm.Helper()
+	o := managerOptions(options{namespace: "pitcrew", metricsAddress: "0", healthAddress: "0"})
+	o.Controller.SkipNameValidation = ptr.To(true)
+	o.NewClient = func(cfg *rest.Config, o client.Options) (client.Client, error) {
+		through, err := client.NewWithWatch(cfg, o)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(through, m.Funcs()), nil
+	}
+	p, err := policy.Follow(path)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(cfg, o)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(tm.Context())
+	if err := nodes.SetupWithManager(ctx, mgr, prometheus.NewRegistry(), nodes.Options{
+		Policy: p, Namespace: "pitcrew", Recorder: mgr.GetEventRecorder(quarantine.ControllerName), Clock: clock.RealClock{}, Jobs: noJobs{},
+	}); err != nil {
+		cancel()
+		tm.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tm.Errorf("the manager ended: %v", err)
+		}
+	})
+	tm.Cleanup(stop)
+	return stop
+}
+
 // Every process of the remediator dies after one write, until the node has all that a quarantine brings, and then until all of that is
 // gone: taint, record and cordon in one write, the condition for soperator, the evidence, and what is remembered.
 func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
@@ -208,29 +251,17 @@ func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
 				t.Helper()
 				for range 40 {
 					m := clustertest.NewMortal(1, late)
-					_, stop := jobstest.Run(t, cfg, m.Funcs(), func(ctx context.Context, mgr ctrl.Manager) (struct{}, error) {
-						p, invalid := policy.Follow(path)
-						if invalid != nil {
-							return struct{}{}, invalid
-						}
-						return struct{}{}, nodes.SetupWithManager(ctx, mgr, prometheus.NewRegistry(), nodes.Options{
-							Policy: p, Namespace: "pitcrew", Recorder: mgr.GetEventRecorder("pitcrew"), Clock: clock.RealClock{}, Jobs: noJobs{},
-						})
-					})
-					err := errStill
+					stop := tm.mortalNodes(cfg, path, m)
 					clustertest.Until(t, patience, what+": a process dies, or there is nothing left to do", func() error {
 						select {
 						case <-m.Dead:
 							return nil
 						default:
-							if err = done(tm.get(name)); err != nil {
-								return err
-							}
-							return nil
+							return done(tm.get(name))
 						}
 					})
 					stop()
-					if err = done(tm.get(name)); err == nil {
+					if done(tm.get(name)) == nil {
 						return deaths
 					}
 					deaths++
