@@ -43,8 +43,8 @@ func slimNode() *corev1.Node {
 			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
 			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
-			// When the node was cordoned.
-			ManagedFields: []metav1.ManagedFieldsEntry{{Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
+			// By whom and when the node was cordoned.
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
 		},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{

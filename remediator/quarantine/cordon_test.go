@@ -145,11 +145,41 @@ func TestCordon(t *testing.T) {
 			var ours, undone bool
 			if r := w.record(); r != nil {
 				ours, undone = r.HandOff != nil && r.HandOff.Cordon, r.Uncordoned
+				if _, claimed := annotationsOf(r)[policy.CordonReason]; claimed && undone {
+					t.Error("the record says that the reason of the undone cordon is ours")
+				}
 			}
 			if ours != test.ours || undone != test.undone {
 				t.Errorf("the record says ours: %v, undone: %v", ours, undone)
 			}
 		})
+	}
+}
+
+func annotationsOf(r *Record) map[string]string {
+	if r.HandOff == nil {
+		return nil
+	}
+	return r.HandOff.Annotations
+}
+
+// What is pending is put over a node as it was before the write.
+func TestAPendingWriteHasTheCordon(t *testing.T) {
+	w := newWorld(t)
+	cordons(w)
+	gpu(ecc)(w)
+	before := w.node.DeepCopy()
+	stores(w)
+	pending := before.DeepCopy()
+	Overlay(pending, w.record())
+	if !pending.Spec.Unschedulable || pending.Annotations[policy.CordonReason] == "" {
+		t.Errorf("cordoned %v, annotations %v", pending.Spec.Unschedulable, pending.Annotations)
+	}
+	quarantined := w.node.DeepCopy()
+	heals(w)
+	Overlay(quarantined, w.record())
+	if quarantined.Spec.Unschedulable || quarantined.Annotations[policy.CordonReason] != "" {
+		t.Errorf("after the release cordoned %v, annotations %v", quarantined.Spec.Unschedulable, quarantined.Annotations)
 	}
 }
 
