@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -245,6 +247,28 @@ func (r rig) isCordoned(node string, want bool) error {
 		return fmt.Errorf("cordoned: %v", n.Spec.Unschedulable)
 	}
 	return nil
+}
+
+// docs/handoff.md says with which release this was tested.
+func TestThePageNamesThePinnedRelease(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := components.SlurmOperator.ModuleDir(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := strings.Cut(filepath.Base(module), "@v")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "handoff.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"**slurm-operator** (" + version + ")", "**Tested** with slurm-operator " + version + " itself"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("docs/handoff.md does not have %q", want)
+		}
+	}
 }
 
 // logOf reads what a program of the cluster has written.

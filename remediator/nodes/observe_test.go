@@ -144,6 +144,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 		"a taint's effect":   {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, true},
 		"a taint less":       {func(n *corev1.Node) { n.Spec.Taints = nil }, true},
 		"a taint's time":     {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
+		"a cordon":           {func(n *corev1.Node) { n.Spec.Unschedulable = false }, true},
 		"a label":            {func(n *corev1.Node) { n.Labels = map[string]string{"pool": "cpu"} }, true},
 		"the record":         {func(n *corev1.Node) { n.Annotations = nil }, true},
 		"the boot id":        {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "c" }, true},
