@@ -49,7 +49,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 		}
 		seeds = append(seeds, out)
 		if cordoned := r.clone(); phase != Suspect {
-			cordoned.HandOff = &handoff.Added{Cordon: true}
+			cordoned.HandOff, cordoned.ManualReleaseOnly = &handoff.Added{Cordon: true}, false
 			seeds = append(seeds, cordoned)
 		}
 	}
