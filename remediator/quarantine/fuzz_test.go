@@ -39,6 +39,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 		claims(r)
 		r.Taint.Rule, r.Taint.PreExisting, r.Taint.Restored = "gpu", false, false
 		r.Causes[0].Rule = "gpu"
+		r.ManualReleaseActive = phase == Released // no other record can be read with it
 		if phase == Suspect {
 			r.Taint, r.HandOff = nil, nil
 		}
