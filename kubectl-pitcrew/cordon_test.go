@@ -19,7 +19,7 @@ import (
 // A person releases nodes and uninstalls Pitcrew: the cordon of the remediator goes, that of a person stays although a record claims it.
 func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 	p := newPerson(t)
-	nodes, err := p.Cluster.AddNodes(t.Context(), "cordoned", 4, nil)
+	nodes, err := p.AddNodes(t.Context(), "cordoned", 4, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,11 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		after.Annotations[policy.CordonReason] = "Pitcrew: x"
 		after.Spec.Taints = append(after.Spec.Taints, record.Taint.NodeTaint())
 		after.Spec.Unschedulable = i%2 == 0
-		if err := p.Cluster.Client.Patch(t.Context(), after, client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
+		if err := p.Client.Patch(t.Context(), after, client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
 			t.Fatal(err)
 		}
 		if i%2 == 1 {
-			if _, err := p.Cluster.Kubectl(t.Context(), "cordon", name); err != nil {
+			if _, err := p.Kubectl(t.Context(), "cordon", name); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -269,13 +269,6 @@ func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
 				t.Fatalf("%s: still not after %d deaths", what, deaths)
 				return 0
 			}
-			suspicion := func(n *corev1.Node) string {
-				i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
-				if i < 0 {
-					return ""
-				}
-				return string(n.Status.Conditions[i].Status) + " " + n.Status.Conditions[i].Reason
-			}
 			is := func(cordoned bool, condition string) func(*corev1.Node) error {
 				return func(n *corev1.Node) error {
 					if n.Spec.Unschedulable != cordoned || suspicion(n) != condition {
@@ -297,5 +290,61 @@ func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// suspicion is the condition for soperator: its status and reason.
+func suspicion(n *corev1.Node) string {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
+	if i < 0 {
+		return ""
+	}
+	return string(n.Status.Conditions[i].Status) + " " + n.Status.Conditions[i].Reason
+}
+
+// The condition for soperator follows the quarantine, and is taken back when the output is switched off. What soperator suspects itself
+// stays, and a node that is only avoided has none.
+func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
+	tm := newTeam(t, "soperator", 3, nil)
+	ours, theirs, avoided := tm.nodes[0], tm.nodes[1], tm.nodes[2]
+	const suspected = "True GPUHealthCheckFailed (Soperator)"
+	tm.patchStatus(theirs, `{"status":{"conditions":[{"type":"HardwareIssuesSuspected","status":"True","reason":"GPUHealthCheckFailed (Soperator)"}]}}`)
+	path := tm.policy(3, "clearAfter: 1s",
+		fmt.Sprintf("\n    soft:\n      match: {condition: SlowNode, repair: [Inspect], nodeSelector: {e2e.pitcrew.dev/pool: %s}}\n      unknownAfter: never\n      taint: {effect: PreferNoSchedule}", tm.pool))
+	tm.rewrite(path, "  rules:", "  output: {soperator: true}\n  rules:")
+	tm.start(path, alone)
+	shows := func(name, want string) {
+		t.Helper()
+		tm.until(fmt.Sprintf("%s shows %q", name, want), func() error {
+			if got := suspicion(tm.get(name)); got != want {
+				return fmt.Errorf("it shows %q", got)
+			}
+			return nil
+		})
+	}
+	tm.patchStatus(avoided, fmt.Sprintf(`{"status":{"conditions":[{"type":"SlowNode","status":"True","reason":"x","message":"Inspect node: slow","lastHeartbeatTime":%q,"lastTransitionTime":%[1]q}]}}`,
+		time.Now().UTC().Format(time.RFC3339)))
+	tm.becomes(avoided, quarantine.Quarantined)
+	for _, name := range []string{ours, theirs} {
+		tm.report(name, "True", ecc)
+		tm.becomes(name, quarantine.Quarantined)
+	}
+	shows(ours, "True QuarantinedByPitcrew")
+	for name, want := range map[string]string{theirs: suspected, avoided: ""} {
+		if got := suspicion(tm.get(name)); got != want {
+			t.Errorf("%s shows %q, want %q", name, got, want)
+		}
+	}
+	tm.rewrite(path, "soperator: true", "soperator: false")
+	shows(ours, "False ReleasedByPitcrew")
+	tm.rewrite(path, "soperator: false", "soperator: true")
+	shows(ours, "True QuarantinedByPitcrew")
+	for _, name := range []string{ours, theirs} {
+		tm.report(name, "False", "fine")
+		tm.becomes(name, quarantine.Released)
+	}
+	shows(ours, "False ReleasedByPitcrew")
+	if got := suspicion(tm.get(theirs)); got != suspected {
+		t.Errorf("after the release soperator's own is %q", got)
 	}
 }
