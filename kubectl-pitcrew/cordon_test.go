@@ -48,7 +48,7 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		status := after.DeepCopy()
 		reason := []string{handoff.Suspected, "GPUHealthCheckFailed (Soperator)"}[i%2]
 		status.Status.Conditions = append(status.Status.Conditions, corev1.NodeCondition{Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: reason})
-		if err := p.Cluster.Client.Status().Patch(t.Context(), status, client.StrategicMergeFrom(after)); err != nil {
+		if err := p.Client.Status().Patch(t.Context(), status, client.StrategicMergeFrom(after)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 	left(nodes[1], true)
 
 	for i, name := range nodes[2:] {
-		for _, change := range cleanNode(p.Cluster.Client, p.get(name)) {
+		for _, change := range cleanNode(p.Client, p.get(name)) {
 			if strings.Contains(change.text, "uncordon") != (i == 0) && strings.Contains(change.text, "taint") {
 				t.Errorf("%s: %s", name, change.text)
 			}
