@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,9 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -191,6 +195,45 @@ func (noJobs) RestartJobsOnNode(context.Context, restart.Quarantine) (time.Durat
 	return 0, errors.New("unexpected")
 }
 
+// mortalNodes runs the node controller as the remediator does, but for its jobs, until it has died. The returned function ends it.
+func (tm team) mortalNodes(cfg *rest.Config, path string, m *clustertest.Mortal) (stop func()) {
+	tm.Helper()
+	o := managerOptions(options{namespace: "pitcrew", metricsAddress: "0", healthAddress: "0"})
+	o.Controller.SkipNameValidation = ptr.To(true)
+	o.NewClient = func(cfg *rest.Config, o client.Options) (client.Client, error) {
+		through, err := client.NewWithWatch(cfg, o)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(through, m.Funcs()), nil
+	}
+	p, err := policy.Follow(path)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(cfg, o)
+	if err != nil {
+		tm.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(tm.Context())
+	if err := nodes.SetupWithManager(ctx, mgr, prometheus.NewRegistry(), nodes.Options{
+		Policy: p, Namespace: "pitcrew", Recorder: mgr.GetEventRecorder(quarantine.ControllerName), Clock: clock.RealClock{}, Jobs: noJobs{},
+	}); err != nil {
+		cancel()
+		tm.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tm.Errorf("the manager ended: %v", err)
+		}
+	})
+	tm.Cleanup(stop)
+	return stop
+}
+
 // Every process of the remediator dies after one write, until the node has all that a quarantine brings, and then until all of that is
 // gone: taint, record and cordon in one write, the condition for soperator, the evidence, and what is remembered.
 func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
@@ -208,42 +251,23 @@ func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
 				t.Helper()
 				for range 40 {
 					m := clustertest.NewMortal(1, late)
-					_, stop := jobstest.Run(t, cfg, m.Funcs(), func(ctx context.Context, mgr ctrl.Manager) (struct{}, error) {
-						p, invalid := policy.Follow(path)
-						if invalid != nil {
-							return struct{}{}, invalid
-						}
-						return struct{}{}, nodes.SetupWithManager(ctx, mgr, prometheus.NewRegistry(), nodes.Options{
-							Policy: p, Namespace: "pitcrew", Recorder: mgr.GetEventRecorder("pitcrew"), Clock: clock.RealClock{}, Jobs: noJobs{},
-						})
-					})
-					err := errStill
+					stop := tm.mortalNodes(cfg, path, m)
 					clustertest.Until(t, patience, what+": a process dies, or there is nothing left to do", func() error {
 						select {
 						case <-m.Dead:
 							return nil
 						default:
-							if err = done(tm.get(name)); err != nil {
-								return err
-							}
-							return nil
+							return done(tm.get(name))
 						}
 					})
 					stop()
-					if err = done(tm.get(name)); err == nil {
+					if done(tm.get(name)) == nil {
 						return deaths
 					}
 					deaths++
 				}
 				t.Fatalf("%s: still not after %d deaths", what, deaths)
 				return 0
-			}
-			suspicion := func(n *corev1.Node) string {
-				i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
-				if i < 0 {
-					return ""
-				}
-				return string(n.Status.Conditions[i].Status) + " " + n.Status.Conditions[i].Reason
 			}
 			is := func(cordoned bool, condition string) func(*corev1.Node) error {
 				return func(n *corev1.Node) error {
@@ -266,5 +290,61 @@ func TestTheHandOffSurvivesACrashAfterEveryWrite(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// suspicion is the condition for soperator: its status and reason.
+func suspicion(n *corev1.Node) string {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
+	if i < 0 {
+		return ""
+	}
+	return string(n.Status.Conditions[i].Status) + " " + n.Status.Conditions[i].Reason
+}
+
+// The condition for soperator follows the quarantine, and is taken back when the output is switched off. What soperator suspects itself
+// stays, and a node that is only avoided has none.
+func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
+	tm := newTeam(t, "soperator", 3, nil)
+	ours, theirs, avoided := tm.nodes[0], tm.nodes[1], tm.nodes[2]
+	const suspected = "True GPUHealthCheckFailed (Soperator)"
+	tm.patchStatus(theirs, `{"status":{"conditions":[{"type":"HardwareIssuesSuspected","status":"True","reason":"GPUHealthCheckFailed (Soperator)"}]}}`)
+	path := tm.policy(3, "clearAfter: 1s",
+		fmt.Sprintf("\n    soft:\n      match: {condition: SlowNode, repair: [Inspect], nodeSelector: {e2e.pitcrew.dev/pool: %s}}\n      unknownAfter: never\n      taint: {effect: PreferNoSchedule}", tm.pool))
+	tm.rewrite(path, "  rules:", "  output: {soperator: true}\n  rules:")
+	tm.start(path, alone)
+	shows := func(name, want string) {
+		t.Helper()
+		tm.until(fmt.Sprintf("%s shows %q", name, want), func() error {
+			if got := suspicion(tm.get(name)); got != want {
+				return fmt.Errorf("it shows %q", got)
+			}
+			return nil
+		})
+	}
+	tm.patchStatus(avoided, fmt.Sprintf(`{"status":{"conditions":[{"type":"SlowNode","status":"True","reason":"x","message":"Inspect node: slow","lastHeartbeatTime":%q,"lastTransitionTime":%[1]q}]}}`,
+		time.Now().UTC().Format(time.RFC3339)))
+	tm.becomes(avoided, quarantine.Quarantined)
+	for _, name := range []string{ours, theirs} {
+		tm.report(name, "True", ecc)
+		tm.becomes(name, quarantine.Quarantined)
+	}
+	shows(ours, "True QuarantinedByPitcrew")
+	for name, want := range map[string]string{theirs: suspected, avoided: ""} {
+		if got := suspicion(tm.get(name)); got != want {
+			t.Errorf("%s shows %q, want %q", name, got, want)
+		}
+	}
+	tm.rewrite(path, "soperator: true", "soperator: false")
+	shows(ours, "False ReleasedByPitcrew")
+	tm.rewrite(path, "soperator: false", "soperator: true")
+	shows(ours, "True QuarantinedByPitcrew")
+	for _, name := range []string{ours, theirs} {
+		tm.report(name, "False", "fine")
+		tm.becomes(name, quarantine.Released)
+	}
+	shows(ours, "False ReleasedByPitcrew")
+	if got := suspicion(tm.get(theirs)); got != suspected {
+		t.Errorf("after the release soperator's own is %q", got)
 	}
 }

@@ -136,7 +136,15 @@ func newManager(o options) (ctrl.Manager, error) {
 	// The API server's own fairness limits us. A client-side limit of a few requests per second would delay the taints
 	// of exactly the day on which many nodes fail.
 	config.QPS = -1
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := ctrl.NewManager(config, managerOptions(o))
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+func managerOptions(o options) ctrl.Options {
+	return ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
 		Cache: cache.Options{
 			// A read that was not planned must not quietly cache a whole cluster's objects.
@@ -154,11 +162,7 @@ func newManager(o options) (ctrl.Manager, error) {
 		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
 		HealthProbeBindAddress:        o.healthAddress,
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	return mgr, nil
 }
 
 // checkNamespace finds names that no namespace can have, two that a space separates among them.

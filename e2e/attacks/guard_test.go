@@ -412,7 +412,7 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 	for _, attack := range []string{"{spec: {unschedulable: null}}", "{spec: {unschedulable: null}, " + quarantinedWithCordon + "}"} {
 		s.refused(patchOf(s, token, node, attack), onNodes, attack)
 	}
-	for _, patch := range []string{"{" + quarantinedWithCordon + "}", "{spec: {unschedulable: null}, metadata: {annotations: {pitcrew.dev/quarantine: '{}'}}}"} {
+	for _, patch := range []string{"{" + quarantinedWithCordon + "}", "{spec: {unschedulable: null}, metadata: {annotations: {pitcrew.dev/quarantine: null}}}"} {
 		if err := patchOf(s, token, node, patch); err != nil {
 			t.Errorf("%s: %v", patch, err)
 		}

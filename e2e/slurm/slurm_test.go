@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{HandOff: true}) }
@@ -83,6 +87,7 @@ metadata: {name: gpu, namespace: slurm}
 spec:
   controllerRef: {name: slurm, namespace: slurm}
   replicas: 2
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 25%%}}
   slurmd: {image: none, resources: {limits: {nvidia.com/gpu: 8}}}
   logfile: {image: none}
   template:
@@ -94,8 +99,6 @@ spec:
 }
 
 func (r rig) until(what string, check func() error) {
-	begun := time.Now()
-	defer func() { r.Log(what, time.Since(begun)) }()
 	r.Helper()
 	clustertest.Until(r.T, patience, what, check)
 }
@@ -113,14 +116,6 @@ func (r rig) worker(node string) (*corev1.Pod, error) {
 	return &pods.Items[i], nil
 }
 
-func (r rig) patch(node, patch string) {
-	r.Helper()
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := r.Client.Patch(r.T.Context(), target, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("kubectl")); err != nil {
-		r.Fatal(err)
-	}
-}
-
 // report sets the condition of a node as the node-problem-detector does.
 func (r rig) report(node, status, message string) {
 	r.Helper()
@@ -133,8 +128,7 @@ func (r rig) report(node, status, message string) {
 	}
 }
 
-// A cordon of ours, with its reason, reaches Slurm through slurm-operator itself, and goes again with the quarantine. A taint alone does
-// not: that is why there is a cordon.
+// A cordon of ours, with its reason, reaches Slurm through slurm-operator itself, and goes again with the quarantine.
 func TestSlurmOperatorDrainsTheSlurmNodeOfAQuarantinedNode(t *testing.T) {
 	r := newRig(t, "slurm")
 	sick, well := "slurm-0", "slurm-1"
@@ -170,7 +164,7 @@ apiVersion: pitcrew.dev/v1alpha1
 kind: RemediationPolicy
 spec:
   mode: enforce
-  budget: {maxNodes: 1}
+  budget: {maxNodes: 2}
   handOff: {cordon: true}
   rules:
     gpu:
@@ -216,16 +210,64 @@ spec:
 	r.report(sick, "False", "fine")
 	r.until("Slurm uses the node again", func() error { return slurmHas(sick, false, "") })
 
-	// Our own taint, as it would be without the cordon, drains nothing: that of the next node, which an administrator drains, is enough
-	// to see slurm-operator look at it.
-	r.patch(well, `{"spec":{"taints":[{"key":"pitcrew.dev/unhealthy","value":"x","effect":"NoSchedule"}]},"metadata":{"annotations":{"e2e.pitcrew.dev/seen":"x"}}}`)
+	// What an administrator has drained in Slurm stays so, whatever happens to the cordon.
 	r.slurm.Update(names[well], func(n *cluster.SlurmNode) { n.State, n.Reason = append(n.State, "DRAIN"), "bad fan" })
-	r.patch(well, `{"spec":{"unschedulable":true}}`)
-	r.patch(well, `{"spec":{"unschedulable":false}}`)
+	r.report(well, "True", ecc)
+	r.until("the other node is cordoned", func() error { return r.isCordoned(well, true) })
+	r.report(well, "False", "fine")
+	r.until("the other node is uncordoned", func() error { return r.isCordoned(well, false) })
+	// A later drain shows that slurm-operator has seen all of that.
 	r.report(sick, "True", ecc)
-	r.until("Slurm drains the other node again", func() error { return slurmHas(sick, true, "slurm-operator: Pitcrew: GPUXidError (rule gpu)") })
-	if n, err := r.slurm.Node(names[well]); err != nil || n.Reason != "bad fan" {
-		t.Errorf("slurm-operator has changed what an administrator has drained: %+v, %v", n, err)
+	r.until("Slurm drains the node again", func() error { return slurmHas(sick, true, "slurm-operator: Pitcrew: GPUXidError (rule gpu)") })
+	if n, err := r.slurm.Node(names[well]); err != nil || n.Reason != "bad fan" || !slices.Contains(n.State, "DRAIN") {
+		t.Errorf("what an administrator has drained is %+v, %v", n, err)
+	}
+
+	// slurm-operator reads nothing but the cordon: a person who undoes it has Slurm use the quarantined node, although it keeps its taint.
+	if _, err := r.Kubectl(t.Context(), "uncordon", sick); err != nil {
+		t.Fatal(err)
+	}
+	r.until("Slurm uses the node although it is quarantined", func() error { return slurmHas(sick, false, "") })
+	var n corev1.Node
+	if err := r.Client.Get(t.Context(), client.ObjectKey{Name: sick}, &n); err != nil {
+		t.Fatal(err)
+	}
+	record, err := quarantine.RecordOf(&n)
+	if err != nil || record.Phase != quarantine.Quarantined || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
+		t.Errorf("record %s, taints %v, %v", record, n.Spec.Taints, err)
+	}
+}
+
+func (r rig) isCordoned(node string, want bool) error {
+	var n corev1.Node
+	if err := r.Client.Get(r.T.Context(), client.ObjectKey{Name: node}, &n); err != nil {
+		return err
+	}
+	if n.Spec.Unschedulable != want {
+		return fmt.Errorf("cordoned: %v", n.Spec.Unschedulable)
+	}
+	return nil
+}
+
+// docs/handoff.md says with which release this was tested.
+func TestThePageNamesThePinnedRelease(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := components.SlurmOperator.ModuleDir(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := strings.Cut(filepath.Base(module), "@v")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "handoff.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"**slurm-operator** (" + version + ")", "**Tested** with slurm-operator " + version + " itself"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("docs/handoff.md does not have %q", want)
+		}
 	}
 }
 

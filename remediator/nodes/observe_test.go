@@ -43,8 +43,8 @@ func slimNode() *corev1.Node {
 			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
 			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
-			// When the node was cordoned.
-			ManagedFields: []metav1.ManagedFieldsEntry{{Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
+			// By whom and when the node was cordoned.
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
 		},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute, TimeAdded: &now}}},
 		Status: corev1.NodeStatus{
@@ -144,6 +144,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 		"a taint's effect":   {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, true},
 		"a taint less":       {func(n *corev1.Node) { n.Spec.Taints = nil }, true},
 		"a taint's time":     {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
+		"a cordon":           {func(n *corev1.Node) { n.Spec.Unschedulable = false }, true},
 		"a label":            {func(n *corev1.Node) { n.Labels = map[string]string{"pool": "cpu"} }, true},
 		"the record":         {func(n *corev1.Node) { n.Annotations = nil }, true},
 		"the boot id":        {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "c" }, true},

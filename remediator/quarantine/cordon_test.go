@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -124,6 +125,7 @@ func TestCordon(t *testing.T) {
 		"a node created anew is not cordoned":         {[]step{gpu(ecc), stores, anew, gpuFine, stores}, false, "", false, false},
 		"unless others have cordoned it":              {[]step{gpu(ecc), stores, anew, gpuFine, uncordons, cordonsAs("velero"), stores}, true, "", false, false},
 		"and cordoned if the new one is faulty":       {[]step{gpu(ecc), stores, anew, uncordons, untaints, gpu(ecc), stores}, true, gpuReason, true, false},
+		"without its record nobody takes it back":     {[]step{gpu(ecc), stores, annotates(conditions.AnnotationQuarantine, ""), gpuFine, stores, lasts(time.Hour)}, true, gpuReason, false, false},
 		"a forged claim, by a policy without it":      {[]step{cordonsNoMore, gpu(ecc), stores, func(w *world) { w.node.Spec.Unschedulable = true }, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", true, false},
 		"a forged claim about a person's cordon":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", false, true},
 		"a forged quarantine of a cordoned node":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), pardoned}, true, "", true, false},
@@ -145,11 +147,41 @@ func TestCordon(t *testing.T) {
 			var ours, undone bool
 			if r := w.record(); r != nil {
 				ours, undone = r.HandOff != nil && r.HandOff.Cordon, r.Uncordoned
+				if _, claimed := annotationsOf(r)[policy.CordonReason]; claimed && undone {
+					t.Error("the record says that the reason of the undone cordon is ours")
+				}
 			}
 			if ours != test.ours || undone != test.undone {
 				t.Errorf("the record says ours: %v, undone: %v", ours, undone)
 			}
 		})
+	}
+}
+
+func annotationsOf(r *Record) map[string]string {
+	if r.HandOff == nil {
+		return nil
+	}
+	return r.HandOff.Annotations
+}
+
+// What is pending is put over a node as it was before the write.
+func TestAPendingWriteHasTheCordon(t *testing.T) {
+	w := newWorld(t)
+	cordons(w)
+	gpu(ecc)(w)
+	before := w.node.DeepCopy()
+	stores(w)
+	pending := before.DeepCopy()
+	Overlay(pending, w.record())
+	if !pending.Spec.Unschedulable || pending.Annotations[policy.CordonReason] == "" {
+		t.Errorf("cordoned %v, annotations %v", pending.Spec.Unschedulable, pending.Annotations)
+	}
+	quarantined := w.node.DeepCopy()
+	heals(w)
+	Overlay(quarantined, w.record())
+	if quarantined.Spec.Unschedulable || quarantined.Annotations[policy.CordonReason] != "" {
+		t.Errorf("after the release cordoned %v, annotations %v", quarantined.Spec.Unschedulable, quarantined.Annotations)
 	}
 }
 

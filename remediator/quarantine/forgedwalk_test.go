@@ -59,6 +59,7 @@ func (f forger) quarantine(now time.Time, phase Phase) Quarantine {
 			Labels:      map[string]string{restricted: "a", "example.com/drain": "true", "rack": "r0"},
 			Annotations: map[string]string{"example.com/theirs": "x"},
 			Taints:      []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}, {Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}},
+			Cordon:      f.IntN(2) == 0,
 		}
 	}
 	return q
@@ -128,7 +129,7 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				all = append(all, t.ToString())
 			}
 		}
-		return all
+		return append(all, fmt.Sprintf("cordoned: %v", n.Spec.Unschedulable))
 	}
 	events := []step{gpu(lost), gpu(ecc), gpuFine, gpuFine, gpuFine, says("SlowNode", "True", "Inspect node: suspected slow"), says("SlowNode", "False", ""),
 		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), reboots, restarted, silent, kubelet(corev1.ConditionFalse), kubelet(corev1.ConditionTrue), kubelet(corev1.ConditionTrue)}
@@ -145,6 +146,7 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 			if i%2 == 0 {
 				w.node.Spec.Taints = []corev1.Taint{theirs}
 			}
+			w.node.Spec.Unschedulable = i == 1
 		}
 		records := make([]string, len(fleet.worlds))
 		for range 250 {

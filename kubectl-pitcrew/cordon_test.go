@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// A person releases nodes and uninstalls Pitcrew: the cordon of the remediator goes, that of a person stays although a record claims it.
+func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
+	p := newPerson(t)
+	nodes, err := p.AddNodes(t.Context(), "cordoned", 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UTC()
+	for i, name := range nodes {
+		before := p.get(name)
+		after := before.DeepCopy()
+		added := &handoff.Added{Cordon: true, Annotations: map[string]string{policy.CordonReason: "Pitcrew: x"}}
+		record := &quarantine.Record{V: 1, NodeUID: before.UID, Boot: quarantine.Boot{ID: before.Status.NodeInfo.BootID, Seen: now}, Quarantine: quarantine.Quarantine{
+			ID: "q", Phase: quarantine.Quarantined, QuarantinedAt: now, HandOff: added,
+			Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: lost, FirstSeen: now, Due: true, BootID: "b"}},
+			Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: now},
+		}}
+		after.Annotations[conditions.AnnotationQuarantine] = record.String()
+		after.Annotations[policy.CordonReason] = "Pitcrew: x"
+		after.Spec.Taints = append(after.Spec.Taints, record.Taint.NodeTaint())
+		after.Spec.Unschedulable = i%2 == 0
+		if err := p.Client.Patch(t.Context(), after, client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 1 {
+			if _, err := p.Kubectl(t.Context(), "cordon", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		status := after.DeepCopy()
+		reason := []string{handoff.Suspected, "GPUHealthCheckFailed (Soperator)"}[i%2]
+		status.Status.Conditions = append(status.Status.Conditions, corev1.NodeCondition{Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: reason})
+		if err := p.Client.Status().Patch(t.Context(), status, client.StrategicMergeFrom(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func(name string, cordoned bool) {
+		t.Helper()
+		n := p.get(name)
+		if n.Spec.Unschedulable != cordoned || n.Annotations[policy.CordonReason] != "" || strings.Contains(fmt.Sprint(n.Spec.Taints), conditions.TaintUnhealthy) {
+			t.Errorf("node %s: cordoned %v, annotations %v, taints %v", name, n.Spec.Unschedulable, n.Annotations, n.Spec.Taints)
+		}
+	}
+	p.says("release --dry-run "+nodes[0], "remove taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule, uncordon")
+	if out := p.run("release", "--dry-run", nodes[1]); strings.Contains(out, "uncordon") {
+		t.Error(out)
+	}
+	p.does("release", nodes[0], nodes[1])
+	left(nodes[0], false)
+	left(nodes[1], true)
+
+	for i, name := range nodes[2:] {
+		for _, change := range cleanNode(p.Client, p.get(name)) {
+			if strings.Contains(change.text, "uncordon") != (i == 0) && strings.Contains(change.text, "taint") {
+				t.Errorf("%s: %s", name, change.text)
+			}
+			if err := change.do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left(name, i == 1)
+		suspected := slices.ContainsFunc(p.get(name).Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
+		if suspected != (i == 1) {
+			t.Errorf("node %s has condition %s: %v", name, policy.SoperatorCondition, suspected)
+		}
+	}
+}
