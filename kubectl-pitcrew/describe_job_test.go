@@ -106,7 +106,7 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, k := range append(gvksOf(kinds.BuiltIn()), corev1.SchemeGroupVersion.WithKind("Pod"), batchv1.SchemeGroupVersion.WithKind("CronJob"),
-		schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}) {
+		schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta2", Kind: "Workload"}) {
 		mapper.Add(k, meta.RESTScopeNamespace)
 		if !scheme.Recognizes(k) {
 			scheme.AddKnownTypeWithName(k, &unstructured.Unstructured{})
@@ -369,6 +369,17 @@ metadata: {name: busy, namespace: elsewhere}
 spec: {nodeName: n3, containers: [{name: c}]}
 status: {phase: Running}`}, []string{"the restart waits (Capacity): 1 of its ranks must move", "Capacity             no      Capacity"}},
 		"room": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true")}, []string{restarts, "Capacity             yes"}},
+		"room for a job whose nodes Kueue chose": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), change: func(kind string, o *unstructured.Unstructured) {
+			if kind == "Pod" {
+				o.Object["spec"].(map[string]any)["nodeSelector"] = map[string]any{corev1.LabelHostname: "x"}
+			}
+		}, objects: `
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: train, namespace: ml, labels: {kueue.x-k8s.io/job-uid: set}, ownerReferences: [{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, name: train, uid: set, controller: true}]}
+spec: {active: true}
+status: {admission: {podSetAssignments: [{topologyAssignment: {levels: [kubernetes.io/hostname]}}]}}`}, []string{restarts, "Capacity             yes"}},
 		"restarted for this quarantine before": {jobWorld{quarantined: "gpu", record: restartRecord(strings.Replace(pastRestart, `"q0"`, `"q1"`, 1))}, []string{
 			"not restarted (AlreadyRestarted): this quarantine has already restarted the job once: all ranks running (2/2)",
 		}},

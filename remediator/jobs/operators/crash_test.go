@@ -28,6 +28,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		"LeaderWorkerSet":            {leaderWorkerSet("1", 4), 4}, // the deletion of a pod
 		"Job queued by Kueue":        {queuedJob, 5},               // its Workload twice
 		"JobSet queued by Kueue":     {queuedJobSet, 5},
+		"JobSet placed by Kueue":     {queuedJobSet.placed(), 5},
 		// The Command; the retry that it made tells the next process that it was sent, while the old ranks are still there.
 		"Volcano Job": {volcanoJob.with("term-delay: 1s", "term-delay: 6s"), 4},
 	}
