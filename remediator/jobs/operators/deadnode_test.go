@@ -341,26 +341,23 @@ func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
 	}
 }
 
-// Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, once the dead node is fenced the job runs
-// whole, and a pod that was there with the rank on the dead node does not run beside one that came after it.
+// Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, the job is restarted once and as a whole,
+// and no rank that runs at the end has run beside an earlier one.
 func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
-	tests := map[string]struct {
-		job
-		itself bool // its operator restarts it, and waits for the dead node
-	}{
-		"Job":                        {batchJob.retried().evictedSoon(), false},
-		"JobSet":                     {jobSet.retried().evictedSoon(), false},
-		"JobSet with restarts":       {jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(), false},
-		"PyTorchJob, OnFailure":      {pyTorchJob("OnFailure").retried().evictedSoon(), false},
-		"MPIJob of the mpi-operator": {mpiJob.retried().evictedSoon(), false},
-		"RayCluster":                 {rayCluster.evictedSoon(), false},
-		"Volcano Job":                {volcanoJob.evictedSoon(), false},
-		"LeaderWorkerSet":            {leaderWorkerSet("1", 4).evictedSoon(), false},
-		"Job queued by Kueue":        {queuedJob.retried().evictedSoon(), false},
+	tests := map[string]job{
+		"Job":                        batchJob.retried().evictedSoon(),
+		"JobSet":                     jobSet.retried().evictedSoon(),
+		"JobSet with restarts":       jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(),
+		"PyTorchJob, OnFailure":      pyTorchJob("OnFailure").retried().evictedSoon(),
+		"MPIJob of the mpi-operator": mpiJob.retried().evictedSoon(),
+		"RayCluster":                 rayCluster.evictedSoon(),
+		"Volcano Job":                volcanoJob.evictedSoon(),
+		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
+		"Job queued by Kueue":        queuedJob.retried().evictedSoon(),
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			g, freezer, bad := startOnFreezer(t, test.job)
+			g, freezer, bad := startOnFreezer(t, test)
 			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 			freezer.Freeze()
 			g.unknown(bad)
@@ -372,26 +369,19 @@ func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 				}
 				return nil
 			})
-			if test.itself {
-				g.becomes(g.get, "1", "status", "restarts")
-			}
 			q := g.quarantine(bad)
 			restartJobs(t, r, q)
 			restartJobs(t, r, q)
-			if !test.itself {
-				g.waitsForNode(bad)
-			}
+			g.waitsForNode(bad)
 			restartJobs(t, r, q)
 			nodeFenced.end(g, bad, freezer)
-			if !test.itself {
-				if closed := g.closes(); closed.Phase != restart.Done {
-					t.Errorf("closed as %+v", closed)
-				}
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
 			}
 			after := g.runs()
 			restartJobs(t, r, q)
-			if n := len(g.record().Last); n != 1 && !test.itself || n != 0 && test.itself || g.record().Current != nil {
-				t.Errorf("restarts %+v", g.record())
+			if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
+				t.Errorf("restarts %+v, want one", rec)
 			}
 			lives := g.pods.Lives()
 			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
