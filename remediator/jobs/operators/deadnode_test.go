@@ -174,19 +174,25 @@ type ending struct {
 
 var (
 	kubeletBack = ending{end: func(_ gang, _ string, freezer *cluster.Kubelets) { freezer.Thaw() }}
-	nodeFenced  = ending{end: func(g gang, name string, _ *cluster.Kubelets) {
-		taint := "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" // as the documentation of Kubernetes has it
-		if _, err := g.c.Kubectl(g.Context(), "taint", "nodes", name, taint); err != nil {
-			g.Fatal(err)
-		}
-	}}
-	nodeDeleted = ending{end: func(g gang, name string, _ *cluster.Kubelets) {
+	// As the documentation of Kubernetes has it. Its own garbage collector acts on it, too, up to 20 s later.
+	nodeFenced = tainted("node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+	// As the cloud controller manager has it.
+	nodeShutDown = tainted("node.cloudprovider.kubernetes.io/shutdown:NoSchedule")
+	nodeDeleted  = ending{end: func(g gang, name string, _ *cluster.Kubelets) {
 		if err := g.c.Client.Delete(g.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 			g.Fatal(err)
 		}
 	}}
 	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 8 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
 )
+
+func tainted(taint string) ending {
+	return ending{end: func(g gang, name string, _ *cluster.Kubelets) {
+		if _, err := g.c.Kubectl(g.Context(), "taint", "nodes", name, taint); err != nil {
+			g.Fatal(err)
+		}
+	}}
+}
 
 // frozen are jobs of each kind, and beside the return of the kubelet one other ending for each.
 var frozen = map[string]struct {
@@ -374,7 +380,7 @@ func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 			restartJobs(t, r, q)
 			g.waitsForNode(bad)
 			restartJobs(t, r, q)
-			nodeFenced.end(g, bad, freezer)
+			nodeShutDown.end(g, bad, freezer)
 			if closed := g.closes(); closed.Phase != restart.Done {
 				t.Errorf("closed as %+v", closed)
 			}
