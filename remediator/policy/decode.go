@@ -30,6 +30,7 @@ import (
 //	above     bound of a duration, exclusive
 //	why       the reason of a bound or of a list of values, for the error
 //	never     the text "never" is a value of the duration
+//	single    a list of one value may be written as that value
 //	unit      what a number counts, for the page
 type decoder struct {
 	lines    map[string]int  // of the fields that are in the file, by path
@@ -52,7 +53,7 @@ func newDecoder() *decoder {
 // A field that is a bool in Go is false for the first value and true for the second.
 var enums = map[string][]string{
 	"mode":        {"enforce", "observe"},
-	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse)},
+	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse), string(corev1.ConditionUnknown)},
 	"effect":      {string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute)},
 	"forceDelete": {string(ForceNever), string(ForceUnreachable), string(ForceQuarantined)},
 	"events":      WebhookEvents,
@@ -173,7 +174,8 @@ func isUnset(n *yaml.Node, f reflect.StructField) bool {
 	case n.Kind != yaml.ScalarNode || n.Value != "":
 		return false
 	}
-	text := f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
+	_, single := f.Tag.Lookup("single")
+	text := single || f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
 	return text || f.Type.Kind() == reflect.Bool && enums[f.Tag.Get("yaml")] != nil
 }
 
@@ -202,7 +204,15 @@ func (d *decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	}
 }
 
+// items fills a list. An empty one leaves the default as it is.
 func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+	list := reflect.New(out.Type()).Elem()
+	if _, single := f.Tag.Lookup("single"); single && n.Kind == yaml.ScalarNode {
+		v := newPart(out.Type().Elem())
+		d.decode(n, at, f, v)
+		out.Set(reflect.Append(list, v))
+		return
+	}
 	if n.Kind != yaml.SequenceNode {
 		d.wrong(n, at, "a list")
 		return
@@ -217,7 +227,10 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 		d.lines[at.Index(i).String()] = item.Line
 		v := newPart(out.Type().Elem())
 		d.decode(item, at.Index(i), f, v)
-		out.Set(reflect.Append(out, v))
+		list = reflect.Append(list, v)
+	}
+	if list.Len() > 0 {
+		out.Set(list)
 	}
 }
 

@@ -97,7 +97,7 @@ func TestAnEmptyValueIsTheDefault(t *testing.T) {
 `)
 	r, _ := p.Rule("gpu")
 	if !p.Observe || p.Breaker != nil || p.Correlated != nil || r.ClearAfter != 10*time.Minute || r.UnknownAfter != DefaultUnknownAfter ||
-		r.Status != "True" || r.Reason != nil || !r.Nodes.Empty() || r.Budget != Unlimited || r.Flaps != (Flaps{}) || len(r.HandOff.Annotations) != len(KeepNode) {
+		len(r.Status) != 1 || !r.IsFault("True") || r.Reason != nil || !r.Nodes.Empty() || r.Budget != Unlimited || r.Flaps != (Flaps{}) || len(r.HandOff.Annotations) != len(KeepNode) {
 		t.Errorf("%+v %+v", p, r)
 	}
 }
@@ -181,7 +181,7 @@ func TestWhatIsNoPolicyIsRefusedWithItsLine(t *testing.T) {
 		"an unknown field of a merge": {spec("<<: {rulez: {}}"), "line 3: field rulez not found in spec"},
 		"an anchor that is missing":   {spec("rules: *rules"), "yaml: unknown anchor 'rules' referenced"},
 		"labels in themselves":        {spec("handOff: {labels: &l {a: *l}}"), "line 3: cannot unmarshal !!map into string (spec.handOff.labels)"},
-		"a status in base64":          {spec("rules: {a: {match: {condition: A, status: !!binary True, repair: [Reboot]}}}"), "line 3: spec.rules[a].match.status: Invalid value: \"N\\xbb\\x9e\": must be True or False: Unknown is not acted on"},
+		"a status in base64":          {spec("rules: {a: {match: {condition: A, status: !!binary True, repair: [Reboot]}}}"), "line 3: spec.rules[a].match.status: Unsupported value: \"N\\xbb\\x9e\": supported values: \"True\", \"False\", \"Unknown\""},
 	} {
 		if got := lines(t, test.text); got[0] != test.want {
 			t.Errorf("%s: got %.300q, want %q", name, got, test.want)
@@ -213,6 +213,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(oneRule("match: {condition: A, status: 'False', repair: [Reboot], reason: a, message: '[b]', nodeSelector: {a: b}}\nmode: enforce\nfor: 1m\n" +
 		"unknownAfter: never\ntaint: {key: a, effect: NoExecute}\nrestartJobs: true\ncheckpointGrace: 1s\nbudget: {maxNodes: 0, scope: a, window: 1h}\n" +
 		"flaps: {max: 2, window: 1h}\nhandOff: {keepNode: true, labels: {b: c}, annotations: {d: e}}\npriority: -3")))
+	f.Add([]byte(withReady("condition: Ready, status: [Unknown, False]", "", true)))
 	f.Add([]byte(oneRule("match: {condition: GPUXidError, repair: [Explode]}\nfor: soon\nflaps: {max: 9}")))
 	f.Add([]byte(head + "spec: &a {<<: [*a, {mode: enforce}], budget: {maxNodes: 1, maxPercent: 10}, breaker: {maxNodes: 1, window: 1m, coolDown: 1m, pace: 1m}, " +
 		"correlated: {maxPercent: 1, minNodes: 2, window: 1s, scopes: [a]}, output: {aws: true}}"))
@@ -242,7 +243,7 @@ func FuzzParse(f *testing.F) {
 			t.Error("the rules are not sorted")
 		}
 		for _, r := range p.Rules {
-			if len(r.Repair) == 0 || r.Nodes == nil || r.UnknownAfter <= 0 || r.For < 0 || r.ClearAfter < 0 || r.AlertOnly == (r.Taint.Key != "") || r.Budget.MaxPercent < 1 {
+			if len(r.Repair) == 0 || r.Nodes == nil || len(r.Status) == 0 || r.UnknownAfter <= 0 || r.For < 0 || r.ClearAfter < 0 || r.AlertOnly == (r.Taint.Key != "") || r.Budget.MaxPercent < 1 {
 				t.Errorf("rule %+v", r)
 			}
 		}

@@ -106,11 +106,8 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	}
 	condition := string(r.Condition)
 	d.invalidFor(at.Child("match", "condition"), condition, validation.IsQualifiedName(condition))
-	if status := at.Child("match", "status"); conditions.Ours(condition) {
-		if r.Status != corev1.ConditionTrue && !d.failed[status.String()] {
-			d.invalid(status, string(r.Status), "must be True: only then does the message of "+condition+" name a class")
-		}
-	} else if len(r.Repair) > 1 {
+	r.checkStatus(d, at, p)
+	if !conditions.Ours(condition) && len(r.Repair) > 1 {
 		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one")
 	}
 	d.label(at.Child("budget", "scope"), r.Budget.Scope)
@@ -142,6 +139,36 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	r.HandOff = r.HandOff.addedTo(p.HandOff)
 	if slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&r.Taint) }) {
 		d.invalid(at.Child("taint"), r.Taint.ToString(), "is a taint of handOff, too: key and effect identify a taint")
+	}
+}
+
+// checkStatus checks the status that means a fault, and what goes with it. The condition Ready is special: the node controller
+// makes it Unknown, without a heartbeat, when the kubelet has not renewed its lease for some time.
+func (r *Rule) checkStatus(d *decoder, at *field.Path, p *Policy) {
+	condition := string(r.Condition)
+	isReady := r.Condition == corev1.NodeReady
+	if isReady {
+		if unknownAfter := at.Child("unknownAfter"); d.isSet(unknownAfter) {
+			d.add(field.Forbidden(unknownAfter, "is always never for condition Ready: the node controller makes it Unknown without a heartbeat"))
+		}
+		r.UnknownAfter = Never
+	}
+	status := at.Child("match", "status")
+	if d.failed[status.String()] {
+		return
+	}
+	isUnknown := r.IsFault(corev1.ConditionUnknown)
+	switch {
+	case conditions.Ours(condition):
+		if len(r.Status) != 1 || r.Status[0] != corev1.ConditionTrue {
+			d.invalid(status, r.Status, "must be True: only then does the message of "+condition+" name a class")
+		}
+	case isUnknown && !isReady:
+		d.invalid(status, r.Status, "must not have Unknown, which is no fault but no information; only condition Ready may have it")
+	case isReady && r.IsFault(corev1.ConditionTrue):
+		d.invalid(status, r.Status, "must be Unknown or False, or both: a node that is Ready has no fault")
+	case isUnknown && !r.AlertOnly && p.Correlated == nil:
+		d.invalid(status, r.Status, "needs spec.correlated: when many nodes become Unknown together, the network or the control plane has failed, not each of them")
 	}
 }
 

@@ -192,7 +192,7 @@ func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Du
 // what the node needs.
 func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Rule, conditions.Repair, bool) {
 	for _, r := range p.Rules {
-		if r.Condition != c.Type || r.Status != c.Status || !r.Nodes.Matches(labels.Set(nodeLabels)) {
+		if r.Condition != c.Type || !r.IsFault(c.Status) || !r.Nodes.Matches(labels.Set(nodeLabels)) {
 			continue
 		}
 		if !matches(r.Reason, c.Reason) || !matches(r.Message, c.Message) {

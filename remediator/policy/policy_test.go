@@ -38,7 +38,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 		r.Budget, r.Flaps,
 	}
 	want := []any{
-		Budget{MaxNodes: 1, MaxPercent: 100, ParkedAfter: 7 * 24 * time.Hour}, (*Breaker)(nil), (*Correlated)(nil), "gpu", corev1.ConditionTrue, time.Duration(0), 10 * time.Minute, 11 * time.Minute,
+		Budget{MaxNodes: 1, MaxPercent: 100, ParkedAfter: 7 * 24 * time.Hour}, (*Breaker)(nil), (*Correlated)(nil), "gpu", []corev1.ConditionStatus{corev1.ConditionTrue}, time.Duration(0), 10 * time.Minute, 11 * time.Minute,
 		corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}, 0, false, false,
 		Unlimited, Flaps{},
 	}
@@ -76,7 +76,7 @@ spec:
 	want := []any{
 		Budget{7, 10, "topology.kubernetes.io/zone", time.Hour, 48 * time.Hour}, Breaker{5, 5 * time.Minute, 30 * time.Minute, 2 * time.Minute},
 		Correlated{50, 3, 2 * time.Minute, []string{"", "rack"}},
-		corev1.NodeConditionType("ReadonlyFilesystem"), corev1.ConditionFalse, []conditions.Repair{conditions.Replace}, "^Bad", "sd[ab]",
+		corev1.NodeConditionType("ReadonlyFilesystem"), []corev1.ConditionStatus{corev1.ConditionFalse}, []conditions.Repair{conditions.Replace}, "^Bad", "sd[ab]",
 		"pool=gpu", false, time.Minute, 2 * time.Hour, 5 * time.Minute,
 		corev1.Taint{Key: "example.com/faulty", Value: "disk", Effect: corev1.TaintEffectNoExecute}, true,
 		Budget{0, 100, "rack", 0, DefaultParkedAfter}, Flaps{3, 24 * time.Hour}, 3,
@@ -228,8 +228,7 @@ func TestParseNamesRuleFieldAndValue(t *testing.T) {
 		"no condition":            {oneRule("match: {repair: [Reboot]}"), `spec.rules[gpu].match.condition: Invalid value: ""`},
 		"no class":                {oneRule("match: {condition: GPUXidError}"), "spec.rules[gpu].match.repair: Required value"},
 		"unknown class":           {oneRule("match: {condition: GPUXidError, repair: [Reboot, Explode]}"), `line 8: spec.rules[gpu].match.repair[1]: Invalid value: "Explode"`},
-		"status Unknown":          {oneRule("match: {condition: Ready, repair: [Inspect], status: Unknown}"), `spec.rules[gpu].match.status: Invalid value: "Unknown"`},
-		"ours with status False":  {oneRule(`match: {condition: GPUXidError, repair: [Reboot], status: "False"}`), `spec.rules[gpu].match.status: Invalid value: "False": must be True`},
+		"ours with status False":  {oneRule(`match: {condition: GPUXidError, repair: [Reboot], status: "False"}`), `spec.rules[gpu].match.status: Invalid value: ["False"]: must be True`},
 		"foreign, two classes":    {oneRule("match: {condition: KernelDeadlock, repair: [Inspect, Reboot]}"), "spec.rules[gpu].match.repair: Invalid value: [\"Inspect\",\"Reboot\"]: must be exactly one class"},
 		"pattern":                 {oneRule("match: {condition: GPUXidError, repair: [Reboot], message: '['}"), `spec.rules[gpu].match.message: Invalid value: "["`},
 		"selector key":            {oneRule("match: {condition: GPUXidError, repair: [Reboot], nodeSelector: {a b: c}}"), `spec.rules[gpu].match.nodeSelector[a b]: Invalid value: "a b"`},

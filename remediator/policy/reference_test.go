@@ -145,6 +145,8 @@ func unset(least *Policy, e *entry, v reflect.Value) string {
 			return "no limit"
 		}
 		return fmt.Sprintf("`%d`", value)
+	case []corev1.ConditionStatus:
+		return fmt.Sprintf("`%s`", value[0])
 	case []string:
 		if e.name == "events" && slices.Equal(value, WebhookEvents) {
 			return "all of them"
@@ -180,9 +182,12 @@ func form(e *entry) string {
 	if unit := e.field.Tag.Get("unit"); unit != "" {
 		text += " (" + unit + ")"
 	}
+	_, single := e.field.Tag.Lookup("single")
 	switch {
 	case isNamed(e.field.Type):
 		text = "mappings by name"
+	case single:
+		text += ", or list of " + text + "s"
 	case e.field.Type.Kind() == reflect.Slice:
 		text = "list of " + strings.Replace(strings.Replace(text, "string", "strings", 1), "mapping", "mappings", 1)
 	}
@@ -193,7 +198,7 @@ func form(e *entry) string {
 func allowed(e *entry) string {
 	if of := enums[e.name]; of != nil {
 		one := "one of `"
-		if e.field.Type.Kind() == reflect.Slice {
+		if _, single := e.field.Tag.Lookup("single"); e.field.Type.Kind() == reflect.Slice && !single {
 			one = "each one of `"
 		}
 		return one + strings.Join(of, "`, `") + "`"

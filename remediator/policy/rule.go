@@ -3,6 +3,7 @@ package policy
 import (
 	"math"
 	"regexp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +52,7 @@ type Rule struct {
 	ClearAfter time.Duration `yaml:"clearAfter"`
 	// unknownAfter is the age from which the last heartbeat is too old: the condition then neither quarantines nor releases a
 	// node. The default is two heartbeats of the Node Problem Detector and one minute. `never` is for conditions whose writer
-	// sends no heartbeats.
+	// sends no heartbeats. It is always `never` for the condition Ready, and cannot be set there.
 	UnknownAfter time.Duration `yaml:"unknownAfter" above:"0s" never:""`
 	// taint is the taint of the quarantine.
 	Taint corev1.Taint `yaml:"taint"`
@@ -77,7 +78,7 @@ type Rule struct {
 func (r *Rule) setName(name string) { r.Name = name }
 
 func (r *Rule) setDefaults() {
-	r.Status = corev1.ConditionTrue
+	r.Status = []corev1.ConditionStatus{corev1.ConditionTrue}
 	r.Nodes = labels.Everything()
 	r.ClearAfter = defaultClearAfter
 	r.UnknownAfter = DefaultUnknownAfter
@@ -98,8 +99,10 @@ func (r *Rule) setDefaults() {
 type Match struct {
 	// condition is the type of the NodeCondition.
 	Condition corev1.NodeConditionType `yaml:"condition" required:""`
-	// status is the status of the condition that means a fault. It is always True for conditions of Pitcrew.
-	Status corev1.ConditionStatus `yaml:"status" why:"Unknown is not acted on"`
+	// status is the status of the condition that means a fault, or a list of them. It is always True for conditions of Pitcrew.
+	// Unknown is only for the condition Ready of a node, which the node controller makes Unknown when the kubelet no longer
+	// reports. Such a rule needs spec.correlated, unless it is alertOnly.
+	Status []corev1.ConditionStatus `yaml:"status" single:""`
 	// repair lists the repair classes that the rule is for. The message of a condition of Pitcrew starts with its class. The
 	// messages of other conditions name none: a rule for such a condition has exactly one class, which is assumed.
 	Repair []conditions.Repair `yaml:"repair" unit:"repair class" required:"the repair classes the rule is for"`
@@ -145,6 +148,9 @@ type Flaps struct {
 	// window is the time in which the faults are counted.
 	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
 }
+
+// IsFault tells whether a status of the condition means a fault.
+func (m *Match) IsFault(status corev1.ConditionStatus) bool { return slices.Contains(m.Status, status) }
 
 func matches(pattern *regexp.Regexp, text string) bool {
 	return pattern == nil || pattern.MatchString(text)

@@ -95,6 +95,9 @@ func schemaOfField(e *entry) object {
 		if e.required() {
 			list = append(list, member{"minItems", 1})
 		}
+		if _, single := e.field.Tag.Lookup("single"); single {
+			return object{{"oneOf", []object{s, append(list, member{"minItems", 1})}}}
+		}
 		return list
 	}
 	return s
@@ -144,6 +147,7 @@ type schema struct {
 	Properties           map[string]schema
 	Items                *schema
 	AdditionalProperties json.RawMessage
+	OneOf                []schema
 }
 
 // The shipped schema, which editors check a policy with, knows the fields of the Go types, and no others.
@@ -196,6 +200,13 @@ func compare(t *testing.T, path string, s schema, e *entry) {
 					}
 					below = values
 				} else {
+					if _, single := f.field.Tag.Lookup("single"); single {
+						if len(below.OneOf) != 2 {
+							t.Fatalf("%s: one of %+v", at, below.OneOf)
+						}
+						compare(t, at, below.OneOf[0], f)
+						below = below.OneOf[1]
+					}
 					if below.Type != "array" || below.Items == nil {
 						t.Fatalf("%s: type %q", at, below.Type)
 					}

@@ -259,7 +259,7 @@ func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) boo
 	if !ok {
 		return false
 	}
-	if condition.Status == rule.Status || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
+	if rule.IsFault(condition.Status) || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
 		return false
 	}
 	next.requeueAt(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))

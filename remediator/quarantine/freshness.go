@@ -189,7 +189,7 @@ func bootSeen(n *corev1.Node, r *Record, now time.Time) time.Time {
 // Heartbeats have a resolution of one second. A node clock that is wrong by more than [conditions.MaxClockSkew] makes its
 // conditions stale. One that is ahead by less lets a condition from before the boot pass if the boot took no longer.
 func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time) bool {
-	if rule.UnknownAfter == policy.Never && c.Status != rule.Status {
+	if rule.UnknownAfter == policy.Never && !rule.IsFault(c.Status) {
 		// Its writer sends nothing after a reboot, and a boot breaks nothing.
 		return true
 	}
@@ -198,7 +198,13 @@ func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time
 }
 
 // currentWithin is when a condition that matches a rule is current, see [isCurrent]; false: never. It depends on no clock.
+//
+// Ready always is. Without a kubelet nobody sends a heartbeat, and that is the fault. And it is of the boot that the node shows:
+// the kubelet writes both together.
 func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time) (span limits.Span, ok bool) {
+	if c.Type == corev1.NodeReady {
+		return limits.Span{}, true
+	}
 	heartbeat := c.LastHeartbeatTime.Time
 	if rule.UnknownAfter == policy.Never && c.LastTransitionTime.After(heartbeat) {
 		heartbeat = c.LastTransitionTime.Time
