@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,11 +37,12 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	onNode := map[workloadKey][]corev1.Pod{}
 	foreign := map[workloadKey]string{}
 	workloads := map[workloadKey]kinds.Workload{}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if pod.DeletionTimestamp != nil || restart.PodFinished(pod) {
-			continue
-		}
+	active, err := c.activeOn(ctx, q.Node, pods.Items)
+	if err != nil {
+		return 0, err
+	}
+	for i := range active {
+		pod := &active[i]
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
 			errs = append(errs, err)
@@ -68,6 +70,21 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 		}
 	}
 	return after, errors.Join(errs...)
+}
+
+// activeOn keeps those pods of a node that have not ended and will not end by themselves: one that is being deleted does as long as its
+// kubelet answers. From a node that is not Ready Kubernetes evicts pods, and the ranks beside them run on.
+func (c *Controller) activeOn(ctx context.Context, name string, pods []corev1.Pod) ([]corev1.Pod, error) {
+	active := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return restart.PodFinished(&p) })
+	deleting := func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }
+	if !slices.ContainsFunc(active, deleting) {
+		return active, nil
+	}
+	node, err := getNode(ctx, c.admission.client, name)
+	if err != nil || node != nil && restart.NotReady(node) {
+		return active, err
+	}
+	return slices.DeleteFunc(active, deleting), nil
 }
 
 // workloadKey tells workloads apart. An owner that is not read may have any UID, that of a job, too.

@@ -105,11 +105,15 @@ func (r *reporter) reportStopped(ctx context.Context, job restart.Job, cur resta
 }
 
 // reportForceDeleted reports a pod that was deleted before its kubelet had confirmed its end.
-func (r *reporter) reportForceDeleted(ctx context.Context, job restart.Job, cur restart.Restart, pod *corev1.Pod, why string) {
+func (r *reporter) reportForceDeleted(ctx context.Context, job restart.Job, cur restart.Restart, pod *corev1.Pod, force restart.Force) {
+	text := fmt.Sprintf("force-deleted pod %s on node %s: ", pod.Name, pod.Spec.NodeName)
+	if force.Proven {
+		r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeNormal, eventRestarting, "NodeDead", text+force.Why+", so its processes are gone")
+		return
+	}
 	r.metrics.forceDeleted.Inc()
-	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeWarning, eventRestarting, "ForceDelete", fmt.Sprintf(
-		"force-deleted pod %s on node %s: its grace period ended at %s, and %s", pod.Name, pod.Spec.NodeName,
-		pod.DeletionTimestamp.UTC().Format(time.RFC3339), why))
+	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeWarning, eventRestarting, "ForceDelete", text+fmt.Sprintf(
+		"its grace period ended at %s, and %s; its processes may still run there", pod.DeletionTimestamp.UTC().Format(time.RFC3339), force.Why))
 }
 
 // reportClosed reports a closed restart on the job and on all nodes that caused it.

@@ -24,7 +24,7 @@ func newMetrics() controllerMetrics {
 		}, []string{"kind", "reason"}),
 		forceDeleted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pitcrew_job_pods_force_deleted_total",
-			Help: "Pods of stopped jobs that were deleted before their kubelet confirmed that their processes are gone.",
+			Help: "Pods of stopped jobs that the policy had deleted although nothing proved that their processes are gone.",
 		}),
 		restartSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pitcrew_job_restart_seconds",
@@ -38,7 +38,7 @@ func newMetrics() controllerMetrics {
 		}),
 		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "pitcrew_job_restart_held",
-			Help: "1 while a stop takes too long; names a pod that has not ended and its node.",
+			Help: "1 while a stop takes too long or waits for a node that does not answer; names a pod that has not ended and its node.",
 		}, []string{"kind", "namespace", "job", "pod", "node"}),
 	}
 }

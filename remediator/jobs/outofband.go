@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -34,6 +34,11 @@ func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job re
 	}
 	for i := range do.DeletePods {
 		if err := kinds.DeletePod(ctx, r.client, &do.DeletePods[i]); err != nil {
+			return refused, err
+		}
+	}
+	for _, u := range do.ForceDelete {
+		if err := r.forceDelete(ctx, job, *rec.Current, u.Pod); err != nil {
 			return refused, err
 		}
 	}
@@ -81,39 +86,73 @@ func (r *reconciler) suspendElsewhere(ctx context.Context, job restart.Job, cur 
 	return nil
 }
 
-// forceDeleteOverdue deletes those of a stopped job's pods that do not end, if the policy and their nodes let it.
-func (r *reconciler) forceDeleteOverdue(ctx context.Context, job restart.Job, cur restart.Restart, remaining []metav1.PartialObjectMetadata) error {
-	limits, now := r.settings.restartPolicy(), r.clock.Now()
-	late := func(p metav1.PartialObjectMetadata) bool { return restart.Overdue(&p, limits.ForceDeleteAfter, now) }
-	if limits.ForceDelete == "" || limits.ForceDelete == policy.ForceNever || !slices.ContainsFunc(remaining, late) {
-		return nil
+// endsBy is how long after the end of its grace period a pod on a node that answers may still be listed without a look at its node.
+const endsBy = 10 * time.Second
+
+// unconfirmed judges those of a stopped job's pods that are being deleted. It costs a restart nothing whose nodes answer and whose
+// pods end in time.
+func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur restart.Restart, remaining []metav1.PartialObjectMetadata) ([]restart.Unconfirmed, error) {
+	now := r.clock.Now()
+	overdue := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return restart.Overdue(&p, endsBy, now) })
+	if !overdue {
+		if silent, err := r.causesSilent(ctx, cur); err != nil || !silent {
+			return nil, err
+		}
 	}
-	pods, err := r.pods.whole(ctx, job) // metadata does not contain their nodes
+	pods, err := r.pods.deleting(ctx, job, remaining)
+	if err != nil {
+		return nil, err
+	}
+	limits := r.settings.restartPolicy()
+	var judged []restart.Unconfirmed
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.NodeName == "" {
+			continue // what was never bound to a node has no process
+		}
+		node, err := getNode(ctx, r.client, pod.Spec.NodeName)
+		if err != nil {
+			return nil, err
+		}
+		judged = append(judged, restart.NewUnconfirmed(limits, pod, node, cur, now))
+	}
+	return judged, nil
+}
+
+// causesSilent reports whether one of the nodes that caused a restart is gone or not Ready, as the cache of the nodes shows it.
+func (r *reconciler) causesSilent(ctx context.Context, cur restart.Restart) (bool, error) {
+	for _, c := range cur.Quarantines {
+		if node, err := getNode(ctx, r.client, c.Node); err != nil || node == nil || restart.NotReady(node) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// forceDelete deletes a pod without the confirmation of its kubelet if a live look at its node still allows it. A pod that was written
+// since it was judged is left for the next reconcile: its kubelet may be back.
+func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur restart.Restart, pod *corev1.Pod) error {
+	node, err := r.pods.node(ctx, pod.Spec.NodeName)
 	if err != nil {
 		return err
 	}
-	nodes := map[string]*corev1.Node{}
-	for i := range pods {
-		pod := &pods[i]
-		waitedFor := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return p.UID == pod.UID })
-		if !waitedFor || pod.Spec.NodeName == "" || !restart.Overdue(pod, limits.ForceDeleteAfter, now) {
-			continue // what was never bound to a node has no process
-		}
-		node, known := nodes[pod.Spec.NodeName]
-		if !known {
-			if node, err = r.pods.node(ctx, pod.Spec.NodeName); err != nil {
-				return err
-			}
-			nodes[pod.Spec.NodeName] = node
-		}
-		why := restart.MayForceDelete(limits, pod, node, cur, now)
-		if why == "" {
-			continue
-		}
-		if err := kinds.DeletePod(ctx, r.client, pod, client.GracePeriodSeconds(0)); err != nil {
+	force := restart.MayForceDelete(r.settings.restartPolicy(), pod, node, cur, r.clock.Now())
+	if force.Why == "" {
+		return nil
+	}
+	if !force.Proven {
+		if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
 			return err
 		}
-		r.reporter.reportForceDeleted(ctx, job, cur, pod, why)
 	}
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.client.Delete(ctx, target, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	r.reporter.reportForceDeleted(ctx, job, cur, pod, force)
 	return nil
 }

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -153,10 +154,57 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	return remaining, terminal, nil
 }
 
+// deleting reads those of a job's remaining pods that are being deleted, whole: their metadata does not contain their nodes. Of many, it
+// reads those that the job's selector finds, and a few of the others, which are looked at when those are gone.
+func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {
+	wanted := map[types.UID]string{}
+	for _, p := range remaining {
+		if p.DeletionTimestamp != nil {
+			wanted[p.UID] = p.Name
+		}
+	}
+	namespace := job.Object.GetNamespace()
+	var found []corev1.Pod
+	if len(wanted) > maxLooks {
+		var list corev1.PodList
+		if err := r.apiReader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: job.Pods}); err != nil {
+			return nil, fmt.Errorf("list the pods of %s %s: %w", job.GVK.Kind, job.Key(), err)
+		}
+		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { _, want := wanted[p.UID]; return !want })
+		for _, p := range found {
+			delete(wanted, p.UID)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(wanted))[:min(len(wanted), maxLooks)] {
+		var pod corev1.Pod
+		err := r.apiReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: wanted[uid]}, &pod)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && pod.UID != uid:
+		case err != nil:
+			return nil, fmt.Errorf("get pod %s/%s: %w", namespace, wanted[uid], err)
+		default:
+			found = append(found, pod)
+		}
+	}
+	return found, nil
+}
+
+// ownsOrOrphaned reports whether a pod is one of the job's, or of an owner that is gone, as the RayCluster of a suspended RayJob is. A
+// record alone does not make a pod the job's.
+func (r podReader) ownsOrOrphaned(ctx context.Context, job restart.Job, pod *corev1.Pod) (bool, error) {
+	resolver := kinds.NewOwnerResolver(r.apiReader, r.settings.kinds())
+	owned, err := resolver.Owns(ctx, job, pod)
+	if owned || err != nil {
+		return owned, err
+	}
+	w, err := resolver.OfPod(ctx, pod)
+	return err == nil && w.UID() == "", err
+}
+
 // affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
 // ones, and all pods of the job at once.
 func (r podReader) affected(ctx context.Context, job restart.Job, causes []restart.Cause, cached client.Reader) ([]corev1.Pod, error) {
-	standing := map[string]bool{}
+	standing, notReady := map[string]bool{}, map[string]bool{}
 	nodes := r.apiReader
 	if len(causes) > maxLooks {
 		nodes = cached
@@ -168,6 +216,7 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 		}
 		if c.Stands(node) {
 			standing[c.Node] = true
+			notReady[c.Node] = node != nil && restart.NotReady(node)
 		}
 	}
 	var where []client.ListOption
@@ -184,13 +233,13 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 			return nil, err
 		}
 		on = append(on, slices.DeleteFunc(pods, func(p corev1.Pod) bool {
-			return p.DeletionTimestamp != nil || restart.PodFinished(&p) || !standing[p.Spec.NodeName]
+			return p.DeletionTimestamp != nil && !notReady[p.Spec.NodeName] || restart.PodFinished(&p) || !standing[p.Spec.NodeName]
 		})...)
 	}
 	return on, nil
 }
 
-// node reads a node; nil if there is none of that name.
+// node reads a node, live; nil if there is none of that name.
 func (r podReader) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return getNode(ctx, r.apiReader, name)
 }

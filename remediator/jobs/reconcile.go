@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,7 +88,10 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 		facts.Paused = reason != ""
 		return facts, err
 	case restart.Stopping:
-		facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, *cur)
+		if facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, *cur); err != nil {
+			return facts, err
+		}
+		facts.Unconfirmed, err = r.unconfirmed(ctx, job, *cur, facts.Remaining)
 	case restart.Starting:
 		facts.Running, err = r.pods.running(ctx, job)
 	}
@@ -107,16 +111,13 @@ func (r *reconciler) act(ctx context.Context, kind kinds.Kind, job restart.Job, 
 	case restart.Close:
 		return r.close(ctx, job, rec, step)
 	}
-	if err := r.forceDeleteOverdue(ctx, job, *rec.Current, facts.Remaining); err != nil {
-		return err
-	}
 	if step.Action == restart.Hold {
 		return r.hold(ctx, job, rec, facts)
 	}
 	return nil
 }
 
-// hold records and reports a stop that takes too long or is refused: by Event once, by metric as long as it lasts.
+// hold records and reports a stop that takes too long, is refused, or waits for nodes that do not answer: by Event once, by metric as long as it lasts.
 func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Record, facts restart.Facts) error {
 	h, err := r.holding(ctx, job, facts)
 	if err != nil {
@@ -132,31 +133,43 @@ func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Reco
 		return err
 	}
 	why := h.text
-	if facts.Refused == "" {
+	if !h.saysWhy {
 		why = fmt.Sprintf("stopping takes longer than %s: %s", r.timeouts.Stop, h.text)
 	}
 	r.reporter.reportHeld(ctx, job, cur, why)
 	return nil
 }
 
-// holding is what a stop waits for: a pod on a node, if it is one, and a sentence.
-type holding struct{ pod, node, text string }
+// holding is what a stop waits for: a pod on a node, if it is one, and a sentence, which may say why that takes long.
+type holding struct {
+	pod, node, text string
+	saysWhy         bool
+}
 
 func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart.Facts) (holding, error) {
 	h := holding{text: "its controller has not acted on " + job.SuspendField.Path}
-	if len(facts.Remaining) > 0 {
+	more := len(facts.Remaining) - 1
+	silent := slices.IndexFunc(facts.Unconfirmed, func(u restart.Unconfirmed) bool { return u.Waiting != "" })
+	switch {
+	case silent >= 0:
+		u := facts.Unconfirmed[silent]
+		h = holding{u.Pod.Name, u.Pod.Spec.NodeName, u.Waiting, true}
+		if more > 0 {
+			h.text += fmt.Sprintf("; %d more of its pods have not ended", more)
+		}
+	case more >= 0:
 		pod := facts.Remaining[0]
 		node, err := r.pods.nodeOf(ctx, pod.Namespace, pod.Name)
 		if err != nil {
 			return h, err
 		}
-		h = holding{pod.Name, node, fmt.Sprintf("pod %s on node %s has not ended", pod.Name, node)}
-		if more := len(facts.Remaining) - 1; more > 0 {
+		h = holding{pod.Name, node, fmt.Sprintf("pod %s on node %s has not ended", pod.Name, node), false}
+		if more > 0 {
 			h.text += fmt.Sprintf(", nor have %d more", more)
 		}
 	}
 	if facts.Refused != "" {
-		h.text = facts.Refused
+		h.text, h.saysWhy = facts.Refused, true
 	}
 	return h, nil
 }

@@ -1,7 +1,9 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,7 +77,9 @@ func (t transitions) recordPods(ctx context.Context, job restart.Job, cur *resta
 	if err != nil {
 		return err
 	}
-	cur.Ranks = max(cur.Ranks, len(pods))
+	// A pod that Kubernetes evicts from a dead node may have its successor already.
+	staying := slices.DeleteFunc(slices.Clone(pods), func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil })
+	cur.Ranks = max(cur.Ranks, cmp.Or(len(staying), len(pods)))
 	var stopped []metav1.Object
 	for i := range pods {
 		if !shares(&pods[i]) {

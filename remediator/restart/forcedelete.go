@@ -3,35 +3,84 @@ package restart
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// MayForceDelete returns why a pod that does not end may be deleted before its kubelet has confirmed that its processes are
-// gone; empty: it may not be, or that has been done. node is nil if there is no node of that name.
-func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) string {
-	// Of a pod that was deleted without a grace period, nothing but a finalizer is left.
-	if !Overdue(pod, limits.ForceDeleteAfter, now) || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
-		return ""
+// Unconfirmed is a pod of a stopped job that is being deleted, and whose kubelet has not confirmed that its processes are gone.
+type Unconfirmed struct {
+	Pod *corev1.Pod
+	// Force is why the pod is deleted without that; zero: it is not.
+	Force Force
+	// Waiting is what the job waits for, if the pod's node does not answer; empty: it answers, or Force is set.
+	Waiting string
+}
+
+// Force is why a pod is deleted before its kubelet has confirmed that its processes are gone. The zero value is no reason.
+type Force struct {
+	// Why is the end of a sentence about the pod.
+	Why string
+	// Proven: its processes do not run any more. Otherwise they may, and the policy takes the risk.
+	Proven bool
+}
+
+// NewUnconfirmed judges a pod that is being deleted. node is that of the pod, nil if there is none of that name.
+func NewUnconfirmed(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) Unconfirmed {
+	u := Unconfirmed{Pod: pod, Force: MayForceDelete(limits, pod, node, cur, now)}
+	if u.Force.Why == "" {
+		u.Waiting = waiting(limits, pod, node, cur)
 	}
+	return u
+}
+
+// MayForceDelete returns why a pod may be deleted before its kubelet has confirmed that its processes are gone, if it may and that has
+// not been done: at once with a [ProofOfDeath], after some time if the policy takes the risk. node is nil if there is no node of that
+// name.
+func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) Force {
+	// Of a pod that was deleted without a grace period, nothing but a finalizer is left.
+	if pod.DeletionTimestamp == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
+		return Force{}
+	}
+	if proof := ProofOfDeath(node); proof != "" {
+		return Force{Why: proof, Proven: true}
+	}
+	at, ok := forcedAt(limits, pod, node, cur)
+	if !ok || now.Before(at) {
+		return Force{}
+	}
+	if since, silent := silentSince(node); silent {
+		return Force{Why: "its node has not answered since " + since.UTC().Format(time.RFC3339)}
+	}
+	return Force{Why: "its node is quarantined"}
+}
+
+// forcedAt is when the policy has a pod deleted that does not end; ok is false if it does not.
+func forcedAt(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart) (at time.Time, ok bool) {
+	at = pod.DeletionTimestamp.Add(limits.ForceDeleteAfter)
 	switch limits.ForceDelete {
-	case policy.ForceUnreachable:
-		return unreachable(node, now.Add(-limits.ForceDeleteAfter))
 	case policy.ForceQuarantined:
 		// The record alone proves nothing: whoever may write the job may write it, and the node may have been released.
-		if node != nil && conditions.OutOfService(node.Labels[conditions.LabelStatus]) &&
+		if conditions.OutOfService(node.Labels[conditions.LabelStatus]) &&
 			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Taint.Key != "" && c.Node == node.Name }) {
-			return "its node is quarantined"
+			return at, true
 		}
-		return unreachable(node, now.Add(-limits.ForceDeleteAfter))
+	case policy.ForceUnreachable:
+	default:
+		return time.Time{}, false
 	}
-	return ""
+	since, silent := silentSince(node)
+	if later := since.Add(limits.ForceDeleteAfter); later.After(at) {
+		at = later
+	}
+	return at, silent
 }
 
 // Overdue reports whether a pod should have ended so long ago: its deletionTimestamp is the end of its grace period.
@@ -40,15 +89,34 @@ func Overdue(pod metav1.Object, by time.Duration, now time.Time) bool {
 	return at != nil && !now.Before(at.Add(by))
 }
 
-// unreachable returns how a node was out of reach at a time and since; empty: it was not.
-func unreachable(node *corev1.Node, at time.Time) string {
-	if node == nil {
-		return "its node was deleted"
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown && !c.LastTransitionTime.After(at) {
-			return fmt.Sprintf("its node has been unreachable since %s", c.LastTransitionTime.UTC().Format(time.RFC3339))
+// waiting is what a job waits for that cannot go on because of a pod on a node that does not answer, and everything that ends that;
+// empty: it waits for the kubelet.
+func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart) string {
+	var since time.Time
+	if node != nil {
+		var silent bool
+		if since, silent = silentSince(node); !silent {
+			return ""
 		}
 	}
-	return ""
+	if node == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
+		return fmt.Sprintf("pod %s on node %s was deleted by force, but its finalizers (%s) keep the object", pod.Name, pod.Spec.NodeName,
+			cut(strings.Join(pod.Finalizers, ", "), maxReason))
+	}
+	forced := "; forceDelete of the policy does not delete it"
+	if at, ok := forcedAt(limits, pod, node, cur); ok {
+		forced = fmt.Sprintf("; forceDelete of the policy deletes it at %s", at.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("pod %s on node %s may still run, and the node has not answered since %s. The wait ends when the node answers again, "+
+		"its Node is deleted, it gets taint %s (by you, once it is off) or %s (by the cloud provider)%s",
+		pod.Name, node.Name, since.UTC().Format(time.RFC3339), corev1.TaintNodeOutOfService, taintShutdown, forced)
+}
+
+// waitsForSilentNodes reports whether nothing but pods on nodes that do not answer is left, so that waiting alone may never end.
+func (f Facts) waitsForSilentNodes() bool {
+	waits := map[types.UID]bool{}
+	for _, u := range f.Unconfirmed {
+		waits[u.Pod.UID] = u.Waiting != ""
+	}
+	return len(f.Remaining) > 0 && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return !waits[p.UID] })
 }

@@ -2,6 +2,7 @@ package restart
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ type Action string
 const (
 	// Wait: observe again after a pause.
 	Wait Action = "Wait"
-	// Hold: the same, and report that the stop takes too long or is refused.
+	// Hold: the same, and report that the stop takes too long, is refused, or waits for nodes that do not answer.
 	Hold Action = "Hold"
 	// Stop: stop the job, which has had its time to save its state.
 	Stop Action = "Stop"
@@ -61,15 +62,21 @@ type OutOfBand struct {
 	ReplacePods bool
 	// DeletePods are pods that have ended and that no other controller deletes.
 	DeletePods []metav1.PartialObjectMetadata
+	// ForceDelete are pods that are deleted without the confirmation of their kubelet.
+	ForceDelete []Unconfirmed
 }
 
 // Needed reports whether there is anything to do.
-func (o OutOfBand) Needed() bool { return o.SetSuspendField || o.ReplacePods || len(o.DeletePods) > 0 }
+func (o OutOfBand) Needed() bool {
+	return o.SetSuspendField || o.ReplacePods || len(o.DeletePods) > 0 || len(o.ForceDelete) > 0
+}
 
 // Facts are what surrounds a job that is being restarted, read live. Each phase needs its own.
 type Facts struct {
 	// Remaining are, while Stopping, the old pods, and those created beside them, that are not gone.
 	Remaining []metav1.PartialObjectMetadata
+	// Unconfirmed are, while Stopping, those of Remaining that are being deleted, as far as their nodes had to be looked at.
+	Unconfirmed []Unconfirmed
 	// Terminal are, while Stopping, the pods of [Job.TerminalPodsToDelete] that have ended and are still listed.
 	Terminal []metav1.PartialObjectMetadata
 	// Running counts, while Starting, the pods that run and are not being deleted.
@@ -130,7 +137,7 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 		return Step{Action: Start, After: pollInterval(0)}
 	case (job.SuspendObserved || !job.SuspendField.Exists()) && remaining == 0:
 		return Step{Action: Start, After: pollInterval(0)}
-	case overdue:
+	case overdue || facts.waitsForSilentNodes():
 		return Step{Action: Hold, After: pollInterval(inPhase)}
 	}
 	return Step{Action: Wait, After: pollInterval(inPhase)}
@@ -177,7 +184,11 @@ func outOfBand(cur Restart, job Job, facts Facts) OutOfBand {
 	case cur.Phase != Stopping:
 		return OutOfBand{}
 	}
-	return OutOfBand{ReplacePods: !job.SuspendField.Exists(), DeletePods: facts.Terminal}
+	return OutOfBand{
+		ReplacePods: !job.SuspendField.Exists(),
+		DeletePods:  facts.Terminal,
+		ForceDelete: slices.DeleteFunc(slices.Clone(facts.Unconfirmed), func(u Unconfirmed) bool { return u.Force.Why == "" }),
+	}
 }
 
 // mayStartBesideOldPods reports whether a person who aborts may have the job start beside old pods: not before they had the
