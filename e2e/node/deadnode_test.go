@@ -443,6 +443,22 @@ func (d *deadCase) onlyOnce(pods int) {
 	}
 }
 
+// pause has the remediator quarantine no node and restart no job until resume.
+func (d *deadCase) pause() (resume func()) {
+	d.Helper()
+	pause := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: conditions.PauseConfigMap}, Data: map[string]string{"reason": "a test"},
+	}
+	if err := d.m.Client.Create(d.Context(), pause); err != nil {
+		d.Fatal(err)
+	}
+	return func() {
+		if err := d.m.Client.Delete(d.Context(), pause); err != nil {
+			d.Fatal(err)
+		}
+	}
+}
+
 // freeze stops the kubelet, and with hung the processes of the pod as well, as when the whole machine hangs. Without, only
 // the node's connection is lost. thaw continues what it stopped.
 func (d *deadCase) freeze(hung bool) (thaw func()) {
@@ -520,6 +536,7 @@ func TestAJobWaitsForAFrozenNodeAndRunsElsewhereWhenItReturns(t *testing.T) {
 func TestAJobIsRestartedOnceBesideKubernetesOwnEviction(t *testing.T) {
 	d := startDeadCase(t, "forceDelete: never",
 		"{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 0}")
+	resume := d.pause() // the Job controller first backs off
 	thaw := d.freeze(false)
 	clustertest.Until(t, patience, "the eviction by Kubernetes", func() error {
 		var pod corev1.Pod
@@ -533,6 +550,11 @@ func TestAJobIsRestartedOnceBesideKubernetesOwnEviction(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", pod.Status.Conditions)
 	})
+	d.run()
+	if lives := d.pods.Lives(); len(lives) != deadRanks+1 {
+		t.Fatalf("Kubernetes did not replace the evicted rank alone: %+v", lives)
+	}
+	resume()
 	d.quarantined(true)
 	d.waits()
 	d.beatsOn()
