@@ -194,14 +194,17 @@ func (b *bench) policyFor(p phase) (string, error) {
 	}
 	shipped.Spec["mode"] = "enforce"
 	shipped.Spec["budget"] = map[string]any{"maxNodes": 10_000, "maxPercent": 100}
-	shipped.Spec["breaker"] = map[string]any{"maxNodes": 10_000, "window": "10m", "coolDown": "30m"}
-	restart["maxConcurrent"] = 10_000
+	delete(shipped.Spec, "breaker")
+	restart["maxConcurrent"], restart["checkCapacity"] = 10_000, false // each job has its own spare node
 	restart["forceDelete"] = string(p.force)
 	if p.after > 0 {
 		restart["forceDeleteAfter"] = p.after.String()
 	}
 	if text, err = yaml.Marshal(shipped); err != nil {
 		return "", err
+	}
+	if _, err := policy.Parse(text); err != nil {
+		return "", err // a remediator would run without a policy
 	}
 	path := filepath.Join(b.c.Dir, "policy.yaml")
 	return path, os.WriteFile(path, text, 0o644)

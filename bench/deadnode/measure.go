@@ -97,7 +97,7 @@ func (o *cell) String() string {
 	case o.took == 0 && o.asked > 0:
 		return "waits"
 	case o.took == 0:
-		return "not within " + strings.TrimSuffix(o.setting.limit.String(), "0s")
+		return "not within " + o.setting.limit.String()
 	case o.kept > 0:
 		return short(o.took) + ", the lost pod only"
 	}
