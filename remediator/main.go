@@ -48,7 +48,7 @@ func main() {
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
-	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run; without it, an outage of the API server is not noticed, after which nodes get time to report again before a rule on condition Ready acts")
 	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
 	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
 	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")

@@ -54,8 +54,7 @@ var cases = map[string][]testCase{
 	"third-party.yaml": {
 		{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
 			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
-		{"PitcrewThirdPartyCondition", "of a kubelet that reports False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
-			[]firing{{"severity=warning node=n1 repair=Inspect condition=Ready", epoch}}},
+		{"PitcrewThirdPartyCondition", "of a kubelet that reports False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m", nil},
 		{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
 	},
 	"checks.yaml": {
@@ -68,6 +67,14 @@ var cases = map[string][]testCase{
 			problem + `"ClockSkewed",repair="",status="Stale"}`:       "0x20",
 			problem + `"GPUXidError",repair="Reboot",status="Stale"}`: "0x20",
 		}, "10m", []firing{{"node=n1", "2"}}},
+		{"PitcrewNodeConditionsStale", "on a node that does not answer", map[string]string{
+			problem + `"GPUXidError",repair="",status="Stale"}`:    "0x20",
+			problem + `"Ready",repair="Inspect",status="Unknown"}`: "0x20",
+		}, "10m", nil},
+		{"PitcrewNodeConditionsStale", "and on another one", map[string]string{
+			problem + `"GPUXidError",repair="",status="Stale"}`:                                                                   "0x20",
+			`pitcrew_node_problem_timestamp_seconds{node="n2",instance="a",condition="Ready",repair="Inspect",status="Unknown"}`: "0x20",
+		}, "10m", []firing{{"node=n1", "1"}}},
 		{"PitcrewNodeConditionsStale", "a fresh problem", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x20"}, "10m", nil},
 
 		{"PitcrewCheckNeverRan", "on one of two nodes", map[string]string{
@@ -107,6 +114,13 @@ var cases = map[string][]testCase{
 			[]firing{{"node=n1 rule=gpu-xid reason=budget", "1"}}},
 		{"PitcrewQuarantineBlocked", "not for long", map[string]string{blocked + `"budget"}`: "1x5 stale"}, "15m", nil},
 		{"PitcrewQuarantineBlocked", "rules that observe", map[string]string{blocked + `"observe-only"}`: "1x20"}, "15m", nil},
+
+		{"PitcrewNodeNotReady", "does not answer", map[string]string{problem + `"Ready",repair="Inspect",status="Unknown"}`: "0x10"}, "5m",
+			[]firing{{"node=n1 status=Unknown", epoch}}},
+		{"PitcrewNodeNotReady", "says so itself", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m",
+			[]firing{{"node=n1 status=False", epoch}}},
+		{"PitcrewNodeNotReady", "restarts", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x0 stale"}, "5m", nil},
+		{"PitcrewNodeNotReady", "no rule acts on it", map[string]string{problem + `"Ready",repair="",status="Unknown"}`: "0x10"}, "5m", nil},
 
 		{"PitcrewNodeLongQuarantined", "25 hours", map[string]string{
 			`pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot"}`: "0x1500",

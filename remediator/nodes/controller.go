@@ -95,6 +95,8 @@ type Controller struct {
 	peerBuffer []limits.Peer
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
+	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
+	leadingSince time.Time
 }
 
 // SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
@@ -287,6 +289,9 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
+	if c.leadingSince.IsZero() {
+		c.leadingSince = now
+	}
 	c.pending.dropFailed(n.Name)
 	c.pending.overlay(n)
 	observation, err := c.observe(ctx, p, n)

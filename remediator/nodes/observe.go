@@ -106,7 +106,9 @@ func indexRecord(r *quarantine.Record) []string {
 
 // observe gathers all that [quarantine.Decide] needs, without a request to the API server.
 func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (quarantine.Observation, error) {
-	o := quarantine.Observation{Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p)}
+	o := quarantine.Observation{
+		Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p), LeadingSince: c.leadingSince,
+	}
 	o.Record, o.RecordErr = quarantine.RecordOf(n)
 	var err error
 	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {

@@ -76,6 +76,9 @@ func (p *Policy) setDefaults() {
 // A quarantine with effect PreferNoSchedule leaves the node in service and does not count. Such quarantines have a budget of
 // their own, of the same size. They do not count for the breaker either.
 //
+// A rule on Ready takes no node out of service that is not out of service already. So nodes that are merely not Ready use up none of
+// its places; those that are quarantined or cordoned do.
+//
 // A quarantined node that is deleted or replaced, or that loses its record, counts for an hour from the start of its
 // quarantine, or for the window if that is longer. So a replaced node frees no place at once.
 //
@@ -91,9 +94,9 @@ type Budget struct {
 	Scope string `yaml:"scope" unit:"label key"`
 	// window adds the nodes that were quarantined within this time and are back in service. 0s adds none of them.
 	Window time.Duration `yaml:"window"`
-	// parkedAfter is how long a node that no rule has quarantined counts while it is cordoned or not Ready. After that time it
-	// is taken for parked. `never` counts it for ever. It is only for the budget of the policy: that of a rule counts no such
-	// node.
+	// parkedAfter is how long a node counts while it is cordoned or not Ready, and no rule but one on Ready has quarantined it.
+	// After that time it is taken for parked, and a rule on Ready does not quarantine it any more. `never` counts it for ever. It
+	// is only for the budget of the policy: that of a rule counts no such node.
 	ParkedAfter time.Duration `yaml:"parkedAfter" above:"0s" never:""`
 }
 
@@ -142,7 +145,7 @@ type Correlated struct {
 	// window is the time within which the faults must have started.
 	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
 	// scopes are keys of node labels: rack, leaf switch, NVLink domain. Nodes with the same value are one scope. The cluster
-	// is always a scope, too.
+	// is always a scope, too, and for condition Ready so is topology.kubernetes.io/zone.
 	//
 	// The empty key, which [Parse] adds, stands for the cluster.
 	Scopes []string `yaml:"scopes" unit:"label key"`
@@ -168,10 +171,11 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 }
 
 // Checks tells whether the node has hardware that the policy checks: a condition of a rule that is for the node and that may
-// quarantine it. A verdict of the preflight is no such condition: a node has it only after it was found bad.
+// quarantine it. A verdict of the preflight is no such condition: a node has it only after it was found bad. Nor is Ready: every
+// node has it, whatever its hardware.
 func (p *Policy) Checks(n *corev1.Node) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
-		return !r.AlertOnly && !conditions.IsVerdict(string(r.Condition)) && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
+		return !r.AlertOnly && r.Condition != corev1.NodeReady && !conditions.IsVerdict(string(r.Condition)) && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
 			r.Nodes.Matches(labels.Set(n.Labels))
 	})
 }

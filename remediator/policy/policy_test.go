@@ -332,6 +332,7 @@ func TestThePolicyChecksNodesThatARuleMayQuarantine(t *testing.T) {
   rules:
     gpu: {match: {condition: GPUXidError, repair: [Reboot], nodeSelector: {pool: gpu}}}
     clock: {match: {condition: ClockSkewed, repair: [Inspect]}, alertOnly: true}
+    dead: {match: {condition: Ready, status: "False", repair: [Inspect]}}
 `)
 	for name, test := range map[string]struct {
 		pool, condition string
@@ -340,7 +341,8 @@ func TestThePolicyChecksNodesThatARuleMayQuarantine(t *testing.T) {
 		"a healthy node":               {"gpu", "GPUXidError", true},
 		"a node of another pool":       {"cpu", "GPUXidError", false},
 		"a condition that only alerts": {"gpu", "ClockSkewed", false},
-		"a condition of no rule":       {"gpu", "Ready", false},
+		"a condition of no rule":       {"gpu", "DiskPressure", false},
+		"what every node has":          {"gpu", "Ready", false},
 	} {
 		n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeConditionType(test.condition), Status: corev1.ConditionFalse}}}}
 		n.Labels = map[string]string{"pool": test.pool}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // problem is a condition that matches a rule.
@@ -30,19 +29,16 @@ func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
 // strength orders problems by what is done about them.
 func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
 
-// strength orders decisions by what they do: whether the node leaves service, the class, then what the taint keeps away, then
-// whether jobs are restarted.
+// strength orders decisions by what they do: what the taint keeps away, whether jobs are restarted, then the class. A fault that
+// hangs the jobs, like that of a node which no longer answers, must not hide behind a worse one that leaves them alone. What the
+// node needs follows from all of its causes in any case.
 func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs bool) int {
 	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
-	order := len(effects)*int(class) + slices.Index(effects, effect)
-	if !limits.IsSoft(effect) {
-		order += len(effects) * int(conditions.Replace+1)
-	}
-	order *= 2
+	order := 2 * slices.Index(effects, effect)
 	if restartsJobs {
 		order++
 	}
-	return order
+	return order*int(conditions.Replace+1) + int(class)
 }
 
 // assessment is what the conditions of a node mean now, by the rules of a policy.
@@ -52,6 +48,8 @@ type assessment struct {
 	now        time.Time
 	maintained bool
 	bootSeen   time.Time
+	// leadingSince is [Observation.LeadingSince].
+	leadingSince time.Time
 	// problems are the current conditions that match a rule.
 	problems map[corev1.NodeConditionType]problem
 	stale    staleConditions
@@ -70,7 +68,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 	for _, c := range n.Status.Conditions {
 		rule, class, ok := p.Match(n.Labels, c)
 		switch {
-		case !ok:
+		case !ok, a.isParked(c, r):
 		case a.isCurrent(c, rule):
 			if r.needsReplacement(string(c.Type), c.Message, a.now) {
 				class = conditions.Replace
@@ -86,6 +84,13 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 // isCurrent is [isCurrent], but false while the node is maintained: its conditions reflect the maintenance then.
 func (a *assessment) isCurrent(c corev1.NodeCondition, rule policy.Rule) bool {
 	return !a.maintained && isCurrent(c, rule, a.bootSeen, a.now)
+}
+
+// isParked tells whether the condition is that of a machine that was switched off long ago, by the policy's parkedAfter. It hangs
+// no job, and quarantines of all that a cluster has would use up the limits when a rule on Ready is switched on.
+func (a *assessment) isParked(c corev1.NodeCondition, r *Record) bool {
+	return c.Type == corev1.NodeReady && a.now.Sub(c.LastTransitionTime.Time) >= a.policy.Budget.ParkedAfter &&
+		(r == nil || r.closed() || !r.hasCause(c.Type))
 }
 
 // sorted lists the problems in the order of their condition types.
@@ -307,6 +312,22 @@ func (a *assessment) allowsRelease(q *Quarantine, next *schedule) bool {
 	return all
 }
 
+// dueAt is when a cause with a problem is due; not after now: it is.
+//
+// Unknown is written about a node that does not reach the API server, and an outage of the API server itself looks the same. So
+// every kubelet gets the rule's `for` to report again from the time from which this process leads: an outage ends the process,
+// which cannot renew its lease.
+func (a *assessment) dueAt(r *Record, c *Cause, p problem) time.Time {
+	due := c.FirstSeen.Add(p.rule.For)
+	if c.Due || r.hasFlapped(p, a.now) {
+		due = a.now
+	}
+	if heard := a.leadingSince.Add(p.rule.For); p.condition.Status == corev1.ConditionUnknown && heard.After(due) {
+		due = heard
+	}
+	return due
+}
+
 // worstDue is the problem that decides: of the causes of r that are due and that filter accepts, the one about which most
 // is done. It marks the causes that are due.
 func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedule) (worst problem, found bool) {
@@ -316,7 +337,7 @@ func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedu
 		if !isProblem || !filter(p) {
 			continue
 		}
-		if due := c.FirstSeen.Add(p.rule.For); !c.Due && a.now.Before(due) && !r.hasFlapped(p, a.now) {
+		if due := a.dueAt(r, c, p); a.now.Before(due) {
 			next.requeueAt(due)
 			continue
 		}

@@ -65,6 +65,9 @@ type Observation struct {
 	Seen Seen
 	// Known is what quarantines put on nodes, by all policies that are known; nil: by the present one.
 	Known *handoff.Known
+	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, nobody knows who could reach
+	// the API server: a kubelet that could not had no chance to say that it is alive.
+	LeadingSince time.Time
 }
 
 // Decision is what must be done about a node.
@@ -194,6 +197,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 		}
 	}
 	d.conditions = assess(p, o.Node, d.record, &d.next)
+	d.conditions.leadingSince = o.LeadingSince
 	return d
 }
 
@@ -215,10 +219,16 @@ func (d *decider) decide() {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.decideSuspect()
 	}
-	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil {
+	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil && !d.actsOnReady() {
 		d.next.requeueAt(d.now.Add(recheck))
 		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.now)}
 	}
+}
+
+// actsOnReady tells whether a rule acts on the node because it is not Ready: that its detectors are silent is no news then.
+func (d *decider) actsOnReady() bool {
+	p, isProblem := d.conditions.problems[corev1.NodeReady]
+	return isProblem && p.isActionable()
 }
 
 // opensNext tells whether a new suspicion begins. While a manual release holds, only a worse fault than those released does.
@@ -594,5 +604,9 @@ var needs = map[conditions.Repair]string{
 }
 
 func describe(p problem) string {
+	if c := p.condition; c.Type == corev1.NodeReady {
+		return fmt.Sprintf("Ready is %s since %s (rule %s: %s)",
+			c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), p.rule.Name, Clip(c.Message, conditions.MaxMessage))
+	}
 	return fmt.Sprintf("%s needs %s (rule %s: %s)", p.condition.Type, needs[p.class], p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage))
 }

@@ -91,7 +91,9 @@ type world struct {
 	told   map[handoff.Receipt]bool
 	// seen is what the remediator knows from elsewhere than from the node; restarted drops it.
 	seen Seen
-	last Decision
+	// leadingSince is zero for a remediator that has led for long.
+	leadingSince time.Time
+	last         Decision
 	// blocked is what held the last decision back.
 	blocked *Blocked
 	// reasons of all Events so far, and of the decisions that were held back.
@@ -140,6 +142,7 @@ func (w *world) observe() Observation {
 	record, err := RecordOf(w.node)
 	return Observation{
 		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken, Delivered: w.told, Seen: w.seen,
+		LeadingSince: w.leadingSince,
 	}
 }
 

@@ -34,7 +34,7 @@ func (f forger) taint() *Taint {
 		corev1.Taint{Key: conditions.TaintMaintenance, Effect: corev1.TaintEffectNoSchedule},
 		corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute},
 		corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
-	return &Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, Rule: pick(f, "gpu", "disk", "slow", "nonsense", policy.ByHand),
+	return &Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, Rule: pick(f, "gpu", "disk", "slow", "dead", "nonsense", policy.ByHand),
 		Repair: pick(f, conditions.Inspect, conditions.ResetGPU, conditions.Replace), Restored: f.IntN(2) == 0, PreExisting: f.IntN(2) == 0}
 }
 
@@ -46,7 +46,7 @@ func (f forger) quarantine(now time.Time, phase Phase) Quarantine {
 	}
 	for range 1 + f.IntN(3) {
 		q.Causes = append(q.Causes, Cause{
-			Condition: pick[corev1.NodeConditionType](f, "GPUXidError", "DiskFailing", "SlowNode", "Nonsense", conditionByHand), Rule: pick(f, "gpu", "disk", "slow", "nonsense", policy.ByHand),
+			Condition: pick[corev1.NodeConditionType](f, "GPUXidError", "DiskFailing", "SlowNode", "Ready", "Nonsense", conditionByHand), Rule: pick(f, "gpu", "disk", "slow", "dead", "nonsense", policy.ByHand),
 			Repair: pick(f, conditions.Inspect, conditions.Reboot, conditions.Replace), Message: lost, FirstSeen: f.at(now), HealthySince: f.at(now), Due: f.IntN(4) > 0, BootID: "boot-1",
 		})
 	}
@@ -131,13 +131,14 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 		return all
 	}
 	events := []step{gpu(lost), gpu(ecc), gpuFine, gpuFine, gpuFine, says("SlowNode", "True", "Inspect node: suspected slow"), says("SlowNode", "False", ""),
-		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), reboots, restarted}
-	taken, restarts := 0, 0
+		says("DiskFailing", "True", "x"), says("DiskFailing", "False", ""), reboots, restarted, silent, kubelet(corev1.ConditionFalse), kubelet(corev1.ConditionTrue), kubelet(corev1.ConditionTrue)}
+	taken, dead, restarts := 0, 0, 0
 	for seed := range uint64(20) {
 		f := forger{rand.New(rand.NewPCG(seed, 6))}
-		fleet := newFleet(t, 12, fmt.Sprintf("budget: {maxNodes: %d}", limit),
+		fleet := newFleet(t, 12, fmt.Sprintf("budget: {maxNodes: %d}\ncorrelated: {maxPercent: 50, minNodes: 4, window: 2m}", limit),
 			"restartJobs: true\n      handOff: {labels: {example.com/drain: \"true\"}}\n"+
-				"    slow: {match: {condition: SlowNode, repair: [Inspect]}, taint: {effect: PreferNoSchedule}}")
+				"    slow: {match: {condition: SlowNode, repair: [Inspect]}, taint: {effect: PreferNoSchedule}}\n"+
+				"    dead: {match: {condition: Ready, status: [Unknown, 'False'], repair: [Inspect]}, for: 30s, restartJobs: true, handOff: {keepNode: false}}")
 		for i, w := range fleet.worlds {
 			w.node.Labels[restricted] = "a"
 			w.node.Annotations = map[string]string{"example.com/theirs": "x"}
@@ -177,6 +178,9 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				}
 				if hard(w) && !was {
 					taken++
+					if r := parsed(w); r != nil && r.Taint != nil && r.Taint.Rule == "dead" {
+						dead++
+					}
 					out := 0
 					for _, other := range fleet.worlds {
 						if hard(other) {
@@ -203,8 +207,8 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 			records[i] = w.node.Annotations[conditions.AnnotationQuarantine]
 		}
 	}
-	if taken < 100 || restarts < 100 {
-		t.Errorf("only %d nodes were taken out and jobs restarted %d times: the walks prove little", taken, restarts)
+	if taken < 100 || dead < 50 || restarts < 100 {
+		t.Errorf("only %d nodes were taken out, %d of them not Ready, and jobs restarted %d times: the walks prove little", taken, dead, restarts)
 	}
 }
 
@@ -218,5 +222,7 @@ func parsed(w *world) *Record {
 
 // hasFault tells whether a condition of the node restarts jobs by the rules of the fleet.
 func hasFault(w *world) bool {
-	return slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUXidError" && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == "GPUXidError" && c.Status == corev1.ConditionTrue || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	})
 }

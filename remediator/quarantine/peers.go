@@ -38,8 +38,13 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 		peer.Soft, peer.Rule = true, record.Taint.Rule
 		peer.Waiting = record.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
 	case record.Phase == Quarantined:
+		since, dead := peer.ParkedSince, peer.Why == limits.NotReady
 		outByQuarantine(&peer)
 		peer.Rule = record.Taint.Rule
+		if rule, ok := p.Rule(record.Taint.Rule); dead && ok && rule.Condition == corev1.NodeReady {
+			// Nothing but its silence keeps the node out of service, so it is parked after the same time as without the quarantine.
+			peer.ParkedSince = since
+		}
 	case record.Phase == Suspect:
 		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })
 	}

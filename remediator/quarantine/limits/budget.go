@@ -102,6 +102,8 @@ type budget struct {
 	rule string
 	// soft is set, too, for that of a rule with a soft taint.
 	soft bool
+	// forNotReady is set when a node asks for the place that is not Ready.
+	forNotReady bool
 }
 
 // asked are the budgets in which a quarantine by the rule needs a place that the node does not have yet.
@@ -112,7 +114,7 @@ func asked(p *policy.Policy, held Held, rule policy.Rule) (list []budget) {
 	}
 	switch {
 	case held.TakesOut(rule):
-		list = append(list, budget{Budget: p.Budget})
+		list = append(list, budget{Budget: p.Budget, forNotReady: rule.Condition == corev1.NodeReady})
 	case held.Rule == "" && !own:
 		list = append(list, budget{Budget: p.Budget, soft: true})
 	}
@@ -220,6 +222,8 @@ func (b budget) use(p *Peer, now time.Time) string {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
 		return Quarantined
+	case b.forNotReady && p.Why == NotReady:
+		// To quarantine a node that is out of service already takes nothing away, so others in that state do not hold it back.
 	case b.rule == "" && !b.soft && p.OutOfService && (!p.Unchecked || p.Why == Quarantined) && !b.isParked(p, now):
 		return cmp.Or(p.Why, Quarantined)
 	}

@@ -13,12 +13,18 @@ import (
 // Correlated explains why a problem is rather one of the detector, or of what the nodes share. It is empty when it is not.
 // condition is that of a node with labels. It needs no memory: the nodes themselves show since when they have been faulty, so the
 // suspicion lasts until their conditions change.
+//
+// For nodes that are not Ready their zone is always a scope: zones fail as a whole, and so do the networks between them.
 func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers []Peer) string {
 	if guard == nil {
 		return ""
 	}
-	since := condition.LastTransitionTime.Time
-	for _, scope := range guard.Scopes {
+	since, isReady := condition.LastTransitionTime.Time, condition.Type == corev1.NodeReady
+	scopes := guard.Scopes
+	if isReady && !slices.Contains(scopes, corev1.LabelTopologyZone) {
+		scopes = append(slices.Clone(scopes), corev1.LabelTopologyZone)
+	}
+	for _, scope := range scopes {
 		if _, labelled := labels[scope]; scope != "" && !labelled {
 			continue
 		}
@@ -36,6 +42,9 @@ func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels
 			where := "the cluster"
 			if scope != "" {
 				where = scope + "=" + labels[scope]
+			}
+			if isReady {
+				return fmt.Sprintf("%d of %d nodes of %s are not Ready, all within %s: more likely the network or the control plane than the nodes", count, nodes, where, guard.Window)
 			}
 			return fmt.Sprintf("%d of %d nodes of %s became faulty within %s: the detector, or what they share, is suspect", count, nodes, where, guard.Window)
 		}
