@@ -208,7 +208,7 @@ func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node)
 			node = &nodes[i]
 		}
 		for _, pod := range f.pods {
-			if c.Stands(node) && pod.Spec.NodeName == c.Node && activeOn(&pod) {
+			if c.Stands(node) && pod.Spec.NodeName == c.Node && activeOn(&pod, node) {
 				facts.Affected = append(facts.Affected, pod)
 			}
 		}
@@ -231,9 +231,9 @@ func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node)
 	f.running, f.step = facts.Running, restart.Next(f.record, job, facts, timeouts, f.now)
 }
 
-// activeOn reports whether a pod counts as one on its node: it has a node, has not ended and is not being deleted.
-func activeOn(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !restart.PodFinished(pod)
+// activeOn reports whether a pod has a node and counts as one on it, see [restart.ActiveOn].
+func activeOn(pod *corev1.Pod, node *corev1.Node) bool {
+	return pod.Spec.NodeName != "" && restart.ActiveOn(pod, node)
 }
 
 // observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
@@ -248,7 +248,7 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 	}
 	onNode := map[string][]corev1.Pod{}
 	for _, pod := range inNamespace {
-		if !activeOn(&pod) {
+		if !activeOn(&pod, byName[pod.Spec.NodeName]) {
 			continue
 		}
 		mine := f.selects(&pod)

@@ -254,7 +254,7 @@ func (f *jobFacts) waitsFor() string {
 		text = "waits for the end of its old pods: " + strings.Join(names, "; ")
 	}
 	if cur.Held != "" {
-		text = fmt.Sprintf("held, because the stop takes too long: %s; %s (see `kubectl pitcrew explain JobRestart`)", cur.Held, text)
+		text = fmt.Sprintf("held: %s; %s (see `kubectl pitcrew explain JobRestart`)", cur.Held, text)
 	}
 	return text
 }

@@ -437,7 +437,7 @@ metadata:
 			"Next:     the restart under way ends (Withdrawn): no rank is on a quarantined node any more; the job was not stopped\n",
 		}},
 		"its stop is held": {jobWorld{quarantined: "gpu", change: suspended, record: current("Stopping", `,"pods":["p0"],"held":"pod train-w-0-0 on node n1 has not ended"`)}, []string{
-			"held, because the stop takes too long: pod train-w-0-0 on node n1 has not ended; waits for the end of its old pods",
+			"held: pod train-w-0-0 on node n1 has not ended; waits for the end of its old pods",
 		}},
 		"it starts again": {jobWorld{quarantined: "gpu", record: current("Starting", `,"ranks":2`)}, []string{"waits until all ranks run (2/2)\n"}},
 		"its restart is aborted": {jobWorld{quarantined: "gpu", record: current("Starting", `,"ranks":2`), change: func(kind string, o *unstructured.Unstructured) {

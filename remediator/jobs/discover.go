@@ -72,19 +72,16 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	return after, errors.Join(errs...)
 }
 
-// activeOn keeps those pods of a node that have not ended and will not end by themselves: one that is being deleted does as long as its
-// kubelet answers. From a node that is not Ready Kubernetes evicts pods, and the ranks beside them run on.
+// activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
 func (c *Controller) activeOn(ctx context.Context, name string, pods []corev1.Pod) ([]corev1.Pod, error) {
-	active := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return restart.PodFinished(&p) })
-	deleting := func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }
-	if !slices.ContainsFunc(active, deleting) {
-		return active, nil
+	var node *corev1.Node
+	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
+		var err error
+		if node, err = getNode(ctx, c.admission.client, name); err != nil {
+			return nil, err
+		}
 	}
-	node, err := getNode(ctx, c.admission.client, name)
-	if err != nil || node != nil && restart.NotReady(node) {
-		return active, err
-	}
-	return slices.DeleteFunc(active, deleting), nil
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !restart.ActiveOn(&p, node) }), nil
 }
 
 // workloadKey tells workloads apart. An owner that is not read may have any UID, that of a job, too.

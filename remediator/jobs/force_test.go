@@ -28,11 +28,13 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 		force  policy.ForceDelete
 		change func(tm team, node string) // of the node, after the taint
 		forced string
+		// waits is what the job waits for otherwise.
+		waits string
 	}{
-		"quarantined, a Ready node":        {policy.ForceQuarantined, nil, "its node is quarantined"},
-		"unreachable, a Ready node":        {policy.ForceUnreachable, nil, ""},
-		"unreachable, an unreachable node": {policy.ForceUnreachable, team.lose, "its node has been unreachable since"},
-		"never, an unreachable node":       {policy.ForceNever, team.lose, ""},
+		"quarantined, a Ready node":        {policy.ForceQuarantined, nil, "its node is quarantined", ""},
+		"unreachable, a Ready node":        {policy.ForceUnreachable, nil, "", "has not ended"},
+		"unreachable, an unreachable node": {policy.ForceUnreachable, team.lose, "its node has not answered since", ""},
+		"never, an unreachable node":       {policy.ForceNever, team.lose, "", "may still run, and the node has not answered since"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +52,7 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 			restartJobs(t, r, q)
 			uid := g.read().Object.GetUID()
 			if test.forced == "" {
-				tm.event("JobRestartBlocked", uid, "pod "+stuck.Name+" on node "+q.Node+" has not ended")
+				tm.event("JobRestartBlocked", uid, "pod "+stuck.Name+" on node "+q.Node+" "+test.waits)
 				if notes := tm.notes("JobRestarting", uid); len(notes) != 1 {
 					t.Errorf("said %q, want the stop alone", notes)
 				}
@@ -66,6 +68,7 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 			g.restartedOnce(q.Node)
 			tm.event("JobRestarting", uid, "force-deleted pod "+stuck.Name+" on node "+q.Node)
 			tm.event("JobRestarting", q.NodeUID, test.forced)
+			tm.event("JobRestarting", q.NodeUID, "; its processes may still run there")
 		})
 	}
 }

@@ -198,13 +198,13 @@ func (r podReader) ownsOrOrphaned(ctx context.Context, job restart.Job, pod *cor
 		return owned, err
 	}
 	w, err := resolver.OfPod(ctx, pod)
-	return err == nil && w.UID() == "", err
+	return err == nil && w.BarePod == nil && len(w.Owners) == 0, err
 }
 
 // affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
 // ones, and all pods of the job at once.
 func (r podReader) affected(ctx context.Context, job restart.Job, causes []restart.Cause, cached client.Reader) ([]corev1.Pod, error) {
-	standing, notReady := map[string]bool{}, map[string]bool{}
+	standing := map[string]*corev1.Node{}
 	nodes := r.apiReader
 	if len(causes) > maxLooks {
 		nodes = cached
@@ -215,8 +215,7 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 			return nil, err
 		}
 		if c.Stands(node) {
-			standing[c.Node] = true
-			notReady[c.Node] = node != nil && restart.NotReady(node)
+			standing[c.Node] = node
 		}
 	}
 	var where []client.ListOption
@@ -233,7 +232,8 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 			return nil, err
 		}
 		on = append(on, slices.DeleteFunc(pods, func(p corev1.Pod) bool {
-			return p.DeletionTimestamp != nil && !notReady[p.Spec.NodeName] || restart.PodFinished(&p) || !standing[p.Spec.NodeName]
+			node, stands := standing[p.Spec.NodeName]
+			return !stands || !restart.ActiveOn(&p, node)
 		})...)
 	}
 	return on, nil

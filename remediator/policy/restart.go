@@ -36,11 +36,11 @@ type Restart struct {
 	// checkCapacity blocks a restart until there is room for the ranks that have to move. Leave it off where an autoscaler adds
 	// nodes for pending pods.
 	CheckCapacity bool `yaml:"checkCapacity"`
-	// forceDelete says which pods of a stopping job are deleted before their kubelet confirms that their processes have ended.
-	// `never`: none. `unreachable`: those on nodes that do not answer (Ready is Unknown) or are deleted. `quarantined`: also
-	// those on quarantined nodes that do answer. The processes may still run and write.
+	// forceDelete says which pods of a stopping job are deleted although nothing proves that their processes have ended.
+	// `never`: none. `unreachable`: those on nodes that do not answer (Ready is Unknown). `quarantined`: also those on quarantined
+	// nodes that do answer. The processes may still run and write. Pods on nodes that are proven dead are always deleted.
 	ForceDelete ForceDelete `yaml:"forceDelete"`
-	// forceDeleteAfter is how long after its grace period such a pod is deleted.
+	// forceDeleteAfter is how long after its grace period, and after its node stopped to answer, such a pod is deleted.
 	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
 	// podFailures restarts jobs when a rank fails without any fault of a node.
 	PodFailures PodFailures `yaml:"podFailures"`

@@ -85,6 +85,8 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 	waits := func(name string) Unconfirmed {
 		return Unconfirmed{Pod: deletedPod(name, 30, noon), Waiting: "it waits"}
 	}
+	ended := Unconfirmed{Pod: deletedPod("b", 30, noon)}
+	ended.Pod.Status.Phase = corev1.PodFailed
 	forced := Unconfirmed{Pod: deletedPod("b", 30, noon), Force: Force{"its Node was deleted", true}}
 	tests := map[string]struct {
 		facts  Facts
@@ -95,6 +97,8 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 		"two":                               {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), waits("b")}}, Hold, ""},
 		"another pod still ends":            {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a")}}, Wait, ""},
 		"another pod's node answers":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), {Pod: deletedPod("b", 30, noon)}}}, Wait, ""},
+		"another pod has ended":             {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), ended}}, Hold, ""},
+		"the only pod has ended":            {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{ended}}, Wait, ""},
 		"another pod is proven dead":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), forced}}, Wait, "b"},
 		"the only pod is proven dead":       {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{forced}}, Wait, "b"},
 		"none of its nodes was looked at":   {Facts{Remaining: left("a")}, Wait, ""},
@@ -110,6 +114,45 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 			}
 			if got := strings.Join(forces, " "); step.Action != test.want || got != test.forces || step.OutOfBand.Needed() != (got != "") {
 				t.Errorf("%s, deletes %q by force, want %s and %q", step.Action, got, test.want, test.forces)
+			}
+		})
+	}
+}
+
+func TestAPodThatIsBeingDeletedIsActiveOnANodeThatIsNotReady(t *testing.T) {
+	node := func(status corev1.ConditionStatus) *corev1.Node {
+		n := silentNode()
+		n.Status.Conditions[0].Status = status
+		return n
+	}
+	unreported := silentNode()
+	unreported.Status.Conditions = nil
+	tests := map[string]struct {
+		node              *corev1.Node
+		deleted, finished bool
+		want              bool
+	}{
+		"it runs on a Ready node":              {node(corev1.ConditionTrue), false, false, true},
+		"it runs on a node that is gone":       {nil, false, false, true},
+		"deleted, the node is Ready":           {node(corev1.ConditionTrue), true, false, false},
+		"deleted, the node is Unknown":         {node(corev1.ConditionUnknown), true, false, true},
+		"deleted, the node is not Ready":       {node(corev1.ConditionFalse), true, false, true},
+		"deleted, the node has never reported": {unreported, true, false, false},
+		"deleted, the node is gone":            {nil, true, false, false},
+		"it has ended, the node is Unknown":    {node(corev1.ConditionUnknown), true, true, false},
+		"it has ended on a Ready node":         {node(corev1.ConditionTrue), false, true, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := deletedPod("x", 30, noon)
+			if !test.deleted {
+				pod.DeletionTimestamp = nil
+			}
+			if test.finished {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			if got := ActiveOn(pod, test.node); got != test.want {
+				t.Errorf("active: %t, want %t", got, test.want)
 			}
 		})
 	}

@@ -112,11 +112,13 @@ func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Rest
 		pod.Name, node.Name, since.UTC().Format(time.RFC3339), corev1.TaintNodeOutOfService, taintShutdown, forced)
 }
 
-// waitsForSilentNodes reports whether nothing but pods on nodes that do not answer is left, so that waiting alone may never end.
+// waitsForSilentNodes reports whether nothing but pods on nodes that do not answer is left, so that waiting alone may never end. Pods
+// that have ended may stay listed until those are gone, as the leader of a LeaderWorkerSet's group does.
 func (f Facts) waitsForSilentNodes() bool {
-	waits := map[types.UID]bool{}
+	silent, over := false, map[types.UID]bool{}
 	for _, u := range f.Unconfirmed {
-		waits[u.Pod.UID] = u.Waiting != ""
+		silent = silent || u.Waiting != ""
+		over[u.Pod.UID] = u.Waiting != "" || PodFinished(u.Pod)
 	}
-	return len(f.Remaining) > 0 && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return !waits[p.UID] })
+	return silent && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return !over[p.UID] })
 }

@@ -42,6 +42,13 @@ func NotReady(node *corev1.Node) bool {
 	return ready != nil && ready.Status != corev1.ConditionTrue
 }
 
+// ActiveOn reports whether a pod counts as one on its node: it has not ended, and will not end by itself. One that is being deleted does
+// as long as its kubelet answers; from a node that is not Ready Kubernetes evicts pods, and the ranks beside them run on. node is nil if
+// there is none of that name.
+func ActiveOn(pod *corev1.Pod, node *corev1.Node) bool {
+	return !PodFinished(pod) && (pod.DeletionTimestamp == nil || node != nil && NotReady(node))
+}
+
 // silentSince is since when a node does not answer; ok is false if it answers.
 func silentSince(node *corev1.Node) (since time.Time, ok bool) {
 	if ready := readyCondition(node); ready != nil && ready.Status == corev1.ConditionUnknown {

@@ -8,9 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -231,7 +233,7 @@ func TestKueue(t *testing.T) {
 	const (
 		job      = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: train, namespace: team, uid: job-uid, labels: {kueue.x-k8s.io/queue-name: gpus}}\nspec: {runPolicy: {suspend: true}}\n"
 		vcjob    = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: train, namespace: team, uid: job-uid}\nspec: {maxRetry: 3}\n"
-		workload = "---\napiVersion: kueue.x-k8s.io/v1beta1\nkind: Workload\nmetadata: {name: pytorchjob-train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}, ownerReferences: [{kind: PyTorchJob, name: train, uid: job-uid, controller: true}]}\nspec: {active: true}\n"
+		workload = "---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: Workload\nmetadata: {name: pytorchjob-train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}, ownerReferences: [{kind: PyTorchJob, name: train, uid: job-uid, controller: true}]}\nspec: {active: true}\n"
 	)
 	tests := map[string]struct {
 		kind             Kind
@@ -253,8 +255,8 @@ func TestKueue(t *testing.T) {
 		"a kind that has no suspend": {kind: volcanoJob, objects: vcjob + workload, unsupported: "Kueue", why: "managed by Kueue"},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			reader, key := readerOf(t, test.objects)
+		check := func(t *testing.T, reader client.Reader, key client.ObjectKey) {
+			t.Helper()
 			job, err := test.kind.Read(t.Context(), reader, key)
 			if err != nil {
 				t.Fatal(err)
@@ -269,8 +271,44 @@ func TestKueue(t *testing.T) {
 			if job.Unsupported.Reason != test.unsupported || !strings.Contains(job.Unsupported.Text, test.why) {
 				t.Errorf("unsupported %+v", job.Unsupported)
 			}
+		}
+		t.Run(name, func(t *testing.T) {
+			reader, key := readerOf(t, test.objects)
+			check(t, reader, key)
+		})
+		t.Run(name+", with a Kueue that serves only v1beta1", func(t *testing.T) {
+			reader, key := readerOf(t, strings.ReplaceAll(test.objects, "kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1"))
+			check(t, withoutVersion{reader, schema.GroupVersion{Group: "kueue.x-k8s.io", Version: "v1beta2"}}, key)
 		})
 	}
+}
+
+// withoutVersion is a reader of an API server that does not serve a version, which the fake one does not mind.
+type withoutVersion struct {
+	client.Reader
+	version schema.GroupVersion
+}
+
+func (r withoutVersion) served(o runtime.Object) error {
+	gvk := o.GetObjectKind().GroupVersionKind()
+	if gvk.GroupVersion() == r.version {
+		return &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
+	}
+	return nil
+}
+
+func (r withoutVersion) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if err := r.served(o); err != nil {
+		return err
+	}
+	return r.Reader.Get(ctx, key, o, opts...)
+}
+
+func (r withoutVersion) List(ctx context.Context, o client.ObjectList, opts ...client.ListOption) error {
+	if err := r.served(o); err != nil {
+		return err
+	}
+	return r.Reader.List(ctx, o, opts...)
 }
 
 // Of each group, one worker is deleted, or else the leader, unless the group is going already.

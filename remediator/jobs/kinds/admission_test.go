@@ -29,7 +29,7 @@ func TestTheAdmissionPolicyCoversEveryKind(t *testing.T) {
 		}
 	}
 	// It has the step of a restart in place of the job.
-	if !reserves(rules, workloadGVK.Group, "workloads") {
+	if !reserves(rules, workloadGroup, "workloads") {
 		t.Error("anyone may write the step of a restart on a Workload of Kueue")
 	}
 	if reserves(rules, "batch", "cronjobs") || reserves(rules, "example.com", "jobs") || reserves(nil, "batch", "jobs") {

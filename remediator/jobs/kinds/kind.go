@@ -181,4 +181,4 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 }
 
 // kueueRule allows the restart of a job that is queued by Kueue.
-var kueueRule = rule(workloadGVK.Group, "workloads", "get", "list", "patch")
+var kueueRule = rule(workloadGroup, "workloads", "get", "list", "patch")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,8 +15,13 @@ import (
 
 // Kueue undoes a suspend of ours within milliseconds, and the pods restart piecemeal. Its own suspend field is
 // spec.active of the job's Workload: without it the job is evicted, and suspended by Kueue; with it the job is queued again, and may lose
-// its place. That the Workload is evicted does not mean that the pods are gone (all measured on v0.12.3 and v0.18.4).
-var workloadGVK = schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}
+// its place. That the Workload is evicted does not mean that the pods are gone (all measured on v0.12.3, v0.18.4 and v0.19.2).
+const workloadGroup = "kueue.x-k8s.io"
+
+// workloadVersions are the versions of a Workload, the stored one of today's Kueue first; v0.12.3 serves only v1beta1. In v1beta1
+// the API server adds spec.priorityClassSource to an object that is stored as v1beta2, whatever is patched, and the admission
+// policy about the remediator refuses that (both measured on v0.18.4).
+var workloadVersions = []string{"v1beta2", "v1beta1"}
 
 const (
 	// kueueQueueLabel is on what a person submits to Kueue.
@@ -28,9 +34,17 @@ const (
 
 // useKueue makes the Workload of a job have its suspend field if Kueue manages the job. Jobs without a queue can be managed, too.
 func useKueue(ctx context.Context, reader client.Reader, j *restart.Job) error {
-	workload, err := workloadOf(ctx, reader, j.Object)
-	if err != nil && !Gone(err) {
-		return err
+	var workload *unstructured.Unstructured
+	var gvk schema.GroupVersionKind
+	for _, version := range workloadVersions {
+		gvk = schema.GroupVersionKind{Group: workloadGroup, Version: version, Kind: "Workload"}
+		found, err := workloadOf(ctx, reader, gvk, j.Object)
+		if err != nil && !Gone(err) {
+			return err
+		}
+		if workload = found; !meta.IsNoMatchError(err) {
+			break
+		}
 	}
 	queue, queued := j.Object.GetLabels()[kueueQueueLabel]
 	switch {
@@ -41,7 +55,7 @@ func useKueue(ctx context.Context, reader client.Reader, j *restart.Job) error {
 		j.Unsupported = restart.Blocked{Reason: "Kueue", Text: fmt.Sprintf("it is queued by Kueue in %s, but it has no Workload", queue)}
 		// A restart under way waits for the Workload; the job's own suspend field is Kueue's all the same.
 		workload = &unstructured.Unstructured{}
-		workload.SetGroupVersionKind(workloadGVK)
+		workload.SetGroupVersionKind(gvk)
 		workload.SetNamespace(j.Object.GetNamespace())
 		workload.SetName(j.Object.GetName())
 		j.SuspendField, j.Suspended = restart.SuspendField{Path: "spec.active", Elsewhere: workload}, false
@@ -53,17 +67,17 @@ func useKueue(ctx context.Context, reader client.Reader, j *restart.Job) error {
 }
 
 // workloadOf finds the Workload that the job owns; nil if it has none. Labels alone could lead to another job's.
-func workloadOf(ctx context.Context, reader client.Reader, job metav1.Object) (*unstructured.Unstructured, error) {
+func workloadOf(ctx context.Context, reader client.Reader, gvk schema.GroupVersionKind, job metav1.Object) (*unstructured.Unstructured, error) {
 	var found []unstructured.Unstructured
 	if name, byHand := job.GetLabels()[kueueWorkloadLabel]; byHand {
-		workload, _, err := fetch[struct{}](ctx, reader, workloadGVK, client.ObjectKey{Namespace: job.GetNamespace(), Name: name})
+		workload, _, err := fetch[struct{}](ctx, reader, gvk, client.ObjectKey{Namespace: job.GetNamespace(), Name: name})
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, *workload)
 	} else {
 		var list unstructured.UnstructuredList
-		list.SetGroupVersionKind(workloadGVK.GroupVersion().WithKind("WorkloadList"))
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind("WorkloadList"))
 		if err := reader.List(ctx, &list, client.InNamespace(job.GetNamespace()), client.MatchingLabels{kueueJobLabel: string(job.GetUID())}); err != nil {
 			return nil, fmt.Errorf("list the Workloads of %s: %w", job.GetNamespace()+"/"+job.GetName(), err)
 		}

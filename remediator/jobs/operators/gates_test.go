@@ -141,7 +141,7 @@ func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
 func (g gang) workload() *unstructured.Unstructured {
 	g.Helper()
 	var list unstructured.UnstructuredList
-	list.SetAPIVersion("kueue.x-k8s.io/v1beta1")
+	list.SetAPIVersion("kueue.x-k8s.io/v1beta2")
 	list.SetKind("WorkloadList")
 	if err := g.c.Client.List(g.Context(), &list, client.InNamespace(g.namespace)); err != nil {
 		g.Fatal(err)

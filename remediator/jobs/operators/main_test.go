@@ -22,6 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	clustertest.Main(m, cluster.Options{JobSet: true})
+	closeDeadNodeClusters()
 	for _, o := range []*operator{mpiOperator, trainingOperator19} {
 		if o.cluster == nil {
 			continue

@@ -1,0 +1,375 @@
+//go:build operators
+
+package operators
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// deadNodeCluster is a cluster in which a node that does not answer is found out after seconds, and in which the kubelets of some
+// nodes can be frozen.
+type deadNodeCluster struct {
+	mu       sync.Mutex
+	cluster  *cluster.Cluster
+	err      error
+	started  map[*operator]bool
+	steady   *cluster.Kubelets
+	freezers int
+}
+
+// deadNodeClusters are those of the operators that need one of their own, and, under nil, the one of the others.
+var deadNodeClusters = map[*operator]*deadNodeCluster{nil: {}, mpiOperator: {}}
+
+// closeDeadNodeClusters is for TestMain.
+func closeDeadNodeClusters() {
+	for _, d := range deadNodeClusters {
+		if d.cluster == nil {
+			continue
+		}
+		if err := d.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+}
+
+// deadNodeClusterOf returns the cluster for an operator, which runs in it.
+func deadNodeClusterOf(t *testing.T, o *operator) *deadNodeCluster {
+	t.Helper()
+	var own *operator
+	if o.alone {
+		own = o
+	}
+	d := deadNodeClusters[own]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	//nolint:usetesting // later tests use it, too
+	ctx := context.Background()
+	if d.cluster == nil && d.err == nil {
+		d.started = map[*operator]bool{}
+		d.cluster, d.err = cluster.Start(ctx, cluster.Options{JobSet: !o.alone, NodeGrace: 6 * time.Second, Progress: os.Stderr})
+		if d.err == nil {
+			d.steady, d.err = d.cluster.StartKubelets(ctx, "steady")
+		}
+	}
+	if d.err == nil && !d.started[o] {
+		d.started[o] = true
+		d.err = o.start(d.cluster, ctx)
+	}
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	if err := context.Cause(d.cluster.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// startOnFreezer creates a job with one rank on a node whose kubelet can be frozen, and waits until its ranks run. There are two nodes
+// more than it needs.
+func startOnFreezer(t *testing.T, j job) (g gang, freezer *cluster.Kubelets, node string) {
+	t.Helper()
+	d := deadNodeClusterOf(t, j.operator)
+	d.mu.Lock()
+	d.freezers++
+	group := fmt.Sprintf("freezer-%d", d.freezers)
+	d.mu.Unlock()
+	freezer, err := d.cluster.StartKubelets(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g = gang{T: t, job: j, c: d.cluster, namespace: fmt.Sprintf("gang-%d", gangs.Add(1))}
+	if err := g.c.AddNamespace(t.Context(), g.namespace, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		ctx := context.Background()
+		freezer.Kill()
+		if err := g.c.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}}); err != nil {
+			t.Error(err)
+		}
+		if err := g.c.DeleteNodes(ctx, g.nodes...); err != nil {
+			t.Error(err)
+		}
+	})
+	add := func(name string, n int, kubelets *cluster.Kubelets) {
+		t.Helper()
+		added, err := g.c.AddNodes(t.Context(), g.namespace+"-"+name, n, func(node *corev1.Node) {
+			kubelets.Own(node)
+			node.Labels[cluster.LabelPool] = g.namespace
+		})
+		g.nodes = append(g.nodes, added...)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("freezer", 1, freezer)
+	add("steady", j.ranks-1, d.steady)
+	g.pods = clustertest.WatchPods(t, g.c, g.namespace)
+	g.apply(j.manifest)
+	g.runs()
+	add("spare", 2, d.steady)
+	return g, freezer, g.nodes[0]
+}
+
+// unknown waits until the control plane has found out that a node does not answer, and has written all that it writes then.
+func (g gang) unknown(name string) {
+	g.Helper()
+	clustertest.Until(g, patience, "wait for node "+name+" to be unreachable", func() error {
+		node, err := g.node(name)
+		if err != nil {
+			return err
+		}
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable && t.Effect == effect }) {
+				return fmt.Errorf("taints %v, conditions %v", node.Spec.Taints, node.Status.Conditions)
+			}
+		}
+		return nil
+	})
+}
+
+func (g gang) node(name string) (*corev1.Node, error) {
+	var node corev1.Node
+	err := g.c.Client.Get(g.Context(), client.ObjectKey{Name: name}, &node)
+	return &node, err
+}
+
+// waitsForNode waits until the restart of the job says that it waits for a node.
+func (g gang) waitsForNode(name string) {
+	g.Helper()
+	clustertest.Until(g, patience, "wait for the restart to be held", func() error {
+		r := g.record()
+		if r.Current == nil || !strings.Contains(r.Current.Held, "on node "+name+" may still run") {
+			return fmt.Errorf("record %+v, pods %+v", r, g.pods.Lives())
+		}
+		return nil
+	})
+}
+
+// ending is how the wait for a dead node ends.
+type ending struct {
+	policy policy.Restart
+	end    func(g gang, node string, freezer *cluster.Kubelets)
+}
+
+var (
+	kubeletBack = ending{end: func(_ gang, _ string, freezer *cluster.Kubelets) { freezer.Thaw() }}
+	nodeFenced  = ending{end: func(g gang, name string, _ *cluster.Kubelets) {
+		taint := "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" // as the documentation of Kubernetes has it
+		if _, err := g.c.Kubectl(g.Context(), "taint", "nodes", name, taint); err != nil {
+			g.Fatal(err)
+		}
+	}}
+	nodeDeleted = ending{end: func(g gang, name string, _ *cluster.Kubelets) {
+		if err := g.c.Client.Delete(g.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			g.Fatal(err)
+		}
+	}}
+	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 8 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
+)
+
+// frozen are jobs of each kind, and beside the return of the kubelet one other ending for each.
+var frozen = map[string]struct {
+	job
+	proof ending
+}{
+	"Job":                        {batchJob, nodeFenced},
+	"JobSet":                     {jobSet, podForced},
+	"TrainJob":                   {trainJob, nodeDeleted},
+	"PyTorchJob":                 {pyTorchJob("Never"), nodeFenced},
+	"MPIJob of the mpi-operator": {mpiJob, nodeDeleted},
+	"RayCluster":                 {rayCluster, nodeFenced},
+	"RayJob":                     {rayJob, podForced},
+	"Volcano Job":                {volcanoJob, nodeDeleted},
+	"LeaderWorkerSet":            {leaderWorkerSet("1", 4), nodeFenced},
+	"LeaderWorkerSet, forced":    {leaderWorkerSet("1", 4), podForced},
+	"Job queued by Kueue":        {queuedJob, nodeFenced},
+	"JobSet queued by Kueue":     {queuedJobSet, nodeDeleted},
+}
+
+func TestAJobOnAFrozenNodeWaitsAndIsRestartedOnce(t *testing.T) {
+	for name, test := range frozen {
+		for how, end := range map[string]ending{"kubelet back": kubeletBack, "dead": test.proof} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				g, freezer, bad := startOnFreezer(t, test.job)
+				uid := g.get().GetUID()
+				r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
+					o.Policy = policy.Fixed(&policy.Policy{Restart: end.policy})
+				})
+				freezer.Freeze()
+				g.unknown(bad)
+				q := g.quarantine(bad)
+				for range 3 {
+					restartJobs(t, r, q)
+				}
+				g.waitsForNode(bad)
+				g.says("JobRestartBlocked", uid, "on node "+bad+" may still run")
+				running := slices.DeleteFunc(g.pods.Lives(), func(l clustertest.Life) bool { return l.Running == 0 })
+				if len(running) != g.ranks {
+					t.Errorf("while the job waits, %d pods have run: %+v", len(running), running)
+				}
+				end.end(g, bad, freezer)
+				if closed := g.closes(); closed.Phase != restart.Done {
+					t.Errorf("closed as %+v", closed)
+				}
+				if _, err := g.node(bad); err == nil {
+					restartJobs(t, r, q)
+				}
+				g.restartedOnce(bad)
+				if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
+					t.Errorf("restarts %+v, want one", rec)
+				}
+			})
+		}
+	}
+}
+
+// app is a Deployment or StatefulSet of three pods.
+func app(kind string) job {
+	return job{
+		operator: kubernetes, kind: jobstest.Kind("apps/v1", kind), container: "main", ranks: 3,
+		manifest: `
+apiVersion: apps/v1
+kind: ` + kind + `
+metadata: ` + optedIn + `
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: train}}
+  template: {metadata: {labels: {app: train}, annotations: {e2e.pitcrew.dev/term-delay: 1s}}, spec: {RANK}}
+`,
+	}
+}
+
+// Of an app only the pod on the dead node is replaced: that of a Deployment at once, that of a StatefulSet, which may be the only one of
+// its name, when its end is proven.
+func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
+	tests := map[string]struct {
+		job
+		ending
+		atOnce bool
+	}{
+		"StatefulSet, kubelet back": {app("StatefulSet"), kubeletBack, false},
+		"StatefulSet, fenced":       {app("StatefulSet"), nodeFenced, false},
+		"StatefulSet, forced":       {app("StatefulSet"), podForced, false},
+		"Deployment, kubelet back":  {app("Deployment"), kubeletBack, true},
+		"Deployment, node deleted":  {app("Deployment"), nodeDeleted, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, bad := startOnFreezer(t, test.job)
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
+				o.Policy = policy.Fixed(&policy.Policy{Restart: test.policy})
+			})
+			freezer.Freeze()
+			g.unknown(bad)
+			q := g.quarantine(bad)
+			restartJobs(t, r, q)
+			g.waitsForNode(bad)
+			if test.atOnce {
+				clustertest.Until(g, patience, "wait for the successor", func() error {
+					if lives := g.pods.Lives(); len(lives) != 4 || lives[3].Running == 0 {
+						return fmt.Errorf("pods %+v", lives)
+					}
+					return nil
+				})
+			} else if lives := g.pods.Lives(); len(lives) != 3 {
+				t.Errorf("beside the pod on the dead node there are %+v", lives)
+			}
+			test.end(g, bad, freezer)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			for _, pod := range g.runs() {
+				if pod.Spec.NodeName == bad {
+					t.Errorf("pod %s is on the dead node", pod.Name)
+				}
+			}
+			lives := g.pods.Lives()
+			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+			if len(lives) != 4 || lives[old].Gone == 0 || !test.atOnce && lives[old].Gone > lives[3].Created {
+				t.Errorf("pods %+v, want one successor", lives)
+			}
+		})
+	}
+}
+
+// evictedSoon has Kubernetes evict the ranks from a node that does not answer after a second, not after five minutes.
+func (j job) evictedSoon() job {
+	const soon = "tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}], RANK"
+	j.manifest = strings.ReplaceAll(j.manifest, "RANK", soon)
+	// Or the eviction fails the job for good.
+	j.manifest = strings.ReplaceAll(j.manifest, "backoffLimit: 0", "backoffLimit: 6")
+	return j
+}
+
+// Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, once the dead node is fenced the job runs
+// whole, and a pod that was there with the rank on the dead node does not run beside one that came after it.
+func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
+	tests := map[string]job{
+		"Job":                        batchJob.evictedSoon(),
+		"JobSet":                     jobSet.evictedSoon(),
+		"PyTorchJob":                 pyTorchJob("Never").evictedSoon(),
+		"MPIJob of the mpi-operator": mpiJob.evictedSoon(),
+		"RayCluster":                 rayCluster.evictedSoon(),
+		"Volcano Job":                volcanoJob.evictedSoon(),
+		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
+		"Job queued by Kueue":        queuedJob.evictedSoon(),
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, bad := startOnFreezer(t, test)
+			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			freezer.Freeze()
+			g.unknown(bad)
+			clustertest.Until(g, patience, "wait for the eviction", func() error {
+				for _, pod := range g.listed() {
+					if pod.Spec.NodeName == bad && pod.DeletionTimestamp == nil {
+						return fmt.Errorf("pod %s is not evicted", pod.Name)
+					}
+				}
+				return nil
+			})
+			q := g.quarantine(bad)
+			restartJobs(t, r, q)
+			restartJobs(t, r, q)
+			g.waitsForNode(bad)
+			restartJobs(t, r, q)
+			nodeFenced.end(g, bad, freezer)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			if n := len(g.record().Last); n != 1 {
+				t.Errorf("%d restarts, want one", n)
+			}
+			after := g.runs()
+			lives := g.pods.Lives()
+			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+			for _, pod := range after {
+				fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
+				if fresh < 0 || pod.Spec.NodeName == bad || lives[old].Gone == 0 || lives[old].Gone > lives[fresh].Running {
+					t.Errorf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
+				}
+			}
+		})
+	}
+}
