@@ -84,11 +84,10 @@ type deadCase struct {
 	*testing.T
 	m         *machine
 	namespace string
-	// rank is the pod on the machine, pid its process, beats the file of its heartbeat, boot the node's boot id; all before the fault.
+	// rank is the pod on the machine before the fault, pid its process, beats the file of its heartbeat.
 	rank  *corev1.Pod
 	pid   int
 	beats string
-	boot  string
 	pods  *clustertest.Pods
 	later *laterPods
 }
@@ -104,7 +103,13 @@ func startDeadCase(t *testing.T, restartFields, tolerations string) *deadCase {
 		d.takePods(name)
 	}
 	d.Cleanup(func() {
-		d.m.signal(syscall.SIGCONT)
+		// Also after a test that failed half-way.
+		select {
+		case <-d.m.agent.ended:
+			d.m.startKubelet(t)
+		default:
+			d.thaw()
+		}
 		if err := d.m.Client.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}); err != nil {
 			t.Error(err)
 		}
@@ -127,7 +132,7 @@ func startDeadCase(t *testing.T, restartFields, tolerations string) *deadCase {
 	if d.rank == nil {
 		t.Fatalf("no rank runs on the machine: %+v", d.pods.Lives())
 	}
-	d.pid, d.beats, d.boot = d.m.pid(t, d.rank), filepath.Join(beats, d.rank.Spec.Hostname), d.node().Status.NodeInfo.BootID
+	d.pid, d.beats = d.m.pid(t, d.rank), filepath.Join(beats, d.rank.Spec.Hostname)
 	d.beatsOn()
 	d.later = d.watchLater(first)
 	d.takePods(nodes[0]) // for the rank of the machine
@@ -241,6 +246,9 @@ func onMachine(pods []corev1.Pod) *corev1.Pod {
 
 // alive reports whether a process exists and has not ended.
 func alive(pid int) bool {
+	if pid == 0 {
+		return false
+	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(text), ") Z ")
 }
@@ -255,14 +263,10 @@ func (d *deadCase) beatsOn() {
 		}
 		return info.Size()
 	}
-	var before int64 = -1
+	before := size()
 	clustertest.Until(d, patience, "a heartbeat of the rank on the machine", func() error {
-		now := size()
-		if before < 0 {
-			before = now
-		}
-		if now < before+2 {
-			return fmt.Errorf("%d after %d", now, before)
+		if now := size(); now <= before {
+			return fmt.Errorf("the file had %d bytes and has %d", before, now)
 		}
 		return nil
 	})
@@ -352,8 +356,8 @@ func (d *deadCase) record() restart.Record {
 	return record
 }
 
-// event waits for an Event on the job with that reason and all the texts, and returns its note.
-func (d *deadCase) event(reason string, texts ...string) (note string) {
+// event waits for an Event on the job with that reason and all the texts.
+func (d *deadCase) event(reason string, texts ...string) {
 	d.Helper()
 	clustertest.Until(d, patience, fmt.Sprintf("Event %s with %q", reason, texts), func() error {
 		var events eventsv1.EventList
@@ -367,13 +371,11 @@ func (d *deadCase) event(reason string, texts ...string) (note string) {
 			}
 			notes = append(notes, e.Reason+": "+e.Note)
 			if e.Reason == reason && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(e.Note, text) }) {
-				note = e.Note
 				return nil
 			}
 		}
 		return fmt.Errorf("notes %q", notes)
 	})
-	return note
 }
 
 // waits waits until the job is stopped but for the rank on the machine, and checks that it says what it waits for.
@@ -460,16 +462,20 @@ func (d *deadCase) pause() (resume func()) {
 }
 
 // freeze stops the kubelet, and with hung the processes of the pod as well, as when the whole machine hangs. Without, only
-// the node's connection is lost. thaw continues what it stopped.
-func (d *deadCase) freeze(hung bool) (thaw func()) {
+// the node's connection is lost.
+func (d *deadCase) freeze(hung bool) {
 	d.m.signal(syscall.SIGSTOP)
 	if hung {
 		_ = syscall.Kill(d.pid, syscall.SIGSTOP)
 	}
-	return func() {
+}
+
+// thaw continues what freeze has stopped.
+func (d *deadCase) thaw() {
+	if alive(d.pid) {
 		_ = syscall.Kill(d.pid, syscall.SIGCONT)
-		d.m.signal(syscall.SIGCONT)
 	}
+	d.m.signal(syscall.SIGCONT)
 }
 
 // powerOff kills the kubelet and the processes of the pod.
@@ -517,13 +523,13 @@ func TestAJobWaitsForAFrozenNodeAndRunsElsewhereWhenItReturns(t *testing.T) {
 	for name, hung := range map[string]bool{"the whole machine": true, "only its kubelet": false} {
 		t.Run(name, func(t *testing.T) {
 			d := startDeadCase(t, "forceDelete: never", "")
-			thaw := d.freeze(hung)
+			d.freeze(hung)
 			d.quarantined(true)
 			d.waits()
 			if !hung {
 				d.beatsOn() // what the wait is for: the old rank is at work
 			}
-			thaw()
+			d.thaw()
 			d.runsElsewhere(false)
 			d.quarantined(false)
 			d.onlyOnce(2 * deadRanks)
@@ -537,7 +543,7 @@ func TestAJobIsRestartedOnceBesideKubernetesOwnEviction(t *testing.T) {
 	d := startDeadCase(t, "forceDelete: never",
 		"{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 0}")
 	resume := d.pause() // the Job controller first backs off
-	thaw := d.freeze(false)
+	d.freeze(false)
 	clustertest.Until(t, patience, "the eviction by Kubernetes", func() error {
 		var pod corev1.Pod
 		if err := d.m.Client.Get(t.Context(), client.ObjectKeyFromObject(d.rank), &pod); err != nil {
@@ -558,7 +564,7 @@ func TestAJobIsRestartedOnceBesideKubernetesOwnEviction(t *testing.T) {
 	d.quarantined(true)
 	d.waits()
 	d.beatsOn()
-	thaw()
+	d.thaw()
 	d.runsElsewhere(false)
 	d.quarantined(false)
 	d.onlyOnce(2*deadRanks + 1)
@@ -610,12 +616,12 @@ func TestAJobRunsElsewhereOnceItsNodeIsProvenDead(t *testing.T) {
 // The risk of forceDelete: the old rank runs on beside the new ones until the node is back. The Event says so.
 func TestAForceDeletedRankRunsOnUntilItsNodeReturns(t *testing.T) {
 	d := startDeadCase(t, "forceDelete: unreachable, forceDeleteAfter: 3s", "")
-	thaw := d.freeze(false)
+	d.freeze(false)
 	d.quarantined(true)
 	d.runsElsewhere(true)
 	d.event("JobRestarting", d.rank.Name, nodeName, "may still")
 	d.beatsOn()
-	thaw()
+	d.thaw()
 	clustertest.Until(t, patience, "the end of the old rank", func() error {
 		if alive(d.pid) {
 			return fmt.Errorf("process %d is still there", d.pid)
