@@ -42,9 +42,9 @@ func main() {
 	flag.DurationVar(&f.grace, "grace", 0, "after which silence of a kubelet the node controller sets Ready to Unknown; 0: the default of Kubernetes")
 	flag.DurationVar(&f.due, "for", 0, "the field for of the shipped rule; 0: as shipped")
 	flag.DurationVar(&f.limit, "limit", 12*time.Minute, "how long to wait for a job to run again")
-	flag.DurationVar(&f.hold, "hold", 6*time.Minute, "how long to watch a job that waits for a proof")
+	flag.DurationVar(&f.hold, "hold", 4*time.Minute, "how long to watch a job that waits for a proof")
 	flag.StringVar(&f.kinds, "kinds", "", "the kinds of jobs, separated by commas; all if empty")
-	flag.StringVar(&f.force, "force", "5m,1m", "the values of forceDeleteAfter to measure with forceDelete: unreachable")
+	flag.StringVar(&f.force, "force", "1m,5m", "the values of forceDeleteAfter to measure with forceDelete: unreachable")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, f, os.Stdout, os.Stderr)
@@ -114,7 +114,8 @@ func run(ctx context.Context, f flags, out, progress io.Writer) (err error) {
 	if len(kinds) == 0 {
 		return fmt.Errorf("-kinds: none of %s is known", f.kinds)
 	}
-	c, err := cluster.Start(ctx, cluster.Options{JobSet: true, NodeGrace: f.grace, Progress: progress})
+	// Each job stands for a cluster in which one node dies: no node waits for the eviction from another.
+	c, err := cluster.Start(ctx, cluster.Options{JobSet: true, NodeGrace: f.grace, NodeEvictionRate: 1000, Progress: progress})
 	if err != nil {
 		return err
 	}
