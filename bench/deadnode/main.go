@@ -76,17 +76,17 @@ type phase struct {
 func phases(f flags) ([]phase, error) {
 	all := []phase{{force: policy.ForceNever, settings: []setting{
 		{name: "Kubernetes alone", alone: true, limit: f.limit},
-		{name: "`forceDelete: never`, no proof", limit: f.hold},
-		{name: "taint out-of-service when the Event asks for it", help: outOfService, limit: f.hold},
-		{name: "Node deleted when the Event asks for it", help: deleteNode, limit: f.hold},
+		{name: "Pitcrew, no proof", limit: f.hold},
+		{name: "taint out-of-service", help: outOfService, limit: f.hold},
+		{name: "Node deleted", help: deleteNode, limit: f.hold},
 	}}}
-	for value := range strings.SplitSeq(f.force, ",") {
+	for value := range strings.FieldsFuncSeq(f.force, func(r rune) bool { return r == ',' }) {
 		after, err := time.ParseDuration(value)
 		if err != nil {
 			return nil, fmt.Errorf("-force: %w", err)
 		}
 		all = append(all, phase{policy.ForceUnreachable, after, []setting{
-			{name: fmt.Sprintf("`forceDelete: unreachable`, `forceDeleteAfter: %s`", value), limit: f.limit},
+			{name: fmt.Sprintf("forced after %s", value), limit: f.limit},
 		}})
 	}
 	return all, nil

@@ -99,7 +99,7 @@ func (o *cell) String() string {
 	case o.took == 0:
 		return "not within " + o.setting.limit.String()
 	case o.kept > 0:
-		return short(o.took) + ", the lost pod only"
+		return short(o.took) + ", lost pod only"
 	}
 	return short(o.took)
 }
