@@ -95,6 +95,9 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		status += ", since " + ago(r.Since)
 	}
 	fmt.Fprintf(out, "Status:   %s\n", status)
+	if c, ok := quarantine.NotReady(n); ok {
+		fmt.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), printable(cmp.Or(c.Message, c.Reason)))
+	}
 	next, err := c.next(ctx, api, nodes.Items, name, file)
 	if err != nil {
 		return err
@@ -160,6 +163,8 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 		return manually
 	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
 		return "waits for a reboot"
+	case c.HealthySince.IsZero() && c.Condition == corev1.NodeReady:
+		return "waits for the node to be Ready again"
 	case c.HealthySince.IsZero():
 		return "waits for the condition to clear"
 	}
@@ -254,7 +259,7 @@ func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Nod
 		return "", err
 	}
 	o := outcomes[slices.IndexFunc(outcomes, func(o simulate.Outcome) bool { return o.Before.Name == name })]
-	return outcomeText(o, p) + " (by " + from + ")", nil
+	return outcomeText(o, p, c.now()) + " (by " + from + ")", nil
 }
 
 // whatIf decides about all nodes by a policy.
@@ -271,7 +276,7 @@ func (c *target) whatIf(ctx context.Context, api client.Client, p *policy.Policy
 }
 
 // outcomeText describes an outcome.
-func outcomeText(o simulate.Outcome, p *policy.Policy) string {
+func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	var words []string
 	for _, e := range o.Events {
 		words = append(words, e.Reason+": "+e.Message)
@@ -282,8 +287,15 @@ func outcomeText(o simulate.Outcome, p *policy.Policy) string {
 	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Suspect && o.Blocked == nil {
 		for _, cause := range o.State.Record.Causes {
 			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
-				words = append(words, fmt.Sprintf("at %s, if %s stands until then: add taint %s",
-					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), cause.Condition, rule.Taint.ToString()))
+				stands, restart := string(cause.Condition)+" stands", ""
+				if cause.Condition == corev1.NodeReady {
+					stands = "the node is not Ready"
+				}
+				if rule.RestartJobs {
+					restart = " and restart its jobs"
+				}
+				words = append(words, fmt.Sprintf("at %s, if %s until then: add taint %s%s",
+					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, rule.Taint.ToString(), restart))
 			}
 		}
 	}
@@ -301,6 +313,9 @@ func outcomeText(o simulate.Outcome, p *policy.Policy) string {
 		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
 	case o.State.Record != nil && o.State.Record.Phase == quarantine.Released && o.State.Record.ManualReleaseActive:
 		return "nothing: a user released the node; it stays released until its faults have cleared"
+	}
+	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
+		return printable("nothing: " + why)
 	}
 	return "nothing: no rule matches its conditions"
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -14,6 +15,9 @@ import (
 )
 
 var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
+
+// ofKubernetes are the pages on conditions that are not Pitcrew's.
+var ofKubernetes = map[string]string{"ready": "PitcrewNodeNotReady"}
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.
 var kindsOfPages = []string{"condition", "alert"}
@@ -55,7 +59,7 @@ func explain(args []string) (string, error) {
 	if len(args) == 2 && !slices.Contains(kindsOfPages, strings.ToLower(args[0])) {
 		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034) nor a condition or alert", what)
 	}
-	page, err := runbooks.Page(name)
+	page, err := runbooks.Page(cmp.Or(ofKubernetes[strings.ToLower(name)], name))
 	if err != nil {
 		return "", err
 	}

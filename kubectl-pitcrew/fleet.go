@@ -206,19 +206,28 @@ func readRow(n *corev1.Node, now time.Time) row {
 	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
+	ready, isNotReady := quarantine.NotReady(n)
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
 	var causes []string
 	for _, c := range record.Causes {
 		r.Repair = max(r.Repair, c.Repair)
 		causes = append(causes, string(c.Condition)+": "+c.Message)
+		isNotReady = isNotReady && c.Condition != ready.Type
+	}
+	if isNotReady {
+		causes = append(causes, quarantine.DescribeNotReady(ready))
 	}
 	r.Cause = strings.Join(causes, " | ")
 	return r
 }
 
 // fromConditions fills the row from the conditions alone: there is no record of what a rule only alerts about. Without a condition of
-// ours the node is unchecked.
+// ours the node is unchecked. Of a node that is not Ready no condition says anything.
 func (r *row) fromConditions(n *corev1.Node, now time.Time) {
+	if c, ok := quarantine.NotReady(n); ok {
+		r.Status, r.Since, r.Cause = isUnknown, c.LastTransitionTime.Time, quarantine.DescribeNotReady(c)
+		return
+	}
 	r.Status = isUnchecked
 	for _, c := range n.Status.Conditions {
 		if !conditions.Ours(string(c.Type)) {

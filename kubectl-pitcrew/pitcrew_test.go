@@ -120,6 +120,7 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain HCAPortsDwn", "", "unknown topic HCAPortsDwn. Did you mean HCAPortDown?"},
 		{"explain nonsense", "", "unknown topic nonsense. There are pages on AscendNPUUnhealthy, "},
 		{"explain gpuxiderror", "# GPUXidError", ""},
+		{"explain condition Ready", "# PitcrewNodeNotReady", ""},
 		{"explain condition HCAPortDown", "# HCAPortDown", ""},
 		{"explain alert PitcrewBreakerOpen", "# PitcrewBreakerOpen", ""},
 		{"explain gpu HCAPortDown", "", "unknown topic gpu HCAPortDown: neither an Xid"},

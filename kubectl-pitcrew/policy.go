@@ -122,7 +122,7 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 	does := map[string]string{}
 	if present != nil {
 		for _, o := range simulate.Run(present, nodes.Items, "", breaker, now) {
-			does[o.Before.Name] = outcomeText(o, present)
+			does[o.Before.Name] = outcomeText(o, present, now)
 		}
 	} else {
 		fmt.Fprintf(out, "The effect of the present policy is unknown: %s.\n", from)
@@ -131,7 +131,7 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 	unchanged := 0
 	for _, o := range would {
 		is, becomes := statusOf(o.Before), statusOf(o.After)
-		text := outcomeText(o, p)
+		text := outcomeText(o, p, now)
 		same, known := does[o.Before.Name]
 		if known && same == text || !known && becomes == is && o.Blocked == nil {
 			unchanged++

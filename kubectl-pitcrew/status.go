@@ -57,7 +57,7 @@ func statusCommand(c *target) *cobra.Command {
   suspect               a fault stands; a timer, a budget or observe mode delays the taint
   released by a person  faults stand, and a user released the node
   alert                 a condition is a problem that the policy only alerts about
-  unknown               a check has no result, or its condition has no heartbeat any more
+  unknown               a check has no result, its condition has no heartbeat any more, or the node is not Ready
   unreadable            the record on the node does not parse: the remediator leaves the node alone
 
 BUDGET lines count the nodes that use up each budget of the policy, and name them.

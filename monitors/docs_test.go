@@ -87,6 +87,8 @@ func conditionsPage(t *testing.T) string {
 		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | the remediator | preflight reports | %s, %s | %s |\n", c.Type, c.Type,
 			c.Healthy, c.Problem, policy.action(c.Type))
 	}
+	b.WriteString("| [Ready](runbooks/PitcrewNodeNotReady.md) | the kubelet, and the node controller in its place | continuously | KubeletReady, KubeletNotReady or NodeStatusUnknown | " +
+		policy.action("Ready") + " |\n")
 	return b.String()
 }
 

@@ -72,7 +72,7 @@ var cases = map[string][]testCase{
 			problem + `"Ready",repair="Inspect",status="Unknown"}`: "0x20",
 		}, "10m", nil},
 		{"PitcrewNodeConditionsStale", "and on another one", map[string]string{
-			problem + `"GPUXidError",repair="",status="Stale"}`:                                                                   "0x20",
+			problem + `"GPUXidError",repair="",status="Stale"}`:                                                                  "0x20",
 			`pitcrew_node_problem_timestamp_seconds{node="n2",instance="a",condition="Ready",repair="Inspect",status="Unknown"}`: "0x20",
 		}, "10m", []firing{{"node=n1", "1"}}},
 		{"PitcrewNodeConditionsStale", "a fresh problem", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x20"}, "10m", nil},

@@ -89,8 +89,7 @@ func (a *assessment) isCurrent(c corev1.NodeCondition, rule policy.Rule) bool {
 // isParked tells whether the condition is that of a machine that was switched off long ago, by the policy's parkedAfter. It hangs
 // no job, and quarantines of all that a cluster has would use up the limits when a rule on Ready is switched on.
 func (a *assessment) isParked(c corev1.NodeCondition, r *Record) bool {
-	return c.Type == corev1.NodeReady && a.now.Sub(c.LastTransitionTime.Time) >= a.policy.Budget.ParkedAfter &&
-		(r == nil || r.closed() || !r.hasCause(c.Type))
+	return c.Type == corev1.NodeReady && isParked(a.policy, c, a.now) && (r == nil || r.closed() || !r.hasCause(c.Type))
 }
 
 // sorted lists the problems in the order of their condition types.

@@ -221,7 +221,7 @@ func (d *decider) decide() {
 	}
 	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil && !d.actsOnReady() {
 		d.next.requeueAt(d.now.Add(recheck))
-		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.now)}
+		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.policy, d.observed.Node, d.now)}
 	}
 }
 

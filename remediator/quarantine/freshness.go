@@ -114,8 +114,6 @@ type staleConditions struct {
 	types []string
 	// newest is the newest of their heartbeats; zero: there was none.
 	newest time.Time
-	// ready is the node's condition Ready: on a node that does not answer, its detectors are silent, too. It is nil without one.
-	ready *corev1.NodeCondition
 }
 
 // checkHeartbeats finds out whether any detector still updates the node's conditions. A verdict does not count: it does
@@ -124,9 +122,6 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 	var stale staleConditions
 	updated := false
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			stale.ready = &c
-		}
 		limit, named := p.UnknownAfter(c.Type)
 		if !named || limit == policy.Never {
 			continue
@@ -151,8 +146,9 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 	return stale
 }
 
-// message names the heartbeats that are missing, and since when, or that are from the future.
-func (s staleConditions) message(now time.Time) string {
+// message names the heartbeats that are missing, and since when, or that are from the future. On a node that does not answer its
+// detectors are silent, too, and that says nothing about them.
+func (s staleConditions) message(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	if FromFuture(s.newest, now) {
 		return fmt.Sprintf("the newest heartbeat of %s is %s in the future, so nothing is decided about the node; is its clock right?",
 			Clip(strings.Join(s.types, ", "), conditions.MaxMessage), duration.HumanDuration(s.newest.Sub(now)))
@@ -161,9 +157,8 @@ func (s staleConditions) message(now time.Time) string {
 	if !s.newest.IsZero() {
 		text += " for " + duration.HumanDuration(now.Sub(s.newest))
 	}
-	if c := s.ready; c != nil && c.Status != corev1.ConditionTrue {
-		return fmt.Sprintf("Ready is %s since %s (%s), and no rule of the policy acts on that; %s", c.Status,
-			c.LastTransitionTime.UTC().Format(time.RFC3339), Clip(c.Message, conditions.MaxMessage/4), text)
+	if why := Unhandled(p, n, now); why != "" {
+		return why + "; " + text
 	}
 	return text + ", so nothing is decided about the node; is node-problem-detector running there?"
 }

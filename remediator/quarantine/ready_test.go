@@ -299,6 +299,8 @@ func TestTheMessageNamesADeadNodeAndNotItsDetectors(t *testing.T) {
 			ready + "(rule dead: Kubelet stopped posting node status.); observe mode: would taint " + deadTaint + " and restart its jobs"},
 		"no rule acts on it": {[]step{withoutRule, gpuFine, silent, decide, starves(time.Hour), decide},
 			ready + "(Kubelet stopped posting node status.), and no rule of the policy acts on that; no heartbeat of GPUXidError for 60m"},
+		"it is parked": {[]step{gpuFine, silent, passes(8 * 24 * time.Hour), decide},
+			ready + "(Kubelet stopped posting node status.), longer than budget.parkedAfter, so the node is taken for switched off; no heartbeat of GPUXidError for 8d"},
 		"the node is Ready": {[]step{gpuFine, passes(time.Hour), decide},
 			"no heartbeat of GPUXidError for 60m, so nothing is decided about the node; is node-problem-detector running there?"},
 	} {
