@@ -79,7 +79,7 @@ func (f *jobFacts) evaluate(q restart.Quarantine, onNode []corev1.Pod) (evaluati
 	shares := job.SharesGang(onNode)
 	stopped := slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool { return restart.PodFinished(&p) || !shares(&p) })
 	if f.capacity != nil {
-		room, err := f.capacity(q, stopped)
+		room, err := f.capacity(q, job.Unplaced(stopped))
 		switch {
 		case apierrors.IsForbidden(err):
 			room = restart.Precondition{Name: restart.Capacity, Passed: true}

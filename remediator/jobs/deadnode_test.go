@@ -165,6 +165,37 @@ func TestAJobWhoseRankKubernetesEvictsIsRestartedOnceAndAsAWhole(t *testing.T) {
 	}
 }
 
+// Such a Job takes its finalizer off a rank that was evicted only once the rank's status is Failed, which the garbage collector of
+// Kubernetes writes for a Node that was deleted or is out of service, but not for one that is shut down.
+func TestAnEvictedRankThatMustFailKeepsItsFinalizerAfterAForcedDeletion(t *testing.T) {
+	tm := newTeam(t, 5, nil)
+	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	g := tm.createJob("train", optedIn, tm.jobSpec(2, func(spec *batchv1.JobSpec) {
+		spec.BackoffLimit, spec.PodReplacementPolicy = ptr.To[int32](6), ptr.To(batchv1.Failed)
+	}))
+	lost := g.runs()[0]
+	tm.loseRank(lost)
+	if err := tm.c.Client.Delete(t.Context(), lost.DeepCopy()); err != nil { // as the eviction does
+		t.Fatal(err)
+	}
+	q := tm.quarantineOf(lost.Spec.NodeName)
+	restartJobs(t, r, q)
+	g.waitsForDeadNode(q.Node, 2)
+	tm.taintNode(q.Node, shutdown)
+	tm.event("JobRestarting", g.read().Object.GetUID(), "force-deleted pod "+lost.Name)
+	if err := tm.c.Client.Get(t.Context(), client.ObjectKeyFromObject(&lost), &lost); err != nil || len(lost.Finalizers) == 0 || *lost.DeletionGracePeriodSeconds != 0 {
+		t.Fatalf("the pod has finalizers %v, %v", lost.Finalizers, err)
+	}
+	if rec := g.record(); rec.Current == nil || rec.Current.Phase != restart.Stopping {
+		t.Errorf("record %+v", rec)
+	}
+	g.fail(lost)
+	if closed := g.closes(); closed.Phase != restart.Done {
+		t.Errorf("record %+v", closed)
+	}
+	g.restartedOnce(q.Node)
+}
+
 // Every process dies after one write; the proof comes while no process runs.
 func TestARestartAfterADeadNodeSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	for when, late := range map[string]bool{"dies as soon as it has written": false, "dies before its next write": true} {

@@ -146,7 +146,12 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 		}
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.client.Delete(ctx, target, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	how := []client.DeleteOption{client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}
+	if job.OtherControllers {
+		// A leader of a group may have been evicted alone. Its successor has to wait for its workers, which it owns.
+		how = append(how, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	}
+	err = r.client.Delete(ctx, target, how...)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil

@@ -87,11 +87,11 @@ func (r podReader) whole(ctx context.Context, job restart.Job, opts ...client.Li
 	return own(ctx, r, job, list.Items)
 }
 
-// ofGangs lists the active pods of the gangs that have a pod on the node.
+// ofGangs lists the active pods of the gangs that have a pod on the node, [restart.Job.Unplaced].
 func (r podReader) ofGangs(ctx context.Context, job restart.Job, onNode []corev1.Pod) ([]corev1.Pod, error) {
 	shares := job.SharesGang(onNode)
 	pods, err := r.whole(ctx, job, client.MatchingFieldsSelector{Selector: activePods})
-	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !shares(&p) }), err
+	return job.Unplaced(slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !shares(&p) })), err
 }
 
 // running counts the job's pods that run and are not being deleted.

@@ -78,7 +78,7 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 	rec := Record{Current: &Restart{Phase: Stopping, PhaseSince: noon, Quarantines: []Cause{{Node: "bad", Taint: quarantine.Taint}}}}
 	left := func(names ...string) (pods []metav1.PartialObjectMetadata) {
 		for _, name := range names {
-			pods = append(pods, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}})
+			pods = append(pods, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), DeletionTimestamp: &metav1.Time{Time: noon}}})
 		}
 		return pods
 	}
@@ -88,22 +88,25 @@ func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 	ended := Unconfirmed{Pod: deletedPod("b", 30, noon)}
 	ended.Pod.Status.Phase = corev1.PodFailed
 	forced := Unconfirmed{Pod: deletedPod("b", 30, noon), Force: Force{"its Node was deleted", true}}
+	kept := left("b")
+	kept[0].DeletionTimestamp = nil
 	tests := map[string]struct {
 		facts  Facts
 		want   Action
 		forces string
 	}{
-		"one pod on a dead node":            {Facts{Remaining: left("a"), Unconfirmed: []Unconfirmed{waits("a")}}, Hold, ""},
-		"two":                               {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), waits("b")}}, Hold, ""},
-		"another pod still ends":            {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a")}}, Wait, ""},
-		"another pod's node answers":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), {Pod: deletedPod("b", 30, noon)}}}, Wait, ""},
-		"another pod has ended":             {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), ended}}, Hold, ""},
-		"the only pod has ended":            {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{ended}}, Wait, ""},
-		"another pod is proven dead":        {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), forced}}, Wait, "b"},
-		"the only pod is proven dead":       {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{forced}}, Wait, "b"},
-		"none of its nodes was looked at":   {Facts{Remaining: left("a")}, Wait, ""},
-		"nothing is left":                   {Facts{}, Start, ""},
-		"its controller has not acted, yet": {Facts{Remaining: left("a"), Unconfirmed: []Unconfirmed{waits("b")}}, Wait, ""},
+		"one pod on a dead node":          {Facts{Remaining: left("a"), Unconfirmed: []Unconfirmed{waits("a")}}, Hold, ""},
+		"two":                             {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), waits("b")}}, Hold, ""},
+		"another pod still ends":          {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a")}}, Wait, ""},
+		"another pod's node answers":      {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), {Pod: deletedPod("b", 30, noon)}}}, Wait, ""},
+		"another pod has ended":           {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), ended}}, Hold, ""},
+		"the only pod has ended":          {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{ended}}, Wait, ""},
+		"another pod is proven dead":      {Facts{Remaining: left("a", "b"), Unconfirmed: []Unconfirmed{waits("a"), forced}}, Wait, "b"},
+		"the only pod is proven dead":     {Facts{Remaining: left("b"), Unconfirmed: []Unconfirmed{forced}}, Wait, "b"},
+		"none of its nodes was looked at": {Facts{Remaining: left("a")}, Wait, ""},
+		"nothing is left":                 {Facts{}, Start, ""},
+		"another pod is not deleted":      {Facts{Remaining: append(left("a"), kept...), Unconfirmed: []Unconfirmed{waits("a")}}, Hold, ""},
+		"no pod is deleted":               {Facts{Remaining: kept}, Wait, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -112,13 +112,14 @@ func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Rest
 		pod.Name, node.Name, since.UTC().Format(time.RFC3339), corev1.TaintNodeOutOfService, taintShutdown, forced)
 }
 
-// waitsForSilentNodes reports whether nothing but pods on nodes that do not answer is left, so that waiting alone may never end. Pods
-// that have ended may stay listed until those are gone, as the leader of a LeaderWorkerSet's group does.
+// waitsForSilentNodes reports whether every pod that is being deleted is on a node that does not answer, so that waiting alone may never
+// end. Pods that have ended may stay listed until those are gone, as the leader of a LeaderWorkerSet's group does, and pods that are not
+// being deleted may be waiting for them, as the workers of an evicted leader do.
 func (f Facts) waitsForSilentNodes() bool {
 	silent, over := false, map[types.UID]bool{}
 	for _, u := range f.Unconfirmed {
 		silent = silent || u.Waiting != ""
 		over[u.Pod.UID] = u.Waiting != "" || PodFinished(u.Pod)
 	}
-	return silent && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return !over[p.UID] })
+	return silent && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })
 }

@@ -18,6 +18,7 @@ package restart
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -75,6 +76,9 @@ type Job struct {
 	Templates []Template
 	// Jobs are the batch Jobs that own the pods and have not ended.
 	Jobs []batchv1.Job
+	// PlacedBy are the labels of nodes by which the queue that admitted the job has chosen where its pods run, in their node
+	// selectors; nil: it has not. At the next start it chooses again.
+	PlacedBy []string
 	// Retries is the restart counter of a kind without a suspend field that has one.
 	Retries int64
 }
@@ -97,6 +101,20 @@ func (j Job) SharesGang(onNode []corev1.Pod) func(metav1.Object) bool {
 		gangs[j.Gang(&onNode[i])] = true
 	}
 	return func(pod metav1.Object) bool { return gangs[j.Gang(pod)] }
+}
+
+// Unplaced are pods of the job without the choice of its queue, see [Job.PlacedBy].
+func (j Job) Unplaced(pods []corev1.Pod) []corev1.Pod {
+	if len(j.PlacedBy) == 0 {
+		return pods
+	}
+	pods = slices.Clone(pods)
+	for i := range pods {
+		selector := maps.Clone(pods[i].Spec.NodeSelector)
+		maps.DeleteFunc(selector, func(key, _ string) bool { return slices.Contains(j.PlacedBy, key) })
+		pods[i].Spec.NodeSelector = selector
+	}
+	return pods
 }
 
 // abortRequested reports whether a person asks to put the job back as it was.

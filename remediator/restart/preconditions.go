@@ -158,7 +158,7 @@ func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
 }
 
 func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
-	for _, pod := range onNode {
+	for _, pod := range job.Unplaced(onNode) {
 		// Admission may have added to the template. The scheduler, not the template, has set this nodeName.
 		spec := pod.Spec
 		spec.NodeName = ""

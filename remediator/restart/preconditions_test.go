@@ -198,6 +198,35 @@ func TestPreconditions(t *testing.T) {
 	}
 }
 
+// What the job's queue has chosen, it chooses again.
+func TestAPodThatTheQueuePlacedDoesNotComeBack(t *testing.T) {
+	hostname := map[string]string{"kubernetes.io/hostname": "bad", "rack": "r1", "pool": "h100"}
+	for name, test := range map[string]struct {
+		placedBy []string
+		template map[string]string
+		want     string
+	}{
+		"placed by nobody":                   {nil, nil, "ComesBack"},
+		"placed by its queue":                {[]string{"kubernetes.io/hostname"}, nil, ""},
+		"placed by its queue in a rack":      {[]string{"rack"}, nil, "ComesBack"},
+		"placed where its template is bound": {[]string{"kubernetes.io/hostname"}, map[string]string{"kubernetes.io/hostname": "bad"}, "ComesBack"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			batch := trainer()
+			batch.Spec.Template.Spec.NodeSelector = test.template
+			job := jobOf(batch)
+			job.PlacedBy = test.placedBy
+			pods := []corev1.Pod{rank(corev1.PodSpec{NodeSelector: hostname}, noon)}
+			if failed, _ := FirstFailed(preconditions(quarantine, job, pods)); failed.Reason != test.want {
+				t.Errorf("%+v, want %q", failed, test.want)
+			}
+			if len(pods[0].Spec.NodeSelector) != 3 {
+				t.Errorf("the pod itself was changed: %v", pods[0].Spec.NodeSelector)
+			}
+		})
+	}
+}
+
 func failurePolicy(rules ...batchv1.PodFailurePolicyRule) *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: rules}
 }

@@ -283,6 +283,27 @@ func TestKueue(t *testing.T) {
 	}
 }
 
+func TestKueueSaysByWhichLabelsItPlacedTheJob(t *testing.T) {
+	const job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: team, uid: job-uid}\nspec: {parallelism: 4, template: {spec: {}}}\n---\n" +
+		"apiVersion: kueue.x-k8s.io/v1beta2\nkind: Workload\nmetadata: {name: train, namespace: team, labels: {kueue.x-k8s.io/job-uid: job-uid}, ownerReferences: [{kind: Job, name: train, uid: job-uid, controller: true}]}\n"
+	for status, want := range map[string][]string{
+		"": nil,
+		"status: {admission: {podSetAssignments: [{name: main}]}}":                                                   nil,
+		"status: {admission: {podSetAssignments: [{topologyAssignment: {levels: [rack, kubernetes.io/hostname]}}]}}": {"rack", "kubernetes.io/hostname"},
+		"status: {admission: {podSetAssignments: [{name: launcher}, {topologyAssignment: {levels: [rack]}}]}}":       {"rack"},
+		"status: {admission: {podSetAssignments: [broken]}}":                                                         nil,
+	} {
+		reader, key := readerOf(t, job+status)
+		got, err := batchJob.Read(t.Context(), reader, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.PlacedBy); diff != "" {
+			t.Errorf("%s: %s", status, diff)
+		}
+	}
+}
+
 // withoutVersion is a reader of an API server that does not serve a version, which the fake one does not mind.
 type withoutVersion struct {
 	client.Reader

@@ -63,7 +63,24 @@ func useKueue(ctx context.Context, reader client.Reader, j *restart.Job) error {
 		j.SuspendField = restart.SuspendField{Path: "spec.active", Elsewhere: workload}
 		j.Suspended = j.SuspendField.Stops(workload)
 	}
+	if workload != nil {
+		j.PlacedBy = topologyOf(workload)
+	}
 	return nil
+}
+
+// topologyOf are the labels by which Kueue has chosen the nodes of the admitted job, if it did: its topology aware scheduling
+// writes them into the node selectors of the pods (v0.19.2, pkg/controller/tas/topology_ungater.go).
+func topologyOf(workload *unstructured.Unstructured) []string {
+	var levels []string
+	assignments, _, _ := unstructured.NestedSlice(workload.Object, "status", "admission", "podSetAssignments")
+	for _, assignment := range assignments {
+		if fields, ok := assignment.(map[string]any); ok {
+			of, _, _ := unstructured.NestedStringSlice(fields, "topologyAssignment", "levels")
+			levels = append(levels, of...)
+		}
+	}
+	return levels
 }
 
 // workloadOf finds the Workload that the job owns; nil if it has none. Labels alone could lead to another job's.

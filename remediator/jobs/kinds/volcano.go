@@ -75,11 +75,12 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 	return j, nil
 }
 
-// commandRestart sends the Command once. A retry that was counted since the stop, or a pod that was deleted since, means
-// that an earlier process sent it and died before it could record it; the pods go before the retry is counted.
+// commandRestart sends the Command once. A retry that was counted since the stop, or that every pod was deleted since, means
+// that an earlier process sent it and died before it could record it; the pods go before the retry is counted. Kubernetes may evict
+// single pods from a node that does not answer.
 func commandRestart(ctx context.Context, c client.Client, j restart.Job, cur *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
-	deletedSinceStop := func(p metav1.PartialObjectMetadata) bool { return cur.DeletedSince(&p) }
-	if cur.Sent || j.Retries > cur.Retries || slices.ContainsFunc(remaining, deletedSinceStop) {
+	untouched := func(p metav1.PartialObjectMetadata) bool { return !cur.DeletedSince(&p) }
+	if cur.Sent || j.Retries > cur.Retries || len(remaining) > 0 && !slices.ContainsFunc(remaining, untouched) {
 		return "", nil
 	}
 	job := metav1.NewControllerRef(j.Object, volcanoJobGVK)

@@ -317,27 +317,50 @@ func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
 func (j job) evictedSoon() job {
 	const soon = "tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}], RANK"
 	j.manifest = strings.ReplaceAll(j.manifest, "RANK", soon)
-	// Or the eviction fails the job for good.
-	j.manifest = strings.ReplaceAll(j.manifest, "backoffLimit: 0", "backoffLimit: 6")
 	return j
+}
+
+// retried lets a job survive the eviction of a rank.
+func (j job) retried() job { return j.with("backoffLimit: 0", "backoffLimit: 6") }
+
+// Without the remediator: the eviction by Kubernetes is the end of these jobs, so that a quarantine has to come first.
+func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
+	tests := map[string]struct {
+		job
+		condition string
+	}{
+		"Job with backoffLimit 0":         {batchJob.evictedSoon(), "FailureTarget"}, // Failed only when the last pod is gone
+		"PyTorchJob, restartPolicy Never": {pyTorchJob("Never").retried().evictedSoon(), "Failed"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, freezer, _ := startOnFreezer(t, test.job)
+			freezer.Freeze()
+			g.reports(g.get, test.condition)
+		})
+	}
 }
 
 // Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, once the dead node is fenced the job runs
 // whole, and a pod that was there with the rank on the dead node does not run beside one that came after it.
 func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
-	tests := map[string]job{
-		"Job":                        batchJob.evictedSoon(),
-		"JobSet":                     jobSet.evictedSoon(),
-		"PyTorchJob":                 pyTorchJob("Never").evictedSoon(),
-		"MPIJob of the mpi-operator": mpiJob.evictedSoon(),
-		"RayCluster":                 rayCluster.evictedSoon(),
-		"Volcano Job":                volcanoJob.evictedSoon(),
-		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
-		"Job queued by Kueue":        queuedJob.evictedSoon(),
+	tests := map[string]struct {
+		job
+		itself bool // its operator restarts it, and waits for the dead node
+	}{
+		"Job":                        {batchJob.retried().evictedSoon(), false},
+		"JobSet":                     {jobSet.retried().evictedSoon(), false},
+		"JobSet with restarts":       {jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(), false},
+		"PyTorchJob, OnFailure":      {pyTorchJob("OnFailure").retried().evictedSoon(), false},
+		"MPIJob of the mpi-operator": {mpiJob.retried().evictedSoon(), false},
+		"RayCluster":                 {rayCluster.evictedSoon(), false},
+		"Volcano Job":                {volcanoJob.evictedSoon(), false},
+		"LeaderWorkerSet":            {leaderWorkerSet("1", 4).evictedSoon(), false},
+		"Job queued by Kueue":        {queuedJob.retried().evictedSoon(), false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			g, freezer, bad := startOnFreezer(t, test)
+			g, freezer, bad := startOnFreezer(t, test.job)
 			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
 			freezer.Freeze()
 			g.unknown(bad)
@@ -349,25 +372,38 @@ func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 				}
 				return nil
 			})
+			if test.itself {
+				g.becomes(g.get, "1", "status", "restarts")
+			}
 			q := g.quarantine(bad)
 			restartJobs(t, r, q)
 			restartJobs(t, r, q)
-			g.waitsForNode(bad)
+			if !test.itself {
+				g.waitsForNode(bad)
+			}
 			restartJobs(t, r, q)
 			nodeFenced.end(g, bad, freezer)
-			if closed := g.closes(); closed.Phase != restart.Done {
-				t.Errorf("closed as %+v", closed)
-			}
-			if n := len(g.record().Last); n != 1 {
-				t.Errorf("%d restarts, want one", n)
+			if !test.itself {
+				if closed := g.closes(); closed.Phase != restart.Done {
+					t.Errorf("closed as %+v", closed)
+				}
 			}
 			after := g.runs()
+			restartJobs(t, r, q)
+			if n := len(g.record().Last); n != 1 && !test.itself || n != 0 && test.itself || g.record().Current != nil {
+				t.Errorf("restarts %+v", g.record())
+			}
 			lives := g.pods.Lives()
 			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
 			for _, pod := range after {
 				fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
 				if fresh < 0 || pod.Spec.NodeName == bad || lives[old].Gone == 0 || lives[old].Gone > lives[fresh].Running {
-					t.Errorf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
+					t.Fatalf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
+				}
+				for _, l := range lives {
+					if stays := slices.ContainsFunc(after, func(p corev1.Pod) bool { return p.Name == l.Name && l.Gone == 0 }); !stays && (l.Gone == 0 || l.Gone > lives[fresh].Running) {
+						t.Errorf("rank %+v ran beside %+v", lives[fresh], l)
+					}
 				}
 			}
 		})

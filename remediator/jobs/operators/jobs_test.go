@@ -29,6 +29,8 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 		"LeaderWorkerSet, after start":        leaderWorkerSet("1", 4).with("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"),
 		"Job queued by Kueue":                 queuedJob,
 		"JobSet queued by Kueue":              queuedJobSet,
+		"Job placed by Kueue":                 queuedJob.placed(),
+		"JobSet placed by Kueue":              queuedJobSet.placed(),
 		"Volcano Job":                         volcanoJob,
 	}
 	for name, job := range tests {

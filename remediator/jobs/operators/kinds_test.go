@@ -199,6 +199,24 @@ metadata: {name: queue, namespace: NAMESPACE}
 spec: {clusterQueue: NAMESPACE}
 ---`
 
+// topology has Kueue choose the nodes of what it admits, each node being a domain.
+const topology = `
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: NAMESPACE}
+spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: NAMESPACE}
+spec: {nodeLabels: {POOL}, topologyName: NAMESPACE}
+---`
+
+// placed is a queued job whose nodes Kueue chooses.
+func (j job) placed() job {
+	return j.with(queue, topology+queue).with("flavors: [{name: gpu,", "flavors: [{name: NAMESPACE,")
+}
+
 const queued = `{name: train, namespace: NAMESPACE, labels: {pitcrew.dev/restart-on-node-fault: "true", kueue.x-k8s.io/queue-name: queue}}`
 
 var queuedJob = job{
