@@ -42,7 +42,7 @@ func main() {
 	flag.DurationVar(&f.grace, "grace", 0, "after which silence of a kubelet the node controller sets Ready to Unknown; 0: the default of Kubernetes")
 	flag.DurationVar(&f.due, "for", 0, "the field for of the shipped rule; 0: as shipped")
 	flag.DurationVar(&f.limit, "limit", 12*time.Minute, "how long to wait for a job to run again")
-	flag.DurationVar(&f.hold, "hold", 4*time.Minute, "how long to watch a job that waits for a proof")
+	flag.DurationVar(&f.hold, "hold", 7*time.Minute, "how long to watch a job that waits for a proof")
 	flag.StringVar(&f.kinds, "kinds", "", "the kinds of jobs, separated by commas; all if empty")
 	flag.StringVar(&f.force, "force", "1m,5m", "the values of forceDeleteAfter to measure with forceDelete: unreachable")
 	flag.Parse()
