@@ -96,6 +96,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/xid
 	go run ./bench/podlog
 	go run ./bench/restart
+	go run ./bench/deadnode
 	go run ./bench/slownode
 	go run ./bench/cost
 

@@ -39,7 +39,7 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 	if err := c.startAPI(ctx); err != nil {
 		return err
 	}
-	controllers := func(context.Context) error { return c.startControllers(opts.NodeGrace) }
+	controllers := func(context.Context) error { return c.startControllers(opts) }
 	parts := []func(context.Context) error{controllers, c.startKWOK, c.runPod}
 	if opts.JobSet {
 		parts = append(parts, c.startJobSet)
@@ -175,10 +175,13 @@ func (c *Cluster) write(name string, content []byte) error {
 
 // startControllers starts the controller manager and the scheduler. They serve nothing: that saves two ports, and
 // whether they work shows in the API, see [Cluster.runPod].
-func (c *Cluster) startControllers(nodeGrace time.Duration) error {
+func (c *Cluster) startControllers(opts Options) error {
 	var nodes []string
-	if nodeGrace > 0 {
-		nodes = []string{"--node-monitor-grace-period=" + nodeGrace.String(), "--node-monitor-period=" + (nodeGrace / 4).String()}
+	if grace := opts.NodeGrace; grace > 0 {
+		nodes = []string{"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=" + (grace / 4).String()}
+	}
+	if opts.NodeEvictionRate > 0 {
+		nodes = append(nodes, "--node-eviction-rate="+strconv.Itoa(opts.NodeEvictionRate))
 	}
 	for name, args := range map[string][]string{
 		"kube-controller-manager": append(nodes,

@@ -35,6 +35,9 @@ const (
 // patience is much longer than a start takes, even on a busy machine.
 const patience = 90 * time.Second
 
+// grace is how long the kubelet may be silent before the node controller takes the node for unreachable.
+const grace = 8 * time.Second
+
 // build builds the kubelet and our images into dir.
 func build(root, dir string) error {
 	ctx := context.Background()
@@ -56,6 +59,10 @@ func build(root, dir string) error {
 type machine struct {
 	*cluster.Cluster
 	dir string
+	// agent is the kubelet's process. Tests freeze and kill it.
+	agent *program
+	// others are the kubelets of simulated nodes beside this one, once a test needs them.
+	others *cluster.Kubelets
 }
 
 var started struct {
@@ -71,7 +78,7 @@ func theMachine(t *testing.T) *machine {
 	if started.machine != nil {
 		return started.machine
 	}
-	m := &machine{clustertest.Get(t), os.Getenv(inside)}
+	m := &machine{Cluster: clustertest.Get(t), dir: os.Getenv(inside)}
 	m.relay(t)
 	m.containerd(t)
 	for _, image := range []string{"pause", "npd-plugins", "remediator", "preflight", "plugins"} {
@@ -125,10 +132,16 @@ func (m *machine) relay(t *testing.T) {
 // debian returns a file of the packages that `make test` unpacks.
 func (m *machine) debian(path string) string { return filepath.Join(m.Root, "bin", "debian", path) }
 
-// start starts a program that runs as long as the tests.
-func (m *machine) start(t *testing.T, name string, args ...string) {
+// program is a running program.
+type program struct {
+	pid   int
+	ended chan struct{} // closed when it has ended
+}
+
+// start starts a program that runs as long as the tests, unless a test kills it.
+func (m *machine) start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
-	log, err := os.Create(m.log(name))
+	log, err := os.OpenFile(m.log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +153,12 @@ func (m *machine) start(t *testing.T, name string, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go cmd.Wait()
+	p := &program{cmd.Process.Pid, make(chan struct{})}
+	go func() {
+		cmd.Wait()
+		close(p.ended)
+	}()
+	return p
 }
 
 func (m *machine) log(program string) string {
@@ -213,7 +231,8 @@ func (m *machine) ctr(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func (m *machine) kubelet(t *testing.T) {
+// startKubelet starts the kubelet. Two must not run at the same time.
+func (m *machine) startKubelet(t *testing.T) {
 	t.Helper()
 	identity, err := m.Config("system:node:"+nodeName, "system:nodes")
 	if err != nil {
@@ -231,6 +250,7 @@ authorization: {mode: AlwaysAllow}
 containerRuntimeEndpoint: unix://`+runtimeSocket+`
 volumePluginDir: `+filepath.Join(m.dir, "volume-plugins")+`
 nodeStatusUpdateFrequency: 3s
+nodeLeaseDurationSeconds: 4 # renewed once a second, see grace
 resolvConf: ""
 failSwapOn: false
 failCgroupV1: false
@@ -240,8 +260,14 @@ enforceNodeAllocatable: []
 localStorageCapacityIsolation: false
 evictionHard: {memory.available: 50Mi}
 `)
-	m.start(t, components.Kubelet.Path(m.Root), "--config", config, "--kubeconfig", kubeconfig,
+	m.agent = m.start(t, components.Kubelet.Path(m.Root), "--config", config, "--kubeconfig", kubeconfig,
 		"--root-dir", m.kubeletDir(), "--cert-dir", filepath.Join(m.dir, "kubelet-certs"), "--hostname-override", nodeName, "--node-ip", nodeIP)
+}
+
+// kubelet starts the kubelet and waits until the node is ready for pods.
+func (m *machine) kubelet(t *testing.T) {
+	t.Helper()
+	m.startKubelet(t)
 	clustertest.Until(t, patience, "kubelet", func() error {
 		node, err := m.node(t)
 		if err != nil {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	clustertest.Main(m, cluster.Options{})
+	clustertest.Main(m, cluster.Options{NodeGrace: grace})
 }
 
 // hostNetwork is the descriptor of this machine's network namespace, in the namespaces.
