@@ -38,7 +38,7 @@ test: components nft bin/debian bin/images/debian ## every test but those of tes
 test-operators: ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
 	@go run ./e2e/components/build kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
-	go test -timeout 60m -tags operators ./remediator/jobs/operators
+	go test -timeout 60m -parallel 8 -tags operators ./remediator/jobs/operators
 
 build: ## build plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew

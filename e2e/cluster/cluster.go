@@ -41,7 +41,8 @@ type Options struct {
 	// handOff.cordon and output.soperator.
 	HandOff bool
 	// NodeGrace is how long a node may be silent before the controller manager sets its condition Ready to Unknown; zero: the
-	// default of Kubernetes, 50 s. The kubelets of [Cluster.StartKubelets] report often enough for 3 s.
+	// default of Kubernetes, 50 s. If it is set, all simulated kubelets renew their leases once a second, which is often enough
+	// for 3 s.
 	NodeGrace time.Duration
 	// NodeEvictionRate is on how many nodes in a second the controller manager starts the eviction of pods after they became
 	// unreachable; zero: the default of Kubernetes, one in 10 s, which delays the eviction if many nodes die together.

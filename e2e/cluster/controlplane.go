@@ -40,7 +40,12 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 		return err
 	}
 	controllers := func(context.Context) error { return c.startControllers(opts) }
-	parts := []func(context.Context) error{controllers, c.startKWOK, c.runPod}
+	leaseSeconds := 40 // as that of a kubelet
+	if opts.NodeGrace > 0 {
+		leaseSeconds = oftenSeconds
+	}
+	kubelets := func(ctx context.Context) error { return c.startKWOK(ctx, leaseSeconds) }
+	parts := []func(context.Context) error{controllers, kubelets, c.runPod}
 	if opts.JobSet {
 		parts = append(parts, c.startJobSet)
 	}
@@ -205,14 +210,14 @@ func (c *Cluster) startControllers(opts Options) error {
 }
 
 // startKWOK starts KWOK for the nodes that [Cluster.AddNodes] makes.
-func (c *Cluster) startKWOK(ctx context.Context) error {
+func (c *Cluster) startKWOK(ctx context.Context, leaseSeconds int) error {
 	if err := c.write("stages.yaml", stages); err != nil {
 		return err
 	}
 	if err := c.Apply(ctx, kwokAdmission); err != nil {
 		return err
 	}
-	p, err := c.runKWOK(ctx, "kwok", "fake", 40)
+	p, err := c.runKWOK(ctx, "kwok", "fake", leaseSeconds)
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,14 @@ type Kubelets struct {
 	process *Process
 }
 
+// oftenSeconds is the duration of a lease that is renewed once a second.
+const oftenSeconds = 4
+
 // StartKubelets starts a second KWOK, for the nodes that [Cluster.AddNodes] makes with [Kubelets.Own]. Unlike those of the other
 // nodes, these kubelets can be killed or stopped by a test: then nothing reports the nodes' state any more, and no pod on them
 // starts or ends. They renew their leases once a second. A group's name is unique in the cluster.
 func (c *Cluster) StartKubelets(ctx context.Context, group string) (*Kubelets, error) {
-	p, err := c.runKWOK(ctx, "kwok-"+group, group, 4)
+	p, err := c.runKWOK(ctx, "kwok-"+group, group, oftenSeconds)
 	if err != nil {
 		return nil, fmt.Errorf("start the kubelets of group %s: %w", group, err)
 	}

@@ -3,6 +3,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -51,6 +52,11 @@ func closeDeadNodeClusters() {
 	}
 }
 
+// silentSoon are the options of a cluster in which a node that does not answer is found out after seconds.
+func silentSoon(jobSet bool) cluster.Options {
+	return cluster.Options{JobSet: jobSet, NodeGrace: 6 * time.Second, NodeEvictionRate: 100, Progress: os.Stderr}
+}
+
 // deadNodeClusterOf returns the cluster for an operator, which runs in it.
 func deadNodeClusterOf(t *testing.T, o *operator) *deadNodeCluster {
 	t.Helper()
@@ -65,7 +71,11 @@ func deadNodeClusterOf(t *testing.T, o *operator) *deadNodeCluster {
 	ctx := context.Background()
 	if d.cluster == nil && d.err == nil {
 		d.started = map[*operator]bool{}
-		d.cluster, d.err = cluster.Start(ctx, cluster.Options{JobSet: !o.alone, NodeGrace: 6 * time.Second, Progress: os.Stderr})
+		if o.alone {
+			d.cluster, d.started[o] = o.in(t), true
+		} else {
+			d.cluster, d.err = cluster.Start(ctx, silentSoon(true))
+		}
 		if d.err == nil {
 			d.steady, d.err = d.cluster.StartKubelets(ctx, "steady")
 		}
@@ -81,6 +91,42 @@ func deadNodeClusterOf(t *testing.T, o *operator) *deadNodeCluster {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// frozenJob is a job with a rank on a node that does not answer, and how the wait for that node ends.
+type frozenJob struct {
+	name string
+	job
+	ending
+}
+
+// sideBySide runs a test of each job, several at once: most of their time is the control plane's patience with silent nodes. Those with one
+// policy share a controller in each cluster, because two controllers would act on each other's jobs.
+func sideBySide(t *testing.T, jobsOnFrozen []frozenJob, test func(*testing.T, frozenJob, *jobs.Controller)) {
+	t.Helper()
+	byPolicy := map[policy.ForceDelete][]frozenJob{}
+	for _, f := range jobsOnFrozen {
+		deadNodeClusterOf(t, f.operator) // before a controller looks for its kinds
+		byPolicy[f.policy.ForceDelete] = append(byPolicy[f.policy.ForceDelete], f)
+	}
+	for force, group := range byPolicy {
+		t.Run("forceDelete "+string(cmp.Or(force, policy.ForceNever)), func(t *testing.T) {
+			controllers := map[*deadNodeCluster]*jobs.Controller{}
+			for _, f := range group {
+				d := deadNodeClusterOf(t, f.operator)
+				if controllers[d] == nil {
+					controllers[d], _ = run(t, jobstest.Config(t, d.cluster), interceptor.Funcs{}, func(o *jobs.Options) {
+						o.Policy = policy.Fixed(&policy.Policy{Restart: f.policy})
+					})
+				}
+				r := controllers[d]
+				t.Run(f.name, func(t *testing.T) {
+					t.Parallel()
+					test(t, f, r)
+				})
+			}
+		})
+	}
 }
 
 // startOnFreezer creates a job with one rank on a node whose kubelet can be frozen, and waits until its ranks run. There are two nodes
@@ -208,45 +254,43 @@ var frozen = map[string]struct {
 	"RayJob":                     {rayJob, podForced},
 	"Volcano Job":                {volcanoJob, nodeDeleted},
 	"LeaderWorkerSet":            {leaderWorkerSet("1", 4), nodeFenced},
-	"LeaderWorkerSet, forced":    {leaderWorkerSet("1", 4), podForced},
 	"Job queued by Kueue":        {queuedJob, nodeFenced},
 	"JobSet queued by Kueue":     {queuedJobSet, nodeDeleted},
 }
 
 func TestAJobOnAFrozenNodeWaitsAndIsRestartedOnce(t *testing.T) {
+	tests := []frozenJob{{"LeaderWorkerSet, forced", leaderWorkerSet("1", 4), podForced}}
 	for name, test := range frozen {
-		for how, end := range map[string]ending{"kubelet back": kubeletBack, "dead": test.proof} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				g, freezer, bad := startOnFreezer(t, test.job)
-				uid := g.get().GetUID()
-				r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
-					o.Policy = policy.Fixed(&policy.Policy{Restart: end.policy})
-				})
-				freezer.Freeze()
-				g.unknown(bad)
-				q := g.quarantine(bad)
-				for range 3 {
-					restartJobs(t, r, q)
-				}
-				g.waitsForNode(bad)
-				g.says("JobRestartBlocked", uid, "on node "+bad+" may still run")
-				running := slices.DeleteFunc(g.pods.Lives(), func(l clustertest.Life) bool { return l.Running == 0 })
-				if len(running) != g.ranks {
-					t.Errorf("while the job waits, %d pods have run: %+v", len(running), running)
-				}
-				end.end(g, bad, freezer)
-				if closed := g.closes(); closed.Phase != restart.Done {
-					t.Errorf("closed as %+v", closed)
-				}
-				if _, err := g.node(bad); err == nil {
-					restartJobs(t, r, q)
-				}
-				g.restartedOnce(bad)
-				if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
-					t.Errorf("restarts %+v, want one", rec)
-				}
-			})
-		}
+		tests = append(tests, frozenJob{name + ", kubelet back", test.job, kubeletBack}, frozenJob{name + ", dead", test.job, test.proof})
+	}
+	sideBySide(t, tests, waitsAndIsRestartedOnce)
+}
+
+func waitsAndIsRestartedOnce(t *testing.T, test frozenJob, r *jobs.Controller) {
+	g, freezer, bad := startOnFreezer(t, test.job)
+	uid := g.get().GetUID()
+	freezer.Freeze()
+	g.unknown(bad)
+	q := g.quarantine(bad)
+	for range 3 {
+		restartJobs(t, r, q)
+	}
+	g.waitsForNode(bad)
+	g.says("JobRestartBlocked", uid, "on node "+bad+" may still run")
+	running := slices.DeleteFunc(g.pods.Lives(), func(l clustertest.Life) bool { return l.Running == 0 })
+	if len(running) != g.ranks {
+		t.Errorf("while the job waits, %d pods have run: %+v", len(running), running)
+	}
+	test.end(g, bad, freezer)
+	if closed := g.closes(); closed.Phase != restart.Done {
+		t.Errorf("closed as %+v", closed)
+	}
+	if _, err := g.node(bad); err == nil {
+		restartJobs(t, r, q)
+	}
+	g.restartedOnce(bad)
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
+		t.Errorf("restarts %+v, want one", rec)
 	}
 }
 
@@ -269,53 +313,46 @@ spec:
 // Of an app only the pod on the dead node is replaced: that of a Deployment at once, that of a StatefulSet, which may be the only one of
 // its name, when its end is proven.
 func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
-	tests := map[string]struct {
-		job
-		ending
-		atOnce bool
-	}{
-		"StatefulSet, kubelet back": {app("StatefulSet"), kubeletBack, false},
-		"StatefulSet, fenced":       {app("StatefulSet"), nodeFenced, false},
-		"StatefulSet, forced":       {app("StatefulSet"), podForced, false},
-		"Deployment, kubelet back":  {app("Deployment"), kubeletBack, true},
-		"Deployment, node deleted":  {app("Deployment"), nodeDeleted, true},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			g, freezer, bad := startOnFreezer(t, test.job)
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
-				o.Policy = policy.Fixed(&policy.Policy{Restart: test.policy})
-			})
-			freezer.Freeze()
-			g.unknown(bad)
-			q := g.quarantine(bad)
-			restartJobs(t, r, q)
-			g.waitsForNode(bad)
-			if test.atOnce {
-				clustertest.Until(g, patience, "wait for the successor", func() error {
-					if lives := g.pods.Lives(); len(lives) != 4 || lives[3].Running == 0 {
-						return fmt.Errorf("pods %+v", lives)
-					}
-					return nil
-				})
-			} else if lives := g.pods.Lives(); len(lives) != 3 {
-				t.Errorf("beside the pod on the dead node there are %+v", lives)
+	sideBySide(t, []frozenJob{
+		{"StatefulSet, kubelet back", app("StatefulSet"), kubeletBack},
+		{"StatefulSet, fenced", app("StatefulSet"), nodeFenced},
+		{"StatefulSet, forced", app("StatefulSet"), podForced},
+		{"Deployment, kubelet back", app("Deployment"), kubeletBack},
+		{"Deployment, node deleted", app("Deployment"), nodeDeleted},
+	}, getsOneNewPod)
+}
+
+func getsOneNewPod(t *testing.T, test frozenJob, r *jobs.Controller) {
+	atOnce := test.kind.GVK.Kind == "Deployment"
+	g, freezer, bad := startOnFreezer(t, test.job)
+	freezer.Freeze()
+	g.unknown(bad)
+	q := g.quarantine(bad)
+	restartJobs(t, r, q)
+	g.waitsForNode(bad)
+	if atOnce {
+		clustertest.Until(g, patience, "wait for the successor", func() error {
+			if lives := g.pods.Lives(); len(lives) != 4 || lives[3].Running == 0 {
+				return fmt.Errorf("pods %+v", lives)
 			}
-			test.end(g, bad, freezer)
-			if closed := g.closes(); closed.Phase != restart.Done {
-				t.Errorf("closed as %+v", closed)
-			}
-			for _, pod := range g.runs() {
-				if pod.Spec.NodeName == bad {
-					t.Errorf("pod %s is on the dead node", pod.Name)
-				}
-			}
-			lives := g.pods.Lives()
-			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
-			if len(lives) != 4 || lives[old].Gone == 0 || !test.atOnce && lives[old].Gone > lives[3].Created {
-				t.Errorf("pods %+v, want one successor", lives)
-			}
+			return nil
 		})
+	} else if lives := g.pods.Lives(); len(lives) != 3 {
+		t.Errorf("beside the pod on the dead node there are %+v", lives)
+	}
+	test.end(g, bad, freezer)
+	if closed := g.closes(); closed.Phase != restart.Done {
+		t.Errorf("closed as %+v", closed)
+	}
+	for _, pod := range g.runs() {
+		if pod.Spec.NodeName == bad {
+			t.Errorf("pod %s is on the dead node", pod.Name)
+		}
+	}
+	lives := g.pods.Lives()
+	old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+	if len(lives) != 4 || lives[old].Gone == 0 || !atOnce && lives[old].Gone > lives[3].Created {
+		t.Errorf("pods %+v, want one successor", lives)
 	}
 }
 
@@ -340,6 +377,7 @@ func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g, freezer, _ := startOnFreezer(t, test.job)
 			freezer.Freeze()
 			g.reports(g.get, test.condition)
@@ -350,58 +388,56 @@ func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
 // Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, the job is restarted once and as a whole,
 // and no rank that runs at the end has run beside an earlier one.
 func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
-	tests := map[string]job{
-		"Job":                        batchJob.retried().evictedSoon(),
-		"JobSet":                     jobSet.retried().evictedSoon(),
-		"JobSet with restarts":       jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(),
-		"PyTorchJob, OnFailure":      pyTorchJob("OnFailure").retried().evictedSoon(),
-		"MPIJob of the mpi-operator": mpiJob.retried().evictedSoon(),
-		"RayCluster":                 rayCluster.evictedSoon(),
-		"Volcano Job":                volcanoJob.evictedSoon(),
-		"LeaderWorkerSet":            leaderWorkerSet("1", 4).evictedSoon(),
-		"Job queued by Kueue":        queuedJob.retried().evictedSoon(),
+	sideBySide(t, []frozenJob{
+		{"Job", batchJob.retried().evictedSoon(), nodeShutDown},
+		{"JobSet", jobSet.retried().evictedSoon(), nodeShutDown},
+		{"JobSet with restarts", jobSet.with("spec:", "spec:\n  failurePolicy: {maxRestarts: 3}").evictedSoon(), nodeShutDown},
+		{"PyTorchJob, OnFailure", pyTorchJob("OnFailure").retried().evictedSoon(), nodeShutDown},
+		{"MPIJob of the mpi-operator", mpiJob.retried().evictedSoon(), nodeShutDown},
+		{"RayCluster", rayCluster.evictedSoon(), nodeShutDown},
+		{"Volcano Job", volcanoJob.evictedSoon(), nodeShutDown},
+		{"LeaderWorkerSet", leaderWorkerSet("1", 4).evictedSoon(), nodeShutDown},
+		{"Job queued by Kueue", queuedJob.retried().evictedSoon(), nodeShutDown},
+	}, runsWholeAgain)
+}
+
+func runsWholeAgain(t *testing.T, test frozenJob, r *jobs.Controller) {
+	g, freezer, bad := startOnFreezer(t, test.job)
+	freezer.Freeze()
+	g.unknown(bad)
+	clustertest.Until(g, patience, "wait for the eviction", func() error {
+		for _, pod := range g.listed() {
+			if pod.Spec.NodeName == bad && pod.DeletionTimestamp == nil {
+				return fmt.Errorf("pod %s is not evicted", pod.Name)
+			}
+		}
+		return nil
+	})
+	q := g.quarantine(bad)
+	restartJobs(t, r, q)
+	restartJobs(t, r, q)
+	g.waitsForNode(bad)
+	restartJobs(t, r, q)
+	test.end(g, bad, freezer)
+	if closed := g.closes(); closed.Phase != restart.Done {
+		t.Errorf("closed as %+v", closed)
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			g, freezer, bad := startOnFreezer(t, test)
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
-			freezer.Freeze()
-			g.unknown(bad)
-			clustertest.Until(g, patience, "wait for the eviction", func() error {
-				for _, pod := range g.listed() {
-					if pod.Spec.NodeName == bad && pod.DeletionTimestamp == nil {
-						return fmt.Errorf("pod %s is not evicted", pod.Name)
-					}
-				}
-				return nil
-			})
-			q := g.quarantine(bad)
-			restartJobs(t, r, q)
-			restartJobs(t, r, q)
-			g.waitsForNode(bad)
-			restartJobs(t, r, q)
-			nodeShutDown.end(g, bad, freezer)
-			if closed := g.closes(); closed.Phase != restart.Done {
-				t.Errorf("closed as %+v", closed)
+	after := g.runs()
+	restartJobs(t, r, q)
+	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
+		t.Errorf("restarts %+v, want one", rec)
+	}
+	lives := g.pods.Lives()
+	old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
+	for _, pod := range after {
+		fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
+		if fresh < 0 || pod.Spec.NodeName == bad || lives[old].Gone == 0 || lives[old].Gone > lives[fresh].Running {
+			t.Fatalf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
+		}
+		for _, l := range lives {
+			if stays := slices.ContainsFunc(after, func(p corev1.Pod) bool { return p.Name == l.Name && l.Gone == 0 }); !stays && (l.Gone == 0 || l.Gone > lives[fresh].Running) {
+				t.Errorf("rank %+v ran beside %+v", lives[fresh], l)
 			}
-			after := g.runs()
-			restartJobs(t, r, q)
-			if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
-				t.Errorf("restarts %+v, want one", rec)
-			}
-			lives := g.pods.Lives()
-			old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
-			for _, pod := range after {
-				fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
-				if fresh < 0 || pod.Spec.NodeName == bad || lives[old].Gone == 0 || lives[old].Gone > lives[fresh].Running {
-					t.Fatalf("rank %s of %+v runs beside the one that was on the dead node", pod.Name, lives)
-				}
-				for _, l := range lives {
-					if stays := slices.ContainsFunc(after, func(p corev1.Pod) bool { return p.Name == l.Name && l.Gone == 0 }); !stays && (l.Gone == 0 || l.Gone > lives[fresh].Running) {
-						t.Errorf("rank %+v ran beside %+v", lives[fresh], l)
-					}
-				}
-			}
-		})
+		}
 	}
 }

@@ -66,7 +66,7 @@ func (o *operator) in(t *testing.T) *cluster.Cluster {
 		//nolint:usetesting // later tests use it, too
 		ctx := context.Background()
 		if o.alone {
-			o.cluster, o.err = cluster.Start(ctx, cluster.Options{Progress: os.Stderr})
+			o.cluster, o.err = cluster.Start(ctx, silentSoon(false))
 		} else {
 			o.cluster = clustertest.Get(t)
 		}
