@@ -49,8 +49,11 @@ func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, c
 	if pod.DeletionTimestamp == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
 		return Force{}
 	}
-	if proof := ProofOfDeath(node); proof != "" {
+	if proof := ProofOfDeath(pod, node, now); proof != "" {
 		return Force{Why: proof, Proven: true}
+	}
+	if node == nil {
+		return Force{} // its time has not ended yet, nor has that of the policy
 	}
 	at, ok := forcedAt(limits, pod, node, cur)
 	if !ok || now.Before(at) {
@@ -90,7 +93,7 @@ func Overdue(pod metav1.Object, by time.Duration, now time.Time) bool {
 }
 
 // waiting is what a job waits for that cannot go on because of a pod on a node that does not answer, and everything that ends that;
-// empty: it waits for the kubelet.
+// empty: it waits for the kubelet, or for the end of the pod's time on a node that was deleted.
 func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart) string {
 	var since time.Time
 	if node != nil {
@@ -99,9 +102,12 @@ func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Rest
 			return ""
 		}
 	}
-	if node == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
+	if ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
 		return fmt.Sprintf("pod %s on node %s was deleted by force, but its finalizers (%s) keep the object", pod.Name, pod.Spec.NodeName,
 			cut(strings.Join(pod.Finalizers, ", "), maxReason))
+	}
+	if node == nil {
+		return ""
 	}
 	forced := "; forceDelete of the policy does not delete it"
 	if at, ok := forcedAt(limits, pod, node, cur); ok {
