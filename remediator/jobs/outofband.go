@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -86,14 +85,11 @@ func (r *reconciler) suspendElsewhere(ctx context.Context, job restart.Job, cur 
 	return nil
 }
 
-// endsBy is how long after the end of its grace period a pod on a node that answers may still be listed without a look at its node.
-const endsBy = 10 * time.Second
-
 // unconfirmed judges those of a stopped job's pods that are being deleted. It costs a restart nothing whose nodes answer and whose
 // pods end in time.
 func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur restart.Restart, remaining []metav1.PartialObjectMetadata) ([]restart.Unconfirmed, error) {
 	now := r.clock.Now()
-	overdue := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return restart.Overdue(&p, endsBy, now) })
+	overdue := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return restart.Overdue(&p, restart.EndsBy, now) })
 	if !overdue {
 		if silent, err := r.causesSilent(ctx, cur); err != nil || !silent {
 			return nil, err

@@ -17,7 +17,7 @@ type Action string
 const (
 	// Wait: observe again after a pause.
 	Wait Action = "Wait"
-	// Hold: the same, and report that the stop takes too long, is refused, or waits for nodes that do not answer.
+	// Hold: the same, and report that the stop takes too long, is refused, or waits for nodes that are not Ready.
 	Hold Action = "Hold"
 	// Stop: stop the job, which has had its time to save its state.
 	Stop Action = "Stop"
@@ -137,7 +137,7 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 		return Step{Action: Start, After: pollInterval(0)}
 	case (job.SuspendObserved || !job.SuspendField.Exists()) && remaining == 0:
 		return Step{Action: Start, After: pollInterval(0)}
-	case overdue || facts.waitsForSilentNodes():
+	case overdue || facts.waitsForNodes():
 		return Step{Action: Hold, After: pollInterval(inPhase)}
 	}
 	return Step{Action: Wait, After: pollInterval(inPhase)}
