@@ -122,6 +122,9 @@ func Next(rec Record, job Job, facts Facts, timeouts PhaseTimeouts, now time.Tim
 	if s.Action == Wait && facts.Refused != "" {
 		s.Action = Hold
 	}
+	if s.Action == Hold {
+		s.After = holdInterval(now.Sub(cur.PhaseSince))
+	}
 	return s
 }
 
@@ -138,7 +141,7 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 	case (job.SuspendObserved || !job.SuspendField.Exists()) && remaining == 0:
 		return Step{Action: Start, After: pollInterval(0)}
 	case overdue || facts.waitsForNodes():
-		return Step{Action: Hold, After: pollInterval(inPhase)}
+		return Step{Action: Hold}
 	}
 	return Step{Action: Wait, After: pollInterval(inPhase)}
 }
@@ -241,5 +244,10 @@ func doing(p Phase) string {
 
 // pollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
 func pollInterval(elapsed time.Duration) time.Duration {
-	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
+	return min(holdInterval(elapsed), 2*time.Second)
+}
+
+// holdInterval is the same for what may wait for days, 200 ms to 10 s.
+func holdInterval(elapsed time.Duration) time.Duration {
+	return min(max(elapsed/10, 200*time.Millisecond), 10*time.Second)
 }
