@@ -285,7 +285,11 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 		"a proof": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), false, true},
 		"a proof, the kubelet wrote the pod since": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), true, false},
 		"a proof that the live Node does not have": {back, deletingOn("train", 0, "bad"), false, false},
-		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, true},
+		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, false},
+		"a proof, a pod whose owner is gone":       {silentNode("bad", shutdown), orphan, false, true},
+		"a proof, the pod of a DaemonSet":          {silentNode("bad", shutdown), daemon, false, false},
+		"a deleted node, the pod of another job":   {nil, deletingOn("other", 0, "bad"), false, false},
+		"a deleted node":                           {nil, deletingOn("train", 0, "bad"), false, true},
 		"a risk":                                   {silentNode("bad"), deletingOn("train", 0, "bad"), false, true},
 		"a risk, the kubelet wrote the pod since":  {silentNode("bad"), deletingOn("train", 0, "bad"), true, false},
 		"a risk, the pod of another job":           {silentNode("bad"), deletingOn("other", 0, "bad"), false, false},
@@ -298,7 +302,11 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 			cur := restart.Restart{ID: "a", Phase: restart.Stopping, Quarantines: []restart.Cause{causeOn("bad")}, Pods: []types.UID{test.pod.UID}}
 			job, other := labelled(t, "train", cur), labelled(t, "other", cur)
 			limits := policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: time.Minute}
-			c, _ := offline(t, &policy.Policy{Restart: limits}, test.live, test.pod, job, other)
+			objects := []client.Object{test.pod, job, other}
+			if test.live != nil {
+				objects = append(objects, test.live)
+			}
+			c, _ := offline(t, &policy.Policy{Restart: limits}, objects...)
 			c.reporter.recorder = events.NewFakeRecorder(10)
 			var pod corev1.Pod
 			key := client.ObjectKeyFromObject(test.pod)

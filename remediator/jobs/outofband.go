@@ -147,10 +147,8 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	if force.Why == "" {
 		return nil
 	}
-	if !force.Proven {
-		if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
-			return err
-		}
+	if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
+		return err
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	how := []client.DeleteOption{client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}
