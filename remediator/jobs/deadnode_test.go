@@ -86,7 +86,7 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 6, nil)
 			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil) // no forceDelete, and the default StopTimeout
-			g := tm.createJob("train", optedIn, tm.jobSpec(4))
+			g := tm.createJob("train", optedIn, tm.jobSpec(4, func(spec *batchv1.JobSpec) { spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3) }))
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
 			tm.loseRank(rank)
