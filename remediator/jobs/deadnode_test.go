@@ -86,7 +86,7 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 6, nil)
 			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil) // no forceDelete, and the default StopTimeout
-			g := tm.createJob("train", optedIn, tm.jobSpec(4))
+			g := tm.createJob("train", optedIn, tm.jobSpec(4, func(spec *batchv1.JobSpec) { spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3) }))
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
 			tm.loseRank(rank)
@@ -285,7 +285,11 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 		"a proof": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), false, true},
 		"a proof, the kubelet wrote the pod since": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), true, false},
 		"a proof that the live Node does not have": {back, deletingOn("train", 0, "bad"), false, false},
-		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, true},
+		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, false},
+		"a proof, a pod whose owner is gone":       {silentNode("bad", shutdown), orphan, false, true},
+		"a proof, the pod of a DaemonSet":          {silentNode("bad", shutdown), daemon, false, false},
+		"a deleted node, the pod of another job":   {nil, deletingOn("other", 0, "bad"), false, false},
+		"a deleted node":                           {nil, deletingOn("train", 0, "bad"), false, true},
 		"a risk":                                   {silentNode("bad"), deletingOn("train", 0, "bad"), false, true},
 		"a risk, the kubelet wrote the pod since":  {silentNode("bad"), deletingOn("train", 0, "bad"), true, false},
 		"a risk, the pod of another job":           {silentNode("bad"), deletingOn("other", 0, "bad"), false, false},
@@ -298,7 +302,11 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 			cur := restart.Restart{ID: "a", Phase: restart.Stopping, Quarantines: []restart.Cause{causeOn("bad")}, Pods: []types.UID{test.pod.UID}}
 			job, other := labelled(t, "train", cur), labelled(t, "other", cur)
 			limits := policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: time.Minute}
-			c, _ := offline(t, &policy.Policy{Restart: limits}, test.live, test.pod, job, other)
+			objects := []client.Object{test.pod, job, other}
+			if test.live != nil {
+				objects = append(objects, test.live)
+			}
+			c, _ := offline(t, &policy.Policy{Restart: limits}, objects...)
 			c.reporter.recorder = events.NewFakeRecorder(10)
 			var pod corev1.Pod
 			key := client.ObjectKeyFromObject(test.pod)
@@ -390,6 +398,93 @@ func TestAHealthyRestartReadsNoNodesAndNoWholePods(t *testing.T) {
 			judged, err := c.reconciler.unconfirmed(t.Context(), job, cur, left)
 			if err != nil || (reads > 0) != test.reads || (len(judged) > 0) != test.reads {
 				t.Errorf("%d reads, judged %+v, %v", reads, judged, err)
+			}
+		})
+	}
+}
+
+// While a job of many ranks waits for a few dead nodes, whole pods are read of those nodes alone, and those that should have ended elsewhere.
+func TestAWaitForDeadNodesReadsThePodsOfThoseNodesAlone(t *testing.T) {
+	const ranks, perNode = 1000, 8
+	cause := func(i int) restart.Cause { return causeOn(fmt.Sprintf("dead-%d", i)) }
+	tests := map[string]struct {
+		causes, gone int
+		late         bool // a rank on a node that answers does not end
+		lists, pods  int
+	}{
+		"one node does not answer":                   {1, 0, false, 1, perNode},
+		"one node was deleted":                       {0, 1, false, 1, perNode},
+		"two nodes":                                  {1, 1, false, 2, 2 * perNode},
+		"more nodes than are looked at":              {maxLooks + 2, 0, false, maxLooks, maxLooks * perNode},
+		"another rank does not end on a live node":   {1, 0, true, 1, perNode + 1},
+		"no node is silent":                          {0, 0, false, 0, 0},
+		"no node is silent, and a rank does not end": {0, 0, true, 0, 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			healthy := recorded("bad")
+			healthy.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			cur := restart.Restart{ID: "a", Phase: restart.Stopping, Quarantines: []restart.Cause{causeOn("bad")}}
+			objects := []client.Object{healthy, labelled(t, "train", cur)}
+			dead := test.causes + test.gone
+			for i := range dead {
+				cur.Quarantines = append(cur.Quarantines, cause(i), cause(i)) // of two rules
+				if i < test.causes {
+					objects = append(objects, silentNode(fmt.Sprintf("dead-%d", i)))
+				}
+			}
+			var left []metav1.PartialObjectMetadata
+			for i := range ranks {
+				pod := deletingOn("train", i, "bad")
+				switch node := i / perNode; {
+				case node < dead:
+					pod.Spec.NodeName = fmt.Sprintf("dead-%d", node)
+					if node >= maxLooks {
+						pod.DeletionTimestamp = &metav1.Time{Time: noon}
+					}
+				case !test.late || i < ranks-1:
+					pod.DeletionTimestamp = &metav1.Time{Time: noon}
+				}
+				objects = append(objects, pod)
+				left = append(left, metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta})
+			}
+			c, _ := offline(t, &policy.Policy{}, objects...)
+			lists, pods := 0, 0
+			c.reconciler.pods.apiReader = interceptor.NewClient(c.apiReader.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if _, pod := o.(*corev1.Pod); pod {
+						pods++
+					}
+					return api.Get(ctx, key, o, opts...)
+				},
+				List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					err := api.List(ctx, list, opts...)
+					if found, whole := list.(*corev1.PodList); whole {
+						lists, pods = lists+1, pods+len(found.Items)
+					}
+					return err
+				},
+			})
+			job, err := batchJob.Read(t.Context(), c.apiReader, client.ObjectKey{Namespace: "team", Name: "train"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			judged, err := c.reconciler.unconfirmed(t.Context(), job, cur, left)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lists != test.lists || pods != test.pods {
+				t.Errorf("%d pods in %d lists, want %d in %d", pods, lists, test.pods, test.lists)
+			}
+			waiting, seen := 0, map[types.UID]bool{}
+			for _, u := range judged {
+				if u.Waiting != "" || u.Force.Proven {
+					waiting++
+				}
+				seen[u.Pod.UID] = true
+			}
+			if want := min(dead, maxLooks) * perNode; waiting != want || len(seen) != len(judged) {
+				t.Errorf("%d pods wait for a dead node, want %d; %d of %d judged are different", waiting, want, len(seen), len(judged))
 			}
 		})
 	}

@@ -93,12 +93,17 @@ func (c slimCache) List(ctx context.Context, list client.ObjectList, _ ...client
 // offline is a controller that has these objects and a cache of the jobs among them, without an API server.
 func offline(t *testing.T, p *policy.Policy, objects ...client.Object) (*Controller, *clocktesting.FakePassiveClock) {
 	t.Helper()
-	byField := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build()
+	nodeOf := func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }
+	byField := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithIndex(&corev1.Pod{}, "spec.nodeName", nodeOf).Build()
 	live := interceptor.NewClient(byField, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			var asked client.ListOptions
 			asked.ApplyOptions(opts)
-			asked.FieldSelector = nil // which the fake client does not know
+			if asked.FieldSelector != nil {
+				if _, byNode := asked.FieldSelector.RequiresExactMatch("spec.nodeName"); !byNode {
+					asked.FieldSelector = nil // which the fake client does not know
+				}
+			}
 			return c.List(ctx, list, &asked)
 		},
 	})

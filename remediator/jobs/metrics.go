@@ -38,7 +38,7 @@ func newMetrics() controllerMetrics {
 		}),
 		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "pitcrew_job_restart_held",
-			Help: "1 while a stop takes too long or waits for a node that does not answer; names a pod that has not ended and its node.",
+			Help: "1 while a stop takes too long or waits for a node that is not Ready; names a pod that has not ended and its node.",
 		}, []string{"kind", "namespace", "job", "pod", "node"}),
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -86,23 +85,26 @@ func (r *reconciler) suspendElsewhere(ctx context.Context, job restart.Job, cur 
 	return nil
 }
 
-// endsBy is how long after the end of its grace period a pod on a node that answers may still be listed without a look at its node.
-const endsBy = 10 * time.Second
-
-// unconfirmed judges those of a stopped job's pods that are being deleted. It costs a restart nothing whose nodes answer and whose
-// pods end in time.
+// unconfirmed judges those of a stopped job's pods that are being deleted: those on the nodes that caused its restart and are not Ready,
+// and those of the others that do not end in time. A restart whose nodes answer and whose pods end in time costs nothing, and one
+// that waits for a dead node costs as much as that node has pods.
 func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur restart.Restart, remaining []metav1.PartialObjectMetadata) ([]restart.Unconfirmed, error) {
 	now := r.clock.Now()
-	overdue := slices.ContainsFunc(remaining, func(p metav1.PartialObjectMetadata) bool { return restart.Overdue(&p, endsBy, now) })
-	if !overdue {
-		if silent, err := r.causesSilent(ctx, cur); err != nil || !silent {
-			return nil, err
-		}
-	}
-	pods, err := r.pods.deleting(ctx, job, remaining)
+	silent, err := r.silentCauses(ctx, cur)
 	if err != nil {
 		return nil, err
 	}
+	pods, err := r.pods.deletingOn(ctx, job, silent, remaining)
+	if err != nil {
+		return nil, err
+	}
+	late, err := r.pods.deleting(ctx, job, slices.DeleteFunc(slices.Clone(remaining), func(p metav1.PartialObjectMetadata) bool {
+		return !restart.Overdue(&p, restart.EndsBy, now) || slices.ContainsFunc(pods, func(found corev1.Pod) bool { return found.UID == p.UID })
+	}))
+	if err != nil {
+		return nil, err
+	}
+	pods = append(pods, late...)
 	limits := r.settings.restartPolicy()
 	var judged []restart.Unconfirmed
 	for i := range pods {
@@ -119,14 +121,19 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 	return judged, nil
 }
 
-// causesSilent reports whether one of the nodes that caused a restart is gone or not Ready, as the cache of the nodes shows it.
-func (r *reconciler) causesSilent(ctx context.Context, cur restart.Restart) (bool, error) {
+// silentCauses are the names of those nodes that caused a restart and are gone or not Ready, as the cache of the nodes shows them, at most
+// maxLooks of them.
+func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (names []string, err error) {
 	for _, c := range cur.Quarantines {
-		if node, err := getNode(ctx, r.client, c.Node); err != nil || node == nil || restart.NotReady(node) {
-			return err == nil, err
+		node, err := getNode(ctx, r.client, c.Node)
+		if err != nil {
+			return nil, err
+		}
+		if (node == nil || restart.NotReady(node)) && len(names) < maxLooks && !slices.Contains(names, c.Node) {
+			names = append(names, c.Node)
 		}
 	}
-	return false, nil
+	return names, nil
 }
 
 // forceDelete deletes a pod without the confirmation of its kubelet if a live look at its node still allows it. A pod that was written
@@ -140,10 +147,8 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	if force.Why == "" {
 		return nil
 	}
-	if !force.Proven {
-		if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
-			return err
-		}
+	if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
+		return err
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	how := []client.DeleteOption{client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}

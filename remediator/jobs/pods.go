@@ -154,6 +154,28 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	return remaining, terminal, nil
 }
 
+// deletingOn reads those of a job's remaining pods that are being deleted on the nodes, whole.
+func (r podReader) deletingOn(ctx context.Context, job restart.Job, nodes []string, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {
+	wanted := map[types.UID]bool{}
+	for _, p := range remaining {
+		if p.DeletionTimestamp != nil {
+			wanted[p.UID] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	var found []corev1.Pod
+	for _, node := range nodes {
+		var list corev1.PodList
+		if err := r.apiReader.List(ctx, &list, client.InNamespace(job.Object.GetNamespace()), client.MatchingFields{"spec.nodeName": node}); err != nil {
+			return nil, fmt.Errorf("list the pods on node %s in %s: %w", node, job.Object.GetNamespace(), err)
+		}
+		found = append(found, slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !wanted[p.UID] })...)
+	}
+	return found, nil
+}
+
 // deleting reads those of a job's remaining pods that are being deleted, whole: their metadata does not contain their nodes. Of many, it
 // reads those that the job's selector finds, and a few of the others, which are looked at when those are gone.
 func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {

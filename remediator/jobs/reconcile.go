@@ -117,7 +117,8 @@ func (r *reconciler) act(ctx context.Context, kind kinds.Kind, job restart.Job, 
 	return nil
 }
 
-// hold records and reports a stop that takes too long, is refused, or waits for nodes that do not answer: by Event once, by metric as long as it lasts.
+// hold records and reports a stop that takes too long, is refused, or waits for nodes that are not Ready: by Event once, by metric as
+// long as it lasts.
 func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Record, facts restart.Facts) error {
 	h, err := r.holding(ctx, job, facts)
 	if err != nil {
@@ -149,10 +150,10 @@ type holding struct {
 func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart.Facts) (holding, error) {
 	h := holding{text: "its controller has not acted on " + job.SuspendField.Path}
 	more := len(facts.Remaining) - 1
-	silent := slices.IndexFunc(facts.Unconfirmed, func(u restart.Unconfirmed) bool { return u.Waiting != "" })
+	waits := slices.IndexFunc(facts.Unconfirmed, func(u restart.Unconfirmed) bool { return u.Waiting != "" })
 	switch {
-	case silent >= 0:
-		u := facts.Unconfirmed[silent]
+	case waits >= 0:
+		u := facts.Unconfirmed[waits]
 		h = holding{u.Pod.Name, u.Pod.Spec.NodeName, u.Waiting, true}
 		if more > 0 {
 			h.text += fmt.Sprintf("; %d more of its pods have not ended", more)

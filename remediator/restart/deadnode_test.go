@@ -72,6 +72,48 @@ func TestAWaitForADeadNodeNamesEverythingThatEndsIt(t *testing.T) {
 	}
 }
 
+// A kubelet whose container runtime hangs reports that its node is not Ready. It answers, and it ends no pod.
+func TestAWaitForAPodThatItsNotReadyNodeDoesNotEndIsNamed(t *testing.T) {
+	const should = "pod x on node bad should have ended at 2026-11-20T12:00:00Z, but the node is not Ready: its kubelet answers and does not end the pod. " +
+		"The wait ends when it does, its Node is deleted, it gets taint node.kubernetes.io/out-of-service (by you, once it is off) or " +
+		"node.cloudprovider.kubernetes.io/shutdown (by the cloud provider); forceDelete of the policy "
+	const not, at = "does not delete it", "deletes it at 2026-11-20T12:05:00Z"
+	tests := map[string]struct {
+		force    policy.ForceDelete
+		status   corev1.ConditionStatus
+		late     time.Duration
+		grace    int64
+		finished bool
+		want     string
+	}{
+		"no forceDelete":                      {"", corev1.ConditionFalse, 10 * time.Second, 30, false, should + not},
+		"unreachable is for a silent node":    {policy.ForceUnreachable, corev1.ConditionFalse, time.Hour, 30, false, should + not},
+		"quarantined":                         {policy.ForceQuarantined, corev1.ConditionFalse, time.Minute, 30, false, should + at},
+		"the kubelet may be at it":            {"", corev1.ConditionFalse, 9 * time.Second, 30, false, ""},
+		"the node is Ready":                   {"", corev1.ConditionTrue, time.Hour, 30, false, ""},
+		"the pod has ended":                   {"", corev1.ConditionFalse, time.Hour, 30, true, ""},
+		"only a finalizer is left":            {"", corev1.ConditionFalse, time.Hour, 0, false, "pod x on node bad was deleted by force, but its finalizers (example.com/keep) keep the object"},
+		"only a finalizer is left, and Ready": {"", corev1.ConditionTrue, time.Hour, 0, false, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node, pod := silentNode(), deletedPod("x", test.grace, noon)
+			node.Status.Conditions[0].Status = test.status
+			if test.finished {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			cur := Restart{Quarantines: []Cause{{Node: "bad", Taint: quarantine.Taint}}}
+			u := NewUnconfirmed(policy.Restart{ForceDelete: test.force, ForceDeleteAfter: 5 * time.Minute}, pod, node, cur, noon.Add(test.late))
+			if u.Waiting != test.want {
+				t.Errorf("got  %q, want %q", u.Waiting, test.want)
+			}
+			if len(u.Waiting) > maxText {
+				t.Errorf("%d bytes do not fit into a record", len(u.Waiting))
+			}
+		})
+	}
+}
+
 func TestAStopThatWaitsForDeadNodesOnlyIsReportedAtOnce(t *testing.T) {
 	job := jobOf(trainer())
 	job.Suspended, job.SuspendObserved = true, true

@@ -20,7 +20,7 @@ type Unconfirmed struct {
 	Pod *corev1.Pod
 	// Force is why the pod is deleted without that; zero: it is not.
 	Force Force
-	// Waiting is what the job waits for, if the pod's node does not answer; empty: it answers, or Force is set.
+	// Waiting is what the job waits for, if the pod's node is not Ready and does not end it; empty: it may end by itself, or Force is set.
 	Waiting string
 }
 
@@ -36,7 +36,7 @@ type Force struct {
 func NewUnconfirmed(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) Unconfirmed {
 	u := Unconfirmed{Pod: pod, Force: MayForceDelete(limits, pod, node, cur, now)}
 	if u.Force.Why == "" {
-		u.Waiting = waiting(limits, pod, node, cur)
+		u.Waiting = waiting(limits, pod, node, cur, now)
 	}
 	return u
 }
@@ -49,8 +49,11 @@ func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, c
 	if pod.DeletionTimestamp == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
 		return Force{}
 	}
-	if proof := ProofOfDeath(node); proof != "" {
+	if proof := ProofOfDeath(pod, node, now); proof != "" {
 		return Force{Why: proof, Proven: true}
+	}
+	if node == nil {
+		return Force{} // its time has not ended yet, nor has that of the policy
 	}
 	at, ok := forcedAt(limits, pod, node, cur)
 	if !ok || now.Before(at) {
@@ -89,37 +92,49 @@ func Overdue(pod metav1.Object, by time.Duration, now time.Time) bool {
 	return at != nil && !now.Before(at.Add(by))
 }
 
-// waiting is what a job waits for that cannot go on because of a pod on a node that does not answer, and everything that ends that;
-// empty: it waits for the kubelet.
-func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart) string {
+// EndsBy is how long after the end of its grace period a pod may still be listed before it counts as one that does not end: the kubelet
+// has killed its processes and reports that.
+const EndsBy = 10 * time.Second
+
+// waiting is what a job waits for that cannot go on because of a pod on a node that is not Ready, and everything that ends that; empty:
+// the pod has time to end yet, or its kubelet ends it. A kubelet that does not answer ends none, and one whose container runtime hangs
+// answers, but may end none either.
+func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) string {
 	var since time.Time
+	silent := false
 	if node != nil {
-		var silent bool
-		if since, silent = silentSince(node); !silent {
+		if since, silent = silentSince(node); !silent && (!NotReady(node) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
 			return ""
 		}
 	}
-	if node == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
+	if ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
 		return fmt.Sprintf("pod %s on node %s was deleted by force, but its finalizers (%s) keep the object", pod.Name, pod.Spec.NodeName,
 			cut(strings.Join(pod.Finalizers, ", "), maxReason))
+	}
+	if node == nil {
+		return ""
+	}
+	why := fmt.Sprintf("may still run, and the node has not answered since %s. The wait ends when the node answers again", since.UTC().Format(time.RFC3339))
+	if !silent {
+		why = fmt.Sprintf("should have ended at %s, but the node is not Ready: its kubelet answers and does not end the pod. The wait ends when it does",
+			pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	}
 	forced := "; forceDelete of the policy does not delete it"
 	if at, ok := forcedAt(limits, pod, node, cur); ok {
 		forced = fmt.Sprintf("; forceDelete of the policy deletes it at %s", at.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("pod %s on node %s may still run, and the node has not answered since %s. The wait ends when the node answers again, "+
-		"its Node is deleted, it gets taint %s (by you, once it is off) or %s (by the cloud provider)%s",
-		pod.Name, node.Name, since.UTC().Format(time.RFC3339), corev1.TaintNodeOutOfService, taintShutdown, forced)
+	return fmt.Sprintf("pod %s on node %s %s, its Node is deleted, it gets taint %s (by you, once it is off) or %s (by the cloud provider)%s",
+		pod.Name, node.Name, why, corev1.TaintNodeOutOfService, taintShutdown, forced)
 }
 
-// waitsForSilentNodes reports whether every pod that is being deleted is on a node that does not answer, so that waiting alone may never
+// waitsForNodes reports whether every pod that is being deleted waits for a node that is not Ready, so that waiting alone may never
 // end. Pods that have ended may stay listed until those are gone, as the leader of a LeaderWorkerSet's group does, and pods that are not
 // being deleted may be waiting for them, as the workers of an evicted leader do.
-func (f Facts) waitsForSilentNodes() bool {
-	silent, over := false, map[types.UID]bool{}
+func (f Facts) waitsForNodes() bool {
+	waits, over := false, map[types.UID]bool{}
 	for _, u := range f.Unconfirmed {
-		silent = silent || u.Waiting != ""
+		waits = waits || u.Waiting != ""
 		over[u.Pod.UID] = u.Waiting != "" || PodFinished(u.Pod)
 	}
-	return silent && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })
+	return waits && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })
 }

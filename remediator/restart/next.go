@@ -17,7 +17,7 @@ type Action string
 const (
 	// Wait: observe again after a pause.
 	Wait Action = "Wait"
-	// Hold: the same, and report that the stop takes too long, is refused, or waits for nodes that do not answer.
+	// Hold: the same, and report that the stop takes too long, is refused, or waits for nodes that are not Ready.
 	Hold Action = "Hold"
 	// Stop: stop the job, which has had its time to save its state.
 	Stop Action = "Stop"
@@ -122,6 +122,9 @@ func Next(rec Record, job Job, facts Facts, timeouts PhaseTimeouts, now time.Tim
 	if s.Action == Wait && facts.Refused != "" {
 		s.Action = Hold
 	}
+	if s.Action == Hold {
+		s.After = holdInterval(now.Sub(cur.PhaseSince))
+	}
 	return s
 }
 
@@ -137,8 +140,8 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 		return Step{Action: Start, After: pollInterval(0)}
 	case (job.SuspendObserved || !job.SuspendField.Exists()) && remaining == 0:
 		return Step{Action: Start, After: pollInterval(0)}
-	case overdue || facts.waitsForSilentNodes():
-		return Step{Action: Hold, After: pollInterval(inPhase)}
+	case overdue || facts.waitsForNodes():
+		return Step{Action: Hold}
 	}
 	return Step{Action: Wait, After: pollInterval(inPhase)}
 }
@@ -241,5 +244,10 @@ func doing(p Phase) string {
 
 // pollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
 func pollInterval(elapsed time.Duration) time.Duration {
-	return min(max(elapsed/10, 200*time.Millisecond), 2*time.Second)
+	return min(holdInterval(elapsed), 2*time.Second)
+}
+
+// holdInterval is the same for what may wait for days, 200 ms to 10 s.
+func holdInterval(elapsed time.Duration) time.Duration {
+	return min(max(elapsed/10, 200*time.Millisecond), 10*time.Second)
 }

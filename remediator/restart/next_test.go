@@ -18,6 +18,35 @@ var (
 // remaining are the facts of a stop for which so many old pods are waited for.
 func remaining(n int) Facts { return Facts{Remaining: make([]metav1.PartialObjectMetadata, n)} }
 
+func TestTheLongerAStopTakesTheRarerItIsObserved(t *testing.T) {
+	silent := Facts{Remaining: remaining(1).Remaining, Unconfirmed: []Unconfirmed{{Pod: deletedPod("x", 30, noon), Waiting: "it waits"}}}
+	refused := Facts{Remaining: remaining(1).Remaining, Refused: "a budget refuses it"}
+	tests := map[string]struct {
+		facts  Facts
+		passed time.Duration
+		want   Step
+	}{
+		"it has just begun":                {remaining(1), 0, Step{Action: Wait, After: 200 * time.Millisecond}},
+		"it waits for pods that may end":   {remaining(1), 5 * time.Minute, Step{Action: Wait, After: 2 * time.Second}},
+		"a node is silent from the start":  {silent, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
+		"a node is silent for a while":     {silent, 50 * time.Second, Step{Action: Hold, After: 5 * time.Second}},
+		"a node is silent for days":        {silent, 72 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
+		"an eviction is refused at first":  {refused, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
+		"an eviction is refused for hours": {refused, 3 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			rec := Record{Current: &Restart{Phase: Stopping, PhaseSince: noon}}
+			job := jobOf(trainer())
+			job.Suspended, job.SuspendObserved = true, true
+			got := Next(rec, job, test.facts, PhaseTimeouts{Stop: time.Hour, Start: time.Hour}, noon.Add(test.passed))
+			if got.Action != test.want.Action || got.After != test.want.After {
+				t.Errorf("%s after %s, want %s after %s", got.Action, got.After, test.want.Action, test.want.After)
+			}
+		})
+	}
+}
+
 func TestNext(t *testing.T) {
 	soon := 200 * time.Millisecond
 	aborting := trainer(func(j *batchv1.Job) { j.Annotations = map[string]string{"pitcrew.dev/abort-restart": ""} })
@@ -38,10 +67,10 @@ func TestNext(t *testing.T) {
 			Stopping, Job{Suspended: true, SuspendObserved: true}, Facts{}, 2 * time.Second, Step{Action: Start, After: soon},
 		},
 		"stopping, a pod is left at the limit": {
-			Stopping, Job{Suspended: true, SuspendObserved: true}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 10 * time.Second},
 		},
 		"stopping, the controllers have not acted at the limit": {
-			Stopping, Job{Suspended: true}, Facts{}, 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
+			Stopping, Job{Suspended: true}, Facts{}, 10 * time.Minute, Step{Action: Hold, After: 10 * time.Second},
 		},
 		"stopping, the last pod goes long after the limit": {
 			Stopping, Job{Suspended: true, SuspendObserved: true}, Facts{}, 3 * time.Hour, Step{Action: Start, After: soon},
@@ -60,7 +89,7 @@ func TestNext(t *testing.T) {
 			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, remaining(1), 10 * time.Second, Step{Action: Wait, After: time.Second},
 		},
 		"stopping, the same at the limit": {
-			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 2 * time.Second},
+			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, remaining(1), 10 * time.Minute, Step{Action: Hold, After: 10 * time.Second},
 		},
 		"stopping, the same once every old pod is gone": {
 			Stopping, Job{Suspended: true, SuspendObserved: true, FailsIfOldPodsRemain: true, Object: aborting}, Facts{}, time.Second, Step{Action: Start, After: soon},

@@ -10,16 +10,20 @@ import (
 // is shut down (k8s.io/cloud-provider v0.37.1 api/well_known_taints.go; controllers/nodelifecycle, MonitorNodes).
 const taintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
-// ProofOfDeath returns what proves that no process of a node's pods runs any more, as the end of a sentence about one of them;
+// ProofOfDeath returns what proves that no process of a pod that is being deleted runs any more, as the end of a sentence about it;
 // empty: nothing does. node is nil if there is no node of that name. It has to be read live.
 //
-// A proof rests on the Node alone, and only on what a person, a fencer or the provider states about the machine. That it does not
-// answer proves nothing. The pod garbage collector of Kubernetes accepts the same for the first two (v1.37.1 pkg/controller/podgc,
-// gcOrphaned and gcTerminating), up to a minute later. A boot id proves nothing here: no object tells in which boot a pod was
-// started last, and a kubelet that is back in a new boot ends the pods itself.
-func ProofOfDeath(node *corev1.Node) string {
+// A proof rests only on what a person, a fencer or the provider states about the machine. That it does not answer proves nothing. The
+// pod garbage collector of Kubernetes accepts the same for the first two (v1.37.1 pkg/controller/podgc, gcOrphaned and gcTerminating),
+// up to a minute later. A boot id proves nothing here: no object tells in which boot a pod was started last, and a kubelet that is back
+// in a new boot ends the pods itself.
+func ProofOfDeath(pod *corev1.Pod, node *corev1.Node, now time.Time) string {
 	if node == nil {
-		return "its Node was deleted"
+		// The deletion of a Node stops no kubelet. One that runs gives the pod its time, in which a rank may write a checkpoint.
+		if Overdue(pod, 0, now) {
+			return "its Node was deleted"
+		}
+		return ""
 	}
 	// A taint that stayed on a node that is back says nothing about the pods that run there now.
 	if !NotReady(node) {

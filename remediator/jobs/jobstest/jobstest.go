@@ -11,7 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,28 +89,34 @@ func Run[C any](t *testing.T, cfg *rest.Config, writes interceptor.Funcs, setup 
 	return c, stop
 }
 
-// Quarantine taints and labels a node and writes its record, as the node controller would, and returns the quarantine.
+// Quarantine taints and labels a node and writes its record, as the node controller would, and returns the quarantine. The control plane
+// may write a node that does not answer at the same time.
 func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) restart.Quarantine {
 	t.Helper()
-	var n corev1.Node
-	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: node}, &n); err != nil {
-		t.Fatal(err)
-	}
-	before := n.DeepCopy()
 	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
-	n.Spec.Taints = append(n.Spec.Taints, taint)
-	n.Labels[conditions.LabelStatus] = "quarantined"
-	record := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
-		ID: "q-" + node, Phase: quarantine.Quarantined, QuarantinedAt: now,
-		Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: "Xid 79", FirstSeen: now, Due: true}},
-		Taint:  &quarantine.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect, Rule: "xid", Repair: conditions.Reboot, Since: now},
-	}}
-	if n.Annotations == nil {
-		n.Annotations = map[string]string{}
-	}
-	n.Annotations[conditions.AnnotationQuarantine] = record.String()
-	if err := c.Client.Patch(t.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	var uid types.UID
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var n corev1.Node
+		if err := c.Client.Get(t.Context(), client.ObjectKey{Name: node}, &n); err != nil {
+			return err
+		}
+		before := n.DeepCopy()
+		uid = n.UID
+		n.Spec.Taints = append(n.Spec.Taints, taint)
+		n.Labels[conditions.LabelStatus] = "quarantined"
+		record := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
+			ID: "q-" + node, Phase: quarantine.Quarantined, QuarantinedAt: now,
+			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: "Xid 79", FirstSeen: now, Due: true}},
+			Taint:  &quarantine.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect, Rule: "xid", Repair: conditions.Reboot, Since: now},
+		}}
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		n.Annotations[conditions.AnnotationQuarantine] = record.String()
+		return c.Client.Patch(t.Context(), &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return restart.Quarantine{ID: "q-" + node, Node: node, NodeUID: n.UID, Reason: "Xid 79", Taint: taint, Since: now}
+	return restart.Quarantine{ID: "q-" + node, Node: node, NodeUID: uid, Reason: "Xid 79", Taint: taint, Since: now}
 }
