@@ -255,7 +255,7 @@ func TestAParkedNodeIsNotQuarantined(t *testing.T) {
 func TestADeadNodeThatWaitsForAPlaceIsNotParked(t *testing.T) {
 	w := newReadyWorld(t)
 	w.peers = slices.Repeat([]limits.Peer{{OutOfService: true, Why: limits.Quarantined, Rule: "gpu"}}, 3)
-	w.run(silent, decide, starves(8*24*time.Hour))
+	w.run(silent, decide, starves(time.Hour), passes(8*24*time.Hour), decide)
 	w.expect(Suspect, "", false)
 	w.peers = nil
 	w.run(decide)
@@ -326,6 +326,9 @@ func newReadyFleet(t *testing.T, n int) *fleet {
 	f := &fleet{T: t}
 	for i := range n {
 		w := newReadyWorld(t)
+		if i > 0 {
+			w.policy = f.worlds[0].policy // one policy for all nodes
+		}
 		w.node.Name, w.node.UID = fmt.Sprintf("n%d", i), types.UID(fmt.Sprintf("uid-%d", i))
 		w.node.Labels = map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("z%d", i%3)}
 		gpuFine(w)
@@ -414,13 +417,11 @@ func TestNoFleetOfDyingNodesExceedsItsBudget(t *testing.T) {
 	fine := says("KernelDeadlock", "False", "")
 	events := []step{says("KernelDeadlock", "True", "x"), says("KernelDeadlock", "True", "x"), fine, silent, silent, kubelet(corev1.ConditionFalse), alive, reboots, cordoned, back, untaints}
 	byRule, blocked := map[string]int{}, 0
-	for seed := range uint64(20) {
+	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 15))
 		f := newReadyFleet(t, 30)
-		for _, w := range f.worlds {
-			for i := range w.policy.Rules {
-				w.policy.Rules[i].Flaps = policy.Flaps{} // else every node soon waits for a person
-			}
+		for i := range f.worlds[0].policy.Rules { // of all nodes
+			f.worlds[0].policy.Rules[i].Flaps = policy.Flaps{} // else every node soon waits for a person
 		}
 		for range 300 {
 			pass := time.Duration(random.IntN(300)) * time.Second
@@ -455,7 +456,7 @@ func TestNoFleetOfDyingNodesExceedsItsBudget(t *testing.T) {
 			}
 		}
 	}
-	if byRule["dead"] < 100 || byRule["deadlock"] < 20 || blocked < 100 {
+	if byRule["dead"] < 40 || byRule["deadlock"] < 5 || blocked < 100 {
 		t.Errorf("only %v quarantines, %d blocked: the walks prove little", byRule, blocked)
 	}
 }
