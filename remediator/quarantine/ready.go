@@ -54,10 +54,9 @@ func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready cor
 	if r == nil || r.closed() || !r.hasCause(corev1.NodeReady) {
 		since := notReadySince(n, ready)
 		switch {
-		case since.IsZero():
-		case since.Sub(n.CreationTimestamp.Time).Abs() <= conditions.MaxClockSkew:
+		case hasNeverBeenReady(n, ready):
 			return ", as it has been since it was created, so the node is taken for one that has yet to start"
-		case now.Sub(since) >= p.Budget.ParkedAfter:
+		case !since.IsZero() && now.Sub(since) >= p.Budget.ParkedAfter:
 			return ", longer than budget.parkedAfter, so the node is taken for switched off"
 		}
 	}
@@ -73,6 +72,15 @@ func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready cor
 		return "; the node was cordoned by someone else, so this is taken for planned work"
 	}
 	return ""
+}
+
+// hasNeverBeenReady tells whether a node has yet to start: its kubelet says since the creation of the Node that it is not Ready, or has never
+// said anything (kubernetes pkg/controller/nodelifecycle/node_lifecycle_controller.go, tryUpdateNodeHealth).
+func hasNeverBeenReady(n *corev1.Node, ready corev1.NodeCondition) bool {
+	if ready.Status == corev1.ConditionUnknown {
+		return ready.Reason == "NodeStatusNeverUpdated"
+	}
+	return ready.LastTransitionTime.Sub(n.CreationTimestamp.Time).Abs() <= conditions.MaxClockSkew
 }
 
 // notReadySince is since when a node has not been Ready; zero when that is not known. A kubelet takes the time from the clock of the

@@ -701,6 +701,15 @@ func TestANodeThatIsNotReadyIsNotReleased(t *testing.T) {
 	w.expect(Quarantined, deadTaint, false)
 }
 
+func TestANodeThatNeverReportedHasYetToStart(t *testing.T) {
+	w := newReadyWorld(t)
+	w.run(silent, func(w *world) { w.node.Status.Conditions[0].Reason = "NodeStatusNeverUpdated" }, decide, starves(time.Hour))
+	w.expect("", "", false)
+	if got := Unhandled(w.policy, w.node, w.now); !strings.HasSuffix(got, ", as it has been since it was created, so the node is taken for one that has yet to start") {
+		t.Error(got)
+	}
+}
+
 // A GPU node that was just added takes longer than two minutes to become Ready: driver, CNI, images.
 func TestANodeThatHasNeverBeenReadyTakesNoPlace(t *testing.T) {
 	f := newReadyFleet(t, 40)
