@@ -147,6 +147,21 @@ func TestANodeThatWasQuarantinedOftenIsReleasedByAPersonOnly(t *testing.T) {
 	w.expect(Quarantined, deadTaint, false)
 }
 
+// The network may be away whenever a node is quarantined for something else.
+func TestAbsencesDuringOtherQuarantinesAreNoFlaps(t *testing.T) {
+	w := newReadyWorld(t)
+	for range 3 {
+		w.run(says("KernelDeadlock", "True", "x"), decide, silent, decide, starves(3*time.Minute), reboots, kubelet(corev1.ConditionTrue),
+			says("KernelDeadlock", "False", ""), decide, lasts(20*time.Minute))
+		w.expect(Released, "", false)
+	}
+	w.run(silent, decide, starves(2*time.Minute))
+	w.expect(Quarantined, deadTaint, true)
+	if w.record().ManualReleaseOnly {
+		t.Error("only a person releases the node")
+	}
+}
+
 // The guard against common causes needs the time of the rule to see the other nodes, also of one that was just released.
 func TestANodeThatIsAwayAgainGetsTheWholeTimeOfTheRule(t *testing.T) {
 	w := newReadyWorld(t)
