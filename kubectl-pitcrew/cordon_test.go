@@ -23,6 +23,12 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := p.DeleteNodes(p.Cluster.Context(), nodes...); err != nil {
+			t.Error(err)
+		}
+	})
 	now := time.Now().UTC()
 	for i, name := range nodes {
 		before := p.get(name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -261,10 +262,10 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
 		}
 	}
-	restarts := map[string]bool{}
+	restarts := map[string]string{} // the rule that restarts the jobs of a node
 	if f.policy != nil {
 		for _, o := range simulate.Run(f.policy, all, "", breaker, f.now) {
-			restarts[o.Before.Name] = o.RestartJobs
+			restarts[o.Before.Name] = o.RestartRule
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(onNode)) {
@@ -275,10 +276,12 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 		}
 		facts := nodeFacts{row: rowOf(n, f.now), pods: onNode[name], record: quarantines[name]}
 		if facts.record != nil {
-			rule, _ := f.rule(facts.record.Taint.Rule)
+			rule, _ := f.rule(cmp.Or(restarts[name], facts.record.Taint.Rule))
 			facts.quarantine = facts.record.JobRestart(n, rule)
-			facts.noRestarts = f.noRestarts(n, facts.record)
-			if facts.noRestarts == "" && f.policy != nil && !restarts[name] {
+			if restarts[name] == "" {
+				facts.noRestarts = f.noRestarts(n, facts.record)
+			}
+			if facts.noRestarts == "" && f.policy != nil && restarts[name] == "" {
 				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"
 			}
 		}

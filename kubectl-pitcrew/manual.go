@@ -22,7 +22,7 @@ func quarantineCommand(c *target) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "quarantine NODE...",
-		Short: "Taint nodes until `kubectl pitcrew release`; pods and jobs on them are left alone",
+		Short: "Taint nodes until `kubectl pitcrew release`; pods on them are left alone, and jobs unless a rule restarts them",
 		Args:  cobra.MinimumNArgs(1),
 
 		ValidArgsFunction: c.completeNodes,

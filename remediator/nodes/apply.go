@@ -101,7 +101,7 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	if !d.RestartJobs || c.dryRun {
 		return 0, nil
 	}
-	rule, _ := c.policy.Policy().Rule(d.State.Record.Taint.Rule)
+	rule, _ := c.policy.Policy().Rule(d.RestartRule)
 	if after, err = c.jobs.RestartJobsOnNode(ctx, d.State.Record.JobRestart(n, rule)); err != nil {
 		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}

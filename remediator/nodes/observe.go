@@ -41,6 +41,7 @@ func Slim(object any) (any, error) {
 			Name:              n.Name,
 			UID:               n.UID,
 			ResourceVersion:   n.ResourceVersion,
+			CreationTimestamp: n.CreationTimestamp,
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            n.Labels,
 			ManagedFields:     quarantine.SlimManagedFields(n),

@@ -40,7 +40,7 @@ func slimNode() *corev1.Node {
 	now := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "n", UID: "u", ResourceVersion: "7", DeletionTimestamp: &now,
+			Name: "n", UID: "u", ResourceVersion: "7", CreationTimestamp: now, DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
 			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
 			// By whom and when the node was cordoned.

@@ -231,6 +231,8 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 	}
 	if list.Len() > 0 {
 		out.Set(list)
+	} else if _, single := f.Tag.Lookup("single"); single {
+		d.wrong(n, at, "a value or a list of at least one")
 	}
 }
 

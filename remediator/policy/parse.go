@@ -120,6 +120,9 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	if d.isSet(at.Child("checkpointGrace")) && !r.RestartJobs {
 		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect without restartJobs"))
 	}
+	if d.isSet(at.Child("checkpointGrace")) && r.Condition == corev1.NodeReady {
+		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect for condition Ready: the ranks on a dead node save no checkpoint, and the others wait for them"))
+	}
 	if r.AlertOnly {
 		for _, name := range []string{"taint", "handOff", "restartJobs", "mode", "budget", "flaps"} {
 			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) {

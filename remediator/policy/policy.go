@@ -77,10 +77,11 @@ func (p *Policy) setDefaults() {
 // their own, of the same size. They do not count for the breaker either.
 //
 // A rule on Ready takes no node out of service that is not out of service already. So nodes that are merely not Ready use up none of
-// its places; those that are quarantined or cordoned do.
+// its places; those that are quarantined or cordoned do. A node without checked hardware that it has quarantined uses up no place
+// of other rules.
 //
 // A quarantined node that is deleted or replaced, or that loses its record, counts for an hour from the start of its
-// quarantine, or for the window if that is longer. So a replaced node frees no place at once.
+// quarantine, or for the window if that is longer. So a replaced node frees no place at once, unless a rule on Ready had quarantined it.
 //
 //	spec:
 //	  budget: {maxNodes: 3, maxPercent: 10, scope: topology.kubernetes.io/zone, window: 1h, parkedAfter: 168h}

@@ -38,8 +38,8 @@ func TestARuleMayNameTheStatusesOfANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-func TestAnEmptyListOfStatusesIsTheDefault(t *testing.T) {
-	for _, status := range []string{"status: []", "status: [~]", `status: ""`, "status: ~"} {
+func TestAnEmptyStatusIsTheDefault(t *testing.T) {
+	for _, status := range []string{`status: ""`, "status: ~"} {
 		if r := parse(t, withReady("condition: KernelDeadlock, "+status, "", false)).Rules[0]; !slices.Equal(r.Status, []corev1.ConditionStatus{"True"}) {
 			t.Errorf("%s: %q", status, r.Status)
 		}
@@ -62,6 +62,9 @@ func TestWhatNoRuleOnAStatusMayBeIsRefused(t *testing.T) {
 		"Unknown and no guard":   {ready + "status: Unknown", "", false, `spec.rules[r].match.status: Invalid value: ["Unknown"]: needs spec.correlated`},
 		"unknownAfter":           {ready + "status: Unknown", "      unknownAfter: 5m\n", true, "line 9: spec.rules[r].unknownAfter: Forbidden: is always never for condition Ready"},
 		"two classes":            {"condition: Ready, status: Unknown, repair: [Inspect, Reboot]", "", true, "already defined"},
+		"an empty list":          {"condition: KernelDeadlock, status: []", "", true, "into a value or a list of at least one (spec.rules[r].match.status)"},
+		"a list of nothing":      {"condition: KernelDeadlock, status: [~]", "", true, "into a value or a list of at least one (spec.rules[r].match.status)"},
+		"checkpointGrace":        {ready + "status: Unknown", "      restartJobs: true\n      checkpointGrace: 10m\n", true, "spec.rules[r].checkpointGrace: Forbidden: has no effect for condition Ready"},
 		"no status":              {ready + "status: Gone", "", true, `spec.rules[r].match.status: Unsupported value: "Gone": supported values: "True", "False", "Unknown"`},
 		"no status in a list":    {ready + "status: [Unknown, gone]", "", true, `spec.rules[r].match.status[1]: Unsupported value: "gone"`},
 		"a mapping":              {ready + "status: {a: b}", "", true, "cannot unmarshal !!map into a list (spec.rules[r].match.status)"},

@@ -62,9 +62,11 @@ type Rule struct {
 	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget and
 	// flaps.
 	AlertOnly bool `yaml:"alertOnly"`
-	// restartJobs restarts the opted-in jobs that have pods on the node while it is quarantined.
+	// restartJobs restarts the opted-in jobs that have pods on the node while it is quarantined, also by another rule: a node that is
+	// quarantined for a fault that leaves jobs alone may die.
 	RestartJobs bool `yaml:"restartJobs"`
-	// checkpointGrace is how long such a job has to save a checkpoint before it is stopped. It needs restartJobs.
+	// checkpointGrace is how long such a job has to save a checkpoint before it is stopped. It needs restartJobs, and is not for the
+	// condition Ready: the ranks on a dead node save nothing.
 	CheckpointGrace time.Duration `yaml:"checkpointGrace"`
 	// budget bounds the nodes that this rule has quarantined, in addition to the budget of the policy. With a taint of effect
 	// PreferNoSchedule, it replaces that of the policy.
@@ -101,7 +103,8 @@ type Match struct {
 	Condition corev1.NodeConditionType `yaml:"condition" required:""`
 	// status is the status of the condition that means a fault, or a list of them. It is always True for conditions of Pitcrew.
 	// Unknown is only for the condition Ready of a node, which the node controller makes Unknown when the kubelet no longer
-	// reports. Such a rule needs spec.correlated, unless it is alertOnly.
+	// reports. Such a rule needs spec.correlated, unless it is alertOnly. A rule on Ready leaves a node alone that is cordoned, that an
+	// autoscaler is removing, or that has not been Ready since it was created.
 	Status []corev1.ConditionStatus `yaml:"status" single:""`
 	// repair lists the repair classes that the rule is for. The message of a condition of Pitcrew starts with its class. The
 	// messages of other conditions name none: a rule for such a condition has exactly one class, which is assumed.
@@ -135,6 +138,9 @@ type taintFields struct {
 
 // Flaps limits how often a fault may come and go. The last time quarantines the node at once, without waiting for `for`, and
 // only a user can release that quarantine. A fault that went away before `for` had passed counts, too.
+//
+// For condition Ready only quarantines by the rule count, and the last one waits for `for`, too: short absences, and those of many
+// nodes together, are the network's.
 //
 //	spec:
 //	  rules:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // problem is a condition that matches a rule.
@@ -29,16 +30,19 @@ func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
 // strength orders problems by what is done about them.
 func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
 
-// strength orders decisions by what they do: what the taint keeps away, whether jobs are restarted, then the class. A fault that
-// hangs the jobs, like that of a node which no longer answers, must not hide behind a worse one that leaves them alone. What the
-// node needs follows from all of its causes in any case.
+// strength orders decisions by what they do: whether the node leaves service, the class, then what the taint keeps away, then
+// whether jobs are restarted.
 func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs bool) int {
 	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
-	order := 2 * slices.Index(effects, effect)
+	order := len(effects)*int(class) + slices.Index(effects, effect)
+	if !limits.IsSoft(effect) {
+		order += len(effects) * int(conditions.Replace+1)
+	}
+	order *= 2
 	if restartsJobs {
 		order++
 	}
-	return order*int(conditions.Replace+1) + int(class)
+	return order
 }
 
 // assessment is what the conditions of a node mean now, by the rules of a policy.
@@ -68,7 +72,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 	for _, c := range n.Status.Conditions {
 		rule, class, ok := p.Match(n.Labels, c)
 		switch {
-		case !ok, a.isParked(c, r):
+		case !ok, c.Type == corev1.NodeReady && whyNotReadyIsNoFault(p, n, r, c, a.now) != "":
 		case a.isCurrent(c, rule):
 			if r.needsReplacement(string(c.Type), c.Message, a.now) {
 				class = conditions.Replace
@@ -84,12 +88,6 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 // isCurrent is [isCurrent], but false while the node is maintained: its conditions reflect the maintenance then.
 func (a *assessment) isCurrent(c corev1.NodeCondition, rule policy.Rule) bool {
 	return !a.maintained && isCurrent(c, rule, a.bootSeen, a.now)
-}
-
-// isParked tells whether the condition is that of a machine that was switched off long ago, by the policy's parkedAfter. It hangs
-// no job, and quarantines of all that a cluster has would use up the limits when a rule on Ready is switched on.
-func (a *assessment) isParked(c corev1.NodeCondition, r *Record) bool {
-	return c.Type == corev1.NodeReady && isParked(a.policy, c, a.now) && (r == nil || r.closed() || !r.hasCause(c.Type))
 }
 
 // sorted lists the problems in the order of their condition types.
@@ -139,11 +137,16 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	switch {
 	case isProblem && !onlyAlerts:
 		began := a.since(p.condition)
-		if !c.HealthySince.IsZero() {
+		switch {
+		case !c.HealthySince.IsZero():
 			began = a.now
+		case p.isReady():
+			began = c.FirstSeen // between Unknown and False the node was not Ready either
 		}
-		// A fault that is due during a quarantine waits for nothing any more.
-		if (r.Phase == Suspect || !c.Due) && began.After(c.FirstSeen) {
+		// A fault that is due during a quarantine waits for nothing any more, but for a node that is away again: that must last anew
+		// unless it has made the quarantine.
+		waits := r.Phase == Suspect || !c.Due || p.isReady() && r.Taint.Rule != p.rule.Name
+		if waits && began.After(c.FirstSeen) {
 			c.FirstSeen, c.Due = began, r.returnedEarly(p, a.now)
 		}
 		// A rule that only observes must not keep a quarantine that another rule has made.
@@ -210,19 +213,28 @@ func (a *assessment) alertOnlyCauses(r *Record) string {
 	return Clip(text, conditions.MaxMessage)
 }
 
-// exceeds tells whether a problem is worse than everything that a manual release has released.
-func (r *Record) exceeds(p problem) bool { return p.isEnforced() && p.class > r.Worst() }
+// exceeds tells whether a problem is one that a manual release does not cover.
+func (r *Record) exceeds(p problem) bool { return p.isEnforced() && !r.covers(p) }
 
-// isReleased tells whether a problem is no worse than what a manual release has released that still holds. A worse fault has
-// begun a suspicion over it.
+// covers tells whether the release of a quarantine covers a problem: it is no worse. Who releases a node for other faults does not
+// expect it to die.
+func (q *Quarantine) covers(p problem) bool {
+	if p.isReady() {
+		return q.hasCause(p.condition.Type)
+	}
+	return p.class <= q.Worst()
+}
+
+// isReleased tells whether a manual release that still holds covers a problem. Another fault has begun a suspicion over it.
 func (r *Record) isReleased(p problem) bool {
-	return r.Phase != Released && len(r.Last) > 0 && r.Last[0].ManualReleaseActive && p.class <= r.Last[0].Worst()
+	return r.Phase != Released && len(r.Last) > 0 && r.Last[0].ManualReleaseActive && r.Last[0].covers(p)
 }
 
 // returnedEarly tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
-// release. Its rule's `for` has passed once already.
+// release. Its rule's `for` has passed once already. A node that is away again gets the whole time: the guard against common causes
+// needs it to see the others.
 func (r *Record) returnedEarly(p problem, now time.Time) bool {
-	if r.Phase != Suspect || len(r.Last) == 0 {
+	if r.Phase != Suspect || len(r.Last) == 0 || p.isReady() {
 		return false
 	}
 	last := r.Last[0]
@@ -232,6 +244,9 @@ func (r *Record) returnedEarly(p problem, now time.Time) bool {
 // update takes over the class and message of the condition, unless the class is milder than one seen before in the same
 // boot. Replace stays across boots, because a boot cannot repair it.
 func (c *Cause) update(p problem, bootID string) {
+	if p.isReady() && c.HealthySince.IsZero() && c.BootID != "" {
+		bootID = c.BootID // that in which the node was Ready last
+	}
 	sameBoot := c.BootID == bootID || c.Repair == conditions.Replace
 	again := c.BootID != bootID || !c.HealthySince.IsZero()
 	c.BootID, c.RepairRecorded = bootID, false
@@ -265,6 +280,9 @@ func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) boo
 	}
 	if rule.IsFault(condition.Status) || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
 		return false
+	}
+	if c.Condition == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+		return false // a rule may be about one of the two other statuses
 	}
 	next.requeueAt(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))
 	return true
@@ -318,7 +336,7 @@ func (a *assessment) allowsRelease(q *Quarantine, next *schedule) bool {
 // which cannot renew its lease.
 func (a *assessment) dueAt(r *Record, c *Cause, p problem) time.Time {
 	due := c.FirstSeen.Add(p.rule.For)
-	if c.Due || r.hasFlapped(p, a.now) {
+	if c.Due || !p.isReady() && r.hasFlapped(p, a.now) {
 		due = a.now
 	}
 	if heard := a.leadingSince.Add(p.rule.For); p.condition.Status == corev1.ConditionUnknown && heard.After(due) {

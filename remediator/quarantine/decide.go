@@ -83,8 +83,10 @@ type Decision struct {
 	SetBreaker *limits.BreakerState
 	// Started is the start of the quarantine that State makes, nil when it makes none.
 	Started *limits.Start
-	// RestartJobs asks for the restart of the jobs with pods on the node, now that it carries State.
+	// RestartJobs asks for the restart of the jobs with pods on the node, now that it carries State. RestartRule is the rule by which:
+	// that of the taint, or another that has a fault of the node now.
 	RestartJobs bool
+	RestartRule string
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
 	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
@@ -138,7 +140,8 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	d.decide()
 	d.removeUnexplained()
 	d.updateNotices()
-	d.result.RestartJobs = d.restartsJobs()
+	d.result.RestartRule = d.restartRule()
+	d.result.RestartJobs = d.result.RestartRule != ""
 	if !d.waitsForLimit() && o.Breaker.MayClose(p.Breaker, o.Peers, now) {
 		d.result.SetBreaker = &limits.BreakerState{}
 	}
@@ -158,7 +161,7 @@ func (d Decision) paused(reason string) Decision {
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
-	d.State, d.Events, d.Started, d.RestartJobs, d.SetBreaker, d.decided = nil, nil, nil, false, nil, false
+	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided = nil, nil, nil, false, "", nil, false
 	return d
 }
 
@@ -308,8 +311,13 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if d.isCorrelated(p) {
 		return true
 	}
+	// Many nodes may be away for days, and each look at one goes through all others.
+	retry := limits.RetryBlocked
+	if p.isReady() {
+		retry = recheck
+	}
 	if why := limits.ExceededBudget(d.policy, held, p.rule, labels, peers, d.now); why != "" {
-		d.next.requeueAt(d.now.Add(limits.RetryBlocked))
+		d.next.requeueAt(d.now.Add(retry))
 		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
 		return true
 	}
@@ -320,7 +328,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if trip.Reason == "" {
 		return false
 	}
-	d.next.requeueAt(trip.RetryAt)
+	d.next.requeueAt(trip.RetryAt.Add(retry - limits.RetryBlocked))
 	d.result.SetBreaker = trip.Opened
 	d.block(p.rule.Name, BlockedByBreaker, "%s, but %s", describe(p), trip.Reason)
 	return true
@@ -543,22 +551,24 @@ func (d *decider) removeUnexplained() {
 	}
 }
 
-// restartsJobs tells whether the node's jobs are to be restarted, and schedules the next checks for further ones.
-func (d *decider) restartsJobs() bool {
-	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained {
-		return false
+// restartRule is the rule by which the node's jobs are to be restarted; empty: they are not. It schedules the next checks for further
+// ones.
+func (d *decider) restartRule() string {
+	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained || !hasTaint(d.changes.Taints, d.record.Taint) {
+		return ""
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
-	if !rule.RestartJobs || rule.Observe || !hasTaint(d.changes.Taints, d.record.Taint) {
-		return false
+	name := rule.Name
+	if !rule.RestartJobs || rule.Observe || !d.isDecided() || d.isBack(rule) {
+		name = d.presentRestartRule()
 	}
-	if !d.isDecided() && !d.explainsRestart() {
-		return false
+	if name == "" {
+		return ""
 	}
 	for _, delay := range restartDelays {
 		d.next.requeueAt(d.record.Taint.Since.Add(delay))
 	}
-	return true
+	return name
 }
 
 // updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.

@@ -484,8 +484,8 @@ func TestDecide(t *testing.T) {
 		"a milder one does not downgrade": {[]step{gpu(lost), decide, gpu(drain), decide, lasts(time.Hour)}, quarantined},
 		"a worse condition that goes before it is due is forgotten": {[]step{gpu(ecc), says("DiskFailing", "True", "x"), decide, passes(30 * time.Second),
 			says("DiskFailing", "False", ""), gpuFine, decide, lasts(10 * time.Minute)}, released},
-		"a worse condition brings its taint, once it is due": {[]step{gpu(lost), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined QuarantineUpgraded"}},
+		"a worse condition brings its taint, once it is due, and the jobs restart for the other": {[]step{gpu(lost), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
+			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined QuarantineUpgraded", Restart: true}},
 		"the worst decides from the start": {[]step{says("AcceleratorReady", "False", "x"), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
 			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 

@@ -4,12 +4,17 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // hasFlapped tells whether the fault has come often enough by its rule's flaps, this time included: a port that goes down
 // for a moment again and again never lasts for its rule's `for`, and yet hangs the jobs that use it. A manual release
 // starts the count again.
+//
+// That a node is not Ready counts only if that has quarantined it: short absences, and those that the guard against common causes
+// holds back, are the network's.
 func (r *Record) hasFlapped(p problem, now time.Time) bool {
 	flaps := p.rule.Flaps
 	if flaps.Max == 0 {
@@ -20,7 +25,11 @@ func (r *Record) hasFlapped(p problem, now time.Time) bool {
 		if q.ReleasedBy == ByPerson {
 			break
 		}
-		if q.hasCause(p.condition.Type) && now.Sub(q.QuarantinedAt) < flaps.Window {
+		isOne := q.hasCause(p.condition.Type)
+		if p.isReady() {
+			isOne = q.Taint.Rule == p.rule.Name
+		}
+		if isOne && now.Sub(q.QuarantinedAt) < flaps.Window {
 			count += 1 + countFlaps(q.Causes, p, now)
 		}
 	}
@@ -38,9 +47,9 @@ func countFlaps(causes []Cause, p problem, now time.Time) int {
 	return count
 }
 
-// recordFlap notes that a suspect's fault has cleared without a quarantine.
+// recordFlap notes that a suspect's fault has cleared without a quarantine. It counts no absence of a node, see [Record.hasFlapped].
 func (c *Cause) recordFlap(flaps policy.Flaps, now time.Time) {
-	if flaps.Max == 0 {
+	if flaps.Max == 0 || c.Condition == corev1.NodeReady {
 		return
 	}
 	c.Due = false

@@ -2,6 +2,7 @@ package quarantine
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -9,9 +10,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// JobRestart is what the restart of jobs needs to know about a node that is [Quarantined] by a rule.
+// JobRestart is what the restart of jobs needs to know about a node that is [Quarantined], when a rule restarts them: its own cause is
+// the reason, or else the decisive one.
 func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule) restart.Quarantine {
 	cause := r.Decisive()
+	if i := slices.IndexFunc(r.Causes, func(c Cause) bool { return c.Rule == rule.Name }); i >= 0 {
+		cause = r.Causes[i]
+	}
 	return restart.Quarantine{
 		ID:              r.ID,
 		Node:            n.Name,

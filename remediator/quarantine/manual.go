@@ -17,8 +17,8 @@ import (
 // conditionByHand is the condition type of the cause of a manual quarantine, and the value of its taint.
 const conditionByHand = "ByHand"
 
-// QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone. It is an
-// error when the node is quarantined manually already, or has a record that does not parse.
+// QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone, unless the node
+// also has a fault whose rule restarts them. It is an error when the node is quarantined manually already, or has a record that does not parse.
 func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.Node, error) {
 	d, err := newManualDecider(n, now)
 	if err != nil {

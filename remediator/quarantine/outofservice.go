@@ -1,60 +1,20 @@
 package quarantine
 
 import (
-	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
-
-// NotReady is the condition Ready of a node while it is not True; false while it is, and for a node without the condition.
-func NotReady(n *corev1.Node) (corev1.NodeCondition, bool) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	if i < 0 || n.Status.Conditions[i].Status == corev1.ConditionTrue {
-		return corev1.NodeCondition{}, false
-	}
-	return n.Status.Conditions[i], true
-}
-
-// DescribeNotReady says since when a node is not Ready, and why as far as its condition Ready tells.
-func DescribeNotReady(c corev1.NodeCondition) string {
-	return fmt.Sprintf("Ready is %s since %s (%s)", c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), Clip(c.Message, conditions.MaxMessage/4))
-}
-
-// Unhandled says that a node is not Ready and no rule acts on that, and why; empty for any other node.
-func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
-	c, ok := NotReady(n)
-	if !ok {
-		return ""
-	}
-	text := DescribeNotReady(c)
-	if rule, _, ok := p.Match(n.Labels, c); !ok || rule.AlertOnly {
-		return text + ", and no rule of the policy acts on that"
-	}
-	if isParked(p, c, now) {
-		return text + ", longer than budget.parkedAfter, so the node is taken for switched off"
-	}
-	return ""
-}
-
-// isParked tells whether a node has not been Ready for so long that it is taken for switched off.
-func isParked(p *policy.Policy, ready corev1.NodeCondition, now time.Time) bool {
-	since := ready.LastTransitionTime.Time
-	return !since.IsZero() && now.Sub(since) >= p.Budget.ParkedAfter
-}
 
 // outOfService tells what keeps a node out of service without a quarantine, and since when; empty when nothing does, and a
 // zero time when that is not known.
 func outOfService(n *corev1.Node) (why string, since time.Time) {
 	if c, ok := NotReady(n); ok {
-		why, since = limits.NotReady, c.LastTransitionTime.Time
+		why, since = limits.NotReady, notReadySince(n, c)
 	}
 	if !n.Spec.Unschedulable {
 		return why, since

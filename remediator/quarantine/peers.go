@@ -25,6 +25,10 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 			peer.ProblemSince[c.Type] = c.LastTransitionTime.Time
 		}
 	}
+	ready, notReady := NotReady(n)
+	if notReady { // a sign of an outage even if no rule is for the node
+		peer.ProblemSince[ready.Type] = ready.LastTransitionTime.Time
+	}
 	record, err := RecordOf(n)
 	var known time.Time
 	switch {
@@ -38,12 +42,11 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 		peer.Soft, peer.Rule = true, record.Taint.Rule
 		peer.Waiting = record.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
 	case record.Phase == Quarantined:
-		since, dead := peer.ParkedSince, peer.Why == limits.NotReady
 		outByQuarantine(&peer)
 		peer.Rule = record.Taint.Rule
-		if rule, ok := p.Rule(record.Taint.Rule); dead && ok && rule.Condition == corev1.NodeReady {
-			// Nothing but its silence keeps the node out of service, so it is parked after the same time as without the quarantine.
-			peer.ParkedSince = since
+		if rule, _ := p.Rule(record.Taint.Rule); notReady && rule.Condition == corev1.NodeReady {
+			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
+			peer.ParkedSince = notReadySince(n, ready)
 		}
 	case record.Phase == Suspect:
 		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })

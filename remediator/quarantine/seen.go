@@ -193,19 +193,30 @@ func (d *decider) taintAnew(why string) bool {
 	return true
 }
 
-// explainsRestart tells whether a quarantine that this remediator has not decided would restart jobs if it were decided now.
-func (d *decider) explainsRestart() bool {
+// presentRestartRule is the rule by which a present fault of the node restarts its jobs; empty: none does. A node that a rule without
+// restartJobs has quarantined may die. And a quarantine that this remediator has not decided restarts jobs only if it would if it
+// were decided now.
+func (d *decider) presentRestartRule() string {
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		p, isProblem := d.conditions.problems[c.Condition]
-		if !isProblem || !c.Due || !p.isEnforced() || !p.rule.RestartJobs || p.rule.Name != d.record.Taint.Rule {
+		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due {
 			continue
 		}
-		if !d.isLimited(p, d.provenPlace()) {
-			return true
+		isOther := p.rule.Name != d.record.Taint.Rule
+		if isOther && (limits.IsSoft(p.rule.Taint.Effect) || limits.IsSoft(d.record.Taint.Effect) || d.now.Before(d.conditions.dueAt(d.record, c, p))) {
+			continue // the node stays in service, or leaves it first; or its kubelet may still report
+		}
+		isHeld := false
+		if d.isDecided() {
+			isHeld = d.isCorrelated(p)
+		} else {
+			isHeld = d.isLimited(p, d.provenPlace())
+		}
+		if !isHeld {
+			return p.rule.Name
 		}
 		d.result.Blocked.Message = "the jobs of the node are not restarted: " + d.result.Blocked.Message
-		return false
 	}
-	return false
+	return ""
 }

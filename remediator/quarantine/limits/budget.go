@@ -104,19 +104,32 @@ type budget struct {
 	soft bool
 	// forNotReady is set when a node asks for the place that is not Ready.
 	forNotReady bool
+	// onReady names the policy's rules on Ready.
+	onReady []string
+}
+
+// onReady names the rules about nodes that are not Ready.
+func onReady(p *policy.Policy) (names []string) {
+	for _, r := range p.Rules {
+		if r.Condition == corev1.NodeReady {
+			names = append(names, r.Name)
+		}
+	}
+	return names
 }
 
 // asked are the budgets in which a quarantine by the rule needs a place that the node does not have yet.
 func asked(p *policy.Policy, held Held, rule policy.Rule) (list []budget) {
+	names := onReady(p)
 	own := !rule.Budget.IsUnlimited()
 	if own && held.Rule != rule.Name {
-		list = append(list, budget{Budget: rule.Budget, rule: rule.Name, soft: IsSoft(rule.Taint.Effect)})
+		list = append(list, budget{Budget: rule.Budget, rule: rule.Name, soft: IsSoft(rule.Taint.Effect), onReady: names})
 	}
 	switch {
 	case held.TakesOut(rule):
-		list = append(list, budget{Budget: p.Budget, forNotReady: rule.Condition == corev1.NodeReady})
+		list = append(list, budget{Budget: p.Budget, forNotReady: rule.Condition == corev1.NodeReady, onReady: names})
 	case held.Rule == "" && !own:
-		list = append(list, budget{Budget: p.Budget, soft: true})
+		list = append(list, budget{Budget: p.Budget, soft: true, onReady: names})
 	}
 	return slices.DeleteFunc(list, func(b budget) bool { return b.IsUnlimited() })
 }
@@ -222,6 +235,7 @@ func (b budget) use(p *Peer, now time.Time) string {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
 		return Quarantined
+	case b.isOfOtherHardware(p, p.Rule):
 	case b.forNotReady && p.Why == NotReady:
 		// To quarantine a node that is out of service already takes nothing away, so others in that state do not hold it back.
 	case b.rule == "" && !b.soft && p.OutOfService && (!p.Unchecked || p.Why == Quarantined) && !b.isParked(p, now):
@@ -231,6 +245,9 @@ func (b budget) use(p *Peer, now time.Time) string {
 		if b.rule != "" && s.Rule != b.rule || b.rule == "" && s.Soft != b.soft {
 			continue
 		}
+		if b.isOfOtherHardware(p, s.Rule) || s.Gone && slices.Contains(b.onReady, s.Rule) {
+			continue // the machine was lost before, and whoever replaces it gives another
+		}
 		if s.Gone && s.isWithin(max(b.Window, GoneFor), now) {
 			return Gone
 		}
@@ -239,6 +256,12 @@ func (b budget) use(p *Peer, now time.Time) string {
 		}
 	}
 	return ""
+}
+
+// isOfOtherHardware tells whether a rule on Ready has quarantined a node without checked hardware, and the place is asked for by a
+// rule about that hardware: without the quarantine, the node would not count.
+func (b budget) isOfOtherHardware(p *Peer, rule string) bool {
+	return b.rule == "" && !b.forNotReady && p.Unchecked && slices.Contains(b.onReady, rule)
 }
 
 func (b budget) isParked(p *Peer, now time.Time) bool {

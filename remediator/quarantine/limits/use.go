@@ -33,6 +33,7 @@ type UsedBy struct {
 // of a scope. peers are all nodes that are none of the excluded ones.
 func Uses(p *policy.Policy, peers []Peer, now time.Time) []Use {
 	var uses []Use
+	names := onReady(p)
 	add := func(name string, b budget) {
 		for _, value := range b.values(peers) {
 			labels := map[string]string{b.Scope: value}
@@ -47,12 +48,12 @@ func Uses(p *policy.Policy, peers []Peer, now time.Time) []Use {
 		}
 	}
 	if !p.Budget.IsUnlimited() {
-		add(policyBudget, budget{Budget: p.Budget})
-		add("soft", budget{Budget: p.Budget, soft: true})
+		add(policyBudget, budget{Budget: p.Budget, onReady: names})
+		add("soft", budget{Budget: p.Budget, soft: true, onReady: names})
 	}
 	for _, r := range p.Rules {
 		if !r.AlertOnly && !r.Budget.IsUnlimited() {
-			add(r.Name, budget{Budget: r.Budget, rule: r.Name})
+			add(r.Name, budget{Budget: r.Budget, rule: r.Name, onReady: names})
 		}
 	}
 	return uses
