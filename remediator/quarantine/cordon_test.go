@@ -147,6 +147,7 @@ func TestCordon(t *testing.T) {
 		"a person's, without a record":                {[]step{gpu(ecc), stores, gpuFine, loses, uncordons, cordonsAs(kubectl), stores, strip}, true, gpuReason, false, false},
 		"one that others own with us, too":            {[]step{gpu(ecc), stores, gpuFine, loses, alsoManages("argocd"), stores}, true, gpuReason, false, false},
 		"one that no known policy has set":            {[]step{gpu(ecc), stores, gpuFine, loses, cordonsNoMore, stores}, true, gpuReason, false, false},
+		"one of which it is not known whose it is":    {[]step{gpu(ecc), stores, gpuFine, loses, func(w *world) { managesCordon(w.node, "ancient-changes") }, stores}, true, gpuReason, false, false},
 		"one without its reason":                      {[]step{gpu(ecc), stores, gpuFine, loses, annotates(policy.CordonReason, ""), stores}, true, "", false, false},
 		"a label of the same name is no cordon":       {[]step{gpu(ecc), stores, labelledUnschedulable, heals}, false, "", true, false},
 		"an upgrade keeps a claim it does not know":   {[]step{gpu(ecc), stores, cordonsNoMore, says("DiskFailing", "True", "x"), stores, lasts(time.Minute)}, true, gpuReason, true, false},
