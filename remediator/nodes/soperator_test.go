@@ -119,4 +119,10 @@ func TestARefusedConditionForSoperatorFailsNoReconcile(t *testing.T) {
 			t.Errorf("%s: the node was not quarantined, or its jobs not restarted", name)
 		}
 	}
+	r, status := newSoperatorRig(t, false)
+	status.refuse = true
+	undecided["skipped"](&r.client.nodes[0])
+	if after := r.reconcile(t, "a").RequeueAfter; after != suspicionRetry {
+		t.Errorf("a node for which nothing else is to be done is tried again after %s", after)
+	}
 }
