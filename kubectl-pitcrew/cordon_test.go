@@ -89,3 +89,34 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		}
 	}
 }
+
+// soperator suspects the node itself while a person is asked whether to uninstall: its condition stays.
+func TestUninstallLeavesAConditionThatOthersHaveTakenOver(t *testing.T) {
+	p := newPerson(t)
+	nodes, err := p.AddNodes(t.Context(), "suspected", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(reason string) {
+		t.Helper()
+		before := p.get(nodes[0])
+		after := before.DeepCopy()
+		after.Status.Conditions = slices.DeleteFunc(after.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
+		after.Status.Conditions = append(after.Status.Conditions, corev1.NodeCondition{Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: reason})
+		if err := p.Client.Status().Patch(t.Context(), after, client.StrategicMergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(handoff.Suspected)
+	changes := cleanNode(p.Client, p.get(nodes[0]))
+	if len(changes) != 1 {
+		t.Fatalf("%d changes", len(changes))
+	}
+	write("GPUHealthCheckFailed (Soperator)")
+	if err := changes[0].do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(p.get(nodes[0]).Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition }) {
+		t.Error("the condition is gone")
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -160,22 +161,39 @@ func cleanNode(api client.Client, n *corev1.Node) []change {
 			},
 		})
 	}
-	var stale, deletes []string
-	for _, condition := range n.Status.Conditions {
-		if t := string(condition.Type); conditions.Ours(t) || handoff.IsOurSuspicion(condition) {
-			stale = append(stale, t)
-			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
-		}
-	}
-	if len(stale) > 0 {
+	if stale := conditionsOfOurs(n); len(stale) > 0 {
 		changes = append(changes, change{
 			text: fmt.Sprintf("Clean node %s: remove conditions %s", n.Name, strings.Join(stale, ", ")),
-			do: func(ctx context.Context) error {
-				patch := `{"status":{"conditions":[` + strings.Join(deletes, ",") + `]}}`
-				return api.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}},
-					client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.FieldOwner(fieldOwner))
-			},
+			do:   func(ctx context.Context) error { return removeConditions(ctx, api, n) },
 		})
 	}
 	return changes
+}
+
+func conditionsOfOurs(n *corev1.Node) (types []string) {
+	for _, condition := range n.Status.Conditions {
+		if t := string(condition.Type); conditions.Ours(t) || handoff.IsOurSuspicion(condition) {
+			types = append(types, t)
+		}
+	}
+	return types
+}
+
+// removeConditions removes the conditions that are ours now: others may have written one since it was listed.
+func removeConditions(ctx context.Context, api client.Client, n *corev1.Node) error {
+	return client.IgnoreNotFound(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		fresh := &corev1.Node{}
+		if err := api.Get(ctx, client.ObjectKeyFromObject(n), fresh); err != nil {
+			return fmt.Errorf("get node %s: %w", n.Name, err)
+		}
+		var deletes []string
+		for _, t := range conditionsOfOurs(fresh) {
+			deletes = append(deletes, fmt.Sprintf(`{"type":%q,"$patch":"delete"}`, t))
+		}
+		if len(deletes) == 0 {
+			return nil
+		}
+		patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[%s]}}`, fresh.ResourceVersion, strings.Join(deletes, ","))
+		return api.Status().Patch(ctx, fresh, client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.FieldOwner(fieldOwner))
+	}))
 }

@@ -53,7 +53,7 @@ func newScene(t *testing.T, pool string, n int, mutate func(*corev1.Node)) *scen
 	t.Helper()
 	c := clustertest.Get(t)
 	s := &scene{T: t, cluster: c, admin: c.Client, pool: pool}
-	for _, file := range []string{"remediator/rbac.yaml", "remediator/admission.yaml", "remediator/admission-self.yaml", "preflight/remediator.yaml", "preflight/admission.yaml"} {
+	for _, file := range []string{"remediator/rbac.yaml", "remediator/admission.yaml", "remediator/admission-self.yaml", "preflight/admission.yaml"} {
 		text, err := os.ReadFile(filepath.Join(c.Root, "manifests", file))
 		if err != nil {
 			t.Fatal(err)

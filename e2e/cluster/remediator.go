@@ -46,23 +46,19 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 	return p, nil
 }
 
-// mayHandOff are the variables of an admission policy that are true when the policy of the remediator has the option.
-var mayHandOff = regexp.MustCompile(`(- name: may(?:Cordon|Suspect)\n\s+expression: )"false"`)
+// maySuspect is the variable of an admission policy that is true when the policy of the remediator has output.soperator.
+var maySuspect = regexp.MustCompile(`(- name: maySuspect\n\s+expression: )"false"`)
 
 // InstallRemediator installs the shipped roles of the remediator and the admission policies that limit its account.
 func (c *Cluster) InstallRemediator(ctx context.Context) error {
-	files := []string{"remediator/rbac.yaml", "remediator/admission-self.yaml"}
-	if c.handOff {
-		files = append(files, "preflight/remediator.yaml")
-	}
-	for _, file := range files {
+	for _, file := range []string{"remediator/rbac.yaml", "remediator/admission-self.yaml"} {
 		path := filepath.Join(c.Root, "manifests", file)
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return fmt.Errorf("install the remediator's account: %w", err)
 		}
 		if c.handOff {
-			text = mayHandOff.ReplaceAll(text, []byte(`${1}"true"`))
+			text = maySuspect.ReplaceAll(text, []byte(`${1}"true"`))
 		}
 		if err := c.Apply(ctx, text); err != nil {
 			return fmt.Errorf("install the remediator's account from %s: %w", path, err)

@@ -29,7 +29,6 @@ var copies = map[string]string{
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
 	"admission-records.yaml":         "../remediator/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
-	"roles/preflight.yaml":           "../preflight/remediator.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
 }
 

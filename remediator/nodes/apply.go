@@ -21,11 +21,14 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 	c.reportBlocked(ctx, n, d.Blocked)
 	c.reportStaleUpgrade(ctx, n, d.StaleUpgrade)
 	if !d.Changes(n) {
+		c.reportRefusal(ctx, n, d, nil)
 		return nil
 	}
 	after := n.DeepCopy()
 	d.State.Apply(after)
-	if err := c.write(ctx, n, after); err != nil {
+	err := c.write(ctx, n, after)
+	c.reportRefusal(ctx, n, d, err)
+	if err != nil {
 		if isRefusal(err) {
 			c.pending.refused(n.Name)
 		} else {
@@ -58,8 +61,11 @@ func (c *Controller) write(ctx context.Context, before, after *corev1.Node) erro
 // isRefusal tells whether an error of a write means that the API server has not carried it out. Any other error leaves that
 // open: the answer was lost, or the server itself does not know.
 func isRefusal(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isDenied(err)
 }
+
+// isDenied tells whether the same write would be refused again: by a validation, an admission policy or for lack of a permission.
+func isDenied(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
 
 // settle finds out whether the node has a write whose answer was lost, and reports the decision if it has. Until that is
 // known nothing else is decided about the node.

@@ -330,6 +330,8 @@ func (c *Controller) forget(name string) {
 	c.pending.discard(name)
 	c.reports.isNew(name, nil)
 	c.reports.isNewStaleUpgrade(name, false)
+	c.reports.isNewRefusal(name, false)
+	c.reports.isNewRefusal(statusOf(name), false)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	delete(c.summaries, name)

@@ -29,10 +29,12 @@ type reports struct {
 	suspect map[string]bool
 	// upgrades are the nodes whose driver upgrade does not go on.
 	upgrades map[string]bool
+	// refused are the nodes, and their status as NAME/status, of which the API server refuses the write.
+	refused map[string]bool
 }
 
 func newReports() *reports {
-	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}, upgrades: map[string]bool{}}
+	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}, upgrades: map[string]bool{}, refused: map[string]bool{}}
 }
 
 // isNew notes what holds back the decision about a node, nil for nothing, and tells whether that was not reported yet: once
@@ -60,6 +62,19 @@ func (r *reports) isNewStaleUpgrade(node string, stale bool) bool {
 		delete(r.upgrades, node)
 	}
 	return stale && !reported
+}
+
+// isNewRefusal notes whether the API server refuses the write of an object, and tells whether that was not reported yet.
+func (r *reports) isNewRefusal(object string, refused bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reported := r.refused[object]
+	if refused {
+		r.refused[object] = true
+	} else {
+		delete(r.refused, object)
+	}
+	return refused && !reported
 }
 
 // isNewSuspect notes that the detector of a rule is suspect, and tells whether that was not reported yet.
@@ -150,6 +165,22 @@ func (c *Controller) reportStaleUpgrade(ctx context.Context, n *corev1.Node, why
 	if c.reports.isNewStaleUpgrade(n.Name, why != "") {
 		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DriverUpgradeStale, Message: why})
 	}
+}
+
+// reportRefusal reports that admission, or a missing permission, refuses the write of the node. err is nil when it does not. Until that
+// is mended the write is tried again.
+func (c *Controller) reportRefusal(ctx context.Context, n *corev1.Node, d quarantine.Decision, err error) {
+	if !c.reports.isNewRefusal(n.Name, err != nil && isDenied(err)) {
+		return
+	}
+	var events string
+	for _, e := range d.Events {
+		events = ", which would be " + e.Reason + ": " + e.Message
+	}
+	c.emitNodeEvent(ctx, n, quarantine.Event{
+		Type: corev1.EventTypeWarning, Reason: quarantine.QuarantineBlocked,
+		Message: "the API server refuses the change of the node: " + quarantine.Clip(err.Error(), maxNote/2) + events,
+	})
 }
 
 func (c *Controller) emitNodeEvent(ctx context.Context, n *corev1.Node, e quarantine.Event) {

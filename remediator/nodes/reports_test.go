@@ -1,9 +1,16 @@
 package nodes
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -28,6 +35,41 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	r.reports.isNew("b", nil)
 	r.reconcile(t, "b")
 	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.DetectorSuspect}) {
+		t.Errorf("said %q", said)
+	}
+}
+
+// Admission refuses the change of a node: its Events say so, once until a write succeeds.
+func TestARefusedWriteIsReportedOnce(t *testing.T) {
+	r := newRig(t, "a")
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "a", errors.New("ValidatingAdmissionPolicy 'x' denied request: no cordons"))
+	request := ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}}
+	for _, err := range []error{apierrors.NewConflict(schema.GroupResource{}, "a", nil), refused, refused, refused} {
+		r.client.refuse = err
+		_, got := r.Reconcile(t.Context(), request)
+		if isDenied(err) != (got != nil) {
+			t.Errorf("after %v: %v", err, got)
+		}
+	}
+	if len(r.recorder.Events) != 1 {
+		t.Fatalf("%d Events", len(r.recorder.Events))
+	}
+	for _, part := range []string{"Warning " + quarantine.QuarantineBlocked, "denied request: no cordons", "would be " + quarantine.NodeQuarantined} {
+		said := <-r.recorder.Events
+		if !strings.Contains(said, part) {
+			t.Errorf("%q has no %q", said, part)
+		}
+		r.recorder.Events <- said
+	}
+	r.reasons()
+	r.client.refuse = nil
+	r.reconcile(t, "a")
+	r.client.nodes[0].UID = "anew"
+	r.client.refuse = refused
+	if _, err := r.Reconcile(t.Context(), request); err == nil {
+		t.Error("the write was not refused")
+	}
+	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.QuarantineBlocked}) {
 		t.Errorf("said %q", said)
 	}
 }

@@ -9,22 +9,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
-// showSuspicion keeps the condition for soperator in step with the node, after the node was written. What a crash between the two
+// suspicionRetry is how soon a condition that the API server refuses is tried again.
+const suspicionRetry = time.Minute
+
+// statusOf names the status of a node among the refused writes.
+func statusOf(node string) string { return node + "/status" }
+
+// showSuspicion keeps the condition for soperator in step with the node, after the node was written. Once the output is off, the
+// condition is taken back, also from nodes that are not decided about. What a crash between the two
 // writes leaves out is made up for when the node is decided next: at the start every node is. Unless after is zero, it is to be
 // tried again after that time.
 func (c *Controller) showSuspicion(ctx context.Context, n *corev1.Node, d quarantine.Decision, now time.Time) (after time.Duration, err error) {
-	if d.State == nil || c.dryRun {
+	if c.dryRun {
 		return 0, nil
 	}
 	message := ""
 	if c.policy.Policy().Output.Soperator {
-		message = d.State.Suspicion()
+		known := false
+		if message, known = d.State.Suspicion(); !known {
+			return 0, nil
+		}
 	}
 	if _, changes := handoff.Suspicion(n, message, now); !changes {
 		return 0, nil
@@ -50,7 +61,14 @@ func (c *Controller) showSuspicion(ctx context.Context, n *corev1.Node, d quaran
 	target := &corev1.Node{}
 	target.Name = n.Name
 	err = c.client.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(quarantine.ControllerName))
+	isNew := c.reports.isNewRefusal(statusOf(n.Name), err != nil && isDenied(err))
 	switch {
+	case err != nil && isDenied(err):
+		// No error of the node: its quarantine does not depend on this.
+		if isNew {
+			ctrl.LoggerFrom(ctx).Error(err, "The API server refuses condition "+string(condition.Type)+", so soperator does not learn the state of the node")
+		}
+		return suspicionRetry, nil
 	case apierrors.IsConflict(err):
 		return conflictRetry, nil
 	case apierrors.IsNotFound(err):

@@ -66,6 +66,17 @@ func stores(w *world) {
 	}
 }
 
+// loses drops the record.
+func loses(w *world) { delete(w.node.Annotations, conditions.AnnotationQuarantine) }
+
+// labelledUnschedulable has a label with the key of the field of a cordon, and its manager, as the API server keeps one.
+func labelledUnschedulable(w *world) {
+	labels("unschedulable", "false")(w)
+	w.node.ManagedFields = append(w.node.ManagedFields, metav1.ManagedFieldsEntry{
+		Manager: "kubectl-label", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:unschedulable":{}}}}`),
+	})
+}
+
 // heals waits until the GPU is released.
 func heals(w *world) {
 	gpuFine(w)
@@ -120,12 +131,27 @@ func TestCordon(t *testing.T) {
 		"an upgrade without a cordon takes it back":   {[]step{gpu(ecc), says("DiskFailing", "True", "x"), stores, func(w *world) { w.policy.Rules[ruleOf(w, "disk")].HandOff = policy.HandOff{} }, lasts(time.Minute)}, false, "", false, false},
 		"a policy without it changes nothing yet":     {[]step{gpu(ecc), stores, cordonsNoMore, stores, lasts(time.Hour)}, true, gpuReason, true, false},
 		"a policy with it changes nothing yet":        {[]step{cordonsNoMore, gpu(ecc), stores, cordons, stores, lasts(time.Hour)}, false, "", false, false},
-		"what others own with us stays":               {[]step{gpu(ecc), stores, alsoManages("argocd"), heals}, true, "", false, true},
+		"what others own with us stays":               {[]step{gpu(ecc), stores, alsoManages("argocd"), heals}, true, "", true, false},
+		"with its reason until the release":           {[]step{gpu(ecc), stores, alsoManages("argocd"), stores}, true, gpuReason, true, false},
+		"and is undone as any other":                  {[]step{gpu(ecc), stores, alsoManages("argocd"), uncordons, stores}, false, "", false, true},
 		"what many managers have hidden is as said":   {[]step{gpu(ecc), stores, func(w *world) { managesCordon(w.node, "ancient-changes") }, heals}, false, "", true, false},
 		"a node created anew is not cordoned":         {[]step{gpu(ecc), stores, anew, gpuFine, stores}, false, "", false, false},
 		"unless others have cordoned it":              {[]step{gpu(ecc), stores, anew, gpuFine, uncordons, cordonsAs("velero"), stores}, true, "", false, false},
 		"and cordoned if the new one is faulty":       {[]step{gpu(ecc), stores, anew, uncordons, untaints, gpu(ecc), stores}, true, gpuReason, true, false},
-		"without its record nobody takes it back":     {[]step{gpu(ecc), stores, annotates(conditions.AnnotationQuarantine, ""), gpuFine, stores, lasts(time.Hour)}, true, gpuReason, false, false},
+		"without its record it is taken back":         {[]step{gpu(ecc), stores, gpuFine, loses, stores}, false, "", false, false},
+		"also without the taint":                      {[]step{gpu(ecc), stores, gpuFine, loses, untaints, stores}, false, "", false, false},
+		"also when the node is suspect":               {[]step{gpu(ecc), stores, gpuFine, loses, says("DiskFailing", "True", "x"), stores}, false, "", false, false},
+		"also by a person's release":                  {[]step{gpu(ecc), stores, gpuFine, loses, pardoned}, false, "", false, false},
+		"also by an uninstall":                        {[]step{gpu(ecc), stores, gpuFine, loses, strip}, false, "", false, false},
+		"and by the next quarantine":                  {[]step{gpu(ecc), stores, loses, stores, heals}, false, "", false, false},
+		"a person's, without a record":                {[]step{gpu(ecc), stores, gpuFine, loses, uncordons, cordonsAs(kubectl), stores, strip}, true, gpuReason, false, false},
+		"one that others own with us, too":            {[]step{gpu(ecc), stores, gpuFine, loses, alsoManages("argocd"), stores}, true, gpuReason, false, false},
+		"one that no known policy has set":            {[]step{gpu(ecc), stores, gpuFine, loses, cordonsNoMore, stores}, true, gpuReason, false, false},
+		"one of which it is not known whose it is":    {[]step{gpu(ecc), stores, gpuFine, loses, func(w *world) { managesCordon(w.node, "ancient-changes") }, stores}, true, gpuReason, false, false},
+		"one without its reason":                      {[]step{gpu(ecc), stores, gpuFine, loses, annotates(policy.CordonReason, ""), stores}, true, "", false, false},
+		"a label of the same name is no cordon":       {[]step{gpu(ecc), stores, labelledUnschedulable, heals}, false, "", true, false},
+		"an upgrade keeps a claim it does not know":   {[]step{gpu(ecc), stores, cordonsNoMore, says("DiskFailing", "True", "x"), stores, lasts(time.Minute)}, true, gpuReason, true, false},
+		"so that the next release takes it back":      {[]step{gpu(ecc), stores, cordonsNoMore, says("DiskFailing", "True", "x"), stores, lasts(time.Minute), cordons, pardoned}, false, "", true, false},
 		"a forged claim, by a policy without it":      {[]step{cordonsNoMore, gpu(ecc), stores, func(w *world) { w.node.Spec.Unschedulable = true }, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", true, false},
 		"a forged claim about a person's cordon":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", false, true},
 		"a forged quarantine of a cordoned node":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), pardoned}, true, "", true, false},
@@ -225,6 +251,33 @@ func TestACordonOfAnEarlierPolicyIsTakenBack(t *testing.T) {
 				t.Errorf("events %s", text)
 			}
 		})
+	}
+}
+
+// Closed quarantines claim nothing any more: admission lets a record that claims a cordon end it.
+func TestAClosedQuarantineClaimsNoCordon(t *testing.T) {
+	w := newWorld(t)
+	cordons(w)
+	w.run(gpu(ecc), stores, heals, says("DiskFailing", "True", "x"), stores)
+	if r := w.record(); r.Phase != Suspect || len(r.Last) != 1 || strings.Contains(r.String(), "cordon") {
+		t.Errorf("record %s", r)
+	}
+}
+
+// A cordon that others have set beside us was not undone.
+func TestASharedCordonIsNotReportedAsUndone(t *testing.T) {
+	for name, others := range map[string][]step{
+		"shared":     {alsoManages("argocd")},
+		"taken over": {uncordons, cordonsAs("kubectl-cordon")},
+	} {
+		w := newWorld(t)
+		cordons(w)
+		w.run(gpu(ecc), stores)
+		w.run(others...)
+		stores(w)
+		if slices.Contains(w.reasons, UncordonedByHand) {
+			t.Errorf("%s: %s", name, w.reasons)
+		}
 	}
 }
 

@@ -147,7 +147,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	}
 	d.updateAWS()
 	d.record.fit()
-	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained}
+	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained, suspicion: d.suspicion()}
 	d.result.StaleUpgrade = staleUpgrade(o.Node, now)
 	d.result.RequeueAfter = d.next.after
 	if o.Paused != "" {
@@ -405,13 +405,16 @@ func (d *decider) restoreTaint() bool {
 }
 
 // checkCordon gives up our cordon when others have undone it, or have uncordoned the node and cordoned it again. Unlike a taint, a
-// cordon is never lost in the patch of a list, so one time is enough.
+// cordon is never lost in the patch of a list, so one time is enough. A cordon that others have set beside us outlives the release.
 func (d *decider) checkCordon() {
 	if !d.changes.HasLostCordon(d.record.HandOff) {
 		return
 	}
 	d.record.HandOff = d.changes.DropCordon(d.record.HandOff, d.known)
 	d.record.Uncordoned = true
+	if d.changes.Unschedulable {
+		return // it is the cordon of others
+	}
 	d.event(corev1.EventTypeNormal, UncordonedByHand, "the cordon was undone during the quarantine, so the quarantine does not cordon the node again; it keeps taint %s",
 		d.record.Taint)
 }
@@ -515,7 +518,7 @@ func (d *decider) setTaint(p problem) {
 	if d.record.Uncordoned {
 		want = want.WithoutCordon()
 	}
-	d.record.HandOff = d.changes.AddHandOff(want)
+	d.record.HandOff = d.changes.AddHandOff(want).WithCordonOf(d.record.HandOff, d.known)
 }
 
 // removeTaint removes what the record's quarantine has put on the node. What no known policy puts there stays, whatever the
@@ -548,6 +551,9 @@ func (d *decider) removeUnexplained() {
 		d.event(corev1.EventTypeNormal, NodeReleased,
 			"taint %s was on the node without a quarantine and was removed; a writer with an old copy of the taints may have brought it back",
 			strings.Join(removed, ", "))
+	}
+	if (d.record == nil || d.record.Phase != Quarantined) && d.changes.RemoveStrayCordon(d.known) {
+		d.event(corev1.EventTypeNormal, NodeReleased, "the remediator had cordoned the node and no quarantine is on it; uncordoned")
 	}
 }
 

@@ -58,6 +58,7 @@ func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	if d.record == nil && hasTaintKey(d.changes.Taints, conditions.TaintUnhealthy) {
 		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.
 		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
+		d.changes.RemoveStrayCordon(d.known)
 		return d.node(), nil
 	}
 	if d.record == nil || d.record.Phase != Quarantined {
@@ -75,6 +76,7 @@ func Strip(n *corev1.Node) *corev1.Node {
 	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
 		record.removeFrom(&s.Changes, handoff.AnyKnown())
 	}
+	s.Changes.RemoveStrayCordon(handoff.AnyKnown())
 	s.Changes.RemoveAWS()
 	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance

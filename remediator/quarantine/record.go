@@ -277,7 +277,9 @@ func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record
 	if previous != nil {
 		r.Boot, r.Repairs = previous.Boot, previous.Repairs
 		r.Notices, r.LastNotified = previous.Notices, previous.LastNotified
-		r.Last = append([]Quarantine{previous.Quarantine}, previous.Last...)
+		closed := previous.Quarantine
+		closed.HandOff = nil // nothing of it is on the node any more
+		r.Last = append([]Quarantine{closed}, previous.Last...)
 		r.Last = r.Last[:min(len(r.Last), lastKept)]
 		for len(r.Last) > 1 && len(r.String()) > maxHistory {
 			r.Last = r.Last[:len(r.Last)-1]

@@ -32,6 +32,8 @@ type State struct {
 	Changes handoff.NodeChanges
 	// maintained tells whether a sweep, a repair or an upgrade works on the node.
 	maintained bool
+	// suspicion is what [State.Suspicion] returns, without it nothing is known.
+	suspicion *string
 }
 
 // Apply puts the state on a node object.
@@ -50,13 +52,29 @@ func (s *State) Apply(n *corev1.Node) {
 }
 
 // Suspicion says for what the node is out of service; empty: it is not, or a quarantine is only claimed or asks the scheduler to avoid
-// the node.
-func (s *State) Suspicion() string {
-	r := s.Record
-	if r == nil || r.Phase != Quarantined || limits.IsSoft(r.Taint.Effect) || !hasTaint(s.Changes.Taints, r.Taint) {
-		return ""
+// the node. It is false if that is not known and what was said before stays: nothing was decided, or the taint is missing during a
+// maintenance, in which it is not put back.
+func (s *State) Suspicion() (string, bool) {
+	if s == nil || s.suspicion == nil {
+		return "", false
 	}
-	return fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, needs[r.Taint.Repair], r.Taint.Rule)
+	return *s.suspicion, true
+}
+
+func (d *decider) suspicion() *string {
+	var text string
+	r := d.record
+	if r == nil || r.Phase != Quarantined || limits.IsSoft(r.Taint.Effect) || !d.known.HasTaint(r.Taint.NodeTaint()) {
+		return &text
+	}
+	if !hasTaint(d.changes.Taints, r.Taint) {
+		if d.conditions.maintained {
+			return nil
+		}
+		return &text
+	}
+	text = fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, needs[r.Taint.Repair], r.Taint.Rule)
+	return &text
 }
 
 // Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the

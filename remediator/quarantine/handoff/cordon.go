@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"encoding/json"
 	"maps"
 	"strings"
 
@@ -20,26 +21,68 @@ const ancientChanges = "ancient-changes"
 // ManagesCordon tells whether a manager has set spec.unschedulable. The API server drops the field from all managers when a node
 // is uncordoned, and a write that leaves the field as it is does not add it.
 func ManagesCordon(m metav1.ManagedFieldsEntry) bool {
-	return m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:unschedulable":`)
-}
-
-// CordonedByOthers tells whether the managed fields of a cordoned node say that others have cordoned it, whatever a record
-// claims. Where they say nothing, the record decides.
-func CordonedByOthers(n *corev1.Node) bool {
-	if !n.Spec.Unschedulable {
+	const key = "f:unschedulable"
+	if m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), key) {
 		return false
 	}
-	for _, m := range n.ManagedFields {
-		if m.Manager != FieldManager && m.Manager != ancientChanges && ManagesCordon(m) {
-			return true
-		}
+	var fields struct {
+		Spec map[string]json.RawMessage `json:"f:spec"`
 	}
-	return false
+	if err := json.Unmarshal([]byte(m.FieldsV1.GetRawString()), &fields); err != nil {
+		return false // the API server writes no such entry
+	}
+	_, ok := fields.Spec[key] // labels may have any key
+	return ok
 }
 
-// HasLostCordon tells whether the cordon that a quarantine has added is gone, or is that of others now.
+// cordonedBy tells by whom a cordoned node was cordoned, as its managed fields say, whatever a record claims. Where they say
+// nothing, the record decides.
+func cordonedBy(n *corev1.Node) (us, others bool) {
+	if !n.Spec.Unschedulable {
+		return false, false
+	}
+	for _, m := range n.ManagedFields {
+		if m.Manager != ancientChanges && ManagesCordon(m) {
+			us, others = us || m.Manager == FieldManager, others || m.Manager != FieldManager
+		}
+	}
+	return us, others
+}
+
+// HasLostCordon tells whether the cordon that a quarantine has added is gone, or is only that of others now.
 func (c *NodeChanges) HasLostCordon(added *Added) bool {
-	return added != nil && added.Cordon && (!c.Unschedulable || c.cordonedByOthers)
+	return added != nil && added.Cordon && (!c.Unschedulable || c.cordonedByOthers && !c.cordonedByUs)
+}
+
+// RemoveStrayCordon uncordons a node that a quarantine has cordoned whose record is lost, and tells whether it did: the managed fields
+// say that we have cordoned it and nobody else, and its reason is one of ours.
+func (c *NodeChanges) RemoveStrayCordon(known Known) bool {
+	reason, ok := c.Annotations[policy.CordonReason]
+	if !ok || !c.Unschedulable || !c.cordonedByUs || c.cordonedByOthers {
+		return false
+	}
+	ours, _ := known.Split(&Added{Annotations: map[string]string{policy.CordonReason: reason}})
+	if len(ours.Annotations) == 0 {
+		return false
+	}
+	c.RemoveHandOff(&Added{Annotations: ours.Annotations, Cordon: true})
+	return true
+}
+
+// WithCordonOf is what was added together with the cordon of an earlier decision of the same quarantine, and its reason, if that cordon
+// is not known: it is still on the node, for a policy that knows it.
+func (a *Added) WithCordonOf(earlier *Added, known Known) *Added {
+	if earlier == nil || !earlier.Cordon || known.CanCordon() {
+		return a
+	}
+	all := Added{Cordon: true}
+	if a != nil {
+		all.Labels, all.Annotations, all.Taints = a.Labels, maps.Clone(a.Annotations), a.Taints
+	}
+	if reason, ok := earlier.Annotations[policy.CordonReason]; ok && all.Annotations[policy.CordonReason] == "" {
+		all.Annotations = set(all.Annotations, policy.CordonReason, reason)
+	}
+	return &all
 }
 
 // DropCordon gives up the cordon of a quarantine, and removes its reason if that is known and as it was added. It returns what else

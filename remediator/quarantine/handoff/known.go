@@ -73,6 +73,9 @@ func (k Known) String() string { return strings.Join(slices.Sorted(maps.Keys(k.k
 // HasTaint tells whether a quarantine can have set a taint with this key and effect.
 func (k Known) HasTaint(t corev1.Taint) bool { return k.has(taintKey(t), t.Key) }
 
+// CanCordon tells whether a quarantine can have cordoned a node.
+func (k Known) CanCordon() bool { return k.any || k.keys[cordonKey] }
+
 // Split divides what a record claims to have added into what is known and what is not.
 func (k Known) Split(claimed *Added) (known *Added, unknown []string) {
 	if claimed == nil {
@@ -100,7 +103,7 @@ func (k Known) Split(claimed *Added) (known *Added, unknown []string) {
 			unknown = append(unknown, "taint "+t.ToString())
 		}
 	}
-	if known.Cordon = claimed.Cordon && (k.any || k.keys[cordonKey]); claimed.Cordon && !known.Cordon {
+	if known.Cordon = claimed.Cordon && k.CanCordon(); claimed.Cordon && !known.Cordon {
 		unknown = append(unknown, "the cordon")
 	}
 	return known, unknown

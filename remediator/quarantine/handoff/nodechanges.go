@@ -17,15 +17,16 @@ type NodeChanges struct {
 	Taints              []corev1.Taint
 	// Unschedulable is spec.unschedulable.
 	Unschedulable bool
-	// cordonedByOthers is set when the node is known to have been cordoned by others, see [CordonedByOthers].
-	cordonedByOthers bool
+	// cordonedByUs and cordonedByOthers are set when the node is known to have been cordoned so; both if it was twice.
+	cordonedByUs, cordonedByOthers bool
 }
 
 // Of copies the labels, annotations, taints and the cordon of a node.
 func Of(n *corev1.Node) NodeChanges {
+	us, others := cordonedBy(n)
 	return NodeChanges{
 		Labels: maps.Clone(n.Labels), Annotations: maps.Clone(n.Annotations), Taints: slices.Clone(n.Spec.Taints),
-		Unschedulable: n.Spec.Unschedulable, cordonedByOthers: CordonedByOthers(n),
+		Unschedulable: n.Spec.Unschedulable, cordonedByUs: us, cordonedByOthers: others,
 	}
 }
 
@@ -60,7 +61,7 @@ func (c *NodeChanges) AddHandOff(want policy.HandOff) *Added {
 		want = want.WithoutCordon()
 	}
 	if want.Cordons() {
-		c.Unschedulable, c.cordonedByOthers, added.Cordon = true, false, true
+		c.Unschedulable, c.cordonedByUs, c.cordonedByOthers, added.Cordon = true, true, false, true
 	}
 	added.Labels, c.Labels = addMissing(c.Labels, want.Labels)
 	added.Annotations, c.Annotations = addMissing(c.Annotations, want.Annotations)
