@@ -786,6 +786,23 @@ func TestDeadNodesWithoutCheckedHardwareDoNotHoldBackGPUNodes(t *testing.T) {
 	}
 }
 
+// The window of a budget is about the same nodes.
+func TestOnlyDeadNodesWithCheckedHardwareCountForTheWindow(t *testing.T) {
+	for name, test := range map[string]struct {
+		has  step
+		want string
+	}{
+		"a GPU": {gpuFine, limits.Recent}, "none": {func(*world) {}, ""},
+	} {
+		w := newReadyWorldWith(t, "maxPercent: 10}", "maxPercent: 10, window: 1h}")
+		w.run(test.has, silent, decide, starves(2*time.Minute), kubelet(corev1.ConditionTrue), decide, starves(5*time.Minute))
+		w.expect(Released, "", false)
+		if got := w.uses(w.now); got != test.want {
+			t.Errorf("%s: the released node counts as %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 // A rule may be for some nodes only. That the others of the zone are not Ready either is the stronger sign of an outage.
 func TestTheGuardCountsNodesThatTheRuleIsNotFor(t *testing.T) {
 	f := newReadyFleet(t, 60)
