@@ -147,6 +147,19 @@ func TestANodeThatWasQuarantinedOftenIsReleasedByAPersonOnly(t *testing.T) {
 	w.expect(Quarantined, deadTaint, false)
 }
 
+func TestShortAbsencesAreNoFlaps(t *testing.T) {
+	w := newReadyWorld(t)
+	for range 5 {
+		w.run(silent, decide, starves(time.Minute), kubelet(corev1.ConditionTrue), decide)
+		w.expect("", "", false)
+	}
+	w.run(silent, decide, starves(2*time.Minute))
+	w.expect(Quarantined, deadTaint, true)
+	if w.record().ManualReleaseOnly {
+		t.Error("only a person releases the node")
+	}
+}
+
 // The network may be away whenever a node is quarantined for something else.
 func TestAbsencesDuringOtherQuarantinesAreNoFlaps(t *testing.T) {
 	w := newReadyWorld(t)
