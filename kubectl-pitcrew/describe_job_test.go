@@ -321,9 +321,6 @@ spec: {selector: {matchLabels: {job-name: nightly-1}}, template: {spec: {contain
 		"the rule does not restart jobs": {jobWorld{quarantined: "plain"}, []string{"Next:     node n1: rule plain does not set restartJobs\n"}},
 		"the rule is gone":               {jobWorld{quarantined: "other"}, []string{"Next:     node n1: rule other is not in the policy any more\n"}},
 		"quarantined by a user":          {jobWorld{quarantined: "by-hand"}, []string{"Next:     node n1: a user quarantined the node; jobs on it are left alone\n"}},
-		"quarantined by a user, and dead": {jobWorld{quarantined: "by-hand", policy: jobPolicy + "    dead: {match: {condition: Ready, status: 'False', repair: [Inspect]}, restartJobs: true}\n", node: func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(testNow.Add(-time.Hour))}}
-		}}, []string{"Next:     the remediator restarts the job\n"}},
 		"a skipped node": {jobWorld{quarantined: "gpu", node: func(n *corev1.Node) { n.Labels = map[string]string{conditions.LabelSkip: "true"} }}, []string{
 			"Next:     node n1: label pitcrew.dev/skip=true: the remediator leaves the node alone\n",
 		}},

@@ -147,6 +147,19 @@ func TestANodeThatWasQuarantinedOftenIsReleasedByAPersonOnly(t *testing.T) {
 	w.expect(Quarantined, deadTaint, false)
 }
 
+func TestShortAbsencesAreNoFlaps(t *testing.T) {
+	w := newReadyWorld(t)
+	for range 5 {
+		w.run(silent, decide, starves(time.Minute), kubelet(corev1.ConditionTrue), decide)
+		w.expect("", "", false)
+	}
+	w.run(silent, decide, starves(2*time.Minute))
+	w.expect(Quarantined, deadTaint, true)
+	if w.record().ManualReleaseOnly {
+		t.Error("only a person releases the node")
+	}
+}
+
 // The network may be away whenever a node is quarantined for something else.
 func TestAbsencesDuringOtherQuarantinesAreNoFlaps(t *testing.T) {
 	w := newReadyWorld(t)
@@ -783,6 +796,23 @@ func TestDeadNodesWithoutCheckedHardwareDoNotHoldBackGPUNodes(t *testing.T) {
 	f.worlds[40].run(gpu(lost))
 	if w := f.decide(40); w.last.Blocked != nil {
 		t.Errorf("%s", w.last.Blocked.Message)
+	}
+}
+
+// The window of a budget is about the same nodes.
+func TestOnlyDeadNodesWithCheckedHardwareCountForTheWindow(t *testing.T) {
+	for name, test := range map[string]struct {
+		has  step
+		want string
+	}{
+		"a GPU": {gpuFine, limits.Recent}, "none": {func(*world) {}, ""},
+	} {
+		w := newReadyWorldWith(t, "maxPercent: 10}", "maxPercent: 10, window: 1h}")
+		w.run(test.has, silent, decide, starves(2*time.Minute), kubelet(corev1.ConditionTrue), decide, starves(5*time.Minute))
+		w.expect(Released, "", false)
+		if got := w.uses(w.now); got != test.want {
+			t.Errorf("%s: the released node counts as %q, want %q", name, got, test.want)
+		}
 	}
 }
 
