@@ -362,7 +362,7 @@ func TestDeadNodes(t *testing.T) {
 		s.recovers(t)
 	})
 	t.Run("a zone", func(t *testing.T) {
-		s.remediate(t, 5*time.Second)
+		s.remediate(t, 20*time.Second)
 		s.zone.Freeze()
 		s.becomes(t, 0, 50)
 		const text = "nodes of topology.kubernetes.io/zone=c are not Ready, all within 2m0s: more likely the network or the control plane than the nodes"
