@@ -97,6 +97,12 @@ func TestUninstallLeavesAConditionThatOthersHaveTakenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := p.DeleteNodes(p.Cluster.Context(), nodes...); err != nil {
+			t.Error(err)
+		}
+	})
 	write := func(reason string) {
 		t.Helper()
 		before := p.get(nodes[0])

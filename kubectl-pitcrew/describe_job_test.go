@@ -90,6 +90,9 @@ type jobWorld struct {
 	forbidden   string                                          // the kind of which the user may not list all namespaces
 }
 
+// healthy leaves a node without a fault of now, whose own rule could restart the jobs.
+func healthy(n *corev1.Node) { n.Status.Conditions = nil }
+
 // quarantineRecord is the record of a node that was quarantined a minute ago.
 func quarantineRecord(rule string) string {
 	return fmt.Sprintf(`{"v":1,"nodeUID":"u1","boot":{"id":"b"},"id":"q1","phase":"quarantined","quarantinedAt":"2026-11-20T11:59:00Z",
@@ -318,9 +321,9 @@ spec: {selector: {matchLabels: {job-name: nightly-1}}, template: {spec: {contain
 		"no rule restarts jobs": {jobWorld{policy: strings.Replace(jobPolicy, ", restartJobs: true", "", 1)}, []string{
 			"none of its pods is on a quarantined node; no rule of the policy sets restartJobs\n",
 		}},
-		"the rule does not restart jobs": {jobWorld{quarantined: "plain"}, []string{"Next:     node n1: rule plain does not set restartJobs\n"}},
-		"the rule is gone":               {jobWorld{quarantined: "other"}, []string{"Next:     node n1: rule other is not in the policy any more\n"}},
-		"quarantined by a user":          {jobWorld{quarantined: "by-hand"}, []string{"Next:     node n1: a user quarantined the node; jobs on it are left alone\n"}},
+		"the rule does not restart jobs": {jobWorld{quarantined: "plain", node: healthy}, []string{"Next:     node n1: rule plain does not set restartJobs\n"}},
+		"the rule is gone":               {jobWorld{quarantined: "other", node: healthy}, []string{"Next:     node n1: rule other is not in the policy any more\n"}},
+		"quarantined by a user":          {jobWorld{quarantined: "by-hand", node: healthy}, []string{"Next:     node n1: a user quarantined the node; jobs on it are left alone\n"}},
 		"a skipped node": {jobWorld{quarantined: "gpu", node: func(n *corev1.Node) { n.Labels = map[string]string{conditions.LabelSkip: "true"} }}, []string{
 			"Next:     node n1: label pitcrew.dev/skip=true: the remediator leaves the node alone\n",
 		}},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,8 +313,26 @@ func TestDeadNodes(t *testing.T) {
 		s.remediate(t, 5*time.Second)
 		s.solo.Freeze()
 		before := s.becomes(t, 1, 0).records[solo]
-		s.change(t, solo, func(n *corev1.Node) { n.Status.NodeInfo.BootID = string(uuid.NewUUID()) })
+		bootID := string(uuid.NewUUID())
+		s.change(t, solo, func(n *corev1.Node) { n.Status.NodeInfo.BootID = bootID })
 		s.solo.Thaw()
+		clustertest.Until(t, patience, "the node shows its new boot", func() error {
+			var n corev1.Node
+			if err := s.Client.Get(t.Context(), client.ObjectKey{Name: solo}, &n); err != nil {
+				return err
+			}
+			ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			})
+			if n.Status.NodeInfo.BootID != bootID { // KWOK has written a status of before it was frozen
+				s.change(t, solo, func(n *corev1.Node) { n.Status.NodeInfo.BootID = bootID })
+				return errors.New("it shows the old one")
+			}
+			if !ready {
+				return errors.New("it is not Ready")
+			}
+			return nil
+		})
 		s.recovers(t)
 		if after := s.records(t)[solo]; after.ReleasedBy != quarantine.ByPitcrew || after.Boot.ID == before.Boot.ID {
 			t.Errorf("record %s", after)
