@@ -646,7 +646,7 @@ var needs = map[conditions.Repair]string{
 }
 
 func describe(p problem) string {
-	if c := p.condition; c.Type == corev1.NodeReady {
+	if c := p.condition; p.isReady() {
 		return fmt.Sprintf("Ready is %s since %s (rule %s: %s)",
 			c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), p.rule.Name, Clip(c.Message, conditions.MaxMessage))
 	}

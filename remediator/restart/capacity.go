@@ -137,9 +137,8 @@ func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
 }
 
 func ready(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	c := readyCondition(node)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many
