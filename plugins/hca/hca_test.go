@@ -49,7 +49,11 @@ func (n *node) write(name, content string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(content+"\n"), 0o644); err != nil {
+	// As a whole: a port's file of the kernel is never empty, and a plugin that holds its answer reads at any moment.
+	if err := os.WriteFile(path+".new", []byte(content+"\n"), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		n.t.Fatal(err)
 	}
 }
