@@ -58,8 +58,9 @@ func (g gang) beginsByCalls(r *Controller, q restart.Quarantine) restart.Restart
 }
 
 func TestNodesOfAWaveAreOneStop(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, limited(policy.Restart{Settle: 2 * time.Second}))
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(policy.Restart{Settle: 2 * time.Second}))
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	ranks := g.runs()
 	q1 := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -81,9 +82,10 @@ func TestNodesOfAWaveAreOneStop(t *testing.T) {
 }
 
 func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 6, nil)
 	limits := limited(policy.Restart{BackOff: policy.BackOff{First: 3 * time.Second, Max: time.Minute}})
-	cfg := jobstest.Config(t, tm.c)
+	cfg := tm.config()
 	r, stop := run(t, cfg, interceptor.Funcs{}, limits)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q1 := tm.quarantineOf(g.runs()[0].Spec.NodeName)
@@ -111,13 +113,15 @@ func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 }
 
 func TestABudgetHoldsUntilAPersonRaisesIt(t *testing.T) {
+	t.Parallel()
 	for reason, limit := range map[string]func(n int) policy.Restart{
 		"maxPerDay": func(n int) policy.Restart { return policy.Restart{MaxPerDay: n} },
 		"maxPerJob": func(n int) policy.Restart { return policy.Restart{MaxPerJob: n} },
 	} {
 		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 4, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, limited(limit(1)))
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(limit(1)))
 			g := tm.createJob("train", optedIn, tm.jobSpec(2))
 			q1 := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 			g.beginsByCalls(r, q1)
@@ -168,8 +172,9 @@ func TestOnlySoManyJobsAreRestartedAtOnce(t *testing.T) {
 }
 
 func TestAJobIsNotStoppedUntilThereIsRoomForItsRanks(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, limited(policy.Restart{CheckCapacity: true}))
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(policy.Restart{CheckCapacity: true}))
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	ranks := g.runs()
 	q := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -229,7 +234,7 @@ func (g gang) aborted(r *Controller, q restart.Quarantine, want string) {
 func TestAPersonAbortsARestart(t *testing.T) {
 	t.Run("that is held", func(t *testing.T) {
 		tm := newTeam(t, 5, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
 		g := tm.createJob("train", optedIn, tm.jobSpec(4))
 		slow := g.runs()[0]
 		tm.setFinalizers(&slow, "example.com/stuck")
@@ -243,7 +248,7 @@ func TestAPersonAbortsARestart(t *testing.T) {
 	})
 	t.Run("that waits for its checkpoint while everything is paused", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(2))
 		ranks := g.runs()
 		q := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -265,7 +270,7 @@ func TestAPersonAbortsARestart(t *testing.T) {
 	})
 	t.Run("that has not begun", func(t *testing.T) {
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(2))
 		ranks := g.runs()
 		g.abort()

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -42,6 +41,7 @@ func (g gang) annotate(key, value string) {
 }
 
 func TestAJobMaySaveItsStateFirst(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		grace time.Duration
 		then  func(g gang, r *Controller, q restart.Quarantine, by string)
@@ -75,8 +75,9 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 			g := tm.createJob("train", optedIn, tm.jobSpec(4))
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -109,7 +110,7 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 
 func TestAPauseHoldsTheStopOfAJobThatHasSaved(t *testing.T) {
 	tm := newTeam(t, 4, nil)
-	cfg := jobstest.Config(t, tm.c)
+	cfg := tm.config()
 	r, _ := run(t, cfg, interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(2))
 	ranks := g.runs()

@@ -100,6 +100,12 @@ func newTeamIn(t *testing.T, c *cluster.Cluster, n int, labels map[string]string
 	return team{t, c, name, nodes}
 }
 
+// config is that of a remediator that leaves the jobs of other teams alone.
+func (tm team) config() *rest.Config {
+	tm.Helper()
+	return jobstest.OneNamespace(jobstest.Config(tm.T, tm.c), tm.name)
+}
+
 var optedIn = map[string]string{conditions.LabelRestartOnNodeFault: "true"}
 
 // jobSpec is a gang of n ranks, one on each node of the team.

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -21,6 +20,7 @@ import (
 // operators/ has the same with real operators. Here Job and JobSet have real controllers; played are what no operator
 // there serves, and what is hard to bring about with one, see [team.play].
 func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	t.Parallel()
 	slow := dying(time.Second, 0)
 	job := func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, slow)) }
 	set := func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(2, slow)) }
@@ -50,8 +50,9 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			cfg := jobstest.Config(t, tm.c)
+			cfg := tm.config()
 			g := test.create(tm)
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
@@ -104,8 +105,9 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 
 // An eviction has no second incarnation of the whole.
 func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 3, nil)
-	cfg := jobstest.Config(t, tm.c)
+	cfg := tm.config()
 	g := tm.createDeployment()
 	before := g.runs()
 	q := tm.quarantineOf(before[0].Spec.NodeName)

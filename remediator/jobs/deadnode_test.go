@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -69,6 +68,7 @@ func (g gang) waitsForDeadNode(node string, pods int) {
 }
 
 func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		before, prove func(tm team, node string) // the stop, and after it was held
 		want          string
@@ -84,8 +84,9 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil) // no forceDelete, and the default StopTimeout
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil) // no forceDelete, and the default StopTimeout
 			g := tm.createJob("train", optedIn, tm.jobSpec(4, func(spec *batchv1.JobSpec) { spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3) }))
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)
@@ -118,12 +119,13 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 // Kubernetes evicts pods from a node that does not answer, and a Job replaces them beside the ranks that run on. The eviction may come
 // before the restart.
 func TestAJobWhoseRankKubernetesEvictsIsRestartedOnceAndAsAWhole(t *testing.T) {
+	t.Parallel()
 	soon := []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](1)}}
 	tolerates := func(spec *batchv1.JobSpec) {
 		spec.BackoffLimit, spec.Template.Spec.Tolerations = ptr.To[int32](6), soon
 	}
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4, tolerates))
 	lost := g.runs()[0]
 	tm.loseRank(lost)
@@ -168,8 +170,9 @@ func TestAJobWhoseRankKubernetesEvictsIsRestartedOnceAndAsAWhole(t *testing.T) {
 // Such a Job takes its finalizer off a rank that was evicted only once the rank's status is Failed, which the garbage collector of
 // Kubernetes writes for a Node that was deleted or is out of service, but not for one that is shut down.
 func TestAnEvictedRankThatMustFailKeepsItsFinalizerAfterAForcedDeletion(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(2, func(spec *batchv1.JobSpec) {
 		spec.BackoffLimit, spec.PodReplacementPolicy = ptr.To[int32](6), ptr.To(batchv1.Failed)
 	}))
@@ -198,10 +201,12 @@ func TestAnEvictedRankThatMustFailKeepsItsFinalizerAfterAForcedDeletion(t *testi
 
 // Every process dies after one write; the proof comes while no process runs.
 func TestARestartAfterADeadNodeSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	t.Parallel()
 	for when, late := range map[string]bool{"dies as soon as it has written": false, "dies before its next write": true} {
 		t.Run(when, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			cfg := jobstest.Config(t, tm.c)
+			cfg := tm.config()
 			g := tm.createJob("train", optedIn, tm.jobSpec(4))
 			rank := g.runs()[0]
 			q := tm.quarantineOf(rank.Spec.NodeName)

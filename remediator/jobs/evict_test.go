@@ -84,11 +84,13 @@ func (g gang) replaced(before []corev1.Pod, gone types.UID, bad string) {
 }
 
 func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(team) gang{"deployment": team.createDeployment, "statefulset": team.createStatefulSet, "replicaset": team.createReplicaSet}
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 3, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 			g := create(tm)
 			before := g.runs()
 			q := tm.quarantineOf(before[0].Spec.NodeName)
@@ -104,8 +106,9 @@ func TestOnlyThePodsOnTheNodeAreEvicted(t *testing.T) {
 }
 
 func TestAnEvictionThatABudgetRefusesIsReportedAndTriedAgain(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 3, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createDeployment()
 	before := g.runs()
 	budget := &policyv1.PodDisruptionBudget{

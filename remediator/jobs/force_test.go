@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // A rank in D state: its node is Ready, and it does not end.
 func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
+	t.Parallel()
 	forever := dying(time.Hour, 0)
 	inASecond := func(spec *batchv1.JobSpec) { spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1) }
 	tests := map[string]struct {
@@ -38,9 +38,10 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 4, nil)
 			l := limited(policy.Restart{ForceDelete: test.force, ForceDeleteAfter: time.Second})
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { l(o); o.StopTimeout = 4 * time.Second })
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { l(o); o.StopTimeout = 4 * time.Second })
 			g := tm.createJob("train", optedIn, tm.jobSpec(2, inASecond))
 			ranks := g.runs()
 			stuck := ranks[0]

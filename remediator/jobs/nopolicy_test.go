@@ -8,13 +8,13 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Attack 24: what is read at the start is read when the first valid policy comes.
 func TestAPolicyThatBecomesValidLaterIsTakenOver(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 3, nil)
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {
@@ -28,7 +28,7 @@ func TestAPolicyThatBecomesValidLaterIsTakenOver(t *testing.T) {
 	if err == nil {
 		t.Fatal("the policy is valid")
 	}
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.Policy = file })
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.Policy = file })
 	g := tm.createJob("train", optedIn, tm.jobSpec(2, tm.watched))
 	ranks := g.runs()
 	if r.reconciler.watcher.watchAll(t.Context()) {

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -95,8 +94,9 @@ func (tm team) crash(rank corev1.Pod) {
 }
 
 func TestAFailedRankRestartsItsGangOnce(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	cfg := jobstest.Config(t, tm.c)
+	cfg := tm.config()
 	limits := tm.failing(policy.Restart{BackOff: policy.BackOff{First: 2 * time.Second, Max: time.Minute}, CheckCapacity: true})
 	_, stop := run(t, cfg, interceptor.Funcs{}, limits)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4, tm.watched))
@@ -172,14 +172,16 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 }
 
 func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(team) gang{
 		"of a job that is not opted in":   func(tm team) gang { return tm.createJob("train", nil, tm.jobSpec(2, tm.watched)) },
 		"of a JobSet with its own policy": func(tm team) gang { return tm.createJobSet("train", optedIn, tm.jobSpec(1, tm.watched)) },
 	}
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 2, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, tm.failing(policy.Restart{}))
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, tm.failing(policy.Restart{}))
 			g := create(tm)
 			ranks := g.runs()
 			rank := ranks[0].DeepCopy()

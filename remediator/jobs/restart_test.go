@@ -30,6 +30,7 @@ import (
 )
 
 func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(team) gang{
 		"plain job":   func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4, plain)) },
 		"indexed job": func(tm team) gang { return tm.createJob("train", optedIn, tm.jobSpec(4)) },
@@ -54,8 +55,9 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 	}
 	for name, create := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 			g := create(tm)
 			before := g.read()
 			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
@@ -86,8 +88,9 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 }
 
 func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0)))
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
@@ -112,8 +115,9 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 }
 
 func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q1 := tm.quarantineOf(tm.nodes[0])
 	restartJobs(t, r, q1)
@@ -156,11 +160,12 @@ func (g gang) onNode(node string) *corev1.Pod {
 }
 
 func TestWritersBesideUsCauseAReRead(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	var mu sync.Mutex
 	patches, conflicts := 0, 0
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	r, _ := run(t, tm.config(), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 		mu.Lock()
 		defer mu.Unlock()
 		patches++
@@ -203,9 +208,11 @@ func (g gang) setSuspend(suspend bool) {
 }
 
 func TestAPersonWinsOverARestart(t *testing.T) {
+	t.Parallel()
 	t.Run("who resumes the job while it stops", func(t *testing.T) {
+		t.Parallel()
 		tm := newTeam(t, 6, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		restartJobs(t, r, q)
@@ -220,8 +227,9 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		tm.event("JobRestartFailed", job.Object.GetUID(), "another user or controller set spec.suspend to false")
 	})
 	t.Run("who suspends the job while it starts", func(t *testing.T) {
+		t.Parallel()
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		restartJobs(t, r, q)
@@ -235,8 +243,9 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		}
 	})
 	t.Run("who had suspended the job before", func(t *testing.T) {
+		t.Parallel()
 		tm := newTeam(t, 4, nil)
-		r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		g.setSuspend(true)
@@ -248,8 +257,9 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 }
 
 func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	slow := g.runs()[0]
 	// Like a rank in D state: it outlives its deletion until somebody helps.
@@ -305,8 +315,9 @@ func gauge(t *testing.T, m interface{ Write(*dto.Metric) error }) float64 {
 
 // The labels no longer lead to the pod, but its UID is in the record.
 func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	stray := g.runs()[0]
 	patch := func(body string) {
@@ -327,8 +338,9 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 
 // It was not there when the UIDs were recorded, or came from a controller that had not seen the stop.
 func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	old := g.runs()[0]
 	q := tm.quarantineOf(old.Spec.NodeName)
@@ -358,8 +370,9 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 }
 
 func TestACompletedRankStaysCompleted(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	g.complete(g.runs()[0])
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
@@ -393,8 +406,9 @@ func (g *gang) complete(rank corev1.Pod) {
 }
 
 func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) { o.StartTimeout = time.Second })
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StartTimeout = time.Second })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q := tm.quarantineOf(tm.nodes[0])
 	restartJobs(t, r, q)
@@ -411,8 +425,9 @@ func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
 }
 
 func TestAJobIsNotRestartedTwiceForOneQuarantine(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q := tm.quarantineOf(tm.nodes[0])
 	restartJobs(t, r, q)
@@ -432,6 +447,7 @@ func TestAJobIsNotRestartedTwiceForOneQuarantine(t *testing.T) {
 }
 
 func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
+	t.Parallel()
 	failJob := func(spec *batchv1.JobSpec) {
 		spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 			Action:      batchv1.PodFailurePolicyActionFailJob,
@@ -479,8 +495,9 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 4, nil)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 			g := test.create(tm)
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -507,6 +524,7 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 }
 
 func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
+	t.Parallel()
 	out := map[string]string{conditions.LabelRestartOnNodeFault: "false"}
 	tests := map[string]struct {
 		namespace, job map[string]string
@@ -519,8 +537,9 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tm := newTeam(t, 3, test.namespace)
-			r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 			g := tm.createJob("train", test.job, tm.jobSpec(2))
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
@@ -539,8 +558,9 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 }
 
 func TestUnknownOwnersAndBarePodsAreReportedAndLeftAlone(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 1, optedIn)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	if err := tm.c.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -601,8 +621,9 @@ metadata: {name: tool, namespace: %[1]s}
 }
 
 func TestAPodThatIsBeingDeletedStartsNoRestart(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 2, nil)
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
 	g := tm.createJob("train", optedIn, tm.jobSpec(1, dying(5*time.Second, 0), func(spec *batchv1.JobSpec) { spec.BackoffLimit = ptr.To[int32](6) }))
 	rank := g.runs()[0]
 	q := tm.quarantineOf(rank.Spec.NodeName)
@@ -616,8 +637,9 @@ func TestAPodThatIsBeingDeletedStartsNoRestart(t *testing.T) {
 }
 
 func TestALabelWithoutARecordIsDropped(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 1, nil)
-	run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, nil)
+	run(t, tm.config(), interceptor.Funcs{}, nil)
 	tests := map[string]map[string]string{
 		"removed": nil,
 		"broken":  {conditions.AnnotationRestart: "{"},
@@ -646,10 +668,11 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 
 // As after an upgrade without the new role, or with a kind of the policy that nobody has granted.
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	tm := newTeam(t, 3, nil)
 	squad := policy.JobKind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
 	tm.serve(squad.GVK())
-	r, _ := run(t, jobstest.Config(t, tm.c), interceptor.Funcs{}, func(o *Options) {
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) {
 		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
 	})
 	g := tm.createJob("train", optedIn, tm.jobSpec(2))
@@ -667,6 +690,7 @@ func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 
 // The cluster has no JobSet controller, and at first no JobSet CRD; the test plays the controller.
 func TestAKindInstalledLaterIsPickedUp(t *testing.T) {
+	t.Parallel()
 	c, err := cluster.Start(t.Context(), cluster.Options{Progress: t.Output()})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package jobstest
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,28 @@ func Config(t *testing.T, c *cluster.Cluster) *rest.Config {
 	}
 	cfg.QPS = -1
 	return cfg
+}
+
+// OneNamespace returns the configuration of a process that sees the restarts under way of one namespace alone, so that the processes of
+// tests that run side by side do not act on each other's jobs. It sees the nodes and the pods of the whole cluster.
+func OneNamespace(cfg *rest.Config, namespace string) *rest.Config {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &oneNamespace{namespace, next} })
+	return cfg
+}
+
+type oneNamespace struct {
+	namespace string
+	next      http.RoundTripper
+}
+
+func (o *oneNamespace) RoundTrip(r *http.Request) (*http.Response, error) {
+	if query := r.URL.Query(); query.Get("labelSelector") == conditions.LabelRestarting+"=true" {
+		query.Set("fieldSelector", "metadata.namespace="+o.namespace)
+		r = r.Clone(r.Context())
+		r.URL.RawQuery = query.Encode()
+	}
+	return o.next.RoundTrip(r)
 }
 
 // Run starts a controller with a manager of its own, as one process of the remediator would. Its client reads live, and
