@@ -19,7 +19,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 export KUBERNETES
 
-.PHONY: help demo test test-operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help demo test test-packages test-node test-operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,18 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
-	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
-	@# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
-	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
+test: ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
+	@$(MAKE) --no-print-directory test-packages
+	@$(MAKE) --no-print-directory test-node
+
+# The tests with a cluster wait most of the time, so more of them run side by side than there are cores.
+test-packages: components nft bin/debian bin/images/debian
+	go test -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	go test -C images/build ./...
+
+# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
+test-node: components nft bin/debian bin/images/debian
+	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
 test-operators: ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
