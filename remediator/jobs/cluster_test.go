@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what takes a second or two.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // run starts a controller, as one process of the remediator would. The returned function ends it.
 func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*Options)) (*Controller, func()) {
