@@ -19,7 +19,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 export KUBERNETES
 
-.PHONY: help demo test test-packages test-node test-operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help demo test test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +42,12 @@ test-node: components nft bin/debian bin/images/debian
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
-test-operators: ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
+test-operators: operators ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
+	go test -timeout 60m -parallel 8 -tags operators ./remediator/jobs/operators
+
+operators:
 	@go run ./e2e/components/build kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
-	go test -timeout 60m -parallel 8 -tags operators ./remediator/jobs/operators
 
 build: ## build plugins, remediator, preflight and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
