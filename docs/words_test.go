@@ -1,0 +1,111 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestEveryReasonAndStatusIsExplained collects the words that users see in Events, in the metrics' label reason and in the column
+// STATUS, from the sources, and searches the page of troubleshooting and the runbooks for each.
+func TestEveryReasonAndStatusIsExplained(t *testing.T) {
+	runbooks, err := filepath.Glob("runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := ""
+	for _, file := range append(runbooks, "troubleshooting.md") {
+		pages += read(t, file)
+	}
+	for dir, want := range map[string]int{
+		"../remediator/quarantine": 20, "../remediator/restart": 10, "../remediator/jobs": 6, "../remediator/jobs/kinds": 4,
+		"../remediator/preflight": 3, "../kubectl-pitcrew": 8,
+	} {
+		words := wordsOf(t, dir)
+		if len(words) < want {
+			t.Errorf("found only %d words in %s: %v", len(words), dir, words)
+		}
+		for _, word := range words {
+			if !regexp.MustCompile("`[^`\n]*\\b" + regexp.QuoteMeta(word) + "\\b[^`\n]*`").MatchString(pages) {
+				t.Errorf("`%s` of %s is explained neither in docs/troubleshooting.md nor in a runbook", word, dir)
+			}
+		}
+	}
+}
+
+// wordConst matches the names of the constants that are such words.
+var wordConst = map[string]*regexp.Regexp{
+	"quarantine":      regexp.MustCompile(`^(BlockedBy|NodeQuarantined$|QuarantineUpgraded$|QuarantineBlocked$|TaintRestored$|NodeReleased$|[A-Z]\w+ByHand$|DriverUpgradeStale$|WouldQuarantine$|DetectorSuspect$|Breaker|PolicyInvalid$)`),
+	"restart":         regexp.MustCompile(`^(Result|Capacity$)`),
+	"jobs":            regexp.MustCompile(`^event`),
+	"preflight":       regexp.MustCompile(`^(Refused|Incomplete|Verdict)$`),
+	"kubectl-pitcrew": regexp.MustCompile(`^is[A-Z]`),
+}
+
+// wordsOf are the string constants of a package that [wordConst] selects, the reasons of its literals of type Blocked, and those that
+// it passes to delayed.
+func wordsOf(t *testing.T, dir string) (words []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	consts := wordConst[filepath.Base(dir)]
+	add := func(e ast.Expr) {
+		if l, ok := e.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			if word, err := strconv.Unquote(l.Value); err == nil && word != "" && !slices.Contains(words, word) {
+				words = append(words, word)
+			}
+		}
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, ident := range n.Names {
+					if consts != nil && i < len(n.Values) && consts.MatchString(ident.Name) {
+						add(n.Values[i])
+					}
+				}
+			case *ast.CompositeLit:
+				if named(n.Type) == "Blocked" && len(n.Elts) > 0 {
+					if kv, ok := n.Elts[0].(*ast.KeyValueExpr); ok {
+						add(kv.Value)
+					} else {
+						add(n.Elts[0])
+					}
+				}
+			case *ast.CallExpr:
+				if named(n.Fun) == "delayed" {
+					add(n.Args[2])
+				}
+			}
+			return true
+		})
+	}
+	return words
+}
+
+// named is the name of a type or a function, without its package.
+func named(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
