@@ -39,6 +39,34 @@ func TestEveryReasonAndStatusIsExplained(t *testing.T) {
 	}
 }
 
+// glossaryRow is a word of the glossary.
+var glossaryRow = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \|$`)
+
+// A word that no other page uses needs no explanation, and a list that is not sorted is not searched.
+func TestTheGlossaryExplainsWordsThatThePagesUse(t *testing.T) {
+	root, files := pages(t)
+	others := ""
+	for _, file := range files {
+		if file != "docs/glossary.md" {
+			others += strings.ToLower(read(t, filepath.Join(root, file)))
+		}
+	}
+	var words []string
+	for _, row := range glossaryRow.FindAllStringSubmatch(read(t, "glossary.md"), -1)[1:] {
+		word := strings.ToLower(row[1])
+		words = append(words, word)
+		if !strings.Contains(others, word) && !strings.Contains(others, strings.ReplaceAll(word, " ", "")) {
+			t.Errorf("no page uses %q", word)
+		}
+		if sentence := row[2]; !strings.HasSuffix(sentence, ".") || strings.Count(sentence, ". ") > 0 {
+			t.Errorf("%s: want one sentence: %s", row[1], sentence)
+		}
+	}
+	if len(words) < 20 || !slices.IsSorted(words) {
+		t.Errorf("want a sorted list: %q", words)
+	}
+}
+
 // wordConst matches the names of the constants that are such words.
 var wordConst = map[string]*regexp.Regexp{
 	"quarantine":      regexp.MustCompile(`^(BlockedBy|NodeQuarantined$|QuarantineUpgraded$|QuarantineBlocked$|TaintRestored$|NodeReleased$|[A-Z]\w+ByHand$|DriverUpgradeStale$|WouldQuarantine$|DetectorSuspect$|Breaker|PolicyInvalid$)`),
