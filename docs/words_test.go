@@ -69,7 +69,7 @@ func TestTheGlossaryExplainsWordsThatThePagesUse(t *testing.T) {
 
 // wordConst matches the names of the constants that are such words.
 var wordConst = map[string]*regexp.Regexp{
-	"quarantine":      regexp.MustCompile(`^(BlockedBy|NodeQuarantined$|QuarantineUpgraded$|QuarantineBlocked$|TaintRestored$|NodeReleased$|[A-Z]\w+ByHand$|DriverUpgradeStale$|WouldQuarantine$|DetectorSuspect$|Breaker|PolicyInvalid$)`),
+	"quarantine":      regexp.MustCompile(`^BlockedBy`), // and the reasons of Events, each of which is the name of its constant
 	"restart":         regexp.MustCompile(`^(Result|Capacity$)`),
 	"jobs":            regexp.MustCompile(`^event`),
 	"preflight":       regexp.MustCompile(`^(Refused|Incomplete|Verdict)$`),
@@ -86,10 +86,8 @@ func wordsOf(t *testing.T, dir string) (words []string) {
 	}
 	consts := wordConst[filepath.Base(dir)]
 	add := func(e ast.Expr) {
-		if l, ok := e.(*ast.BasicLit); ok && l.Kind == token.STRING {
-			if word, err := strconv.Unquote(l.Value); err == nil && word != "" && !slices.Contains(words, word) {
-				words = append(words, word)
-			}
+		if word := text(e); word != "" && !slices.Contains(words, word) {
+			words = append(words, word)
 		}
 	}
 	for _, name := range files {
@@ -104,7 +102,10 @@ func wordsOf(t *testing.T, dir string) (words []string) {
 			switch n := n.(type) {
 			case *ast.ValueSpec:
 				for i, ident := range n.Names {
-					if consts != nil && i < len(n.Values) && consts.MatchString(ident.Name) {
+					if consts == nil || i >= len(n.Values) {
+						continue
+					}
+					if consts.MatchString(ident.Name) || file.Name.Name == "quarantine" && text(n.Values[i]) == ident.Name {
 						add(n.Values[i])
 					}
 				}
@@ -136,4 +137,17 @@ func named(e ast.Expr) string {
 		return e.Sel.Name
 	}
 	return ""
+}
+
+// text is the value of a string literal; empty if it is none.
+func text(e ast.Expr) string {
+	l, ok := e.(*ast.BasicLit)
+	if !ok || l.Kind != token.STRING {
+		return ""
+	}
+	value, err := strconv.Unquote(l.Value)
+	if err != nil {
+		return ""
+	}
+	return value
 }
