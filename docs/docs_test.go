@@ -3,6 +3,7 @@
 package docs
 
 import (
+	"encoding/xml"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,22 @@ func TestTheValuesOfTheInstallPageRender(t *testing.T) {
 			"--namespace", "pitcrew", "--values", file).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "kind: DaemonSet") {
 			t.Errorf("%s\n%v\n%.2000s", block[1], err, out)
+		}
+	}
+}
+
+func TestThePicturesAreXML(t *testing.T) {
+	pictures, err := filepath.Glob("images/*.svg")
+	if err != nil || len(pictures) == 0 {
+		t.Fatalf("no pictures: %v", err)
+	}
+	for _, file := range pictures {
+		var picture struct {
+			Title string `xml:"title"`
+			Desc  string `xml:"desc"`
+		}
+		if err := xml.Unmarshal([]byte(read(t, file)), &picture); err != nil || picture.Title == "" || picture.Desc == "" {
+			t.Errorf("%s: want XML with a title and a desc for those who cannot see it: %+v, %v", file, picture, err)
 		}
 	}
 }

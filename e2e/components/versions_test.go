@@ -46,3 +46,23 @@ func TestThePageOfJobsNamesThePinnedVersions(t *testing.T) {
 			" (run make test-operators before you change it):", diff)
 	}
 }
+
+func TestThePageOfUpgradesNamesThePinnedVersions(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "upgrade.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row, c := range map[string]Component{"Kubernetes": kube(""), "Node Problem Detector": NodeProblemDetector, "Helm": Helm} {
+		version, err := c.version(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`(?m)^\| ` + row + ` \|.* v?` + regexp.QuoteMeta(strings.TrimPrefix(version, "v")) + `\b`).Match(text) {
+			t.Errorf("the row %s of docs/upgrade.md does not name %s", row, version)
+		}
+	}
+}
