@@ -29,8 +29,8 @@ try: ## in less than a minute: a fault in a sample kernel log, what it means, an
 	@CGO_ENABLED=0 go run -trimpath ./e2e/try
 
 demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
-	@echo "compiling the demo (about two minutes on a fresh machine)"
-	@go run ./e2e/demo
+	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector ./e2e/demo ./plugins/xid ./remediator
+	@bin/demo
 
 test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
 	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
