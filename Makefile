@@ -25,10 +25,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 try: ## in less than a minute: a fault in a sample kernel log, what it means, and the heatmap of a slow node
-	@echo "compiling the xid plugin and this command: less than a minute on two cores with empty caches" >&2
+	@echo "compiling the xid plugin and this command: less than a minute on two cores with empty caches"
 	@CGO_ENABLED=0 go run -trimpath ./e2e/try
 
 demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
+	@echo "compiling a control plane, KWOK, JobSet, NPD and Pitcrew, as far as they are missing; then they start on loopback and a GPU fails"
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector ./e2e/demo ./plugins/xid ./remediator
 	@bin/demo
 

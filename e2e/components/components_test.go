@@ -2,6 +2,7 @@ package components
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
 	"fmt"
@@ -127,6 +128,28 @@ func TestAFailedBuildQuotesTheCompiler(t *testing.T) {
 	}
 	if _, err := os.Stat(tiny.Path(root) + ".stamp"); err == nil {
 		t.Error("it is stamped as built")
+	}
+}
+
+// With other settings than those of the components, Kubernetes' libraries would compile twice.
+func TestOnlyProgramsThatLoadALibraryAreBuiltWithCgo(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := BuildOurs(t.Context(), root, "./plugins/xid", "./plugins/ecc"); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{"xid": "0", "ecc": "1"} {
+		info, err := buildinfo.ReadFile(filepath.Join(root, "bin", program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range info.Settings {
+			if s.Key == "CGO_ENABLED" && s.Value != want || want == "0" && s.Key == "-tags" {
+				t.Errorf("%s is built with %s=%s", program, s.Key, s.Value)
+			}
+		}
 	}
 }
 
