@@ -1,5 +1,6 @@
-// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in its
-// own module below this folder, so that its dependencies never mix with the product's.
+// Package components builds the real programs that the end-to-end tests and the demo run. They are pinned in modules
+// below this folder, so that their dependencies never mix with the product's. The module of Kubernetes also pins KWOK and
+// JobSet: they are built with its libraries, not with the older ones of their own releases, so that these compile once.
 package components
 
 import (
@@ -47,21 +48,21 @@ var (
 	Kube = kube(os.Getenv(VariableKubernetes))
 	// Kubelet is not in [Kube]: only the tests with a real node need it.
 	Kubelet = Component{
-		Name: "kubelet", Dir: "kubelet", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", CPU: 6 * time.Minute,
+		Name: "kubelet", Dir: "kubernetes", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", CPU: 6 * time.Minute,
 		versionVars: kubernetesVersion,
 	}
 	// KWOK simulates the kubelets.
 	KWOK = Component{
-		Name: "kwok", Dir: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", CPU: 2 * time.Minute,
+		Name: "kwok", Dir: "kubernetes", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", CPU: 20 * time.Second,
 	}
 	// JobSet is the JobSet controller with its webhooks.
 	JobSet = Component{
-		Name: "jobset-controller", Dir: "jobset", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", CPU: 3 * time.Minute,
+		Name: "jobset-controller", Dir: "kubernetes", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", CPU: 30 * time.Second,
 	}
 	// NodeProblemDetector is built without journald, which would need cgo, and without the Stackdriver exporter.
 	NodeProblemDetector = Component{
 		Name: "node-problem-detector", Dir: "npd", Package: "k8s.io/node-problem-detector/cmd/nodeproblemdetector",
-		Module: "k8s.io/node-problem-detector", CPU: 140 * time.Second,
+		Module: "k8s.io/node-problem-detector", CPU: 2 * time.Minute,
 		tags: "disable_stackdriver_exporter",
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
@@ -148,7 +149,7 @@ func kube(version string) Component {
 		suffix = "-" + version
 	}
 	return Component{
-		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", CPU: 10 * time.Minute,
+		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", CPU: 8 * time.Minute,
 		versionVars: kubernetesVersion,
 	}
 }
