@@ -19,14 +19,19 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 export KUBERNETES
 
-.PHONY: help demo test test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+try: ## in less than a minute: a fault in a sample kernel log, what it means, and the heatmap of a slow node
+	@echo "compiling the xid plugin and this command: less than a minute on two cores with empty caches"
+	@CGO_ENABLED=0 go run -trimpath ./e2e/try
+
 demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
-	@echo "compiling the demo (about two minutes on a fresh machine)"
-	@go run ./e2e/demo
+	@echo "compiling a control plane, KWOK, JobSet, NPD and Pitcrew, as far as they are missing; then they start on loopback and a GPU fails"
+	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector ./e2e/demo ./plugins/xid ./remediator
+	@bin/demo
 
 test: ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
 	@$(MAKE) --no-print-directory test-packages

@@ -1,5 +1,6 @@
-// Package components builds the real programs that the end-to-end tests and the demo run. Each one is pinned in its
-// own module below this folder, so that its dependencies never mix with the product's.
+// Package components builds the real programs that the end-to-end tests and the demo run. They are pinned in modules
+// below this folder, so that their dependencies never mix with the product's. The module of Kubernetes also pins KWOK and
+// JobSet: they are built with its libraries, not with the older ones of their own releases, so that these compile once.
 package components
 
 import (
@@ -31,8 +32,9 @@ type Component struct {
 	Package string
 	// Module is the module that Dir pins and whose version is the component's version.
 	Module string
-	// Cold is about how long a first build takes on two cores.
-	Cold string
+	// CPU is about the CPU time of a first build, after the builds of those before it in [All] that share its dependencies. It
+	// takes that time divided by the number of cores.
+	CPU time.Duration
 
 	arch string // the architecture it is built for; empty for this machine's
 	tags string
@@ -46,21 +48,21 @@ var (
 	Kube = kube(os.Getenv(VariableKubernetes))
 	// Kubelet is not in [Kube]: only the tests with a real node need it.
 	Kubelet = Component{
-		Name: "kubelet", Dir: "kubelet", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", Cold: "3 min",
+		Name: "kubelet", Dir: "kubernetes", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", CPU: 6 * time.Minute,
 		versionVars: kubernetesVersion,
 	}
 	// KWOK simulates the kubelets.
 	KWOK = Component{
-		Name: "kwok", Dir: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Cold: "1 min",
+		Name: "kwok", Dir: "kubernetes", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", CPU: 20 * time.Second,
 	}
 	// JobSet is the JobSet controller with its webhooks.
 	JobSet = Component{
-		Name: "jobset-controller", Dir: "jobset", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", Cold: "90 s",
+		Name: "jobset-controller", Dir: "kubernetes", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", CPU: 30 * time.Second,
 	}
 	// NodeProblemDetector is built without journald, which would need cgo, and without the Stackdriver exporter.
 	NodeProblemDetector = Component{
 		Name: "node-problem-detector", Dir: "npd", Package: "k8s.io/node-problem-detector/cmd/nodeproblemdetector",
-		Module: "k8s.io/node-problem-detector", Cold: "70 s",
+		Module: "k8s.io/node-problem-detector", CPU: 2 * time.Minute,
 		tags: "disable_stackdriver_exporter",
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
@@ -68,7 +70,7 @@ var (
 	}
 	// Helm renders and installs the chart as a user's helm does.
 	Helm = Component{
-		Name: "helm", Dir: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Cold: "2 min",
+		Name: "helm", Dir: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", CPU: 4 * time.Minute,
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
 		},
@@ -82,50 +84,50 @@ var (
 	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.
 	TrainingOperator = Component{
 		Name: "training-operator", Dir: "training-operator", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", Cold: "65 s",
+		Module: "github.com/kubeflow/training-operator", CPU: 130 * time.Second,
 	}
 	// TrainingOperator19 is a later one, the first minor version with JAXJob.
 	TrainingOperator19 = Component{
 		Name: "training-operator-1.9", Dir: "training-operator-1.9", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", Cold: "65 s",
+		Module: "github.com/kubeflow/training-operator", CPU: 130 * time.Second,
 	}
 	// MPIOperator is kubeflow's, for the v2beta1 MPIJob.
 	MPIOperator = Component{
 		Name: "mpi-operator", Dir: "mpi-operator", Package: "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-		Module: "github.com/kubeflow/mpi-operator", Cold: "2 min",
+		Module: "github.com/kubeflow/mpi-operator", CPU: 4 * time.Minute,
 	}
 	// Trainer is kubeflow's, for TrainJob; it makes JobSets.
 	Trainer = Component{
 		Name: "trainer", Dir: "trainer", Package: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-		Module: "github.com/kubeflow/trainer/v2", Cold: "75 s",
+		Module: "github.com/kubeflow/trainer/v2", CPU: 150 * time.Second,
 	}
 	// KubeRay is for RayCluster and RayJob.
 	KubeRay = Component{
 		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
-		Module: "github.com/ray-project/kuberay/ray-operator", Cold: "80 s",
+		Module: "github.com/ray-project/kuberay/ray-operator", CPU: 160 * time.Second,
 	}
 	// SlurmOperator runs Slurm on Kubernetes. It is here because it reads cordons.
 	SlurmOperator = Component{
 		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",
-		Module: "github.com/SlinkyProject/slurm-operator", Cold: "60 s",
+		Module: "github.com/SlinkyProject/slurm-operator", CPU: 2 * time.Minute,
 	}
 	// LWS is the LeaderWorkerSet controller.
-	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", Cold: "90 s"}
+	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", CPU: 3 * time.Minute}
 	// Kueue queues other controllers' jobs.
-	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", Cold: "160 s"}
+	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", CPU: 320 * time.Second}
 	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
-	VolcanoControllers = volcano("controller-manager", "70 s")
-	VolcanoWebhooks    = volcano("webhook-manager", "35 s")
-	VolcanoScheduler   = volcano("scheduler", "25 s")
+	VolcanoControllers = volcano("controller-manager", 140*time.Second)
+	VolcanoWebhooks    = volcano("webhook-manager", 70*time.Second)
+	VolcanoScheduler   = volcano("scheduler", 50*time.Second)
 
 	// GolangCILint is the linter.
 	GolangCILint = Component{
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
-		Module: "github.com/golangci/golangci-lint/v2", Cold: "100 s",
+		Module: "github.com/golangci/golangci-lint/v2", CPU: 200 * time.Second,
 	}
 	// Govulncheck reports known vulnerabilities.
 	Govulncheck = Component{
-		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", Cold: "20 s",
+		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", CPU: 40 * time.Second,
 	}
 )
 
@@ -147,15 +149,15 @@ func kube(version string) Component {
 		suffix = "-" + version
 	}
 	return Component{
-		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", Cold: "5 min",
+		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", CPU: 8 * time.Minute,
 		versionVars: kubernetesVersion,
 	}
 }
 
-func volcano(program, cold string) Component {
+func volcano(program string, cpu time.Duration) Component {
 	return Component{
 		Name: "volcano-" + program, Dir: "volcano", Package: "volcano.sh/volcano/cmd/" + program,
-		Module: "volcano.sh/volcano", Cold: cold,
+		Module: "volcano.sh/volcano", CPU: cpu,
 	}
 }
 
@@ -227,9 +229,22 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 	if err := os.MkdirAll(filepath.Join(root, "bin", "components"), 0o755); err != nil {
 		return fmt.Errorf("build components: %w", err)
 	}
+	var missing []recipe
 	for _, c := range wanted {
-		if err := c.build(ctx, progress, root); err != nil {
+		r, err := c.recipe(ctx, root)
+		if err != nil {
 			return fmt.Errorf("build %s: %w", c.Name, err)
+		}
+		if !r.built() {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) > 0 {
+		fmt.Fprint(progress, plan(missing, runtime.NumCPU()))
+	}
+	for _, r := range missing {
+		if err := r.build(ctx, progress); err != nil {
+			return fmt.Errorf("build %s: %w", r.Name, err)
 		}
 	}
 	return nil
@@ -237,15 +252,18 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 
 // BuildOurs builds programs of this repository into bin. packages are paths from the root, e.g. "./plugins/xid".
 func BuildOurs(ctx context.Context, root string, packages ...string) error {
+	return BuildOursWith(ctx, nil, root, packages...)
+}
+
+// BuildOursWith is [BuildOurs] that writes to progress, unless it is nil, how much is left to compile.
+func BuildOursWith(ctx context.Context, progress io.Writer, root string, packages ...string) error {
 	if len(packages) == 0 {
 		return nil
 	}
 	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
 	if err == nil {
 		defer unlock()
-		// go-nvml and go-dcgm are cgo; the tags keep the standard library of the other programs out of it.
-		args := []string{"build", "-trimpath", "-ldflags=-s -w", "-tags=netgo,osusergo", "-o", "bin" + string(filepath.Separator)}
-		_, err = runWith(ctx, []string{"CGO_ENABLED=1"}, root, append(args, packages...)...)
+		err = buildOurs(ctx, progress, root, packages)
 	}
 	if err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
@@ -253,14 +271,53 @@ func BuildOurs(ctx context.Context, root string, packages ...string) error {
 	return nil
 }
 
-func (c Component) dir(root string) string { return filepath.Join(root, "e2e", "components", c.Dir) }
-
-func (c Component) build(ctx context.Context, progress io.Writer, root string) error {
-	version, err := c.version(ctx, root)
+// buildOurs compiles programs that need cgo, for go-nvml and go-dcgm, apart from the others. The others share what they
+// compile with the components, whose flags are the same.
+func buildOurs(ctx context.Context, progress io.Writer, root string, packages []string) error {
+	// The tags keep the standard library out of cgo.
+	cgo := []string{"-tags=netgo,osusergo"}
+	const format = `{{.ImportPath}}{{range .Deps}}{{if eq . "runtime/cgo"}} cgo{{end}}{{end}}`
+	list, err := runWith(ctx, []string{"CGO_ENABLED=1"}, root, append([]string{"list", cgo[0], "-f", format}, packages...)...)
 	if err != nil {
 		return err
 	}
-	path := c.Path(root)
+	var static, dynamic []string
+	for line := range strings.Lines(string(list)) {
+		if program, found := strings.CutSuffix(strings.TrimSpace(line), " cgo"); found {
+			dynamic = append(dynamic, program)
+		} else {
+			static = append(static, program)
+		}
+	}
+	flags := []string{"-trimpath", "-ldflags=-s -w"}
+	out := "bin" + string(filepath.Separator)
+	if len(static) > 0 {
+		if err := compile(ctx, progress, "pitcrew", []string{"CGO_ENABLED=0"}, root, out, flags, static...); err != nil {
+			return err
+		}
+	}
+	if len(dynamic) > 0 {
+		return compile(ctx, progress, "pitcrew", []string{"CGO_ENABLED=1"}, root, out, append(flags, cgo...), dynamic...)
+	}
+	return nil
+}
+
+func (c Component) dir(root string) string { return filepath.Join(root, "e2e", "components", c.Dir) }
+
+// recipe is how a component is built.
+type recipe struct {
+	Component
+	root, version string
+	flags         []string
+	// stamp is a hash of everything the binary is made from. It is beside the binary once that is built.
+	stamp string
+}
+
+func (c Component) recipe(ctx context.Context, root string) (recipe, error) {
+	version, err := c.version(ctx, root)
+	if err != nil {
+		return recipe{}, err
+	}
 	ldflags := []string{"-s", "-w"}
 	if c.versionVars != nil {
 		for name, value := range c.versionVars(version) {
@@ -270,29 +327,40 @@ func (c Component) build(ctx context.Context, progress io.Writer, root string) e
 	}
 	flags := []string{"-trimpath", "-tags=" + c.tags, "-ldflags=" + strings.Join(ldflags, " ")}
 	stamp, err := c.stamp(root, flags)
-	if err != nil {
-		return err
+	return recipe{c, root, version, flags, stamp}, err
+}
+
+// built reports whether the component is built and up to date.
+func (r recipe) built() bool {
+	path := r.Path(r.root)
+	stamp, err := os.ReadFile(path + ".stamp")
+	if err != nil || string(stamp) != r.stamp {
+		return false
 	}
+	_, err = os.Stat(path)
+	return err == nil
+}
+
+func (r recipe) build(ctx context.Context, progress io.Writer) error {
+	path := r.Path(r.root)
 	unlock, err := lock(ctx, path+".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if built, err := os.ReadFile(path + ".stamp"); err == nil && string(built) == stamp {
-		if _, err := os.Stat(path); err == nil {
-			return nil
-		}
+	if r.built() {
+		return nil // by another program meanwhile
 	}
-	fmt.Fprintf(progress, "building %s (%s %s), about %s when nothing is cached ...\n", c.Name, c.Module, version, c.Cold)
+	fmt.Fprintf(progress, "building %s (%s %s)\n", r.Name, r.Module, r.version)
 	begun := time.Now()
-	args := append([]string{"build", "-o", path}, append(flags, c.Package)...)
-	if _, err := runWith(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(c.arch, runtime.GOARCH)}, c.dir(root), args...); err != nil {
+	env := []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)}
+	if err := compile(ctx, progress, r.Name, env, r.dir(r.root), path, r.flags, r.Package); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".stamp", []byte(stamp), 0o644); err != nil {
+	if err := os.WriteFile(path+".stamp", []byte(r.stamp), 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(progress, "built %s in %s\n", c.Name, time.Since(begun).Round(100*time.Millisecond))
+	fmt.Fprintf(progress, "built %s in %s\n", r.Name, time.Since(begun).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -364,9 +432,7 @@ func run(ctx context.Context, dir string, args ...string) (stdout []byte, err er
 
 // runWith runs the go command. If it fails, the error quotes its output.
 func runWith(ctx context.Context, env []string, dir string, args ...string) (stdout []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
+	cmd := command(ctx, env, dir, args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -374,6 +440,13 @@ func runWith(ctx context.Context, env []string, dir string, args ...string) (std
 		return nil, fmt.Errorf("go %s in %s: %w\n%s", args[0], dir, err, stderr.String())
 	}
 	return out, nil
+}
+
+func command(ctx context.Context, env []string, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
+	return cmd
 }
 
 func goJSON(ctx context.Context, dir string, into any, args ...string) error {

@@ -2,21 +2,25 @@ package components
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 // tiny is a component that builds in no time.
 var tiny = Component{
-	Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys", Cold: "no time",
+	Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys", CPU: time.Second,
 	versionVars: func(version string) map[string]string { return map[string]string{"main.version": version} },
 }
 
@@ -40,7 +44,7 @@ func TestAComponentIsBuiltOnceAndAgainWhenItChanges(t *testing.T) {
 		line, _, _ := strings.Cut(progress.String(), "\n")
 		return line
 	}
-	const building = "building tiny (golang.org/x/sys v0.47.0), about no time when nothing is cached ..."
+	building := fmt.Sprintf("to build: tiny; about 10 s with empty caches on this machine (%d cores), and the download of the sources", runtime.NumCPU())
 	if diff := cmp.Diff(building, build()); diff != "" {
 		t.Error("first build:", diff)
 	}
@@ -88,7 +92,7 @@ func TestTwoBuildsAtOnceBuildOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if lines := progress[0].String() + progress[1].String(); strings.Count(lines, "building") != 1 {
+	if lines := progress[0].String() + progress[1].String(); strings.Count(lines, "building tiny (golang.org/x/sys v0.47.0)") != 1 {
 		t.Errorf("progress of both builds:\n%s", lines)
 	}
 }
@@ -124,6 +128,28 @@ func TestAFailedBuildQuotesTheCompiler(t *testing.T) {
 	}
 	if _, err := os.Stat(tiny.Path(root) + ".stamp"); err == nil {
 		t.Error("it is stamped as built")
+	}
+}
+
+// With other settings than those of the components, Kubernetes' libraries would compile twice.
+func TestOnlyProgramsThatLoadALibraryAreBuiltWithCgo(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := BuildOurs(t.Context(), root, "./plugins/xid", "./plugins/ecc"); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{"xid": "0", "ecc": "1"} {
+		info, err := buildinfo.ReadFile(filepath.Join(root, "bin", program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range info.Settings {
+			if s.Key == "CGO_ENABLED" && s.Value != want || want == "0" && s.Key == "-tags" {
+				t.Errorf("%s is built with %s=%s", program, s.Key, s.Value)
+			}
+		}
 	}
 }
 

@@ -66,3 +66,38 @@ func TestThePageOfUpgradesNamesThePinnedVersions(t *testing.T) {
 		}
 	}
 }
+
+// A package is compiled once for the control plane, KWOK, JobSet, the demo and the remediator if all of them need it at the same
+// version. Most of the time that `make demo` needs on a fresh machine depends on that.
+func TestTheDemoAndTheControlPlaneShareTheirLibraries(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := modules(t, root, "./e2e/demo", "./remediator")
+	theirs := modules(t, Kube.dir(root), Kube.Package, KWOK.Package, JobSet.Package)
+	for module, version := range ours {
+		if other, shared := theirs[module]; shared && other != version {
+			t.Errorf("%s is %s in go.mod and %s in e2e/components/%s/go.mod: go get the later one in both", module, version, other, Kube.Dir)
+		}
+	}
+	if ours["k8s.io/client-go"] == "" || theirs["k8s.io/client-go"] == "" {
+		t.Error("found no k8s.io/client-go")
+	}
+}
+
+// modules are the versions of the modules that programs are made from, by path.
+func modules(t *testing.T, dir string, programs ...string) map[string]string {
+	t.Helper()
+	out, err := run(t.Context(), dir, append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}"}, programs...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if path, version, found := strings.Cut(strings.TrimSpace(line), " "); found {
+			versions[path] = version
+		}
+	}
+	return versions
+}

@@ -62,13 +62,12 @@ func run(ctx context.Context, out io.Writer) (result string, err error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(out, "== Building what is missing: about 12 minutes on two cores the first time, seconds after that")
+	fmt.Fprintln(out, "== Building what is missing: etcd, Kubernetes, KWOK, JobSet and NPD from pinned sources, and Pitcrew")
 	if err := components.Build(ctx, out, root,
 		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
 		return "", err
 	}
-	fmt.Fprintln(out, "building the plugin and the remediator")
-	if err := components.BuildOurs(ctx, root, "./plugins/xid", "./remediator"); err != nil {
+	if err := components.BuildOursWith(ctx, out, root, "./plugins/xid", "./remediator"); err != nil {
 		return "", err
 	}
 

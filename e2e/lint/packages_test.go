@@ -47,6 +47,7 @@ func TestNoPackageComesInThroughAnother(t *testing.T) {
 	rules := []rule{
 		{"kubectl-pitcrew", "only the remediator runs controllers", runsControllers},
 		{"repair", "only the remediator runs controllers", runsControllers},
+		{"e2e/try", "compiling Kubernetes takes minutes", func(pkg string) bool { return strings.Contains(pkg, "k8s.io/") }},
 		{"preflight", "the init container must not carry the remediator", func(pkg string) bool { return strings.HasPrefix(pkg, module+"remediator/") }},
 	}
 	for _, dir := range pure(t, root) {
@@ -117,4 +118,30 @@ func goroutines(t *testing.T, dir string) (found []string) {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// What is built and unpacked in bin can contain Go files of others. `ignore` of go.mod hides them from the go command, and from
+// gopls and the linter, which ask it.
+func TestWhatLiesInBinIsNoPackage(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(filepath.Join(root, "bin"), "lint-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	write(t, filepath.Join(dir, "broken", "broken.go"), "package broken\n\nvar x = undefined\n")
+	for _, pattern := range []string{"./...", "./bin/..."} {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-e", pattern)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list %s: %v", pattern, err)
+		}
+		if strings.Contains(string(out), "/bin/") {
+			t.Errorf("go list %s lists\n%s", pattern, out)
+		}
+	}
 }

@@ -1,4 +1,5 @@
-// Command build builds the real components that tests and demo run, all of them or those named.
+// Command build builds the real components that tests and demo run, all of them or those named, and after these the named
+// programs of this repository.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -16,9 +18,10 @@ import (
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [-arch ARCHITECTURE] [component...]   builds into bin/components; the components are:")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [-arch ARCHITECTURE] [component...] [./program...]\n"+
+			"It builds components into bin/components and programs of this repository, such as ./plugins/xid, into bin. The components:")
 		for _, c := range components.All {
-			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s, about %s when nothing is cached\n", c.Name, c.Module, c.Cold)
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s, about %s of CPU time with empty caches\n", c.Name, c.Module, c.CPU)
 		}
 	}
 	arch := flag.String("arch", runtime.GOARCH, "`architecture` to build for; another one's binaries are in a folder of its name")
@@ -37,7 +40,12 @@ func build(ctx context.Context, arch string, names []string) error {
 	if len(names) > 0 {
 		wanted = nil
 	}
+	var programs []string
 	for _, name := range names {
+		if strings.HasPrefix(name, "./") {
+			programs = append(programs, name)
+			continue
+		}
 		c, err := component(name)
 		if err != nil {
 			return err
@@ -51,7 +59,10 @@ func build(ctx context.Context, arch string, names []string) error {
 	if err != nil {
 		return err
 	}
-	return components.Build(ctx, os.Stderr, root, wanted...)
+	if err := components.Build(ctx, os.Stderr, root, wanted...); err != nil {
+		return err
+	}
+	return components.BuildOursWith(ctx, os.Stderr, root, programs...)
 }
 
 func component(name string) (components.Component, error) {
