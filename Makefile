@@ -28,7 +28,7 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 	@echo "compiling the demo (about two minutes on a fresh machine)"
 	@go run ./e2e/demo
 
-test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
+test: components nft chromium bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
 	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	@# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
 	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
@@ -114,6 +114,12 @@ cross:
 nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
+
+# A test looks at HTML pages in a real browser: 92 MB from Debian, 8 seconds.
+.PHONY: chromium
+chromium:
+	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
 
 # Programs that the tests run but must not install: chrony would replace the machine's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
