@@ -21,7 +21,7 @@
     Cut: cut.map((e) => e.textContent.trim().slice(0, 80)),
     Overlaps: overlaps,
     Steps: all(".scale i").map((e) => box(e)),
-    Rows: all("tbody tr").filter((tr) => tr.querySelector("th.name")).map((tr) => ({
+    Rows: all("tbody tr").filter((tr) => tr.querySelector("th.name") && tr.checkVisibility()).map((tr) => ({
       Name: tr.querySelector("th.name").lastChild.textContent.trim(),
       Cells: all(".cell:not(.none)", tr).map((e) => box(e)),
       Dots: all("circle", tr).map((e) => box(e, "")),
