@@ -81,9 +81,11 @@ func longNames(r Run) Run {
 
 // layout is what layout.js reads from the page. Boxes are in CSS pixels from the top left of the page.
 type layout struct {
-	Headline  string
-	Facts     string
-	Width     float64
+	Headline string
+	Facts    string
+	Width    float64
+	// Heads is the largest height, or four times the width, of the heads of columns.
+	Heads     float64
 	Cut       []string
 	Overlaps  []string
 	Steps     []box
@@ -128,6 +130,9 @@ func TestTheBrowserShowsEverySample(t *testing.T) {
 				}
 				if len(l.Cut) > 0 || len(l.Overlaps) > 0 || l.Width > wide || l.Resources > 0 {
 					t.Errorf("cut: %q, overlap: %q, page is %v wide, %d resources", l.Cut, l.Overlaps, l.Width, l.Resources)
+				}
+				if l.Heads > 180 {
+					t.Errorf("the heads of columns are %v pixels high, or a quarter of it wide", l.Heads)
 				}
 				checkColours(t, l, shot, s.bad)
 				checkContrast(t, l, shot)

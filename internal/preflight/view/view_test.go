@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -109,6 +111,26 @@ func TestTheMedianIsOfHealthyPairs(t *testing.T) {
 	r.Verdict = verdict.Verdict{Slow: []verdict.Slow{{Node: "a"}, {Node: "b"}, {Node: "c"}}}
 	if got, of := r.median(); got != 10 || of != "all pairs" {
 		t.Error(got, of)
+	}
+}
+
+func TestAMatrixIsSmallAndNotAlmostEmpty(t *testing.T) {
+	for _, tt := range []struct {
+		nodes, rounds int
+		want          bool
+	}{{2, 1, true}, {8, 5, true}, {16, 5, true}, {17, 5, false}, {24, 23, true}, {25, 25, false}} {
+		g := verdict.Graph{Known: tt.nodes}
+		for i := range tt.nodes {
+			g.Nodes = append(g.Nodes, simulate.Name(i))
+		}
+		for round, pairs := range schedule.Rounds(tt.nodes, tt.rounds, 1, nil) {
+			for _, p := range pairs {
+				g.Tests = append(g.Tests, verdict.Test{A: p[0], B: p[1], Batch: round, Bandwidth: 100})
+			}
+		}
+		if got := (Run{Graph: g}).isMatrix(); got != tt.want {
+			t.Errorf("%d nodes, %d rounds, %d tests: matrix %v", tt.nodes, tt.rounds, len(g.Tests), got)
+		}
 	}
 }
 

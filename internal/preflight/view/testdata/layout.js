@@ -18,6 +18,7 @@
     Headline: document.querySelector("h1").innerText,
     Facts: document.querySelector(".facts").innerText,
     Width: document.documentElement.scrollWidth,
+    Heads: Math.max(0, ...all(".matrix .column > div").map((e) => Math.max(e.offsetHeight, 4 * e.offsetWidth))),
     Cut: cut.map((e) => e.textContent.trim().slice(0, 80)),
     Overlaps: overlaps,
     Steps: all(".scale i").map((e) => box(e)),
