@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +29,8 @@ var errNoReport = errors.New("there is no report")
 type namedReport struct {
 	name string
 	data []byte
+	// written is when it was written.
+	written time.Time
 }
 
 func preflightCommand(c *target) *cobra.Command {
@@ -94,7 +98,11 @@ func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
 		if err != nil {
 			return view.Run{}, fmt.Errorf("read a report: %w", err)
 		}
-		files = append(files, namedReport{path, data})
+		info, err := os.Stat(path)
+		if err != nil {
+			return view.Run{}, fmt.Errorf("read a report: %w", err)
+		}
+		files = append(files, namedReport{path, data, info.ModTime()})
 	}
 	run, err := judgeRun(warn, files, "", leaf)
 	if err != nil {
@@ -131,9 +139,12 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 			fmt.Fprintf(warn, "refused by the remediator: %s/%s: %s\n", cm.Namespace, cm.Name, why)
 			continue
 		}
-		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[reportconfigmap.Key])})
+		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[reportconfigmap.Key]), cm.CreationTimestamp.Time})
 	}
 	judged, err := judgeRun(warn, files, run, leaf)
+	if len(list.Items) > 0 {
+		judged.Job = job(&list.Items[0])
+	}
 	if err != nil {
 		return view.Run{}, fmt.Errorf("%w of run %s in %d ConfigMaps with label %s=%s", err, run, len(list.Items), conditions.LabelPreflightRun, run)
 	}
@@ -143,6 +154,8 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 // judgeRun reads reports, warns of those that are none and of ranks that report twice, and judges the rest.
 func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]string) (view.Run, error) {
 	var reports []report.Report
+	var workload string
+	var written time.Time
 	ranks := map[int]string{}
 	for _, f := range files {
 		r, err := report.Parse(f.data)
@@ -160,10 +173,24 @@ func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]s
 			run = r.RunID
 		}
 		ranks[r.Rank] = f.name
+		workload = cmp.Or(workload, r.Workload)
+		if f.written.After(written) {
+			written = f.written
+		}
 		reports = append(reports, r)
 	}
 	if len(reports) == 0 {
 		return view.Run{}, errNoReport
 	}
-	return view.Run{Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports, verdict.Options{Leaf: leaf}), Leaf: leaf}, nil
+	return view.Run{
+		Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports, verdict.Options{Leaf: leaf}), Leaf: leaf, Job: workload, Date: written,
+	}, nil
+}
+
+// job names the owner of a report: the controller of the pod that wrote it.
+func job(cm *corev1.ConfigMap) string {
+	for _, o := range cm.OwnerReferences {
+		return fmt.Sprintf("%s %s/%s", o.Kind, cm.Namespace, o.Name)
+	}
+	return "in namespace " + cm.Namespace
 }

@@ -28,8 +28,8 @@ func TestPreflightOffline(t *testing.T) {
 		args string
 		want []string
 	}{
-		"text": {"preflight -f " + samples, []string{"slow: gpu-c (p 0.9", "failed: gpu-d (a local check", "31.25", "6.25"}},
-		"html": {"preflight -o html -f " + samples, []string{"<table>", "gpu-c", "6.25"}},
+		"text": {"preflight -f " + samples, []string{"slow: gpu-c (p 0.9", "failed: gpu-d (a local check", "31.3", "6.2", "1 of 4 nodes is slow: gpu-c, 80 % below the median"}},
+		"html": {"preflight -o html -f " + samples, []string{"1 of 4 nodes is slow: gpu-c, 80 % below the median", "gpu-c", "6.2"}},
 		"json": {"preflight -o json -f " + samples, []string{`"complete":true`, `"slow":[{"node":"gpu-c","p":0.9`, `"drop":0.8,"partners":2}]`, `"failed":["gpu-d"],"missing":[],"retest":[],"fabric":[]`}},
 	}
 	for name, tt := range tests {
@@ -66,7 +66,7 @@ func TestPreflightOffline(t *testing.T) {
 func TestOneBadReportIsNamedAndTheOthersCount(t *testing.T) {
 	good := `{"run_id":"r","workload_size":2,"rank":0,"node_name":"a"}`
 	var warn bytes.Buffer
-	r, err := judgeRun(&warn, []namedReport{{"one", []byte(good)}, {"two", []byte(good)}, {"three", []byte("{")}}, "", nil)
+	r, err := judgeRun(&warn, []namedReport{{name: "one", data: []byte(good)}, {name: "two", data: []byte(good)}, {name: "three", data: []byte("{")}}, "", nil)
 	if err != nil || r.Verdict.Run != "r" || len(r.Graph.Nodes) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -145,9 +145,10 @@ func TestPreflightOnline(t *testing.T) {
 		t.Error(diff)
 	}
 	p.says("preflight run-team --reports-namespace team", "slow: gpu-c (p 0.997, 80 % below the others, seen by 2 healthy partners)")
+	p.says("preflight run-team --reports-namespace team", "Job team/train")
 	// Rows by rack.
 	page := p.run("preflight", "run-team", "--reports-namespace", "team", "-o", "html")
-	rows := regexp.MustCompile(`(?m)^<tr class="[^"]*"><th>(\w+)</th><th>([-\w]+)</th>`).FindAllStringSubmatch(page, -1)
+	rows := regexp.MustCompile(`<td class="muted">(\w+)</td><th class="name" scope="row">([-\w]+)</th>`).FindAllStringSubmatch(page, -1)
 	var order []string
 	for _, row := range rows {
 		order = append(order, row[1]+" "+row[2])

@@ -463,6 +463,7 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	want := `pitcrew_breaker_open 0
 pitcrew_decision_latency_seconds_count 1
 pitcrew_evidence_failed_total 0
+pitcrew_mode{mode="enforce"} 1
 pitcrew_node_blocked{node="metrics-1",reason="budget",rule="gpu"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="",status="False"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1

@@ -61,6 +61,7 @@ var (
 		"Nodes by the status of each condition that the policy names; Stale when its heartbeat is older than the rule's unknownAfter.",
 		[]string{"condition", "repair", "status"}, nil)
 	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.", []string{"rule"}, nil)
+	modeDesc        = prometheus.NewDesc("pitcrew_mode", "1 for the mode of the leader: enforce, observe (spec.mode of the policy) or dry-run (its flag).", []string{"mode"}, nil)
 	pausedDesc      = prometheus.NewDesc("pitcrew_paused", "1 while ConfigMap "+conditions.PauseConfigMap+" pauses quarantines, releases and restarts.", nil, nil)
 )
 
@@ -96,6 +97,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, float64(len(quarantined)), r.Name)
 	}
+	if c.policy.Known() {
+		out <- prometheus.MustNewConstMetric(modeDesc, prometheus.GaugeValue, 1, c.mode())
+	}
 	reason, err := pause.Reason(ctx, c.client, c.namespace)
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(pausedDesc, err)
@@ -106,6 +110,17 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		paused = 1
 	}
 	out <- prometheus.MustNewConstMetric(pausedDesc, prometheus.GaugeValue, paused)
+}
+
+// mode is what the controller does with its decisions.
+func (c collector) mode() string {
+	switch {
+	case c.dryRun:
+		return "dry-run"
+	case c.policy.Policy().Observe:
+		return "observe"
+	}
+	return "enforce"
 }
 
 // countConditions counts nodes by condition, class and status.

@@ -126,3 +126,17 @@ pitcrew_skipped_nodes 1
 		t.Errorf("a node that is gone is still held back:\n%s", left)
 	}
 }
+
+func TestTheModeIsShown(t *testing.T) {
+	for want, change := range map[string]func(*Controller, *policy.Policy){
+		"enforce": func(*Controller, *policy.Policy) {},
+		"observe": func(_ *Controller, p *policy.Policy) { p.Observe = true },
+		"dry-run": func(c *Controller, _ *policy.Policy) { c.dryRun = true },
+	} {
+		r := newRig(t, "n")
+		change(r.Controller, r.policy.Policy())
+		if got := (collector{r.Controller}).mode(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -56,6 +56,8 @@ type Verdict struct {
 	Fabric []string `json:"fabric"`
 	// Figures are what the nodes measured about themselves, with the nodes that are far below the others.
 	Figures []Figure `json:"-"`
+	// Switches are the leaves of Fabric.
+	Switches []string `json:"-"`
 	// Healthy are the nodes that were measured with enough partners and are not slow.
 	Healthy []string `json:"-"`
 }
@@ -217,11 +219,13 @@ func (v *Verdict) attributeToSwitch(g Graph, d, byLeaf decision, leaf map[string
 			continue
 		}
 		v.Fabric = append(v.Fabric, fmt.Sprintf("switch %s: %d of its %d nodes are slow", name, slow, len(members)))
+		v.Switches = append(v.Switches, name)
 		for _, i := range members { // the switch explains their slow tests
 			d.slow[i], d.p[i], d.clean[i] = false, 0, true
 		}
 	}
 	slices.Sort(v.Fabric)
+	slices.Sort(v.Switches)
 }
 
 // addNodes adds the slow and the healthy nodes, and the retests of doubtful ones.

@@ -1,25 +1,24 @@
-// Package view prints what a preflight run measured and its verdict, as text or as an HTML page.
+// Package view shows what a preflight run measured and its verdict, as text or as an HTML page.
 package view
 
 import (
 	"cmp"
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
 
 const (
-	// maxMatrixNodes is the largest number of nodes in a matrix with values.
+	// maxMatrixNodes is the largest number of nodes in a matrix. A larger one is neither readable nor printable.
 	maxMatrixNodes = 24
-	// maxPageRows is the largest number of rows of a page. For a larger run it shows the suspects and their partners.
-	maxPageRows = 200
-	// listedPairs is the number of pairs that are listed for a large run.
+	// minMatrixShare is the share of pairs that were tested from which on a matrix is not almost empty.
+	minMatrixShare = 1.0 / 3
+	// listedPairs is the number of pairs that are listed for a run without a matrix.
 	listedPairs = 20
 )
 
@@ -29,45 +28,67 @@ type Run struct {
 	Verdict verdict.Verdict
 	// Leaf is the rack or leaf switch of each node, by node name.
 	Leaf map[string]string
+	// Job is the job whose nodes were tested; empty if it is not known.
+	Job string
+	// Date is when the last report was written; zero if it is not known.
+	Date time.Time
 }
 
-// cell is the last test of a pair of nodes.
-type cell struct {
+// result is one test as one of its two nodes sees it.
+type result struct {
 	verdict.Test
-	Tested bool
+	// Partner is the index of the other node.
+	Partner int
 }
 
-// GiBps is the text in a cell.
-func (c cell) GiBps() string {
-	switch {
-	case !c.Tested:
-		return ""
-	case c.Failed:
-		return "fail"
-	case c.Bandwidth == 0:
-		return "ok"
+// names are the nodes of the graph, then those that are missing and that no report mentions.
+func (r Run) names() []string {
+	names := slices.Clone(r.Graph.Nodes)
+	for _, name := range r.Verdict.Missing {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	return fmt.Sprintf("%.4g", c.Bandwidth)
+	return names
 }
 
-// cells are the tests by pair of nodes, in both orders.
-func (r Run) cells() map[[2]int]cell {
-	cells := map[[2]int]cell{}
+// results are the tests of each node, in the order of rounds.
+func (r Run) results() [][]result {
+	all := make([][]result, len(r.names()))
 	for _, t := range r.Graph.Tests {
-		cells[[2]int{t.A, t.B}], cells[[2]int{t.B, t.A}] = cell{t, true}, cell{t, true}
+		all[t.A] = append(all[t.A], result{t, t.B})
+		all[t.B] = append(all[t.B], result{t, t.A})
+	}
+	return all
+}
+
+// last are the last tests by pair of nodes, in both orders.
+func last(results [][]result) map[[2]int]result {
+	cells := map[[2]int]result{}
+	for i, tests := range results {
+		for _, t := range tests {
+			cells[[2]int{i, t.Partner}] = t
+		}
 	}
 	return cells
 }
 
+// isMatrix reports whether the tests are shown as a matrix.
+func (r Run) isMatrix() bool {
+	n := len(r.names())
+	pairs := float64(n*(n-1)) / 2
+	return n <= maxMatrixNodes && float64(len(last(r.results())))/2 >= minMatrixShare*pairs
+}
+
 // order sorts the nodes by rack and name, so that a slow node is visible as a cross and a slow switch as a block.
 func (r Run) order() []int {
-	order := make([]int, len(r.Graph.Nodes))
+	names := r.names()
+	order := make([]int, len(names))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int {
-		na, nb := r.Graph.Nodes[a], r.Graph.Nodes[b]
-		return cmp.Or(cmp.Compare(r.Leaf[na], r.Leaf[nb]), cmp.Compare(na, nb))
+		return cmp.Or(cmp.Compare(r.Leaf[names[a]], r.Leaf[names[b]]), cmp.Compare(names[a], names[b]))
 	})
 	return order
 }
@@ -83,8 +104,16 @@ func (r Run) marks() map[string]string {
 			marks[b.Node] = "suspect"
 		}
 	}
+	for _, name := range r.Graph.Nodes[r.Graph.Known:] {
+		marks[name] = "missing"
+	}
 	for _, name := range r.Verdict.Missing {
 		marks[name] = "missing"
+	}
+	for _, name := range r.Graph.Nodes[:r.Graph.Known] {
+		if leaf := r.Leaf[name]; leaf != "" && slices.Contains(r.Verdict.Switches, leaf) {
+			marks[name] = "slow switch"
+		}
 	}
 	for _, name := range r.Verdict.Failed {
 		marks[name] = "failed"
@@ -95,58 +124,62 @@ func (r Run) marks() map[string]string {
 	return marks
 }
 
-// Reasons are the parts of the verdict and the reason for each, one per line.
-func (r Run) Reasons() []string {
-	v := r.Verdict
-	var lines []string
-	for _, s := range v.Slow {
-		lines = append(lines, fmt.Sprintf("slow: %s (p %.3f, %.0f %% below the others, seen by %d healthy partners)", s.Node, s.P, 100*s.Drop, s.Partners))
+// median is the median bandwidth of the tests of which both ends are healthy, or else have no mark, or else of all tests.
+// It is in GiB/s, and 0 if no test has a bandwidth. The string names the tests.
+func (r Run) median() (gibps float64, of string) {
+	marks := r.marks()
+	of = "healthy pairs"
+	is := func(i int) bool { return slices.Contains(r.Verdict.Healthy, r.Graph.Nodes[i]) }
+	if len(r.Verdict.Healthy) < 2 {
+		is = func(i int) bool { return marks[r.Graph.Nodes[i]] == "" }
 	}
-	for _, name := range v.Failed {
-		lines = append(lines, fmt.Sprintf("failed: %s (a local check; its pairs do not count)", name))
-	}
-	for _, name := range v.Missing {
-		lines = append(lines, fmt.Sprintf("missing: %s (no report: a suspect)", name))
-	}
-	for _, why := range v.Fabric {
-		lines = append(lines, "fabric: "+why)
-	}
-	below := 0
-	for _, f := range v.Figures {
-		lines = append(lines, fmt.Sprintf("figure: %s, median %.4g of %d nodes", f.Name, f.Median, f.Nodes))
-		for _, b := range f.Below {
-			lines = append(lines, fmt.Sprintf("suspect: %s (%s %.4g, %.0f %% below the median)", b.Node, f.Name, b.Value, 100*b.Drop))
+	var chosen, all []float64
+	for _, t := range r.Graph.Tests {
+		if t.Bandwidth <= 0 {
+			continue
 		}
-		below += len(f.Below)
+		all = append(all, t.Bandwidth)
+		if is(t.A) && is(t.B) {
+			chosen = append(chosen, t.Bandwidth)
+		}
 	}
-	for _, pair := range v.Retest {
-		lines = append(lines, fmt.Sprintf("retest: %s with %s would decide", pair[0], pair[1]))
+	if len(chosen) == 0 {
+		chosen, of = all, "all pairs"
 	}
-	if r.Graph.Disagree > 0 {
-		lines = append(lines, fmt.Sprintf("dropped: %d tests whose ends disagree by more than 20 %%", r.Graph.Disagree))
-	}
-	if r.Graph.Skips > 0 {
-		lines = append(lines, fmt.Sprintf("skipped: %d times a rank skipped a test", r.Graph.Skips))
-	}
-	if !v.Complete {
-		lines = append(lines, "incomplete: not every rank has reported")
-	}
-	if len(v.Slow)+len(v.Failed)+len(v.Fabric)+len(v.Retest)+below == 0 {
-		lines = append(lines, "no node that has reported is slow or failed")
-	}
-	return lines
+	return middle(chosen), of
 }
 
-// Text prints the verdict and the pair matrix in GiB/s, or the slowest pairs of a run too large for one.
+// middle is the lower median; 0 for an empty list.
+func middle(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	return v[(len(v)-1)/2]
+}
+
+// gibps is the bandwidth of a test in GiB/s, or its result if it has none.
+func gibps(t verdict.Test, decimals int) string {
+	switch {
+	case t.Failed:
+		return "fail"
+	case t.Bandwidth == 0:
+		return "ok"
+	}
+	return fmt.Sprintf("%.*f", decimals, t.Bandwidth)
+}
+
+// Text prints the verdict and the matrix of pairs in GiB/s, or the slowest pairs if there is no matrix.
 func Text(w io.Writer, r Run) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s\n", r.Verdict.Run)
+	b.WriteString(r.head())
+	fmt.Fprintln(&b)
 	for _, line := range r.Reasons() {
 		fmt.Fprintln(&b, "  "+line)
 	}
 	fmt.Fprintln(&b, "\nGiB/s")
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if len(r.Graph.Nodes) <= maxMatrixNodes {
+	if r.isMatrix() {
 		r.matrix(t)
 	} else {
 		r.slowest(t)
@@ -159,22 +192,22 @@ func Text(w io.Writer, r Run) error {
 }
 
 func (r Run) matrix(w io.Writer) {
-	order, cells, marks := r.order(), r.cells(), r.marks()
+	names, order, cells, marks := r.names(), r.order(), last(r.results()), r.marks()
+	median, _ := r.median()
 	for n := range order {
 		fmt.Fprintf(w, "\t%d", n+1)
 	}
 	fmt.Fprintln(w, "\t")
 	for n, i := range order {
-		name := r.Graph.Nodes[i]
-		fmt.Fprintf(w, "%d %s", n+1, name)
+		fmt.Fprintf(w, "%d %s", n+1, names[i])
 		for _, j := range order {
-			value := cells[[2]int{i, j}].GiBps()
-			if value == "" {
-				value = "."
+			value := "."
+			if t, tested := cells[[2]int{i, j}]; tested {
+				value = gibps(t.Test, precision(median))
 			}
 			fmt.Fprintf(w, "\t%s", value)
 		}
-		fmt.Fprintf(w, "\t%s\n", marks[name])
+		fmt.Fprintf(w, "\t%s\n", marks[names[i]])
 	}
 }
 
@@ -182,102 +215,16 @@ func (r Run) slowest(w io.Writer) {
 	tests := slices.Clone(r.Graph.Tests)
 	slices.SortStableFunc(tests, func(a, b verdict.Test) int { return cmp.Compare(a.Bandwidth, b.Bandwidth) })
 	marks := r.marks()
-	fmt.Fprintln(w, "round\tpair\t\tGiB/s")
+	median, _ := r.median()
+	fmt.Fprintln(w, "round\tpair\t\tGiB/s\tto the median")
 	for _, t := range tests[:min(len(tests), listedPairs)] {
 		a, b := r.Graph.Nodes[t.A], r.Graph.Nodes[t.B]
-		fmt.Fprintf(w, "%d\t%s %s\t%s %s\t%s\n", t.Batch, a, marks[a], b, marks[b], cell{t, true}.GiBps())
-	}
-}
-
-//go:embed page.html
-var page string
-
-var pageTemplate = template.Must(template.New("page").Parse(page))
-
-// HTML writes a page with the pair matrix as a heatmap, in one file that loads no other.
-func HTML(w io.Writer, r Run) error {
-	order, cells, marks := r.order(), r.cells(), r.marks()
-	cut := len(order) > maxPageRows
-	if cut {
-		order = r.suspects(order, marks)
-	}
-	fastest := 0.0
-	for _, t := range r.Graph.Tests {
-		fastest = max(fastest, t.Bandwidth)
-	}
-	// Class outlines the rows and columns of suspects, and separates racks.
-	type square struct{ Colour, Value, Title, Class string }
-	type row struct {
-		Name, Leaf, Mark string
-		NewRack          bool
-		Cells            []square
-	}
-	newRack := func(k int) bool {
-		return k > 0 && r.Leaf[r.Graph.Nodes[order[k]]] != r.Leaf[r.Graph.Nodes[order[k-1]]]
-	}
-	data := struct {
-		Run     string
-		Reasons []string
-		Rows    []row
-		Legend  []square
-		Values  bool
-		Shown   int
-		Of      int
-		Cut     bool
-	}{Run: r.Verdict.Run, Reasons: r.Reasons(), Values: len(order) <= maxMatrixNodes, Shown: len(order), Of: len(r.Graph.Nodes), Cut: cut}
-	for k, i := range order {
-		name := r.Graph.Nodes[i]
-		line := row{Name: name, Leaf: r.Leaf[name], Mark: marks[name], NewRack: newRack(k)}
-		for l, j := range order {
-			c := cells[[2]int{i, j}]
-			s := square{Value: c.GiBps(), Title: fmt.Sprintf("%s - %s", name, r.Graph.Nodes[j])}
-			if marks[name] != "" || marks[r.Graph.Nodes[j]] != "" {
-				s.Class += " bad"
-			}
-			if newRack(l) {
-				s.Class += " rack"
-			}
-			if c.Tested {
-				s.Colour, s.Title = colour(c.Bandwidth, fastest), fmt.Sprintf("%s: %s, round %d", s.Title, s.Value, c.Batch)
-			}
-			line.Cells = append(line.Cells, s)
+		fmt.Fprintf(w, "%d\t%s %s\t%s %s\t%s", t.Batch+1, a, marks[a], b, marks[b], gibps(t, precision(median)))
+		if t.Bandwidth > 0 {
+			fmt.Fprintf(w, "\t%s", percent(t.Bandwidth/median-1))
 		}
-		data.Rows = append(data.Rows, line)
+		fmt.Fprintln(w)
 	}
-	for step := range 6 {
-		value := fastest * float64(step) / 5
-		data.Legend = append(data.Legend, square{Colour: colour(value, fastest), Value: fmt.Sprintf("%.4g", value)})
-	}
-	return pageTemplate.Execute(w, data)
-}
-
-// suspects are the marked nodes and their partners, in order.
-func (r Run) suspects(order []int, marks map[string]string) []int {
-	show := map[int]bool{}
-	for _, t := range r.Graph.Tests {
-		if marks[r.Graph.Nodes[t.A]] != "" || marks[r.Graph.Nodes[t.B]] != "" {
-			show[t.A], show[t.B] = true, true
-		}
-	}
-	order = slices.DeleteFunc(order, func(i int) bool { return !show[i] })
-	return order[:min(len(order), maxPageRows)]
-}
-
-// ramp is viridis in five steps. Its lightness increases too, so that it is readable without seeing red or green.
-var ramp = [...][3]float64{{68, 1, 84}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {253, 231, 37}}
-
-// colour is the CSS colour of a value between 0 and the fastest.
-func colour(value, fastest float64) string {
-	if fastest <= 0 {
-		return "#888888"
-	}
-	at := min(value/fastest, 1) * float64(len(ramp)-1)
-	k := min(int(at), len(ramp)-2)
-	var rgb [3]int
-	for c := range rgb {
-		rgb[c] = int(ramp[k][c] + (at-float64(k))*(ramp[k+1][c]-ramp[k][c]))
-	}
-	return fmt.Sprintf("#%02x%02x%02x", rgb[0], rgb[1], rgb[2])
 }
 
 // ParseTopology reads lines of a node and its rack or leaf switch. Empty lines and lines that begin with # are ignored. The
