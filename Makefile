@@ -129,7 +129,7 @@ nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
 		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
 
-# A test looks at HTML pages in a real browser: 92 MB from Debian, 8 seconds.
+# A test looks at HTML pages in a real browser: about 100 MB from Debian.
 .PHONY: chromium
 chromium:
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
