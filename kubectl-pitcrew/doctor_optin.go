@@ -133,4 +133,3 @@ func eachPage(ctx context.Context, api client.Client, list *metav1.PartialObject
 	}
 	return true, nil
 }
-

@@ -234,4 +234,3 @@ func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {
 	}
 	return found, nil
 }
-

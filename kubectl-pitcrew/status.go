@@ -133,6 +133,9 @@ func encode(out io.Writer, format string, value any) error {
 
 func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	printFacts(out, f.Pitcrew.Facts, colour)
+	if slices.ContainsFunc(f.Pitcrew.Facts, func(f finding) bool { return f.Name == "nodes" }) { // they are not known
+		return nil
+	}
 	fmt.Fprintln(out)
 	if len(f.Nodes) > 0 {
 		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
