@@ -20,6 +20,8 @@ type doctor struct {
 	// nodes are all nodes; nil with nodesErr, if the user may not list them.
 	nodes    []corev1.Node
 	nodesErr error
+	// noRoles: the remediator's roles are not installed.
+	noRoles bool
 }
 
 // examination is one check of doctor. What it may not read it returns as an error, and doctor shows that.

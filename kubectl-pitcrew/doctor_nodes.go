@@ -23,7 +23,7 @@ import (
 // detectors looks whether the DaemonSets of the chart's pools have pods, and whether they are ready.
 func (d *doctor) detectors(ctx context.Context) ([]finding, error) {
 	var sets appsv1.DaemonSetList
-	if err := d.api.List(ctx, &sets, client.InNamespace(d.target.namespace), client.MatchingLabels{labelName: ownNPD}); err != nil {
+	if err := d.api.List(ctx, &sets, client.InNamespace(d.namespace), client.MatchingLabels{labelName: ownNPD}); err != nil {
 		return nil, fmt.Errorf("list DaemonSets: %w", err)
 	}
 	if len(sets.Items) == 0 {
@@ -35,15 +35,15 @@ func (d *doctor) detectors(ctx context.Context) ([]finding, error) {
 		}
 		if checked == 0 && d.nodesErr == nil {
 			return []finding{problem("", "name a pool: helm upgrade --reuse-values --set 'pools[0].name=gpu,pools[0].preset=nvidia'; or add the plugins to an NPD that you run: manifests/README.md",
-				"the chart has no pool in namespace %s, and no node has a condition of Pitcrew: nothing is checked", d.target.namespace)}, nil
+				"the chart has no pool in namespace %s, and no node has a condition of Pitcrew: nothing is checked", d.namespace)}, nil
 		}
-		return []finding{good("", "no pool in namespace %s; another NPD checks %d nodes", d.target.namespace, checked)}, nil
+		return []finding{good("", "no pool in namespace %s; another NPD checks %d nodes", d.namespace, checked)}, nil
 	}
 	var found []finding
 	for _, set := range sets.Items {
 		s := set.Status
 		pool := fmt.Sprintf("pool %s: %d of %d ready", set.Labels[labelPool], s.NumberReady, s.DesiredNumberScheduled)
-		describe := fmt.Sprintf("kubectl describe pods -n %s -l %s=%s", set.Namespace, labelPool, set.Labels[labelPool])
+		describe := fmt.Sprintf("kubectl describe daemonsets,pods -n %s -l %s=%s", set.Namespace, labelPool, set.Labels[labelPool])
 		switch {
 		case s.DesiredNumberScheduled == 0 && d.nodesErr == nil:
 			found = append(found, problem("", "label the nodes, or give the pool a nodeSelector or matchExpressions: docs/install.md", "%s: no node matches: %s", pool, d.unmatched(&set.Spec.Template.Spec)))

@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
@@ -31,13 +32,13 @@ func (r right) String() string {
 	if r.subresource != "" {
 		resource += "/" + r.subresource
 	}
-	return r.verb + " " + resource
+	return strings.TrimSpace(r.verb + " " + resource + " " + r.name)
 }
 
 func (d *doctor) attributes(r right) *authorizationv1.ResourceAttributes {
 	namespace := ""
 	if r.ours {
-		namespace = d.target.namespace
+		namespace = d.namespace
 	}
 	return &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.subresource, Name: r.name, Namespace: namespace}
 }
@@ -105,12 +106,12 @@ var onNodes = []right{
 // account is the remediator's service account, as the API server names it.
 func (d *doctor) account() string {
 	pod, _ := d.podSpec()
-	return "system:serviceaccount:" + d.target.namespace + ":" + cmp.Or(pod.ServiceAccountName, "pitcrew-remediator")
+	return "system:serviceaccount:" + d.namespace + ":" + cmp.Or(pod.ServiceAccountName, "pitcrew-remediator")
 }
 
 // lacks lists the rights that the remediator has not.
 func (d *doctor) lacks(ctx context.Context, rights []right) (list []string, err error) {
-	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + d.target.namespace, "system:authenticated"}
+	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + d.namespace, "system:authenticated"}
 	for _, r := range rights {
 		review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: d.account(), Groups: groups, ResourceAttributes: d.attributes(r)}}
 		if err := d.api.Create(ctx, &review); err != nil {
@@ -131,6 +132,9 @@ func (d *doctor) remediatorRights(ctx context.Context) ([]finding, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case len(lacks) == len(onNodes):
+		d.noRoles = true
+		return []finding{problem("", againstRoles, "%s has none of its rights", d.account())}, nil
 	case len(lacks) > 0:
 		return []finding{problem("", againstRoles, "%s may not %s", d.account(), strings.Join(lacks, ", "))}, nil
 	}
@@ -161,11 +165,18 @@ func (d *doctor) jobKinds(ctx context.Context) ([]finding, error) {
 			return nil, fmt.Errorf("look for kind %s: %w", k.GVK.Kind, err)
 		}
 		served = append(served, k.GVK.Kind)
+		if d.noRoles {
+			continue // that was said
+		}
 		rights := []right{}
 		for _, verb := range []string{"get", "list", "watch", "patch"} {
 			rights = append(rights, right{verb: verb, group: k.GVK.Group, resource: mapping.Resource.Resource})
 		}
 		for _, rule := range k.ExtraRules {
+			first, _, _ := strings.Cut(rule.Resources[0], "/")
+			if _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: rule.APIGroups[0], Resource: first}); meta.IsNoMatchError(err) {
+				continue // such as Kueue's, where there is no Kueue
+			}
 			for _, verb := range rule.Verbs {
 				for _, resource := range rule.Resources {
 					name, sub, _ := strings.Cut(resource, "/")

@@ -278,7 +278,7 @@ func hasFlag(pod corev1.PodSpec, name, value string) bool {
 func (c *target) remediatorFact(ctx context.Context, api client.Client, h *inspection) (finding, error) {
 	const label = "remediator"
 	if h.podsErr != nil {
-		return notKnown(label, h.podsErr), nil
+		return notKnown(label, h.podsErr), nil //nolint:nilerr // that it may not be read is the answer
 	}
 	var ill []string
 	for i := range h.pods {
@@ -379,7 +379,7 @@ func (c *target) leader(ctx context.Context, api client.Client, h *inspection) (
 	pod, known := h.podSpec()
 	switch {
 	case h.leaseErr != nil:
-		return fmt.Sprintf("leader not known: %v", h.leaseErr), true, nil
+		return fmt.Sprintf("leader not known: %v", h.leaseErr), true, nil //nolint:nilerr // that it may not be read is the answer
 	case known && hasFlag(pod, "leader-elect", "false"):
 		return "runs without leader election", true, nil
 	case h.lease == nil:
@@ -533,7 +533,7 @@ func (c *target) policyState(h *inspection) finding {
 func changedAt(object *corev1.ConfigMap) time.Time {
 	var at time.Time
 	for _, entry := range object.ManagedFields {
-		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:data"`) && entry.Time.After(at) {
+		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:data"`) && entry.Time.After(at) {
 			at = entry.Time.Time
 		}
 	}
