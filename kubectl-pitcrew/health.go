@@ -520,10 +520,10 @@ func (c *target) policyState(h *inspection) finding {
 		return good(label, "valid, hash %s, %s; changed %s; whether the remediator has read it is not known", h.Policy.Hash, rules, changed)
 	case loaded:
 		return good(label, "valid, hash %s, %s; changed %s", h.Policy.Hash, rules, changed)
-	case h.applied.Invalid != "":
-		return problem(label, fix, "the remediator refuses hash %s, changed %s: %s; %s", h.Policy.Hash, changed, h.applied.Invalid, meanwhile)
 	case age < loadedWithin:
 		return warning(label, "", "valid, hash %s, %s; changed %s and not read by the remediator yet; %s", h.Policy.Hash, rules, changed, meanwhile)
+	case h.applied.Invalid != "": // sooner, that may be about the text before
+		return problem(label, fix, "the remediator refuses hash %s, changed %s: %s; %s", h.Policy.Hash, changed, h.applied.Invalid, meanwhile)
 	}
 	return problem(label, fmt.Sprintf("kubectl rollout restart -n %s deployment/%s", c.namespace, quarantine.ControllerName),
 		"valid, hash %s, %s; changed %s, but the remediator has not read it; %s", h.Policy.Hash, rules, changed, meanwhile)

@@ -234,8 +234,6 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 	enforce := strings.Replace(shipped, "mode: observe", "mode: enforce", 1)
 	toConfigMap(enforce)
 	newHash := policy.Hash([]byte(enforce))
-	p.wants(2, "status", "POLICY      PROBLEM: the remediator refuses hash "+newHash)
-	toFile(shipped)
 	p.wants(0, "status", "POLICY      valid, hash "+newHash, " and not read by the remediator yet; hash "+hash+" stays in force")
 	toFile(enforce)
 	p.wants(0, "status", "POLICY      valid, hash "+newHash, "MODE        enforce")
@@ -297,6 +295,7 @@ func TestThePolicyInForceCounts(t *testing.T) {
 		{"an older remediator", time.Hour, "", nil, isOK, "whether the remediator has read it is not known"},
 		{"just changed", time.Minute, "", &conditions.Applied{Policy: "old"}, isWarning, "not read by the remediator yet; hash old stays in force"},
 		{"never read", time.Hour, "", &conditions.Applied{Policy: "old"}, isProblem, "has not read it; hash old stays in force"},
+		{"just corrected", time.Minute, "", &conditions.Applied{Policy: "old", Invalid: "line 3"}, isWarning, "not read by the remediator yet; hash old stays in force"},
 		{"invalid", time.Hour, "line 3", &conditions.Applied{Policy: "old", Invalid: "line 3"}, isProblem, "invalid, changed 60m ago: line 3; hash old stays in force"},
 		{"none since the start", time.Hour, "line 3", &conditions.Applied{Invalid: "line 3"}, isProblem, "none is in force: nothing is quarantined or released"},
 		{"a newer policy than this command knows", time.Hour, "line 3", &conditions.Applied{Policy: "new"}, isWarning, "hash new is in force, but this command cannot read it: line 3"},
