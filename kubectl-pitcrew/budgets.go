@@ -1,40 +1,43 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
-// addBudgets counts what the budgets of the policy in file, or of the one in force, have room for. breaker may be nil.
-func (c *target) addBudgets(ctx context.Context, api client.Client, f *fleet, nodes []corev1.Node, breaker *corev1.ConfigMap, file string) error {
-	p, from, err := c.policyInForce(ctx, api, file)
-	switch {
-	case apierrors.IsForbidden(err):
-		f.BudgetsUnknown = err.Error()
-	case err != nil:
-		return err
-	case p == nil:
-		f.BudgetsUnknown = from
-	default:
+// addBudgets counts what the budgets of the policy in file, or of the remediator's, have room for. breaker may be nil.
+func (c *target) addBudgets(f *fleet, h *inspection, nodes []corev1.Node, breaker *corev1.ConfigMap, file string) error {
+	p := h.policy
+	if file != "" {
+		opened, err := policy.Open(file)
+		if err != nil {
+			return err
+		}
+		p = opened.Policy()
+	}
+	if p == nil {
+		f.BudgetsUnknown = h.why
+	} else {
 		now := c.now().UTC()
 		f.Budgets = limits.Uses(p, simulate.Peers(p, nodes, breaker, now), now)
 	}
+	f.addFacts(f.budgetFacts()...)
 	return nil
 }
 
-func (f fleet) printBudgets(out io.Writer) {
+// budgetFacts are the lines about the budgets.
+func (f *fleet) budgetFacts() []finding {
+	const label = "budget"
 	if f.BudgetsUnknown != "" {
-		fmt.Fprintf(out, "BUDGET unknown: %s\n", printable(f.BudgetsUnknown))
+		return []finding{notKnown(label, f.BudgetsUnknown)}
 	}
+	var facts []finding
 	for _, u := range f.Budgets {
 		name := u.Budget
 		if u.Scope != "" {
@@ -44,10 +47,14 @@ func (f fleet) printBudgets(out io.Writer) {
 		for _, n := range u.Nodes {
 			nodes = append(nodes, n.Node+" ("+n.Why+")")
 		}
-		fmt.Fprintf(out, "BUDGET %s: %d/%d nodes", printable(name), u.Used, u.Limit)
+		fact := good(label, "%s: %d/%d nodes", name, u.Used, u.Limit)
 		if len(nodes) > 0 {
-			fmt.Fprintf(out, ": %s", printable(strings.Join(nodes, ", ")))
+			fact.Seen += ": " + strings.Join(nodes, ", ")
 		}
-		fmt.Fprintln(out)
+		if u.Used >= u.Limit {
+			fact.Level = isWarning
+		}
+		facts = append(facts, fact)
 	}
+	return facts
 }

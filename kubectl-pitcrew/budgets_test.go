@@ -13,12 +13,12 @@ func TestBudgetsAreUsedOfLimitWithNames(t *testing.T) {
 	f := fleet{Budgets: []limits.Use{
 		{Budget: "policy", Used: 2, Limit: 3, Nodes: []limits.UsedBy{{Node: "n1", Why: limits.Quarantined}, {Node: "n2", Why: limits.Cordoned}}},
 		{Budget: "soft", Scope: "rack", Value: "r1\x1b[2J", Limit: 1},
-	}, BudgetsUnknown: "no\npolicy"}
+	}}
 	var out strings.Builder
-	f.printBudgets(&out)
-	const want = "BUDGET unknown: no policy\n" +
-		"BUDGET policy: 2/3 nodes: n1 (quarantined), n2 (cordoned)\n" +
-		"BUDGET soft, rack=r1 [2J: 0/1 nodes\n"
+	printFacts(&out, append(f.budgetFacts(), (&fleet{BudgetsUnknown: "no\npolicy"}).budgetFacts()...), false)
+	const want = "BUDGET      policy: 2/3 nodes: n1 (quarantined), n2 (cordoned)\n" +
+		"            soft, rack=r1 [2J: 0/1 nodes\n" +
+		"            not known: no policy\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
 	}

@@ -37,9 +37,12 @@ var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isSuspect, i
 
 // fleet is what status shows.
 type fleet struct {
-	// Paused is why everything is paused, PausedSince since when; empty: it is not.
+	// Pitcrew is what is known of Pitcrew itself.
+	Pitcrew health `json:"pitcrew"`
+	// Paused is why everything is paused, PausedSince since when and PausedBy by whom; empty: it is not.
 	Paused      string    `json:"paused,omitempty"`
 	PausedSince time.Time `json:"pausedSince,omitzero"`
+	PausedBy    string    `json:"pausedBy,omitempty"`
 	// Breaker is the state of the breaker; empty: it is closed.
 	Breaker string `json:"breaker,omitempty"`
 	// Budgets are those of the policy; BudgetsUnknown is why they cannot be told.
@@ -71,24 +74,32 @@ type row struct {
 	BootID string            `json:"bootID"`
 }
 
-func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags) (fleet, error) {
-	var f fleet
-	var err error
-	if f.Paused, f.PausedSince, err = pause.Since(ctx, api, c.namespace); err != nil {
-		return f, err
-	}
-	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
+func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags) (f fleet, err error) {
+	h, err := c.inspect(ctx, api)
 	if err != nil {
 		return f, err
 	}
-	if breaker != nil {
-		f.Breaker = breaker.Data[limits.BreakerKey]
+	f.Pitcrew = h.health
+	breaker, opened, err := c.readBreaker(ctx, api, &f)
+	if err != nil {
+		return f, err
 	}
+	paused, err := c.readPause(ctx, api, &f)
+	if err != nil {
+		return f, err
+	}
+	defer func() { f.addFacts(opened, paused) }() // below the budgets
 	var nodes corev1.NodeList
-	if err := api.List(ctx, &nodes); err != nil {
+	err = api.List(ctx, &nodes)
+	if apierrors.IsForbidden(err) {
+		f.BudgetsUnknown = err.Error()
+		f.addFacts(notKnown("nodes", err))
+		return f, nil
+	}
+	if err != nil {
 		return f, fmt.Errorf("list nodes: %w", err)
 	}
-	if err := c.addBudgets(ctx, api, &f, nodes.Items, breaker, flags.policy); err != nil {
+	if err := c.addBudgets(&f, h, nodes.Items, breaker, flags.policy); err != nil {
 		return f, err
 	}
 	watched, err := c.watchedBy(ctx, api)
@@ -104,6 +115,47 @@ func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags
 	slices.SortFunc(f.Nodes, compareWorst)
 	f.countPools()
 	return f, nil
+}
+
+func (f *fleet) addFacts(facts ...finding) { f.Pitcrew.Facts = append(f.Pitcrew.Facts, facts...) }
+
+// readBreaker says whether the breaker is open.
+func (c *target) readBreaker(ctx context.Context, api client.Client, f *fleet) (*corev1.ConfigMap, finding, error) {
+	const label = "breaker"
+	breaker, err := c.read(ctx, api, conditions.BreakerConfigMap)
+	if err != nil {
+		fact, err := unless(label, err)
+		return nil, fact, err
+	}
+	if breaker == nil || breaker.Data[limits.BreakerKey] == "" {
+		return breaker, good(label, "closed"), nil
+	}
+	f.Breaker = breaker.Data[limits.BreakerKey]
+	opened := limits.ParseBreaker(f.Breaker, c.now().UTC()).OpenedAt
+	return breaker, warning(label, "", "OPEN since %s: no new quarantines", c.ago(opened)), nil
+}
+
+// readPause says whether everything is paused.
+func (c *target) readPause(ctx context.Context, api client.Client, f *fleet) (finding, error) {
+	const label = "paused"
+	paused, err := pause.Read(ctx, api, c.namespace)
+	switch {
+	case err != nil:
+		return unless(label, err)
+	case paused == nil:
+		return good(label, "no"), nil
+	}
+	f.Paused, f.PausedSince, f.PausedBy = paused.Reason, paused.Since, paused.By
+	since := "since " + c.ago(paused.Since)
+	if paused.By != "" {
+		since = "by " + paused.By + " " + since
+	}
+	return warning(label, "", "%s (%s): no quarantines, releases or restarts", since, paused.Reason), nil
+}
+
+// ago is a time and its age.
+func (c *target) ago(t time.Time) string {
+	return fmt.Sprintf("%s, %s ago", t.UTC().Format(time.RFC3339), duration.HumanDuration(c.now().Sub(t)))
 }
 
 // read gets a ConfigMap of Pitcrew's namespace; nil when there is none.

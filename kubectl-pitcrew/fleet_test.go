@@ -80,7 +80,15 @@ func TestStatusIsByPoolAndTheWorstFirst(t *testing.T) {
 	p := newFleet(t)
 	ages := regexp.MustCompile(`\b\d+(s|m|m\d+s)\b`)
 	got := ages.ReplaceAllString(p.run("status", byPool), "AGE")
-	const want = `BUDGET unknown: no pod of the remediator in namespace pitcrew mounts a policy; name one with -f
+	cluster, got, _ := strings.Cut(got, "\n")
+	if !strings.HasPrefix(cluster, "CLUSTER     ") || !strings.Contains(cluster, p.Admin.Host) {
+		t.Errorf("%q", cluster)
+	}
+	const want = `PITCREW     PROBLEM: not installed in namespace pitcrew, nor in any other one; see docs/install.md
+BUDGET      not known: not installed in namespace pitcrew, nor in any other one
+BREAKER     closed
+PAUSED      no
+
 POOL  NODE     STATUS       NEEDS    SINCE  CAUSE
 h200  fleet-4  unreadable   -        -      decode quarantine record: unexpected EOF
 h200  fleet-3  unknown      -        AGE     GPUXidError: cannot open /dev/kmsg
@@ -122,7 +130,7 @@ func TestAMessageCannotSteerTheTerminal(t *testing.T) {
 	if err := f.print(&out, false, false, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(out.String(), "\x1b") || strings.Count(out.String(), "\n") != 5 {
+	if strings.Contains(out.String(), "\x1b") || strings.Count(out.String(), "\n") != 6 {
 		t.Errorf("%q", out.String())
 	}
 }
@@ -140,7 +148,7 @@ func TestColourIsOnlyForPeople(t *testing.T) {
 	}
 }
 
-func TestWatchShowsAChange(t *testing.T) {
+func TestWatchShowsAChangeAndOutlivesTheAPIServer(t *testing.T) {
 	p := newPerson(t)
 	if _, err := p.AddNodes(t.Context(), "watched", 1, nil); err != nil {
 		t.Fatal(err)
@@ -177,6 +185,11 @@ func TestWatchShowsAChange(t *testing.T) {
 		}
 	}
 	until("HEALTHY")
+	p.StopAPIServer()
+	until("ERROR at ")
+	if err := p.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	p.reports("watched-0", "True", inspect)
 	until("watched-0")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -26,7 +27,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := newCommand().ExecuteContext(ctx)
 	stop()
-	if err != nil {
+	switch {
+	case errors.Is(err, errUnhealthy):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
 }
@@ -45,7 +50,7 @@ func newCommand() *cobra.Command {
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and control what Pitcrew does about faulty nodes",
 		SilenceUsage:  true,
-		SilenceErrors: false,
+		SilenceErrors: true, // main prints them
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pitcrew"},
 	}
 	flags := root.PersistentFlags()
@@ -56,9 +61,10 @@ func newCommand() *cobra.Command {
 	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
 		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c), abortCommand(c),
-		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), uninstallCommand(c),
+		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), doctorCommand(c), uninstallCommand(c),
 	)
-	addVersion(root)
+	addVersion(c, root)
+	addOptions(root)
 	for _, cmd := range root.Commands() {
 		nameUse(cmd)
 	}

@@ -33,11 +33,16 @@ func pauseCommand(c *target) *cobra.Command {
 			if present != "" {
 				return fmt.Errorf("paused already (%s); `kubectl pitcrew resume` ends the pause", present)
 			}
+			// A pause that its author cannot be named for is better than none.
+			by, err := whoAmI(cmd.Context(), api)
+			if err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "The pause will not say whose it is: %v\n", err)
+			}
 			return confirm.apply(cmd, []change{{
 				text: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),
 				do: func(ctx context.Context) error {
 					object := c.configMap(conditions.PauseConfigMap)
-					object.Data = map[string]string{"reason": reason}
+					object.Data = map[string]string{"reason": reason, pause.ByKey: by}
 					return api.Create(ctx, object, client.FieldOwner(fieldOwner))
 				},
 			}})

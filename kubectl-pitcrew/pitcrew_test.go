@@ -158,6 +158,10 @@ func (p person) exec(args ...string) (string, error) {
 func (p person) run(args ...string) string {
 	p.Helper()
 	out, err := p.exec(args...)
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && ended.ExitCode() == 2 && args[0] == "status" {
+		err = nil // it has worked, and says that Pitcrew is not well: most tests install only what they need
+	}
 	if err != nil {
 		p.Fatalf("%q: %v\n%s", args, err, out)
 	}

@@ -15,9 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -49,8 +47,12 @@ func statusCommand(c *target) *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "List the nodes that need attention, by pool and the worst first, and what stops the remediator",
-		Long: `List the nodes that need attention, by pool and the worst first, and what stops the remediator.
+		Short: "Show whether Pitcrew works, what stops it, and the nodes that need attention",
+		Long: `Show whether Pitcrew works, what stops it, and the nodes that need attention, by pool and the worst first.
+
+The lines above the tables are about Pitcrew itself. What is wrong starts with PROBLEM and makes the exit code 2: Pitcrew is not installed
+in the namespace, no remediator is ready or leads, one crashes, or the policy is missing, invalid or not in force. Observe mode and a pause
+are no problems. What you may not read is shown as "not known". Exit code 1: the command failed.
 
   quarantined           tainted by Pitcrew
   repairing             quarantined, and a sweep, a repair or an upgrade works on the node
@@ -60,7 +62,7 @@ func statusCommand(c *target) *cobra.Command {
   unknown               a check has no result, its condition has no heartbeat any more, or the node is not Ready
   unreadable            the record on the node does not parse: the remediator leaves the node alone
 
-BUDGET lines count the nodes that use up each budget of the policy, and name them.
+BUDGET counts the nodes that use up each budget of the policy, and names them.
 
 Healthy nodes, and nodes without a condition of ours (unchecked), are only counted; --all lists them, too.`,
 		Args: cobra.NoArgs,
@@ -75,54 +77,66 @@ Healthy nodes, and nodes without a condition of ours (unchecked), are only count
 			if f.watch {
 				return c.watchStatus(cmd.Context(), cmd.OutOrStdout(), api, f)
 			}
-			text, err := c.renderStatus(cmd.Context(), api, f, isTerminal(cmd.OutOrStdout()))
+			text, is, err := c.renderStatus(cmd.Context(), api, f, isTerminal(cmd.OutOrStdout()))
 			if err != nil {
 				return err
 			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
+			if _, err := cmd.OutOrStdout().Write(text); err != nil {
+				return fmt.Errorf("write the status: %w", err)
+			}
+			return exitBy(is)
 		},
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
 	cmd.Flags().StringVarP(&f.policy, "filename", "f", "", "`file` with the policy whose budgets are shown, instead of the remediator's")
 	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
 	cmd.Flags().BoolVar(&f.all, "all", false, "also list healthy and unchecked nodes")
-	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print the status again whenever it changes")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show the status again whenever it changes, in place on a terminal; errors are shown, and it tries again")
 	return cmd
 }
 
-func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFlags, colour bool) ([]byte, error) {
+// renderStatus returns the text, and the worst of what it says about Pitcrew itself.
+func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFlags, colour bool) ([]byte, level, error) {
 	fleet, err := c.fleet(ctx, api, f)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if !f.all {
 		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(r row) bool { return r.Status == isHealthy || r.Status == isUnchecked })
 	}
 	var out bytes.Buffer
-	switch f.output {
-	case "json":
-		encoder := json.NewEncoder(&out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(fleet)
-	case "yaml":
-		var text []byte
-		text, err = yaml.Marshal(fleet)
-		out.Write(text)
-	default:
+	if f.output == "" || f.output == "wide" {
 		err = fleet.print(&out, f.output == "wide", colour, c.now())
+	} else {
+		err = encode(&out, f.output, fleet)
 	}
-	return out.Bytes(), err
+	return out.Bytes(), worst(fleet.Pitcrew.Facts), err
+}
+
+// encode writes a value as json or yaml.
+func encode(out io.Writer, format string, value any) error {
+	if format == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(value); err != nil {
+			return fmt.Errorf("write json: %w", err)
+		}
+		return nil
+	}
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("write yaml: %w", err)
+	}
+	_, err = out.Write(text)
+	return err
 }
 
 func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
-	if f.Paused != "" {
-		fmt.Fprintf(out, "PAUSED since %s (%s): no quarantines, releases or restarts\n", f.PausedSince.UTC().Format(time.RFC3339), f.Paused)
+	printFacts(out, f.Pitcrew.Facts, colour)
+	if slices.ContainsFunc(f.Pitcrew.Facts, func(f finding) bool { return f.Name == "nodes" }) { // they are not known
+		return nil
 	}
-	if f.Breaker != "" {
-		fmt.Fprintf(out, "BREAKER OPEN: no new quarantines (%s)\n", f.Breaker)
-	}
-	f.printBudgets(out)
+	fmt.Fprintln(out)
 	if len(f.Nodes) > 0 {
 		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
 		if wide {
@@ -206,69 +220,4 @@ func table(out io.Writer, lines []line, colour bool) error {
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
-}
-
-// refreshEvery is how often --watch reads the cluster without a change of a node: ages grow, and a pause is no node.
-const refreshEvery = 10 * time.Second
-
-// watchStatus prints the status again whenever it has changed.
-func (c *target) watchStatus(ctx context.Context, out io.Writer, api client.WithWatch, f statusFlags) error {
-	terminal := isTerminal(out)
-	var changes watch.Interface
-	shown := ""
-	ticker := time.NewTicker(refreshEvery)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
-		if changes == nil {
-			var err error
-			if changes, err = api.Watch(ctx, &corev1.NodeList{}); err != nil {
-				return fmt.Errorf("watch nodes: %w", err)
-			}
-		}
-		text, err := c.renderStatus(ctx, api, f, terminal)
-		if err != nil {
-			changes.Stop()
-			return err
-		}
-		if string(text) != shown {
-			shown = string(text)
-			if terminal {
-				fmt.Fprint(out, "\x1b[H\x1b[2J") // home, and clear the screen
-			}
-			fmt.Fprintf(out, "%s\n%s\n", c.now().Format(time.TimeOnly), shown)
-		}
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		case _, open := <-changes.ResultChan():
-			if !open {
-				changes = nil // the API server ends watches after a while
-				continue
-			}
-			settle(ctx, changes)
-		}
-	}
-	if changes != nil {
-		changes.Stop()
-	}
-	return nil
-}
-
-// settle drops the changes within a second of a change: nodes change together, and one status shows all of them.
-func settle(ctx context.Context, changes watch.Interface) {
-	quiet := time.NewTimer(time.Second)
-	defer quiet.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-quiet.C:
-			return
-		case _, open := <-changes.ResultChan():
-			if !open {
-				<-quiet.C
-				return
-			}
-		}
-	}
 }

@@ -1,25 +1,112 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/discovery"
 
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
+// versions is what version shows. Of what is empty, Unknown says why.
+type versions struct {
+	Client string `json:"client"`
+	// Remediator is the version of the one that leads or, if that is not known, the tag of its image.
+	Remediator string `json:"remediator,omitempty"`
+	Image      string `json:"image,omitempty"`
+	Chart      string `json:"chart,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
+	Unknown    string `json:"unknown,omitempty"`
+}
+
+// askFor is how long version asks the cluster: it must answer without one, too.
+const askFor = 5 * time.Second
+
 // addVersion lets root print its version by flag and by command: people try either.
-func addVersion(root *cobra.Command) {
-	line := "kubectl-pitcrew " + version.String() + "\n"
+func addVersion(c *target, root *cobra.Command) {
 	root.Version = version.String()
-	root.SetVersionTemplate(line)
-	root.AddCommand(&cobra.Command{
+	root.SetVersionTemplate("kubectl-pitcrew " + version.String() + "\n")
+	var output string
+	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of this plugin",
+		Short: "Print the versions of this plugin, the remediator, the chart and Kubernetes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), line)
-			return err
+			if output != "" && output != "json" && output != "yaml" {
+				return fmt.Errorf("-o %s is not json or yaml", output)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), askFor)
+			defer cancel()
+			v := versions{Client: version.String()}
+			if err := c.readVersions(ctx, &v); err != nil {
+				v.Unknown = err.Error()
+			}
+			if output != "" {
+				return encode(cmd.OutOrStdout(), output, v)
+			}
+			v.print(cmd.OutOrStdout())
+			return nil
 		},
-	})
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "`format`: json or yaml")
+	root.AddCommand(cmd)
+}
+
+// readVersions asks the cluster; an error says what is not known, and what was found stays.
+func (c *target) readVersions(ctx context.Context, v *versions) error {
+	config, err := c.config()
+	if err != nil {
+		return err
+	}
+	config.Timeout = askFor
+	server, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	info, err := server.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("ask the API server: %w", err)
+	}
+	v.Kubernetes = info.GitVersion
+	api, err := c.client()
+	if err != nil {
+		return err
+	}
+	i := inspection{}
+	if err := c.readInstallation(ctx, api, &i.installation); err != nil {
+		return err
+	}
+	if err := c.readApplied(ctx, api, &i); err != nil {
+		return err
+	}
+	if d := i.deployment; d != nil {
+		v.Chart = d.Labels["helm.sh/chart"]
+	}
+	i.installed()
+	v.Remediator = i.Version
+	pod, ok := i.podSpec()
+	v.Image = container(pod).Image
+	switch {
+	case i.deploymentErr != nil:
+		return i.deploymentErr
+	case !ok && v.Remediator == "":
+		return fmt.Errorf("there is no remediator in namespace %s; name another one with -n", c.namespace)
+	}
+	return nil
+}
+
+func (v versions) print(out io.Writer) {
+	fmt.Fprintf(out, "kubectl-pitcrew %s\n", v.Client)
+	for _, line := range []struct{ name, version string }{{"remediator", v.Remediator}, {"image", v.Image}, {"chart", v.Chart}, {"Kubernetes", v.Kubernetes}} {
+		if line.version != "" {
+			fmt.Fprintf(out, "%-15s %s\n", line.name, printable(line.version))
+		}
+	}
+	if v.Unknown != "" {
+		fmt.Fprintf(out, "not known: %s\n", printable(v.Unknown))
+	}
 }

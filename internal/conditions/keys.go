@@ -94,5 +94,19 @@ const AnnotationEvidenceAt = Domain + "/evidence-at"
 // "starts" remembers when nodes were quarantined, beyond their lives.
 const BreakerConfigMap = "pitcrew-breaker"
 
-// KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes.
+// KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes. Its key [AppliedKey] has
+// what the leading remediator applies now.
 const KnownConfigMap = "pitcrew-known"
+
+// AppliedKey is the key of [KnownConfigMap] with an [Applied], JSON.
+const AppliedKey = "applied"
+
+// Applied is what the leading remediator applies, for `kubectl pitcrew`. No program decides by it.
+type Applied struct {
+	// Version is the remediator's.
+	Version string `json:"version"`
+	// Policy is the hash of the policy file in force; empty: no valid policy was read yet.
+	Policy string `json:"policy,omitempty"`
+	// Invalid is why the present policy file is refused; empty: it is in force.
+	Invalid string `json:"invalid,omitempty"`
+}

@@ -49,12 +49,16 @@ func TestEveryProgramPrintsItsRelease(t *testing.T) {
 		"remediator -version":       "v1.2.3\n",
 		"preflight -version":        "v1.2.3\n",
 		"xid -version":              "xid v1.2.3\n",
-		"kubectl-pitcrew version":   "kubectl-pitcrew v1.2.3\n",
 		"kubectl-pitcrew --version": "kubectl-pitcrew v1.2.3\n",
 	} {
 		program, flag, _ := strings.Cut(command, " ")
 		if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, program), flag).CombinedOutput(); err != nil || string(out) != want {
 			t.Errorf("%s: %v, %q", command, err, out)
 		}
+	}
+	// It also asks the cluster, and says that there is none.
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl-pitcrew"), "version", "--kubeconfig", filepath.Join(bin, "none"))
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "kubectl-pitcrew v1.2.3\nnot known: find a cluster: ") {
+		t.Errorf("kubectl-pitcrew version: %v, %q", err, out)
 	}
 }

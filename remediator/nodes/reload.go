@@ -21,6 +21,8 @@ type reloader struct {
 	changes chan<- event.GenericEvent
 	// reported is the error that was reported last.
 	reported string
+	// applied is what was stored last.
+	applied *conditions.Applied
 }
 
 // NeedLeaderElection is false: a replica that takes over must have the current policy.
@@ -43,6 +45,7 @@ func (r *reloader) Start(ctx context.Context) error {
 
 func (r *reloader) reload(ctx context.Context) {
 	changed, err := r.policy.Reload()
+	r.showApplied(ctx, err)
 	if err != nil {
 		r.metrics.policyValid.Set(0)
 		if r.leads() && err.Error() != r.reported {

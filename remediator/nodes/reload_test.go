@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -49,7 +50,7 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 	close(elected)
 	r.elected = elected
 	changes := make(chan event.GenericEvent, 1)
-	reload := &reloader{r.Controller, changes, ""}
+	reload := &reloader{Controller: r.Controller, changes: changes}
 	for range 3 {
 		reload.reload(t.Context())
 		for _, n := range r.client.nodes {
@@ -58,8 +59,9 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 			}
 		}
 	}
-	if len(r.client.patched) > 0 || len(r.restarts.quarantines) > 0 {
-		t.Errorf("nodes %q were written, restarts %v", r.client.patched, r.restarts.quarantines)
+	// What is in force is shown, once; no node is written.
+	if !slices.Equal(r.client.patched, []string{conditions.KnownConfigMap}) || len(r.restarts.quarantines) > 0 {
+		t.Errorf("%q were written, restarts %v", r.client.patched, r.restarts.quarantines)
 	}
 	if got := r.reasons(); !slices.Equal(got, []string{quarantine.PolicyInvalid}) {
 		t.Errorf("Events %q, want one PolicyInvalid", got)
@@ -104,7 +106,10 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 	close(elected)
 	recorder := events.NewFakeRecorder(10)
 	changes := make(chan event.GenericEvent, 1)
-	r := &reloader{&Controller{policy: file, elected: elected, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew"}, changes, ""}
+	api := &laggard{}
+	r := &reloader{Controller: &Controller{
+		client: api, policy: file, elected: elected, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
+	}, changes: changes}
 
 	write(strings.Replace(testPolicy, "for: 1m", "for: soon", 1))
 	for range 3 {

@@ -2,6 +2,7 @@
 package pause
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -16,24 +17,37 @@ import (
 // NoReason is the reason of a pause whose ConfigMap gives none.
 const NoReason = "no reason given"
 
-// Reason returns why everything is paused; empty without a pause. The pause is ConfigMap [conditions.PauseConfigMap] in the
-// namespace that Pitcrew runs in, and its key reason.
-func Reason(ctx context.Context, reader client.Reader, namespace string) (string, error) {
-	reason, _, err := Since(ctx, reader, namespace)
-	return reason, err
+// ByKey is the key of the pause's ConfigMap that has the user who paused.
+const ByKey = "by"
+
+// Pause is a pause of everything.
+type Pause struct {
+	Reason string
+	// By is the user as `kubectl pitcrew pause` wrote it; empty: it is not known.
+	By string
+	// Since is when it began.
+	Since time.Time
 }
 
-// Since returns the [Reason] of the pause, and when it began.
-func Since(ctx context.Context, reader client.Reader, namespace string) (reason string, since time.Time, err error) {
-	var pause corev1.ConfigMap
-	err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: conditions.PauseConfigMap}, &pause)
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", time.Time{}, nil
-	case err != nil:
-		return "", time.Time{}, fmt.Errorf("get ConfigMap %s/%s: %w", namespace, conditions.PauseConfigMap, err)
-	case pause.Data["reason"] == "":
-		return NoReason, pause.CreationTimestamp.Time, nil
+// Reason returns why everything is paused; empty without a pause.
+func Reason(ctx context.Context, reader client.Reader, namespace string) (string, error) {
+	pause, err := Read(ctx, reader, namespace)
+	if err != nil || pause == nil {
+		return "", err
 	}
-	return pause.Data["reason"], pause.CreationTimestamp.Time, nil
+	return pause.Reason, nil
+}
+
+// Read returns the pause; nil: there is none. The pause is ConfigMap [conditions.PauseConfigMap] in the namespace that Pitcrew
+// runs in, with the keys reason and [ByKey].
+func Read(ctx context.Context, reader client.Reader, namespace string) (*Pause, error) {
+	var object corev1.ConfigMap
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: conditions.PauseConfigMap}, &object)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", namespace, conditions.PauseConfigMap, err)
+	}
+	return &Pause{Reason: cmp.Or(object.Data["reason"], NoReason), By: object.Data[ByKey], Since: object.CreationTimestamp.Time}, nil
 }

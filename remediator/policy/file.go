@@ -2,6 +2,8 @@ package policy
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -58,6 +60,21 @@ func (f *File) Policy() *Policy {
 		return p
 	}
 	return none
+}
+
+// Hash is the [Hash] of the file with the last valid policy; empty while none is [File.Known]. Only the goroutine that calls
+// [File.Reload] may call it.
+func (f *File) Hash() string {
+	if f.read == nil {
+		return ""
+	}
+	return Hash(f.read)
+}
+
+// Hash names the text of a policy file, in 12 hexadecimal digits.
+func Hash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
 }
 
 // Reload reads the file again and returns whether a new policy is in force. An error leaves the last valid policy in force, and
