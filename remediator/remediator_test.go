@@ -520,6 +520,10 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := filepath.Join(root, "manifests", "policy.yaml")
+	misspelt := filepath.Join(t.TempDir(), "misspelt.yaml")
+	if err := os.WriteFile(misspelt, []byte(strings.Replace(read(t, good), "condition: KernelDeadlock", "condition: KernelDeadlok", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte(strings.Replace(read(t, good), "clearAfter: 10m", "clearAfter: soon", 1)), 0o644); err != nil {
 		t.Fatal(err)
@@ -531,6 +535,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{[]string{"-validate", "-policy", good}, 0, "policy.yaml: ok, "},
 		{[]string{"-validate", "-policy", bad}, 1, `clearAfter: Invalid value: "soon"`},
+		{[]string{"-validate", "-policy", misspelt}, 0, `"KernelDeadlok" is a condition of no check`},
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
 		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},

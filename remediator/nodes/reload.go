@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
@@ -21,6 +23,8 @@ type reloader struct {
 	changes chan<- event.GenericEvent
 	// reported is the error that was reported last.
 	reported string
+	// warned is the policy whose warnings were reported last.
+	warned *policy.Policy
 }
 
 // NeedLeaderElection is false: a replica that takes over must have the current policy.
@@ -58,6 +62,13 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	r.reported = ""
 	r.metrics.policyValid.Set(1)
+	if p := r.policy.Policy(); r.leads() && p != r.warned {
+		r.warned = p
+		if len(p.Warnings) > 0 {
+			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyWarning,
+				Message: "the policy is in force, but: " + quarantine.Clip(strings.Join(p.Warnings, "; "), maxNote/2)})
+		}
+	}
 	if !changed {
 		return
 	}
