@@ -50,9 +50,9 @@ func TestANodeThatHasLostAllItsGPUs(t *testing.T) {
 			"gpu 0000:16:00: gone from the PCI bus; gpu 0000:17:00: gone from the PCI bus", args...)
 	}
 	reboot(n)
-	n.Want("exit 1\nReplace gpu 0000:10:00: gone from the PCI bus, also after a reboot; gpu 0000:11:00: gone from the PCI bus, also after a reboot; "+
-		"gpu 0000:12:00: gone from the PCI bus, also after a reboot; gpu 0000:13:00: gone from the PCI bus, also after a reboot; "+
-		"gpu 0000:14:00: gone from the PCI bus, also after a reboot; gpu 0000:15:00: gone from the PCI bus, also after a reboot; "+
+	n.Want("exit 1\nReplace gpu 0000:10:00: gone from the PCI bus, also after a reboot; gpu 0000:11:00: gone from the PCI bus, also after a reboot; " +
+		"gpu 0000:12:00: gone from the PCI bus, also after a reboot; gpu 0000:13:00: gone from the PCI bus, also after a reboot; " +
+		"gpu 0000:14:00: gone from the PCI bus, also after a reboot; gpu 0000:15:00: gone from the PCI bus, also after a reboot; " +
 		"gpu 0000:16:00: gone from the PCI bus, also after a reboot; +1 more")
 }
 
