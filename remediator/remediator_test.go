@@ -469,7 +469,7 @@ pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="ResetGPU",status="True"} 1
 pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-0",repair="ResetGPU",status="True"} T
 pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-1",repair="Reboot",status="True"} T
-pitcrew_node_quarantine_timestamp_seconds{node="metrics-0",repair="ResetGPU",rule="gpu"} T
+pitcrew_node_quarantine_timestamp_seconds{effect="NoSchedule",node="metrics-0",repair="ResetGPU",rule="gpu"} T
 pitcrew_paused 0
 pitcrew_policy_valid 1
 pitcrew_quarantine_blocked_total{reason="budget",rule="gpu"} 1
