@@ -114,6 +114,9 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
 			return err
 		}
+		if err := c.describeOptIns(ctx, out, api, n, record, file); err != nil {
+			return err
+		}
 	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
 		return err
@@ -303,7 +306,7 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 		words = append(words, "the quarantine stands")
 	}
 	if o.RestartJobs {
-		words = append(words, "restart the jobs with pods on it")
+		words = append(words, "restart the opted-in jobs with pods on it")
 	}
 	if len(words) > 0 {
 		return printable(strings.Join(words, "; "))

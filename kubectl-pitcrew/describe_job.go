@@ -336,15 +336,8 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 
 // misspelt explains opt-ins on an object that do not count.
 func misspelt(object metav1.Object, name string) (hints []string) {
-	key := conditions.LabelRestartOnNodeFault
-	if value, found := object.GetLabels()[key]; found && value != "true" && value != "false" {
-		hints = append(hints, fmt.Sprintf(`label %s=%s on %s does not count: the value must be "true" or "false"`, key, printable(value), name))
-	}
-	if value, found := object.GetLabels()[conditions.LabelKcoverRecovery]; found && value != "true" {
-		hints = append(hints, fmt.Sprintf(`label %s=%s on %s does not count: the value must be "true"`, conditions.LabelKcoverRecovery, printable(value), name))
-	}
-	if _, found := object.GetAnnotations()[key]; found {
-		hints = append(hints, fmt.Sprintf("annotation %s on %s does not count: it must be a label", key, name))
+	for _, mistake := range kinds.Mistakes(object, name) {
+		hints = append(hints, printable(mistake))
 	}
 	return hints
 }

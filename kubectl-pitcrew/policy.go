@@ -28,7 +28,7 @@ func policyValidateCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "validate FILE | -f FILE",
-		Short: "Check a policy file; an error names line, rule, field and value",
+		Short: "Check a policy file; an error or a warning names line, rule, field and value",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -41,6 +41,7 @@ func policyValidateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			printWarnings(cmd.ErrOrStderr(), file, opened.Policy())
 			alerts, observes, enforces := 0, 0, 0
 			for _, r := range opened.Policy().Rules {
 				switch {
@@ -58,6 +59,13 @@ func policyValidateCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
 	return cmd
+}
+
+// printWarnings prints what is valid in a policy and most likely a mistake.
+func printWarnings(out io.Writer, file string, p *policy.Policy) {
+	for _, w := range p.Warnings {
+		fmt.Fprintf(out, "warning: %s: %s\n", file, w)
+	}
 }
 
 func policyTestCommand(c *target) *cobra.Command {
@@ -78,6 +86,7 @@ by name. Nothing is written. Timers go on from the nodes' records.`,
 				return err
 			}
 			p := opened.Policy()
+			printWarnings(cmd.ErrOrStderr(), file, p)
 			if enforce {
 				p = enforced(p)
 			}

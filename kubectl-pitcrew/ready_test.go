@@ -79,8 +79,8 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 		{"no rule", &without, at.Add(time.Minute), "nothing: Ready is Unknown since 2026-11-20T12:00:00Z (Kubelet stopped posting node status.), and no rule of the policy acts on that"},
 		{"switched off", p, at.Add(8 * 24 * time.Hour), "nothing: Ready is Unknown since 2026-11-20T12:00:00Z (Kubelet stopped posting node status.), longer than budget.parkedAfter, so the node is taken for switched off"},
 		{"before the time", p, at, "at 2026-11-20T12:02:00Z, if the node is not Ready until then: add taint pitcrew.dev/unhealthy=Ready:NoSchedule and restart its jobs"},
-		{"at the time", p, at.Add(2 * time.Minute), "NodeQuarantined: Ready is Unknown since 2026-11-20T12:00:00Z (rule dead: Kubelet stopped posting node status.); tainted pitcrew.dev/unhealthy=Ready:NoSchedule; restart the jobs with pods on it"},
-		{"after it", p, at.Add(time.Hour), "the quarantine stands; restart the jobs with pods on it"},
+		{"at the time", p, at.Add(2 * time.Minute), "NodeQuarantined: Ready is Unknown since 2026-11-20T12:00:00Z (rule dead: Kubelet stopped posting node status.); tainted pitcrew.dev/unhealthy=Ready:NoSchedule; restart the opted-in jobs with pods on it"},
+		{"after it", p, at.Add(time.Hour), "the quarantine stands; restart the opted-in jobs with pods on it"},
 	} {
 		got, after := text(step.rules, n, step.now)
 		if got != step.want {

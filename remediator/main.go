@@ -79,6 +79,9 @@ func run(ctx context.Context, o options, validate bool) error {
 		return invalid
 	}
 	if validate {
+		for _, w := range p.Policy().Warnings {
+			fmt.Fprintf(os.Stderr, "warning: %s: %s\n", o.policy, w)
+		}
 		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
 		return nil
 	}

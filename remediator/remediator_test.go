@@ -470,7 +470,7 @@ pitcrew_node_condition{condition="GPUXidError",repair="Reboot",status="True"} 1
 pitcrew_node_condition{condition="GPUXidError",repair="ResetGPU",status="True"} 1
 pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-0",repair="ResetGPU",status="True"} T
 pitcrew_node_problem_timestamp_seconds{condition="GPUXidError",node="metrics-1",repair="Reboot",status="True"} T
-pitcrew_node_quarantine_timestamp_seconds{node="metrics-0",repair="ResetGPU",rule="gpu"} T
+pitcrew_node_quarantine_timestamp_seconds{effect="NoSchedule",node="metrics-0",repair="ResetGPU",rule="gpu"} T
 pitcrew_paused 0
 pitcrew_policy_valid 1
 pitcrew_quarantine_blocked_total{reason="budget",rule="gpu"} 1
@@ -521,6 +521,10 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := filepath.Join(root, "manifests", "policy.yaml")
+	misspelt := filepath.Join(t.TempDir(), "misspelt.yaml")
+	if err := os.WriteFile(misspelt, []byte(strings.Replace(read(t, good), "condition: KernelDeadlock", "condition: KernelDeadlok", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte(strings.Replace(read(t, good), "clearAfter: 10m", "clearAfter: soon", 1)), 0o644); err != nil {
 		t.Fatal(err)
@@ -532,6 +536,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{[]string{"-validate", "-policy", good}, 0, "policy.yaml: ok, "},
 		{[]string{"-validate", "-policy", bad}, 1, `clearAfter: Invalid value: "soon"`},
+		{[]string{"-validate", "-policy", misspelt}, 0, `"KernelDeadlok" is a condition of no check`},
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
 		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},

@@ -1,6 +1,9 @@
 package alerts_test
 
 import (
+	"maps"
+	"strings"
+
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
@@ -19,9 +22,18 @@ const (
 	problem = `pitcrew_node_problem_timestamp_seconds{node="n1",instance="a",condition=`
 	blocked = `pitcrew_node_blocked{node="n1",instance="a",rule="gpu-xid",reason=`
 	restart = `pitcrew_job_restarts_total{kind="Job",instance="a",result=`
-	left    = `pitcrew_job_restart_blocked_total{kind="Job",instance="a",reason=`
-	epoch   = "1970-01-01 00:00:00 +0000 UTC"
+	// quarantined is the node of problem, taken out of service.
+	quarantined = `pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot",effect="NoSchedule"}`
+	waits       = `pitcrew_job_not_restarted_timestamp_seconds{instance="a",kind="JobSet",namespace="ml",job="train",node="n1",reason=`
+	epoch       = "1970-01-01 00:00:00 +0000 UTC"
 )
+
+// with adds a series.
+func with(series map[string]string, name, values string) map[string]string {
+	all := map[string]string{name: values}
+	maps.Copy(all, series)
+	return all
+}
 
 // casesOfConditions are the cases of each condition's own alert.
 func casesOfConditions(path string) []testCase {
@@ -34,8 +46,11 @@ func casesOfConditions(path string) []testCase {
 			return map[string]string{problem + `"` + c + `",repair="` + repair + `",status="` + status + `"}`: "0x10"}
 		}
 		all = append(all,
-			testCase{c, "needs a reboot", of("Reboot", "True"), "5m", []firing{{"severity=critical node=n1 repair=Reboot condition=" + c, epoch}}},
-			testCase{c, "needs an inspection", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "needs a reboot", of("Reboot", "True"), "5m", []firing{{"severity=critical node=n1 handled=false repair=Reboot condition=" + c, epoch}}},
+			testCase{c, "needs an inspection", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 handled=false repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "needs a reboot and is quarantined", with(of("Reboot", "True"), quarantined, "0x10"), "5m", []firing{{"severity=warning node=n1 handled=true repair=Reboot condition=" + c, epoch}}},
+			testCase{c, "needs an inspection and is quarantined", with(of("Inspect", "True"), quarantined, "0x10"), "5m", []firing{{"severity=warning node=n1 handled=true repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "is quarantined and has cleared", map[string]string{quarantined: "0x10"}, "5m", nil},
 			testCase{c, "has just begun", of("Reboot", "True"), "0m", nil},
 			testCase{c, "is stale", of("Reboot", "Stale"), "5m", nil},
 			testCase{c, "is unknown", of("", "Unknown"), "5m", nil},
@@ -45,15 +60,40 @@ func casesOfConditions(path string) []testCase {
 		testCase{"GPUXidError", "while the leader changes", map[string]string{
 			`pitcrew_node_problem_timestamp_seconds{node="n1",instance="a",condition="GPUXidError",repair="Reboot",status="True"}`: "0x5 stale",
 			`pitcrew_node_problem_timestamp_seconds{node="n1",instance="b",condition="GPUXidError",repair="Reboot",status="True"}`: "_x7 0x5",
-		}, "7m", []firing{{"severity=critical node=n1 repair=Reboot condition=GPUXidError", epoch}}},
+		}, "7m", []firing{{"severity=critical node=n1 handled=false repair=Reboot condition=GPUXidError", epoch}}},
+		severity("is in service", nil, "critical", "false"),
+		severity("waits for a job that is left alone", map[string]string{quarantined: "0x10", waits + `"Kueue"}`: "0x10"}, "critical", "false"),
+		severity("waits for a job that ends by itself", map[string]string{quarantined: "0x10", waits + `"BackOff"}`: "0x10"}, "critical", "false"),
+		severity("waited for a job that was restarted", map[string]string{quarantined: "0x20", waits + `"BackOff"}`: "0x2 stale"}, "warning", "true"),
+		severity("waits for a job that cannot stop", map[string]string{quarantined: "0x10",
+			`pitcrew_job_restart_held{instance="a",kind="JobSet",namespace="ml",job="train",pod="train-3",node="n1"}`: "1x10"}, "critical", "false"),
+		severity("is only avoided", map[string]string{strings.Replace(quarantined, "NoSchedule", "PreferNoSchedule", 1): "0x10"}, "critical", "false"),
+		severity("would be quarantined in a dry run", map[string]string{strings.Replace(quarantined, "NoSchedule", "", 1): "0x10"}, "critical", "false"),
+		severity("another node is quarantined", map[string]string{strings.Replace(quarantined, "n1", "n2", 1): "0x10"}, "critical", "false"),
+		severity("a job on another node waits", map[string]string{quarantined: "0x10", strings.Replace(waits, "n1", "n2", 1) + `"Kueue"}`: "0x10"}, "warning", "true"),
+		severity("is quarantined while the leader changes", map[string]string{quarantined: "0x7 stale", strings.Replace(quarantined, `"a"`, `"b"`, 1): "_x9 0x10"}, "warning", "true"),
+		severity("was released", map[string]string{quarantined: "0x3 stale"}, "critical", "false"),
+		// Without a leader nothing is known of any node: then PitcrewRemediatorDown or PitcrewRemediatorNoLeader fires.
+		testCase{"GPUXidError", "without a leader", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x5 stale", quarantined: "0x5 stale"}, "10m", nil},
 		testCase{"GPUXidError", "has cleared", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x5 stale"}, "10m", nil},
 	)
+}
+
+// severity is a node that needs a reboot, with other series, after 8 minutes.
+func severity(name string, more map[string]string, want, handled string) testCase {
+	return testCase{"GPUXidError", name, with(more, problem+`"GPUXidError",repair="Reboot",status="True"}`, "0x10"), "8m",
+		[]firing{{"severity=" + want + " node=n1 handled=" + handled + " repair=Reboot condition=GPUXidError", epoch}}}
 }
 
 var cases = map[string][]testCase{
 	"third-party.yaml": {
 		{"PitcrewThirdPartyCondition", "of NPD itself", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10"}, "5m",
-			[]firing{{"severity=critical node=n1 repair=Reboot condition=KernelDeadlock", epoch}}},
+			[]firing{{"severity=critical node=n1 handled=false repair=Reboot condition=KernelDeadlock", epoch}}},
+		{"PitcrewThirdPartyCondition", "of a quarantined node", map[string]string{problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10", quarantined: "0x10"}, "5m",
+			[]firing{{"severity=warning node=n1 handled=true repair=Reboot condition=KernelDeadlock", epoch}}},
+		{"PitcrewThirdPartyCondition", "of a quarantined node on which a job waits", map[string]string{
+			problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10", quarantined: "0x10", waits + `"Kueue"}`: "0x10"}, "5m",
+			[]firing{{"severity=critical node=n1 handled=false repair=Reboot condition=KernelDeadlock", epoch}}},
 		{"PitcrewThirdPartyCondition", "of a kubelet that reports False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m", nil},
 		{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
 	},
@@ -169,20 +209,18 @@ var cases = map[string][]testCase{
 
 		{"PitcrewJobRestartFailed", "aborted by a user", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
 
-		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{left + `"Kueue"}`: "_x5 1x10"}, "8m", []firing{{"kind=Job reason=Kueue", "1"}}},
-		{"PitcrewJobNotRestarted", "one more", map[string]string{left + `"ComesBack"}`: "4x30 5x20"}, "35m", []firing{{"kind=Job reason=ComesBack", "1"}}},
-		{"PitcrewJobNotRestarted", "two reasons at the same time", map[string]string{left + `"Kueue"}`: "_x5 1x10", left + `"ComesBack"}`: "_x5 2x10", left + `"BackOff"}`: "_x5 1x10"}, "8m",
-			[]firing{{"kind=Job reason=Kueue", "1"}, {"kind=Job reason=ComesBack", "2"}}},
-		{"PitcrewJobNotRestarted", "while the leader changes", map[string]string{
-			left + `"Kueue"}`: "4x30 5x3 stale", `pitcrew_job_restart_blocked_total{kind="Job",instance="b",reason="Other"}`: "_x35 1x10",
-		}, "37m", []firing{{"kind=Job reason=Kueue", "1"}}},
-		{"PitcrewJobNotRestarted", "long ago", map[string]string{left + `"Kueue"}`: "4x60"}, "40m", nil},
-		{"PitcrewJobNotRestarted", "waits for more nodes to fail", map[string]string{left + `"Settling"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "waits after its last restart", map[string]string{left + `"BackOff"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{left + `"Held"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "a new reason", map[string]string{left + `"NewInTheNextRelease"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "aborted by a user", map[string]string{restart + `"Aborted"}`: "_x5 1x10"}, "8m", nil},
-		{"PitcrewJobNotRestarted", "a restart that failed", map[string]string{restart + `"JobFailed"}`: "_x5 1x10"}, "8m", nil},
+		{"PitcrewJobNotRestarted", "managed by Kueue", map[string]string{waits + `"Kueue"}`: "0x10"}, "5m", []firing{{"kind=JobSet namespace=ml job=train reason=Kueue", epoch}}},
+		{"PitcrewJobNotRestarted", "on two nodes", map[string]string{waits + `"Kueue"}`: "60x10", strings.Replace(waits, "n1", "n2", 1) + `"Kueue"}`: "0x10"}, "5m",
+			[]firing{{"kind=JobSet namespace=ml job=train reason=Kueue", epoch}}},
+		{"PitcrewJobNotRestarted", "two jobs", map[string]string{waits + `"Kueue"}`: "0x10", strings.Replace(waits, "train", "eval", 1) + `"ComesBack"}`: "0x10", strings.Replace(waits, "train", "x", 1) + `"BackOff"}`: "0x10"}, "5m",
+			[]firing{{"kind=JobSet namespace=ml job=train reason=Kueue", epoch}, {"kind=JobSet namespace=ml job=eval reason=ComesBack", epoch}}},
+		{"PitcrewJobNotRestarted", "while the leader changes", map[string]string{waits + `"Kueue"}`: "0x5 stale", strings.Replace(waits, `"a"`, `"b"`, 1) + `"Kueue"}`: "_x7 0x10"}, "7m",
+			[]firing{{"kind=JobSet namespace=ml job=train reason=Kueue", epoch}}},
+		{"PitcrewJobNotRestarted", "has just begun", map[string]string{waits + `"Kueue"}`: "0x10"}, "0m", nil},
+		{"PitcrewJobNotRestarted", "has ended", map[string]string{waits + `"Kueue"}`: "0x5 stale"}, "10m", nil},
+		{"PitcrewJobNotRestarted", "waits after its last restart", map[string]string{waits + `"BackOff"}`: "0x10"}, "5m", nil},
+		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{waits + `"Held"}`: "0x10"}, "5m", nil},
+		{"PitcrewJobNotRestarted", "a new reason", map[string]string{waits + `"NewInTheNextRelease"}`: "0x10"}, "5m", nil},
 
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
 			[]firing{{"result=fabric", "1"}}},

@@ -32,9 +32,10 @@ const existing = "../existing-npd"
 // the shell's process, so it is a direct child of NPD.
 const guard = `[ -x "$0" ] || { echo "unknown: $0 is not installed yet"; exit 2; }; exec "$0" "$@"`
 
-// An existing NPD gets what a pool of the chart has: monitors, mounts, and the settings that keep it running.
+// An existing NPD gets what a pool of the chart has: monitors, mounts, and the settings that keep it running. It runs on all nodes, also
+// on those without a GPU.
 func TestGeneratedExistingNPD(t *testing.T) {
-	objects := mustRender(t, "pools: [{name: existing, preset: nvidia, checks: {HCAPortDown: {}}}]")
+	objects := mustRender(t, "pools: [{name: existing, preset: nvidia, checks: {HCAPortDown: {}, GPUCountMismatch: {args: {expect: 0}}}}]")
 	ds := find[appsv1.DaemonSet](t, objects, "DaemonSet", "pitcrew-npd-existing")
 	monitors := find[corev1.ConfigMap](t, objects, "ConfigMap", "pitcrew-npd-existing").Data
 	pod := ds.Spec.Template.Spec

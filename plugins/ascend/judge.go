@@ -10,10 +10,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
+// unset is the -count of a node that nothing is said about.
+const unset = -1
+
 // limits is what is asked of the NPUs.
 type limits struct {
 	plugin *npd.Plugin
-	// Count is how many there must be, 0 for as many as there were in this boot.
+	// Count is how many there must be; unset for as many as there were in this boot, at least one, and 0 if there may be none.
 	Count int
 	// Pages is the number of isolated pages at which an NPU is to be replaced.
 	Pages uint64
@@ -29,8 +32,11 @@ func (l *limits) judge(s snapshot) npd.Result {
 	if s.PCIErr != "" {
 		result.NotRead("PCI bus", s.PCIErr)
 	}
-	if len(s.PCI) == 0 && l.Count == 0 && s.Most == 0 {
+	if len(s.PCI) == 0 && l.Count <= 0 && s.Most == 0 {
 		result.Healthy = "no Ascend NPU here"
+		if l.Count == unset && s.PCIErr == "" {
+			result.NotRead("npu", "no Ascend NPU found on the PCI bus, set -count to how many there should be")
+		}
 		return result
 	}
 	if slices.Contains(s.Only, "card") {
@@ -49,7 +55,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 // number judges how many NPUs there are. A list that was not understood lacks none.
 func (l *limits) number(s snapshot, result *npd.Result) {
 	expected, there := l.Count, len(s.Tools.NPUs)
-	if expected == 0 {
+	if expected <= 0 {
 		expected = s.Most
 	}
 	switch {

@@ -21,7 +21,7 @@ func main() {
 	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily runs of the nodes are spread after -at")
 
 	l := &limits{plugin: p}
-	p.IntVar(&l.Count, "count", 0, "`number` of NPUs the node must have; 0: as many as it had in this boot")
+	p.IntVar(&l.Count, "count", unset, "`number` of NPUs that the node must have; -1: as many as it had in this boot, and at least one; 0: the same, or none")
 	p.Uint64Var(&l.Pages, "isolated-pages", 64, "HBM pages isolated for double-bit ECC errors at which an NPU is to be replaced")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Clear: r.clear, Driver: r.driver})
 }

@@ -19,7 +19,41 @@ import (
 const healthy = "all GPUs are on the PCI bus and known to the driver"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 1\nInspect driver: the NVIDIA driver is not loaded")
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 1\nInspect driver: the NVIDIA driver is not loaded", noGPU)
+}
+
+const noGPU = "exit 2\nunknown: gpu count: no GPU found on the PCI bus, set -expect to how many there should be"
+
+func TestANodeWithoutAnyGPU(t *testing.T) {
+	n := nvmltest.New(t)
+	for gpu := range 8 {
+		n.Unplug(gpu)
+	}
+	n.Say("gpus 0")
+	n.Want(noGPU)
+	n.Want("exit 0\nno NVIDIA GPU", "-expect", "0")
+	n.Want("exit 1\nReboot gpu count: 0 of 8 GPUs on the PCI bus", "-expect", "8")
+	n.Want("exit 1\nReboot gpu count: 0 of 8 GPUs on the PCI bus", "-instance-type", "p5.48xlarge")
+	n.Want("exit 1\nReboot gpu count: 0 of 8 GPUs on the PCI bus", "-instance-type", "p5.48xlarge", "-expect", "0")
+}
+
+func TestANodeThatHasLostAllItsGPUs(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Want("exit 0\n" + healthy)
+	for gpu := range 8 {
+		n.Unplug(gpu)
+	}
+	n.Say("gpus 0")
+	for _, args := range [][]string{nil, {"-expect", "0"}} {
+		n.Want("exit 1\nReboot gpu 0000:10:00: gone from the PCI bus; gpu 0000:11:00: gone from the PCI bus; gpu 0000:12:00: gone from the PCI bus; "+
+			"gpu 0000:13:00: gone from the PCI bus; gpu 0000:14:00: gone from the PCI bus; gpu 0000:15:00: gone from the PCI bus; "+
+			"gpu 0000:16:00: gone from the PCI bus; gpu 0000:17:00: gone from the PCI bus", args...)
+	}
+	reboot(n)
+	n.Want("exit 1\nReplace gpu 0000:10:00: gone from the PCI bus, also after a reboot; gpu 0000:11:00: gone from the PCI bus, also after a reboot; " +
+		"gpu 0000:12:00: gone from the PCI bus, also after a reboot; gpu 0000:13:00: gone from the PCI bus, also after a reboot; " +
+		"gpu 0000:14:00: gone from the PCI bus, also after a reboot; gpu 0000:15:00: gone from the PCI bus, also after a reboot; " +
+		"gpu 0000:16:00: gone from the PCI bus, also after a reboot; +1 more")
 }
 
 func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {

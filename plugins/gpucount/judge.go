@@ -61,6 +61,9 @@ func judge(s snapshot) npd.Result {
 			return result
 		}
 		result.Healthy = nothing.Healthy
+		if len(s.Bus) == 0 && s.Expected == 0 && !s.MayHaveNone && len(result.Findings) == 0 {
+			result.NotRead("gpu count", "no GPU found on the PCI bus, set -expect to how many there should be")
+		}
 		for _, u := range nothing.Unread {
 			result.NotRead(u.Subject, u.Why)
 		}

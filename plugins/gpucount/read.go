@@ -21,6 +21,8 @@ type snapshot struct {
 	Grace time.Duration `json:"grace"`
 	// Expected is how many GPUs the node should have, 0 if not known.
 	Expected int `json:"expected"`
+	// MayHaveNone says that a node without any GPU is as expected.
+	MayHaveNone bool `json:"mayHaveNone,omitempty"`
 	// Seen are the GPUs that were on the PCI bus earlier in this boot.
 	Seen []string `json:"seen,omitempty"`
 	// Before are the GPUs that were missing before the boot and have not been well since.
@@ -32,6 +34,9 @@ type snapshot struct {
 //go:embed profiles.txt
 var builtin string
 
+// unset is the -expect of a node that nothing is said about.
+const unset = -1
+
 type reader struct {
 	plugin             *npd.Plugin
 	source             nvml.Source
@@ -42,7 +47,7 @@ type reader struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	s := snapshot{Grace: r.plugin.Grace}
+	s := snapshot{Grace: r.plugin.Grace, MayHaveNone: r.expect == 0}
 	var err error
 	if s.Expected, err = r.expected(ctx); err != nil {
 		return s, err

@@ -9,10 +9,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
+// unset is the -count of a node that nothing is said about.
+const unset = -1
+
 // limits is what is asked of the GPUs.
 type limits struct {
 	plugin *npd.Plugin
-	// Count is how many there must be, 0 for those on the PCI bus.
+	// Count is how many there must be; unset for those on the PCI bus, of which there must be one, and 0 if there may be none.
 	Count   int
 	Hotspot float64
 	Pages   pageLimit
@@ -54,6 +57,9 @@ func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "MetaX GPUs are as expected"}
 	if len(s.PCI) == 0 && l.Count == 0 {
 		result.Healthy = "no MetaX GPU here"
+	}
+	if len(s.PCI) == 0 && l.Count == unset && s.PCIErr == "" {
+		result.NotRead("gpu", "no MetaX GPU found on the PCI bus, set -count to how many there should be")
 	}
 	if len(s.PCI) < l.Count {
 		text := fmt.Sprintf("%d of %d expected on the PCI bus", len(s.PCI), l.Count)

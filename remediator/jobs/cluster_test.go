@@ -350,6 +350,21 @@ func (tm team) event(reason string, about types.UID, want string) {
 	})
 }
 
+// severity is that of the last Event of the reason about an object.
+func (tm team) severity(reason string, about types.UID) (severity string) {
+	tm.Helper()
+	var list eventsv1.EventList
+	if err := tm.c.Client.List(tm.Context(), &list); err != nil {
+		tm.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if e.Reason == reason && e.Regarding.UID == about {
+			severity = e.Type
+		}
+	}
+	return severity
+}
+
 func (tm team) notes(reason string, about types.UID) []string {
 	tm.Helper()
 	var list eventsv1.EventList

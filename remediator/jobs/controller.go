@@ -92,7 +92,7 @@ type Controller struct {
 // manager or the registry refuses a part.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) (*Controller, error) {
 	c := newController(mgr.GetClient(), mgr.GetAPIReader(), o)
-	for _, m := range c.reporter.metrics.all() {
+	for _, m := range append(c.reporter.metrics.all(), waitingCollector{c.reporter.waiting, mgr.GetClient()}) {
 		if err := registry.Register(m); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -131,7 +131,7 @@ func (c *Controller) watchPodFailuresLater(ctx context.Context, mgr ctrl.Manager
 // newController ties the parts of a controller together.
 func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
 	s := &settings{file: o.Policy}
-	report := newReporter(o.Recorder)
+	report := newReporter(o.Recorder, o.Clock)
 	pods := podReader{apiReader: apiReader, settings: s}
 	known := newKindsUnderRestart(s)
 	store := newStore(api, report, known)

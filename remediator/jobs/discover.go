@@ -20,8 +20,8 @@ import (
 
 // RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or reports
 // why it does not. Called twice is the same as called once. The error joins what went wrong with single jobs; the others
-// are done. Unless after is zero, some job is to be restarted later: call again after that time, while the quarantine
-// stands. The manager must have been started.
+// are done. Unless after is zero, some job is to be restarted later or is left alone: call again after that time, while the
+// quarantine stands. The manager must have been started.
 func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error) {
 	if c.dryRun {
 		return 0, nil
@@ -58,6 +58,7 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 			onNode[key] = append(onNode[key], *pod)
 		}
 	}
+	c.reporter.waiting.begin(q)
 	for key, workload := range workloads {
 		if len(onNode[key]) == 0 {
 			errs = append(errs, c.admission.reportForeign(ctx, q, workload, foreign[key]))
@@ -69,7 +70,11 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 			after = wait
 		}
 	}
-	return after, errors.Join(errs...)
+	err = errors.Join(errs...)
+	if c.reporter.waiting.end(q.ID, err == nil) && (after == 0 || after > lookAgain) {
+		after = lookAgain
+	}
+	return after, err
 }
 
 // activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
@@ -97,7 +102,7 @@ func (a *admission) reportForeign(ctx context.Context, q restart.Quarantine, w k
 	if err != nil || !opt.In {
 		return err
 	}
-	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: "ForeignPod", Text: fmt.Sprintf(
+	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: reasonForeignPod, Text: fmt.Sprintf(
 		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
 	return nil
 }
@@ -142,12 +147,22 @@ func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine,
 	return nil
 }
 
+// missesOptIn reports whether a job would have to opt in to be restarted, and has neither done so nor opted out.
+func missesOptIn(q restart.Quarantine, w kinds.Workload, opt kinds.OptIn) bool {
+	job := w.Job
+	return q.Taint.Key != "" && opt.By == "" && (!w.Kind.IsService || len(opt.Mistakes) > 0) &&
+		job.FinishedReason == "" && job.Object.GetDeletionTimestamp() == nil
+}
+
 // evaluate does with one job what [restart.Evaluate] decides.
 func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
 	job := *w.Job
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil {
 		return 0, err
+	}
+	if missesOptIn(q, w, opt) {
+		a.reporter.reportNotOptedIn(restart.CauseOf(q), objectOf(job), opt)
 	}
 	rec, err := restart.ReadRecord(job.Object)
 	if err != nil {

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,10 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -24,10 +28,17 @@ const (
 	eventRestarted  = "JobRestarted"
 	eventBlocked    = "JobRestartBlocked"
 	eventFailed     = "JobRestartFailed"
+	eventNotOptedIn = "RestartNotOptedIn"
 )
+
+// maxNotOptedIn is how many jobs of one node get an Event because they have not opted in. Anybody may create jobs.
+const maxNotOptedIn = 16
 
 // maxNodesNamed is on how many nodes one step of a restart is reported, and how many of them its job's Events name.
 const maxNodesNamed = 16
+
+// maxNote is the longest note of an Event that the API server takes, in bytes.
+const maxNote = 1024
 
 // maxReported bounds the memory of what was reported. Of more, the oldest may be reported once more.
 const maxReported = 10_000
@@ -37,10 +48,13 @@ type reporter struct {
 	recorder events.EventRecorder
 	metrics  controllerMetrics
 	causes   *causes
+	waiting  *waiting
 
 	mu sync.Mutex
 	// reported holds the [report]s of jobs that are left alone. It is only in memory: a new leader reports once more.
 	reported *lru.Cache
+	// notOptedIn is how many jobs got an Event eventNotOptedIn, by quarantine.
+	notOptedIn *lru.Cache
 }
 
 // report is one reason to leave a job alone during one quarantine.
@@ -50,8 +64,8 @@ type report struct {
 	reason     string
 }
 
-func newReporter(recorder events.EventRecorder) *reporter {
-	return &reporter{recorder: recorder, metrics: newMetrics(), reported: lru.New(maxReported)}
+func newReporter(recorder events.EventRecorder, c clock.PassiveClock) *reporter {
+	return &reporter{recorder: recorder, metrics: newMetrics(), waiting: newWaiting(c), reported: lru.New(maxReported), notOptedIn: lru.New(maxReported)}
 }
 
 // emit emits an Event on the job and on the node. The action keeps Events of one reason apart, which would otherwise
@@ -86,12 +100,14 @@ func (r *reporter) emitAll(ctx context.Context, job restart.Job, of []restart.Ca
 
 // reportCheckpoint reports that a job has time to save its state.
 func (r *reporter) reportCheckpoint(ctx context.Context, job restart.Job, cur restart.Restart) {
+	r.waiting.restarted(job.GVK.Kind, job.Object.GetNamespace(), job.Object.GetName())
 	r.emitAll(ctx, job, cur.Quarantines, corev1.EventTypeNormal, eventRestarting, "Checkpoint", fmt.Sprintf(
 		"the job will be stopped at %s, or as soon as its annotation %s has that value", cur.CheckpointDeadline(), conditions.AnnotationCheckpointed))
 }
 
 // reportStopped reports a stop, and what is lost with it.
 func (r *reporter) reportStopped(ctx context.Context, job restart.Job, cur restart.Restart, causes []restart.Cause) {
+	r.waiting.restarted(job.GVK.Kind, job.Object.GetNamespace(), job.Object.GetName())
 	text := "restarting all ranks"
 	if job.Gang != nil {
 		text = fmt.Sprintf("replacing %d of its pods", len(cur.Pods))
@@ -161,13 +177,47 @@ func (r *reporter) notHeld(req request) {
 	r.metrics.held.DeletePartialMatch(prometheus.Labels{"kind": req.kind.Kind, "namespace": req.Namespace, "job": req.Name})
 }
 
-// reportBlocked reports a job that is left alone, once for each quarantine and reason.
+// reasonForeignPod: what is on the node is no pod of the job, which therefore waits for nothing.
+const reasonForeignPod = "ForeignPod"
+
+// reportBlocked reports a job that is left alone: by a metric as long as it lasts, by Event once for each quarantine and reason.
 func (r *reporter) reportBlocked(c restart.Cause, job client.Object, kind string, why restart.Blocked) {
+	if why.Reason != reasonForeignPod {
+		r.waiting.add(c.ID, waitingJob{kind, job.GetNamespace(), job.GetName(), why.Reason})
+	}
 	if !r.isNew(report{c.ID, job.GetUID(), why.Reason}) {
 		return
 	}
 	r.metrics.blocked.WithLabelValues(kind, why.Reason).Inc()
 	r.emit(job, kind, c, corev1.EventTypeWarning, eventBlocked, why.Reason, "not restarted: "+why.Text)
+}
+
+// reportNotOptedIn tells a job that it is not restarted because it has not opted in, once for each quarantine. It is a warning if a
+// label or an annotation looks as if it had.
+func (r *reporter) reportNotOptedIn(c restart.Cause, job client.Object, opt kinds.OptIn) {
+	if !r.isNew(report{c.ID, job.GetUID(), eventNotOptedIn}) || !r.mayReportNotOptedIn(c.ID) {
+		return
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
+	severity, action := corev1.EventTypeNormal, "NotOptedIn"
+	text := "no label opts it in; label it " + conditions.LabelRestartOnNodeFault + "=true to have it restarted"
+	if len(opt.Mistakes) > 0 {
+		severity, action, text = corev1.EventTypeWarning, "Misspelt", strings.Join(opt.Mistakes, "; ")
+	}
+	r.recorder.Eventf(job, node, severity, eventNotOptedIn, action, "%s", quarantine.Clip(
+		fmt.Sprintf("node %s (%s): not restarted: %s", c.Node, c.Reason, text), maxNote))
+}
+
+// mayReportNotOptedIn counts one more job of a quarantine, and reports whether that is not too many.
+func (r *reporter) mayReportNotOptedIn(quarantine string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	if known, ok := r.notOptedIn.Get(quarantine); ok {
+		n = known.(int) //nolint:forcetypeassert // nothing else is in it
+	}
+	r.notOptedIn.Add(quarantine, n+1)
+	return n < maxNotOptedIn
 }
 
 // isNew remembers a report, and reports whether it was not known.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -21,7 +22,7 @@ func blockedJob() restart.Job {
 
 // A remediator runs for months, and nodes come and go.
 func TestTheMemoryOfReportsIsBounded(t *testing.T) {
-	r := newReporter(&events.FakeRecorder{})
+	r := newReporter(&events.FakeRecorder{}, clock.RealClock{})
 	job := blockedJob()
 	report := func(quarantine, reason string) {
 		r.reportBlocked(restart.Cause{ID: quarantine, Node: "n-" + quarantine}, objectOf(job), "Job", restart.Blocked{Reason: reason, Text: "it is managed by kueue"})
@@ -52,7 +53,7 @@ func TestTheMemoryOfReportsIsBounded(t *testing.T) {
 
 // Every reason of pitcrew_job_restarts_total would page.
 func TestOnlyResultsOfRestartsAreCountedAsRestarts(t *testing.T) {
-	r := newReporter(&events.FakeRecorder{})
+	r := newReporter(&events.FakeRecorder{}, clock.RealClock{})
 	job := blockedJob()
 	r.reportClosed(t.Context(), job, restart.Restart{}, restart.Step{Result: restart.ResultRestarted, Phase: restart.Done}, noon)
 	r.reportClosed(t.Context(), job, restart.Restart{}, restart.Step{Result: "MaxRetry", Phase: restart.Failed, Blocked: true}, noon)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -245,7 +246,7 @@ func TestEventsAreAboutNodesWhoseRecordsHaveTheCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got nodeEvents
-			r := newReporter(&got)
+			r := newReporter(&got, clock.RealClock{})
 			r.causes = newCauses(reader)
 			r.reportClosed(t.Context(), blockedJob(), restart.Restart{Quarantines: test.causes}, restart.Step{Phase: restart.Failed, Result: restart.ResultAbandoned}, noon)
 			if got != test.want {

@@ -167,7 +167,9 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 		Since:   time.Unix(in.at, 0),
 	}
 	f.admission.causes.remember(restart.CauseOf(q))
+	f.admission.reporter.waiting.begin(q)
 	after, err := f.admission.restartWorkload(ctx, q, w, nil)
+	f.admission.reporter.waiting.end(q.ID, err == nil)
 	return ctrl.Result{RequeueAfter: after}, err
 }
 

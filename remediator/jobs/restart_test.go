@@ -519,6 +519,29 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 				t.Errorf("said %d times: %q", len(notes), notes)
 			}
 			g.unharmed(ranks)
+			named := jobOnNode{waitingJob{test.kind, tm.name, "train", test.reason}, q.Node}
+			if owner := metav1.GetControllerOf(g.read().Object); owner != nil {
+				named.name = owner.Name
+			}
+			now := r.reporter.waiting.current(t.Context(), tm.c.Client)
+			if since, waits := now[named]; !waits || len(now) != 1 || !since.Equal(q.Since) {
+				t.Errorf("the metric names %v, want %v since %s", now, named, q.Since)
+			}
+			if again, err := r.RestartJobsOnNode(t.Context(), q); again != lookAgain || err != nil {
+				t.Errorf("call again after %s, %v; want %s", again, err, lookAgain)
+			}
+			if err := tm.c.Client.Delete(t.Context(), g.object(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+				t.Fatal(err)
+			}
+			tm.eventually("wait until nothing is on the node", func() error {
+				if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil {
+					return err
+				}
+				if now := r.reporter.waiting.current(t.Context(), tm.c.Client); len(now) > 0 {
+					return fmt.Errorf("the metric names %v", now)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -529,8 +552,14 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 	tests := map[string]struct {
 		namespace, job map[string]string
 		restarted      bool
+		// severity and note are those of the one Event about an opt-in that is missing.
+		severity, note string
 	}{
-		"nobody says anything":           {},
+		"nobody says anything": {severity: "Normal", note: "no label opts it in; label it pitcrew.dev/restart-on-node-fault=true to have it restarted"},
+		"a value is wrong": {job: map[string]string{conditions.LabelRestartOnNodeFault: "yes"},
+			severity: "Warning", note: `label pitcrew.dev/restart-on-node-fault=yes on Job NAMESPACE/train does not count: the value must be "true" or "false"`},
+		"the namespace is misspelt": {namespace: map[string]string{"pitcrew.dev/restart-on-node-faults": "true"},
+			severity: "Warning", note: "label pitcrew.dev/restart-on-node-faults=true on namespace NAMESPACE does not count: its key must be pitcrew.dev/restart-on-node-fault"},
 		"the namespace is in":            {namespace: optedIn, restarted: true},
 		"the job is out of it":           {namespace: optedIn, job: out},
 		"the job is in, the rest is out": {namespace: out, job: optedIn, restarted: true},
@@ -543,15 +572,28 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 			g := tm.createJob("train", test.job, tm.jobSpec(2))
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
-			restartJobs(t, r, q)
+			for range 3 {
+				restartJobs(t, r, q)
+			}
 			if test.restarted {
 				g.closes()
 				g.restartedOnce(q.Node)
 				return
 			}
 			g.unharmed(ranks)
-			if n := r.reporter.reported.Len(); n != 0 {
-				t.Errorf("reported %d jobs", n)
+			if test.note == "" {
+				if n := r.reporter.reported.Len(); n != 0 {
+					t.Errorf("reported %d jobs", n)
+				}
+				return
+			}
+			about := g.read().Object.GetUID()
+			tm.event("RestartNotOptedIn", about, strings.ReplaceAll(test.note, "NAMESPACE", tm.name))
+			if notes, severity := tm.notes("RestartNotOptedIn", about), tm.severity("RestartNotOptedIn", about); len(notes) != 1 || severity != test.severity {
+				t.Errorf("reported %d times as %s, want once as %s: %q", len(notes), severity, test.severity, notes)
+			}
+			if notes := tm.notes("RestartNotOptedIn", q.NodeUID); len(notes) != 0 {
+				t.Errorf("the node has %q", notes)
 			}
 		})
 	}

@@ -18,8 +18,8 @@ var (
 		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old or from the future.",
 		[]string{"node", "condition", "repair", "status"}, nil)
 	quarantineDesc = prometheus.NewDesc("pitcrew_node_quarantine_timestamp_seconds",
-		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs.",
-		[]string{"node", "rule", "repair"}, nil)
+		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs. With the effect PreferNoSchedule it stays in service.",
+		[]string{"node", "rule", "repair", "effect"}, nil)
 	blockedDesc = prometheus.NewDesc("pitcrew_node_blocked",
 		"1 while a decision about the node is held back, by the rule and by what holds it back.",
 		[]string{"node", "rule", "reason"}, nil)
@@ -85,13 +85,26 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 			record, err = write.record, nil
 		}
 		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
-			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, knownRule(p, record.Taint.Rule), record.Worst().String())
+			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, knownRule(p, record.Taint.Rule), record.Worst().String(), c.effectOn(record))
 		}
 	}
 	out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.GaugeValue, float64(skipped))
 	for name, b := range c.reports.blockedNodes() {
 		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, knownRule(p, b.Rule), b.Reason)
 	}
+}
+
+// effectOn is the effect of the taint of a quarantine; empty if there is none, as in a dry run. Whoever forges records must not make up
+// labels of metrics.
+func (c collector) effectOn(r *quarantine.Record) string {
+	if c.dryRun {
+		return ""
+	}
+	switch effect := r.Taint.Effect; effect {
+	case corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule:
+		return string(effect)
+	}
+	return ""
 }
 
 func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

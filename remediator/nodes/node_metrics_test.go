@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 const slowPolicy = testPolicy + `
@@ -109,7 +110,7 @@ func TestQuarantinesAndWhatIsHeldBackAreNamed(t *testing.T) {
 		r.reconcile(t, name)
 	}
 	const want = `pitcrew_node_blocked{node="b",reason="budget",rule="gpu"} 1
-pitcrew_node_quarantine_timestamp_seconds{node="a",repair="ResetGPU",rule="gpu"} 1.795176e+09
+pitcrew_node_quarantine_timestamp_seconds{effect="NoSchedule",node="a",repair="ResetGPU",rule="gpu"} 1.795176e+09
 pitcrew_skipped_nodes 1
 `
 	var got strings.Builder
@@ -137,6 +138,27 @@ func TestTheModeIsShown(t *testing.T) {
 		change(r.Controller, r.policy.Policy())
 		if got := (collector{r.Controller}).mode(); got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// The alert of a condition is a warning once a taint keeps new pods off the node.
+func TestTheMetricOfAQuarantineHasTheEffectOfItsTaint(t *testing.T) {
+	for name, test := range map[string]struct {
+		effect corev1.TaintEffect
+		dryRun bool
+		want   string
+	}{
+		"no new pods": {corev1.TaintEffectNoSchedule, false, "NoSchedule"},
+		"no pods":     {corev1.TaintEffectNoExecute, false, "NoExecute"},
+		"avoided":     {corev1.TaintEffectPreferNoSchedule, false, "PreferNoSchedule"},
+		"forged":      {"x", false, ""},
+		"a dry run":   {corev1.TaintEffectNoSchedule, true, ""},
+	} {
+		c := collector{&Controller{dryRun: test.dryRun}}
+		record := &quarantine.Record{Quarantine: quarantine.Quarantine{Taint: &quarantine.Taint{Effect: test.effect}}}
+		if got := c.effectOn(record); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
@@ -23,6 +25,8 @@ type reloader struct {
 	reported string
 	// applied is what was stored last.
 	applied *conditions.Applied
+	// warned is the policy whose warnings were reported last.
+	warned *policy.Policy
 }
 
 // NeedLeaderElection is false: a replica that takes over must have the current policy.
@@ -61,6 +65,13 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	r.reported = ""
 	r.metrics.policyValid.Set(1)
+	if p := r.policy.Policy(); r.leads() && p != r.warned {
+		r.warned = p
+		if len(p.Warnings) > 0 {
+			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyWarning,
+				Message: "the policy is in force, but: " + quarantine.Clip(strings.Join(p.Warnings, "; "), maxNote/2)})
+		}
+	}
 	if !changed {
 		return
 	}

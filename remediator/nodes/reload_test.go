@@ -131,3 +131,46 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 		t.Error("nobody decides by the new policy")
 	}
 }
+
+func TestTheWarningsOfAPolicyAreReportedOnceByTheLeader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	misspelt := strings.Replace(testPolicy, "DiskFailing", "GPUXidErr", 1)
+	write(misspelt)
+	file, err := policy.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elected := make(chan struct{})
+	recorder := events.NewFakeRecorder(10)
+	r := &reloader{
+		Controller: &Controller{client: &laggard{}, policy: file, elected: elected, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew"},
+		changes:    make(chan event.GenericEvent, 1),
+	}
+	reported := func(want int, when string) {
+		t.Helper()
+		for range 3 {
+			r.reload(t.Context())
+		}
+		if got := len(recorder.Events); got != want {
+			t.Fatalf("%s: reported %d times, want %d", when, got, want)
+		}
+		for range want {
+			if e := <-recorder.Events; !strings.Contains(e, "PolicyWarning") || !strings.Contains(e, `"GPUXidErr"`) || !strings.Contains(e, "did you mean GPUXidError?") {
+				t.Errorf("%s: reported %q", when, e)
+			}
+		}
+	}
+	reported(0, "a replica that does not lead")
+	close(elected)
+	reported(1, "the leader")
+	write(testPolicy)
+	reported(0, "a policy without warnings")
+	write(misspelt)
+	reported(1, "the mistake again")
+}

@@ -38,6 +38,7 @@ type decoder struct {
 	failed   map[string]bool // the fields that have an error already, by path
 	mistyped map[string]bool // the fields with a value of the wrong type, by path: they get no further error
 	errs     []lineError
+	warnings []lineError
 	values   int // how many were decoded, so far
 }
 
@@ -149,7 +150,7 @@ func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 	}
 	for _, p := range pairs {
 		if _, known := fieldOf(out.Type(), p.key); !known {
-			d.fail(p.line, fmt.Errorf("field %s not found in %s", p.key, describe(at)))
+			d.fail(p.line, fmt.Errorf("field %s not found in %s%s", p.key, describe(at), hint(out.Type(), p.key)))
 		}
 	}
 }

@@ -164,10 +164,10 @@ func TestAliasesCannotMakeAFileLarge(t *testing.T) {
 func TestWhatIsNoPolicyIsRefusedWithItsLine(t *testing.T) {
 	spec := func(text string) string { return head + "spec: {budget: {maxNodes: 1}, " + text + "}" }
 	for name, test := range map[string]struct{ text, want string }{
-		"a tab":                       {head + "spec:\n\tbudget: {maxNodes: 1}", "yaml: line 4: found character that cannot start any token"},
-		"a control character":         {"\x00", "yaml: control characters are not allowed"},
-		"bytes that are not UTF-8":    {head + "spec: \xff", "yaml: invalid leading UTF-8 octet"},
-		"a deep list":                 {head + "metadata: " + strings.Repeat("[", 100_000), "yaml: line 3: exceeded max depth of 10000"},
+		"a tab":                       {head + "spec:\n\tbudget: {maxNodes: 1}", "line 4: the line is indented with a tab: indent it with spaces"},
+		"a control character":         {"\x00", "line 1: control characters are not allowed"},
+		"bytes that are not UTF-8":    {head + "spec: \xff", "line 3: invalid leading UTF-8 octet"},
+		"a deep list":                 {head + "metadata: " + strings.Repeat("[", 100_000), "line 3: exceeded max depth of 10000"},
 		"a deep list for a number":    {head + "spec: {budget: {maxNodes: " + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}}", "line 3: cannot unmarshal !!seq into int (spec.budget.maxNodes)"},
 		"a list":                      {"[a]", "line 1: cannot unmarshal !!seq into a mapping (the file)"},
 		"a number that is too large":  {head + "spec: {budget: {maxNodes: 99999999999999999999}}", "line 3: cannot unmarshal !!float `9999999...` into int (spec.budget.maxNodes)"},
@@ -178,8 +178,8 @@ func TestWhatIsNoPolicyIsRefusedWithItsLine(t *testing.T) {
 		"a key that is null":          {spec("~: 1"), "line 3: field ~ not found in spec"},
 		"a number and a text as keys": {spec(`jobKinds: [], handOff: {labels: {1: a, "1": b}}`), `line 3: mapping key "1" already defined at line 3`},
 		"a quoted merge key":          {spec(`"<<": {}`), "line 3: field << not found in spec"},
-		"an unknown field of a merge": {spec("<<: {rulez: {}}"), "line 3: field rulez not found in spec"},
-		"an anchor that is missing":   {spec("rules: *rules"), "yaml: unknown anchor 'rules' referenced"},
+		"an unknown field of a merge": {spec("<<: {rulez: {}}"), "line 3: field rulez not found in spec; did you mean rules?"},
+		"an anchor that is missing":   {spec("rules: *rules"), "line 3: unknown anchor 'rules' referenced"},
 		"labels in themselves":        {spec("handOff: {labels: &l {a: *l}}"), "line 3: cannot unmarshal !!map into string (spec.handOff.labels)"},
 		"a status in base64":          {spec("rules: {a: {match: {condition: A, status: !!binary True, repair: [Reboot]}}}"), "line 3: spec.rules[a].match.status: Unsupported value: \"N\\xbb\\x9e\": supported values: \"True\", \"False\", \"Unknown\""},
 	} {

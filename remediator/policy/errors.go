@@ -66,12 +66,16 @@ func (d *decoder) fail(line int, err error) {
 
 // err is everything that is wrong, in the order of the lines.
 func (d *decoder) err() error {
-	slices.SortStableFunc(d.errs, func(a, b lineError) int { return a.line - b.line })
-	var all []error
-	for _, e := range d.errs {
+	return errors.Join(inOrder(d.errs)...)
+}
+
+// inOrder puts errors in the order of their lines.
+func inOrder(errs []lineError) (all []error) {
+	slices.SortStableFunc(errs, func(a, b lineError) int { return a.line - b.line })
+	for _, e := range errs {
 		all = append(all, fmt.Errorf("line %d: %w", e.line, e.err))
 	}
-	return errors.Join(all...)
+	return all
 }
 
 // parent is the path of what a field is in.

@@ -51,5 +51,5 @@ spec:
 	// line 4: cannot unmarshal !!str `10%` into int (spec.budget.maxNodes)
 	// line 7: spec.rules[gpu-xid].match.repair[0]: Invalid value: "Explode": "Explode" is no repair class (Monitor, RestartApp, Inspect, ResetGPU, Reboot, Replace)
 	// line 8: spec.rules[gpu-xid].for: Invalid value: "10x": must be a duration like 30s, 10m or 1h
-	// line 9: field restartJob not found in spec.rules[gpu-xid]
+	// line 9: field restartJob not found in spec.rules[gpu-xid]; did you mean restartJobs?
 }

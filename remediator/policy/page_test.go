@@ -32,6 +32,9 @@ rules for conditions of other projects. [ADR 4](adr/0004-policy-is-a-file.md) sa
   reported at once, each with its line, field and value.
 - ` + "`remediator -validate -policy FILE`" + ` checks a file. [policy.schema.json](../manifests/policy.schema.json) lets an editor check
   it. ` + "`kubectl pitcrew policy test -f FILE`" + ` shows what a policy would do on the cluster now.
+- Warnings name what is valid and most likely a mistake: a condition whose name is nearly that of a known one, and two rules that match
+  the same with the same priority. ` + "`-validate`, `kubectl pitcrew policy validate` and `policy test`" + ` print them, and the remediator
+  reports them once as the Event ` + "`PolicyWarning`" + ` on its namespace.
 - The remediator reads a changed file within a minute. While the file is invalid, the last valid policy stays in force
   ([runbook](runbooks/PitcrewPolicyInvalid.md)). A remediator that starts with an invalid file has no policy: it decides nothing
   about nodes, finishes the restarts of jobs that are under way, and is not ready until the file is valid. ` + "`-validate`" + ` fails.

@@ -1,10 +1,7 @@
 package policy
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -41,18 +38,16 @@ type document struct {
 // of the field and, where there is one, the value:
 //
 //	line 12: spec.rules[gpu-xid].for: Invalid value: "10x": must be a duration like 30s, 10m or 1h
+//
+// What is valid and most likely a mistake is in [Policy.Warnings].
 func Parse(data []byte) (*Policy, error) {
-	var file yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) { // EOF: empty, where required fields are missing
+	content, err := parseYAML(data)
+	if err != nil {
 		return nil, err
 	}
-	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one YAML document")
-	}
 	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1}
-	if len(file.Content) > 0 {
-		root = orEmpty(file.Content[0])
+	if content != nil { // an empty file lacks the required fields
+		root = orEmpty(content)
 	}
 	d := newDecoder()
 	var doc document
@@ -67,6 +62,10 @@ func Parse(data []byte) (*Policy, error) {
 	doc.Spec.complete(d, field.NewPath("spec"))
 	if err := d.err(); err != nil {
 		return nil, err
+	}
+	doc.Spec.warn(d, field.NewPath("spec", "rules"))
+	for _, w := range inOrder(d.warnings) {
+		doc.Spec.Warnings = append(doc.Spec.Warnings, w.Error())
 	}
 	return &doc.Spec, nil
 }
@@ -111,7 +110,7 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	}
 	r.checkStatus(d, at, p)
 	if !conditions.Ours(condition) && len(r.Repair) > 1 {
-		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one")
+		d.invalid(at.Child("match", "repair"), r.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one, and "+condition+" is none"+meantCondition(condition))
 	}
 	d.label(at.Child("budget", "scope"), r.Budget.Scope)
 	if parked := at.Child("budget", "parkedAfter"); d.isSet(parked) {

@@ -34,6 +34,8 @@ import (
 //
 // [Parse] has checked it and filled in the defaults.
 type Policy struct {
+	// Warnings are the mistakes that are likely and not certain, each with its line, in the order of the lines.
+	Warnings []string `yaml:"-"`
 	// mode is the mode of every rule that sets none. A rule in mode observe records what it would do and reports it in
 	// Events, and changes no taint and no job. A rule in mode enforce acts.
 	Observe bool `yaml:"mode"`

@@ -28,6 +28,7 @@ const (
 	BreakerOpen        = "BreakerOpen"
 	BreakerClosed      = "BreakerClosed"
 	PolicyInvalid      = "PolicyInvalid"
+	PolicyWarning      = "PolicyWarning"
 )
 
 // What blocks a decision; the values of [Blocked.Reason] and of the metric's label.

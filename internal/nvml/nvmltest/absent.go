@@ -3,8 +3,9 @@ package nvmltest
 import "path/filepath"
 
 // Absent runs the plugin on nodes that have no GPU, no driver, no library, or a driver that hangs. All checks that use
-// NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace.
-func Absent(n *Node, healthy, noDriver string) {
+// NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace, and noGPU, which is what
+// it says where no GPU is on the bus and none was before.
+func Absent(n *Node, healthy, noDriver, noGPU string) {
 	n.t.Helper()
 	n.Want("exit 0\n" + healthy)
 	for ret, text := range map[string]string{
@@ -33,7 +34,7 @@ func Absent(n *Node, healthy, noDriver string) {
 		n.Unplug(gpu)
 	}
 	// Not a node that lost its GPUs: one that has never had any.
-	n.Want("exit 0\nno NVIDIA GPU", "-state-dir", n.Path("fresh"))
+	n.Want(noGPU, "-state-dir", n.Path("fresh"))
 	n.Want("exit 2\nunknown: list the PCI bus: open "+n.Path("none")+"/bus/pci/devices: no such file or directory", "-sysfs", n.Path("none"))
 }
 

@@ -114,3 +114,31 @@ and its variables have the expressions that are there by their names. */}}
 {{- end }}
 {{- toYaml (uniq $without) }}
 {{- end }}
+{{- /* Fails for a rule in the values that changes no rule of the shipped policy and is none of the user's own: its name is misspelt. */}}
+{{- define "pitcrew.checkRules" -}}
+{{- $shipped := .shipped }}
+{{- range $name, $rule := .rules }}
+{{- if not (or (hasKey $shipped $name) (and (kindIs "map" $rule) (hasKey $rule "match"))) }}
+{{- $near := list }}
+{{- $forms := include "pitcrew.withoutALetter" $name | fromJsonArray }}
+{{- range $known, $_ := $shipped }}
+{{- range include "pitcrew.withoutALetter" $known | fromJsonArray }}
+{{- if has . $forms }}{{ $near = append $near $known }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $hint := printf "the rules are %s" (keys $shipped | sortAlpha | join ", ") }}
+{{- with $near }}{{ $hint = printf "did you mean %s?" (uniq . | join " or ") }}{{ end }}
+{{- fail (printf "policy.rules: no rule %s; %s (a rule of your own needs a match)" $name $hint) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- /* A word, and the word without each of its letters: words that differ by a letter, or by two that changed places, have one of these
+in common. */}}
+{{- define "pitcrew.withoutALetter" -}}
+{{- $word := . }}
+{{- $all := list $word }}
+{{- range $i := until (len $word) }}
+{{- $all = append $all (printf "%s%s" (substr 0 $i $word) (substr (int (add $i 1)) (len $word) $word)) }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}

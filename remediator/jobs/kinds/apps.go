@@ -29,7 +29,7 @@ var (
 
 func evicted(name, resource string, extra ...rbacv1.PolicyRule) Kind {
 	gvk := appsv1.SchemeGroupVersion.WithKind(name)
-	return Kind{GVK: gvk, Resource: resource, ExtraRules: append(extra, rule("", "pods/eviction", "create")), replace: evict, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
+	return Kind{GVK: gvk, Resource: resource, IsService: true, ExtraRules: append(extra, rule("", "pods/eviction", "create")), replace: evict, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
 		return readEvicted(ctx, reader, gvk, key)
 	}}
 }

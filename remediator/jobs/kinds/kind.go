@@ -39,6 +39,8 @@ type Kind struct {
 	// ReplacesFailedRank: the kind's controller replaces a failed rank alone. Others restart the whole gang, or fail, as
 	// their own policies require (JobSet, TrainJob, Volcano, LeaderWorkerSet, Ray), or have no gang.
 	ReplacesFailedRank bool
+	// IsService: its objects keep single pods alive and are no training jobs. One that does not opt in is no mistake.
+	IsService bool
 
 	// read fills in what it can find out about the job and what the job owns, its Controllers or OtherControllers among it: a pod
 	// of others is neither a reason to restart the job nor waited for. Errors of the API server are wrapped.

@@ -1,6 +1,8 @@
 package kinds
 
 import (
+	"reflect"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,9 +49,46 @@ func TestTheNamespaceOptsInWhereTheJobSaysNothing(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadOptIn(t.Context(), reader, test.workload)
-			if err != nil || got != test.want {
+			if err != nil || !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, %v, want %+v", got, err, test.want)
 			}
 		})
+	}
+}
+
+func TestWhatOnlyLooksLikeAnOptIn(t *testing.T) {
+	const key = "pitcrew.dev/restart-on-node-fault"
+	tests := map[string]struct {
+		labels, annotations map[string]string
+		want                []string
+	}{
+		"nothing":             {map[string]string{"app": "x", "pitcrew.dev/restarting": "true"}, map[string]string{"pitcrew.dev/restart": "{}", "pitcrew.dev/abort-restart": ""}, nil},
+		"in":                  {map[string]string{key: "true"}, nil, nil},
+		"out":                 {map[string]string{key: "false", "kcover.io/cascading-recovery": "false"}, nil, nil},
+		"yes":                 {map[string]string{key: "yes"}, nil, []string{"label " + key + `=yes on Job ml/train does not count: the value must be "true" or "false"`}},
+		"True":                {map[string]string{key: "True"}, nil, []string{"label " + key + `=True on Job ml/train does not count: the value must be "true" or "false"`}},
+		"1":                   {map[string]string{"kcover.io/cascading-recovery": "1"}, nil, []string{`label kcover.io/cascading-recovery=1 on Job ml/train does not count: the value must be "true"`}},
+		"one letter too much": {map[string]string{key + "s": "true"}, nil, []string{"label " + key + "s=true on Job ml/train does not count: its key must be " + key}},
+		"no domain":           {map[string]string{"restart-on-node-fault": "true"}, nil, []string{"label restart-on-node-fault=true on Job ml/train does not count: its key must be " + key}},
+		"another domain":      {map[string]string{"pitcrew.io/restart-on-node-fault": "true"}, nil, []string{"label pitcrew.io/restart-on-node-fault=true on Job ml/train does not count: its key must be " + key}},
+		"other words":         {map[string]string{"pitcrew.dev/restart-on-fault": "true"}, nil, []string{"label pitcrew.dev/restart-on-fault=true on Job ml/train does not count: its key must be " + key}},
+		"an annotation":       {nil, map[string]string{key: "true"}, []string{"annotation " + key + " on Job ml/train does not count: it must be a label"}},
+		"a misspelt one":      {nil, map[string]string{"pitcrew.dev/restart_on_node_fault": "true"}, []string{"annotation pitcrew.dev/restart_on_node_fault on Job ml/train does not count: it must be the label " + key}},
+	}
+	for name, test := range tests {
+		got := Mistakes(&metav1.ObjectMeta{Labels: test.labels, Annotations: test.annotations}, "Job ml/train")
+		if !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s:\n got %q\nwant %q", name, got, test.want)
+		}
+	}
+}
+
+// What the namespace has counts for all that is in it, and so does its mistake.
+func TestTheMistakesOfAJobAndOfItsNamespaceAreTold(t *testing.T) {
+	reader, _ := readerOf(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: team, labels: {pitcrew.dev/restart-on-node-fault: 'on'}}\n")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"restart-on-node-fault": "true"}}}
+	got, err := ReadOptIn(t.Context(), reader, Workload{Namespace: "team", BarePod: pod})
+	if err != nil || got.In || len(got.Mistakes) != 2 || !strings.Contains(got.Mistakes[0], "on Pod team/p") || !strings.Contains(got.Mistakes[1], "on namespace team") {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -1,0 +1,169 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+var notRestartedDesc = prometheus.NewDesc("pitcrew_job_not_restarted_timestamp_seconds",
+	"Since when, in Unix time, the node under the active pods of an opted-in job is quarantined, while the job is not restarted, by the reason.",
+	[]string{"kind", "namespace", "job", "node", "reason"}, nil)
+
+const (
+	// lookAgain is how soon a node with jobs that are left alone is looked at again: they may end, or be mended.
+	lookAgain = time.Minute
+	// forgetAfter is how long a job is named that is not looked at any more, for example because the node is under maintenance.
+	forgetAfter = 5 * time.Minute
+	// forgetFailedAfter is the same for a job of which a pod failed: it is looked at again only when a limit may have changed.
+	forgetFailedAfter = 15 * time.Minute
+)
+
+// waiting are the opted-in jobs that are not restarted although a node under them is quarantined, for a metric that names them. There
+// are at most as many as pods on quarantined nodes.
+type waiting struct {
+	clock clock.PassiveClock
+
+	mu sync.Mutex
+	// by quarantine.
+	looks map[string]*look
+}
+
+// look is one look at the jobs on a quarantined node.
+type look struct {
+	quarantine restart.Quarantine
+	at         time.Time
+	// jobs are those that are left alone, by the number of the look that has seen them last.
+	jobs map[waitingJob]int
+	n    int
+}
+
+type waitingJob struct{ kind, namespace, name, reason string }
+
+func newWaiting(c clock.PassiveClock) *waiting { return &waiting{clock: c, looks: map[string]*look{}} }
+
+// begin begins a look at the jobs of a quarantine.
+func (w *waiting) begin(q restart.Quarantine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, known := w.looks[q.ID]
+	if !known {
+		l = &look{jobs: map[waitingJob]int{}}
+		w.looks[q.ID] = l
+	}
+	l.quarantine, l.at = q, w.clock.Now()
+	l.n++
+}
+
+// add notes a job that is left alone.
+func (w *waiting) add(quarantine string, job waitingJob) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, known := w.looks[quarantine]
+	if !known {
+		return
+	}
+	for other := range l.jobs { // by another reason
+		if other.kind == job.kind && other.namespace == job.namespace && other.name == job.name {
+			delete(l.jobs, other)
+		}
+	}
+	l.jobs[job] = l.n
+}
+
+// end forgets the jobs that the look has not met, unless it was incomplete, and tells whether any are left.
+func (w *waiting) end(quarantine string, complete bool) (left bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, known := w.looks[quarantine]
+	if !known {
+		return false
+	}
+	for job, seen := range l.jobs {
+		if complete && seen != l.n {
+			delete(l.jobs, job)
+		}
+	}
+	if len(l.jobs) == 0 {
+		delete(w.looks, quarantine)
+		return false
+	}
+	return true
+}
+
+// restarted forgets a job whose restart has begun.
+func (w *waiting) restarted(kind, namespace, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.looks {
+		for job := range l.jobs {
+			if job.kind == kind && job.namespace == namespace && job.name == name {
+				delete(l.jobs, job)
+			}
+		}
+	}
+}
+
+// jobOnNode is a job that waits because of one node.
+type jobOnNode struct {
+	waitingJob
+	node string
+}
+
+// current are the jobs that wait now, and since when. nodes has the cache of the nodes.
+func (w *waiting) current(ctx context.Context, nodes client.Reader) map[jobOnNode]time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, found := w.clock.Now(), map[jobOnNode]time.Time{}
+	for id, l := range w.looks {
+		isFailure := l.quarantine.Taint.Key == ""
+		if age := now.Sub(l.at); age > forgetFailedAfter || age > forgetAfter && !isFailure {
+			delete(w.looks, id)
+			continue
+		}
+		if !isFailure && !isQuarantined(ctx, nodes, l.quarantine) {
+			continue
+		}
+		for job := range l.jobs {
+			found[jobOnNode{job, l.quarantine.Node}] = l.quarantine.Since
+		}
+	}
+	return found
+}
+
+// isQuarantined reports whether the node's own record has the quarantine, and it stands.
+func isQuarantined(ctx context.Context, nodes client.Reader, q restart.Quarantine) bool {
+	var node corev1.Node
+	if err := nodes.Get(ctx, client.ObjectKey{Name: q.Node}, &node); err != nil {
+		return false
+	}
+	rec, err := quarantine.RecordOf(&node)
+	return err == nil && rec != nil && node.UID == q.NodeUID && rec.ID == q.ID && rec.Phase == quarantine.Quarantined
+}
+
+// waitingCollector shows the jobs that wait.
+type waitingCollector struct {
+	*waiting
+	nodes client.Reader
+}
+
+// Describe sends nothing: which series exist follows from the cluster.
+func (waitingCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect names the jobs that wait. Only the leader looks at jobs.
+func (c waitingCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for job, since := range c.current(ctx, c.nodes) {
+		out <- prometheus.MustNewConstMetric(notRestartedDesc, prometheus.GaugeValue, float64(since.UnixMilli())/1000,
+			job.kind, job.namespace, job.name, job.node, job.reason)
+	}
+}

@@ -1,0 +1,117 @@
+package policy
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/suggest"
+)
+
+// thirdParty are the conditions of other components that the shipped policies have a rule for.
+var thirdParty = []corev1.NodeConditionType{
+	"AcceleratedHardwareReady", "CSPMaintenance", "ContainerRuntimeProblem", "ContainerRuntimeReady", "ContainerRuntimeUnhealthy",
+	"CorruptDockerOverlay2", "CperHardwareErrorFatal", "CpuProfile", "DcgmiHealth", "FilesystemCorruptionProblem",
+	"FrequentContainerdRestart", "FrequentDockerRestart", "FrequentKubeletRestart", "FrequentUnregisterNetDevice", "GPUClockThrottling",
+	"GPUDeviceLost", "GPUDoubleBitEccError", "GPUHighSingleBitEccError", "GPUInfoROMCorrupted", "GPUMissing", "GPUNvlinkError",
+	"GPUPCIeError", "GPUPendingRetiredPages", "GPUPowerError", "GPURemappingRowsError", "GPUTempError", "GPUXIDFatalError",
+	"GPUXIDWarningError", "GpuBadPages", "GpuBus", "GpuCount", "GpuDriverWatch", "GpuEcc", "GpuFabricManager", "GpuInforomWatch",
+	"GpuMcuWatch", "GpuMemWatch", "GpuNvlinkWatch", "GpuPcie", "GpuPcieWatch", "GpuPmuWatch", "GpuPowerWatch", "GpuRowRemap", "GpuSmWatch",
+	"GpuThermalWatch", "GpuXid", "IBLinkFlapping", "KernelDeadlock", "KernelReady", "KubeletProblem", "KubeletUnhealthy", "NTPProblem",
+	"NT_KUBE_DISK_READONLY_CHECK", "NT_NET_NTP_CHECK", "NT_NPU_CARD_LOSE", "NT_NPU_DEVICE", "NT_NPU_ECC_COUNT", "NT_NPU_NET",
+	"NT_NPU_OTHER", "NVLinkStatusInactive", "NetworkingReady", "NvidiaDeviceLost", "NvidiaInfoRomCorrupted", "NvidiaPendingRetiredPages",
+	"NvidiaPowerCableErr", "NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset", "NvidiaXID119Error", "NvidiaXID120Error",
+	"NvidiaXID140Error", "NvidiaXID44Error", "NvidiaXID48Error", "NvidiaXID61Error", "NvidiaXID62Error", "NvidiaXID69Error",
+	"NvidiaXID74Error", "NvidiaXID79Error", "NvidiaXID95Error", "NvlinkSpeed", "RdmaLink", "RdmaLinkFlapping", "RdmaRttcc", "RdmaWpaAuth",
+	"ReadonlyFilesystem", "Ready", "StorageReady", "SysLogsGPUFallenOff", "SysLogsNICDriverError", "SysLogsSXIDError", "SysLogsXIDError",
+	"UnhealthyNvidiaDCGMServices", "UnhealthyNvidiaDevicePlugin", "VMEventScheduled", "XIDErrors", "XfsShutdown",
+}
+
+// warn looks for what is valid and yet is most likely a mistake.
+func (p *Policy) warn(d *decoder, at *field.Path) {
+	for i := range p.Rules {
+		p.Rules[i].warnCondition(d, at.Key(p.Rules[i].Name).Child("match", "condition"))
+		for j := range i {
+			// The one that comes first acts.
+			warnCompeting(d, at, p.Rules[j], p.Rules[i])
+		}
+	}
+}
+
+// warnCondition warns of a condition that is nearly one that is known. Any other name is that of a component of the user.
+func (r *Rule) warnCondition(d *decoder, at *field.Path) {
+	if meant := meantCondition(string(r.Condition)); meant != "" {
+		d.warnAt(at, fmt.Sprintf("%q is a condition of no check of Pitcrew and of no other component that it knows%s", r.Condition, meant))
+	}
+}
+
+// meantCondition asks for the known condition that a name was probably meant to be; empty if it is known or like none.
+func meantCondition(name string) string {
+	var known []string
+	for _, c := range slices.Concat(conditions.All, conditions.Verdicts) {
+		known = append(known, c.Type)
+	}
+	for _, c := range thirdParty {
+		known = append(known, string(c))
+	}
+	if meant := suggest.Closest(name, known); meant != "" && meant != name {
+		return fmt.Sprintf("; did you mean %s?", meant)
+	}
+	return ""
+}
+
+// warnCompeting warns of two rules for the same conditions of the same nodes, of which the names decide: the first one acts.
+func warnCompeting(d *decoder, at *field.Path, first, second Rule) {
+	same := first.Condition == second.Condition && first.Priority == second.Priority && overlap(first.Status, second.Status) && overlap(first.Repair, second.Repair) &&
+		text(first.Reason) == text(second.Reason) && text(first.Message) == text(second.Message) && first.Nodes.String() == second.Nodes.String()
+	if !same {
+		return
+	}
+	d.warnAt(at.Key(second.Name), fmt.Sprintf("matches the same as rule %s in line %d, which acts instead, because its name comes first; give one of them a higher priority or another match",
+		first.Name, d.lines[at.Key(first.Name).String()]))
+}
+
+func overlap[T comparable](a, b []T) bool {
+	return slices.ContainsFunc(a, func(v T) bool { return slices.Contains(b, v) })
+}
+
+func text(pattern *regexp.Regexp) string {
+	if pattern == nil {
+		return ""
+	}
+	return pattern.String()
+}
+
+// warnAt adds a warning about a field.
+func (d *decoder) warnAt(at *field.Path, why string) {
+	line := 0
+	for path := at.String(); line == 0 && path != ""; path = parent(path) {
+		line = d.lines[path]
+	}
+	d.warnings = append(d.warnings, lineError{line, fmt.Errorf("%s: %s", at, why)})
+}
+
+// hint says what an unknown field was probably meant to be: another field of the same part, or one of a part in it, which is not
+// indented far enough.
+func hint(part reflect.Type, name string) string {
+	var names []string
+	for f := range part.Fields() {
+		if n := f.Tag.Get("yaml"); n != "-" {
+			names = append(names, n)
+		}
+		if below := f.Type; below.Kind() == reflect.Struct {
+			if _, found := fieldOf(below, name); found {
+				return fmt.Sprintf("; it is a field of %s: indent it", f.Tag.Get("yaml"))
+			}
+		}
+	}
+	if meant := suggest.Closest(name, names); meant != "" {
+		return fmt.Sprintf("; did you mean %s?", meant)
+	}
+	return ""
+}
