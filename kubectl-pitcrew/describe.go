@@ -89,7 +89,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	fmt.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
 	status := r.Status
 	if r.Repair != 0 {
-		status += ", needs " + r.Repair.String()
+		status += ", needs " + needs(r.Repair)
 	}
 	if !r.Since.IsZero() {
 		status += ", since " + ago(r.Since)
@@ -139,7 +139,7 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ag
 	}
 	for _, cause := range record.Causes {
 		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
-			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
+			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), needs(cause.Repair), waits(n, record, cause, ago))
 	}
 	for _, r := range record.Repairs {
 		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
@@ -148,6 +148,9 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ag
 		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, ago(q.ReleasedAt))
 	}
 }
+
+// needs names what a class asks for, and the class.
+func needs(class conditions.Repair) string { return fmt.Sprintf("%s (%s)", quarantine.Needs(class), class) }
 
 // waits says what the release of a cause waits for.
 func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {

@@ -158,7 +158,7 @@ const alertOfCondition = `  - alert: CONDITION
     labels:
       severity: '{{ if eq $labels.repair "Inspect" }}warning{{ else }}critical{{ end }}'
     annotations:
-      summary: 'Node {{ $labels.node }} needs {{ $labels.repair }}: SAYS'
+      summary: 'Node {{ $labels.node }} needs {{ if eq $labels.repair "Inspect" }}inspection{{ else }}{{ $labels.repair }}{{ end }}: SAYS'
       description: 'Node {{ $labels.node }} has condition {{ $labels.condition }} since {{ $value | humanizeTimestamp }} and needs {{ $labels.repair }}. ` + "`kubectl pitcrew describe {{ $labels.node }}`" + ` shows what was found and what happens next.'
       runbook_url: RUNBOOKSCONDITION.md
 `

@@ -19,6 +19,7 @@ const (
 	NodeQuarantined    = "NodeQuarantined"
 	QuarantineUpgraded = "QuarantineUpgraded"
 	QuarantineBlocked  = "QuarantineBlocked"
+	WouldQuarantine    = "WouldQuarantine"
 	TaintRestored      = "TaintRestored"
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
@@ -635,7 +636,9 @@ func causeNames(r *Record) string {
 	return strings.Join(names, ", ")
 }
 
-// needs names what a class asks for.
+// Needs names what a class asks for, as the end of "the node needs".
+func Needs(class conditions.Repair) string { return needs[class] }
+
 var needs = map[conditions.Repair]string{
 	conditions.Monitor:    "monitoring",
 	conditions.RestartApp: "a restart of its workload",
