@@ -201,9 +201,13 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 			d.record.recordRepair(&d.record.Causes[i], now)
 		}
 	}
-	d.conditions = assess(p, o.Node, d.record, &d.next)
-	d.conditions.leadingSince = o.LeadingSince
+	d.assess()
 	return d
+}
+
+func (d *decider) assess() {
+	d.conditions = assess(d.policy, d.observed.Node, d.record, &d.next)
+	d.conditions.leadingSince = d.observed.LeadingSince
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
@@ -216,6 +220,10 @@ func (d *decider) decide() {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.decideQuarantined()
 		d.updateNotices()
+		if d.record.resumeManualRelease() {
+			d.conditions.updateCauses(d.record, &d.next)
+			d.checkManualRelease()
+		}
 	}
 	if d.opensNext() {
 		d.openNext()
@@ -382,8 +390,9 @@ func (d *decider) decideQuarantined() {
 // if the rule only observes now.
 func (d *decider) restoreTaint() bool {
 	if rule, _ := d.policy.Rule(d.record.Taint.Rule); d.record.Taint.Restored || rule.Observe {
-		d.release(ByPerson)
+		d.releaseManually()
 		d.record.ManualReleaseActive = true
+		d.assess()
 		d.conditions.updateCauses(d.record, &d.next)
 		d.checkManualRelease()
 		until := ""

@@ -64,8 +64,7 @@ func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	if d.record == nil || d.record.Phase != Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
-	d.release(ByPerson)
-	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
+	d.releaseManually()
 	return d.node(), nil
 }
 

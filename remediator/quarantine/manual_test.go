@@ -40,7 +40,7 @@ func TestAPersonsWord(t *testing.T) {
 		"until a person ends it":                     {[]step{gpuFine, ordered, decide, pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy"}},
 		"a fault on top of it is dealt with":         {[]step{gpuFine, ordered, gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "QuarantineUpgraded" })},
 		"by hand on top of a fault outlives it":      {[]step{gpu(ecc), decide, ordered, gpuFine, decide, lasts(time.Hour)}, quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
-		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(drain), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu("Inspect gpu 0000:1b:00: Xid 999 unknown"), decide, gpu(ecc), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 		"a worse one counts":                         {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
 		"it ends Replace":                            {[]step{gpu(replace), decide, pardoned, gpuFine, decide, lasts(11 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 		"and once the fault was gone it counts anew": {[]step{gpu(ecc), decide, pardoned, decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
