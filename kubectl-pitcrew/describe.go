@@ -67,8 +67,7 @@ one were.
 		},
 	}
 	cmd.Flags().StringVarP(&file, "policy", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the job (default: that of the kubeconfig's context)")
-	cmd.Flags().StringVar(&c.namespace, "pitcrew-namespace", c.namespace, "`namespace` that Pitcrew runs in")
+	c.jobFlags(cmd, &namespace)
 	return cmd
 }
 
@@ -138,26 +137,40 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ag
 		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 	}
 	for _, cause := range record.Causes {
-		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
-			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), needs(cause.Repair), waits(n, record, cause, ago))
+		by := ""
+		if cause.User != "" {
+			by = "; by " + printable(cause.User)
+		}
+		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s%s; needs %s; %s\n",
+			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), by, needs(cause.Repair), waits(n, record, cause, ago))
 	}
 	for _, r := range record.Repairs {
 		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
 	}
 	for _, q := range past {
-		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, ago(q.ReleasedAt))
+		fmt.Fprintf(out, "Before:   %s, released by %s%s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, releaser(&q), ago(q.ReleasedAt))
 	}
 }
 
+// releaser says who released a node manually, and why, as far as that is known.
+func releaser(q *quarantine.Quarantine) string {
+	if q.ReleaseUser == "" && q.ReleaseReason == "" {
+		return ""
+	}
+	return printable(fmt.Sprintf(" (%s: %s)", cmp.Or(q.ReleaseUser, quarantine.UnknownUser), cmp.Or(q.ReleaseReason, quarantine.NoReason)))
+}
+
 // needs names what a class asks for, and the class.
-func needs(class conditions.Repair) string { return fmt.Sprintf("%s (%s)", quarantine.Needs(class), class) }
+func needs(class conditions.Repair) string {
+	return fmt.Sprintf("%s (%s)", quarantine.Needs(class), class)
+}
 
 // waits says what the release of a cause waits for.
 func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {
 	manually := "only `kubectl pitcrew release` ends it"
 	switch {
 	case r.Phase == quarantine.Released:
-		return "a user released the node " + ago(r.ReleasedAt)
+		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
 	case r.Phase != quarantine.Quarantined:
 		return "not quarantined"
 	case r.ManualReleaseOnly:

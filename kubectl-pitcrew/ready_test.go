@@ -44,7 +44,7 @@ func TestStatusSaysThatANodeIsDeadAndNotThatItsDetectorIsSilent(t *testing.T) {
 	if r := rowOf(n, at.Add(time.Hour)); r.Status != isUnknown || r.Cause != want || !r.Since.Equal(at) {
 		t.Errorf("%+v", r)
 	}
-	n, err := quarantine.QuarantineManually(n, "smells of smoke", at)
+	n, err := quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smells of smoke"}, at)
 	if err != nil {
 		t.Fatal(err)
 	}

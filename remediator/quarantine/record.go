@@ -91,6 +91,9 @@ type Quarantine struct {
 	ReleasedAt time.Time      `json:"releasedAt,omitzero"`
 	// ReleasedBy is [ByPitcrew] or [ByPerson]; empty before the release.
 	ReleasedBy string `json:"releasedBy,omitempty"`
+	// ReleaseUser and ReleaseReason are who released the node with `kubectl pitcrew release`, and why; empty: not known.
+	ReleaseUser   string `json:"releaseUser,omitempty"`
+	ReleaseReason string `json:"releaseReason,omitempty"`
 	// ManualReleaseOnly is set when the fault came and went too often: only a person releases the node.
 	ManualReleaseOnly bool `json:"sticky,omitempty"`
 	// ManualReleaseActive is set while a manual release keeps the node in service although causes have not cleared.
@@ -110,6 +113,8 @@ type Cause struct {
 	// Message is the condition's, of when the class was first seen or, if later, of when a person released the node: that release
 	// covers the faults in it.
 	Message string `json:"message"`
+	// User is who quarantined the node manually; empty: not known, or a condition did.
+	User string `json:"user,omitempty"`
 	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.
 	FirstSeen time.Time `json:"firstSeen"`
 	// Due is set once the fault has lasted for as long as its rule's `for`. A cause that clears sooner is forgotten.
