@@ -22,6 +22,9 @@ const (
 	eventBreakerClosed = quarantine.BreakerClosed
 )
 
+// eventBlocked is the reason of the Events about jobs that are not restarted; their action is why.
+const eventBlocked = "JobRestartBlocked"
+
 // actor is who runs a command, and why: for records and Events.
 type actor struct {
 	quarantine.Manual

@@ -93,6 +93,12 @@ spec:
 	p.until("the fault on top is dealt with", func() error { return p.tainted(other, "GPUXidError") })
 	p.taints(faulty, "example.com/theirs:NoSchedule")
 
+	const another = "gpu 0000:5e:00: Xid 79 GPU has fallen off the bus"
+	p.reports(faulty, "True", lost+"; "+another)
+	p.until("another GPU's fault is dealt with", func() error { return p.tainted(faulty, "GPUXidError") })
+	p.says("status", "GPUXidError: Reboot "+another)
+	p.says("describe "+faulty, "Cause:    GPUXidError: Reboot "+another)
+
 	// Outside the cluster it has no Deployment that could be deleted first.
 	remediator.Stop(10 * time.Second)
 	p.says("uninstall --dry-run", "Clean node "+other)

@@ -95,7 +95,7 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	describeRecord(&out, n, record, func(time.Time) string { return "AGO" })
+	describeRecord(&out, n, record, "", func(time.Time) string { return "AGO" })
 	if want := "Cause:    Ready: Kubelet stopped posting node status.\n          first seen AGO; needs inspection (Inspect); waits for the node to be Ready again\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("%s", out.String())
 	}

@@ -23,7 +23,9 @@ func byPerson(change func(*world) (*corev1.Node, error)) step {
 }
 
 var (
-	ordered  = byPerson(func(w *world) (*corev1.Node, error) { return QuarantineManually(w.node, Manual{Reason: "smells of smoke"}, w.now) })
+	ordered = byPerson(func(w *world) (*corev1.Node, error) {
+		return QuarantineManually(w.node, Manual{Reason: "smells of smoke"}, w.now)
+	})
 	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, w.now) })
 )
 
