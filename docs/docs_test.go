@@ -166,7 +166,7 @@ func TestEveryFlagExists(t *testing.T) {
 	usage := map[string]string{}
 	for _, p := range packages {
 		program := filepath.Base(p)
-		out, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", program), "-h").CombinedOutput() // exits 2
+		out, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", program), "-h").CombinedOutput() // a program that is no plugin exits 2
 		usage[program] = string(out)
 	}
 	checked := 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,14 +14,20 @@ import (
 
 func abortCommand(c *target) *cobra.Command {
 	var confirm confirmation
-	var namespace string
+	var namespace, reason string
 	cmd := &cobra.Command{
 		Use:   "abort KIND/NAME",
 		Short: "Abort the restart of a job, and do not restart the job again for this fault",
 		Long: `Abort the restart of a job: start the job again as it was, and do not restart it again for the nodes that are quarantined now. A
 restart that waits for pods which do not end is given up: the job starts beside them, unless it is of a kind that this could fail
-for good.`,
-		Example: `  kubectl pitcrew abort jobset/train --job-namespace team-a
+for good.
+
+A job that is not being restarted is left alone. To keep it from being restarted at all, opt it out by the label
+pitcrew.dev/restart-on-node-fault=false on the job. To abort its next restart, whenever it begins, set the annotation
+pitcrew.dev/abort-restart on the job.
+
+--namespace (-n) is the namespace of the job; --pitcrew-namespace is the one that Pitcrew runs in.`,
+		Example: `  kubectl pitcrew abort jobset/train -n team-a
   kubectl pitcrew abort jobs.batch.volcano.sh/train`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,21 +44,56 @@ for good.`,
 			if err != nil {
 				return err
 			}
-			name := fmt.Sprintf("%s %s/%s", job.Kind, job.Namespace, job.Name)
-			text := "Abort the restart of " + name
 			if job.Labels[conditions.LabelRestarting] != "true" {
-				text = name + " is not being restarted. Abort the next restart before it begins"
+				return fmt.Errorf("%s is not being restarted, so there is nothing to abort%s", jobName(job), c.whatRestarts(cmd.Context(), api, job))
 			}
+			by := c.actor(cmd, api, reason)
 			before := job.DeepCopy()
 			metav1.SetMetaDataAnnotation(&job.ObjectMeta, conditions.AnnotationAbortRestart, fieldOwner)
-			return confirm.apply(cmd, []change{{text: text, do: func(ctx context.Context) error {
-				return api.Patch(ctx, job, client.MergeFrom(before), client.FieldOwner(fieldOwner))
+			return confirm.apply(cmd, []change{{text: "Abort the restart of " + jobName(job), do: func(ctx context.Context) error {
+				kind := job.GroupVersionKind()
+				if err := api.Patch(ctx, job, client.MergeFrom(before), client.FieldOwner(fieldOwner)); err != nil {
+					return err
+				}
+				by.announce(ctx, corev1.ObjectReference{
+					APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: job.Namespace, Name: job.Name, UID: job.UID,
+				}, eventAbortWanted, "Abort", "abort of the restart requested")
+				return nil
 			}}})
 		},
 	}
-	cmd.Flags().StringVar(&namespace, "job-namespace", "", "`namespace` of the job (default: that of the kubeconfig's context)")
+	c.jobFlags(cmd, &namespace)
+	reasonFlag(cmd, &reason, "an Event on the job")
+	cmd.Flags().StringVar(&namespace, "job-namespace", "", "`namespace` of the job")
+	if err := cmd.Flags().MarkDeprecated("job-namespace", "use -n"); err != nil {
+		panic(err) // it was defined
+	}
 	confirm.flags(cmd)
 	return cmd
+}
+
+// jobFlags are the namespaces of a command about a job: -n is the job's, as for kubectl.
+func (c *target) jobFlags(cmd *cobra.Command, namespace *string) {
+	cmd.Flags().StringVarP(namespace, "namespace", "n", "", "`namespace` of the job (default: that of the kubeconfig's context)")
+	cmd.Flags().StringVar(&c.namespace, "pitcrew-namespace", c.namespace, "`namespace` that Pitcrew runs in")
+}
+
+// whatRestarts says what would restart a job, as the end of a sentence; empty if the user may not read what that depends on.
+func (c *target) whatRestarts(ctx context.Context, api client.Client, job *metav1.PartialObjectMetadata) string {
+	f, err := c.jobFacts(ctx, api, job, "")
+	if err != nil || f.workload.Job == nil {
+		return ""
+	}
+	a, err := f.answer()
+	if err != nil {
+		return ""
+	}
+	text := ". Next: " + printable(a.next)
+	if f.optIn.In {
+		text += fmt.Sprintf(". To keep it from being restarted, opt it out: kubectl label --overwrite -n %s %s %s=false",
+			job.Namespace, f.argument(), conditions.LabelRestartOnNodeFault)
+	}
+	return text
 }
 
 // contextNamespace is the namespace of the kubeconfig's context, in which kubectl works by default.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,18 +41,49 @@ func TestARestartIsAborted(t *testing.T) {
 	p.fails("abort -y train", "not KIND/NAME")
 	p.fails("abort -y gang/train", `find the kind "gang"`)
 	p.fails("abort -y job/train", "not found") // in namespace default
-	p.says("abort --dry-run job/train --job-namespace team-a", "not being restarted")
+	for _, flags := range []string{"-y -n team-a", "--dry-run -n team-a", "-y --namespace team-a --pitcrew-namespace pitcrew"} {
+		p.fails("abort job/train "+flags, "Job team-a/train is not being restarted, so there is nothing to abort. Next: nothing: the job is not opted in")
+	}
 	if asked() {
-		t.Error("a dry run aborted")
+		t.Error("the next restart was disarmed")
 	}
-	before := job.DeepCopy()
-	metav1.SetMetaDataLabel(&job.ObjectMeta, conditions.LabelRestarting, "true")
-	if err := c.Client.Patch(t.Context(), job, client.MergeFrom(before)); err != nil {
-		t.Fatal(err)
+	label := func(key, value string) {
+		t.Helper()
+		before := job.DeepCopy()
+		metav1.SetMetaDataLabel(&job.ObjectMeta, key, value)
+		if err := c.Client.Patch(t.Context(), job, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	p.refused("abort jobs.batch/train --job-namespace team-a")
-	p.says("abort -y jobs.batch/train --job-namespace team-a", "Abort the restart of Job team-a/train")
+	label(conditions.LabelRestartOnNodeFault, "true")
+	p.fails("abort -y job/train -n team-a", "To keep it from being restarted, opt it out: kubectl label --overwrite -n team-a job.batch/train pitcrew.dev/restart-on-node-fault=false")
+	label(conditions.LabelRestarting, "true")
+	p.refused("abort jobs.batch/train -n team-a")
+	p.says("abort -y jobs.batch/train --job-namespace team-a", "Abort the restart of Job team-a/train") // the name of the flag until now
 	if !asked() {
 		t.Error("nobody was asked to abort")
+	}
+	p.wrote(client.ObjectKeyFromObject(job), eventAbortWanted, "abort of the restart requested by person: no reason given")
+}
+
+// wrote waits for no Event: the command has written it.
+func (p person) wrote(about client.ObjectKey, reason, note string) {
+	p.Helper()
+	namespace := about.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	var events eventsv1.EventList
+	if err := p.Client.List(p.Context(), &events, client.InNamespace(namespace)); err != nil {
+		p.Fatal(err)
+	}
+	var notes []string
+	for _, e := range events.Items {
+		if e.Regarding.Name == about.Name && e.Reason == reason && e.Regarding.UID != "" {
+			notes = append(notes, e.Note)
+		}
+	}
+	if !slices.Contains(notes, note) {
+		p.Errorf("Events %s of %s: %q, want %q", reason, about, notes, note)
 	}
 }

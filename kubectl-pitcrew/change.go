@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // change is one thing that a command is about to do.
@@ -19,6 +20,8 @@ type change struct {
 	do   func(context.Context) error
 	// gate: if it fails, the changes after it are not made.
 	gate bool
+	// about is the object that is changed, for an Event; zero for changes without one.
+	about corev1.ObjectReference
 }
 
 // confirmation are the flags of a command that changes the cluster.

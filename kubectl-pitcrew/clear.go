@@ -28,6 +28,7 @@ const containerNPD = "node-problem-detector"
 
 func clearCommand(c *target) *cobra.Command {
 	var confirm confirmation
+	var reason string
 	cmd := &cobra.Command{
 		Use:   "clear NODE CONDITION [SUBJECT]",
 		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
@@ -51,13 +52,14 @@ The others follow the hardware and end once the fault is gone.`,
 			if err != nil {
 				return err
 			}
-			cleared, err := c.clearCondition(cmd, api, args[0], args[1], args[2:]...)
+			cleared, err := c.clearCondition(c.actor(cmd, api, reason), args[0], args[1], args[2:]...)
 			if err != nil {
 				return err
 			}
 			return confirm.apply(cmd, []change{cleared})
 		},
 	}
+	reasonFlag(cmd, &reason, "an Event on the node")
 	confirm.flags(cmd)
 	return cmd
 }
@@ -74,7 +76,7 @@ func clearable() []string {
 }
 
 // clearCondition is the change that clears a condition of a node.
-func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, conditionType string, subject ...string) (change, error) {
+func (c *target) clearCondition(by actor, name, conditionType string, subject ...string) (change, error) {
 	if conditions.IsVerdict(conditionType) {
 		return change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
@@ -86,7 +88,11 @@ func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, con
 	if !answers.Latches {
 		return change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; it ends once the fault is gone", answers.Type, answers.Plugin)
 	}
-	pod, command, err := c.detector(cmd.Context(), api, name, answers.Type)
+	var n corev1.Node
+	if err := by.api.Get(by.cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+		return change{}, fmt.Errorf("get node %s: %w", name, err)
+	}
+	pod, command, err := c.detector(by.cmd.Context(), by.api, name, answers.Type)
 	if err != nil {
 		return change{}, err
 	}
@@ -95,17 +101,22 @@ func (c *target) clearCondition(cmd *cobra.Command, api client.Client, name, con
 		text: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
 			output, err := c.exec(ctx, pod, command)
-			fmt.Fprint(cmd.OutOrStdout(), output)
-			return err
+			output = printable(strings.TrimSpace(output))
+			if err != nil {
+				return fmt.Errorf("plugin %s answers %q: %w", answers.Plugin, output, err)
+			}
+			done := fmt.Sprintf("%s, plugin %s in pod %s/%s: %s", answers.Type, answers.Plugin, pod.Namespace, pod.Name, output)
+			fmt.Fprintf(by.cmd.OutOrStdout(), "Node %s, %s\n", name, done)
+			if output != "nothing to clear" {
+				by.announce(ctx, referenceTo(&n), eventFaultCleared, "Clear", done)
+			}
+			return nil
 		},
 	}, nil
 }
 
 // detector finds the node-problem-detector that checks a condition of a node, and how it runs the plugin. A node can have several.
 func (c *target) detector(ctx context.Context, api client.Client, name, conditionType string) (*corev1.Pod, []string, error) {
-	if err := api.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); err != nil {
-		return nil, nil, fmt.Errorf("get node %s: %w", name, err)
-	}
 	pods, err := c.detectors(ctx, api, name)
 	if err != nil {
 		return nil, nil, err

@@ -20,7 +20,7 @@ func TestOnlyWhatAPluginKeepsCanBeCleared(t *testing.T) {
 			continue
 		}
 		// It needs no cluster to say so.
-		_, err := new(target).clearCondition(nil, nil, "node", strings.ToLower(c.Type))
+		_, err := new(target).clearCondition(actor{}, "node", strings.ToLower(c.Type))
 		want := c.Type + " cannot be cleared: its plugin " + c.Plugin + " keeps nothing, and the condition follows the hardware"
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("clear %s: %v, want %s", c.Type, err, want)

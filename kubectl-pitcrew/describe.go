@@ -67,8 +67,7 @@ one were.
 		},
 	}
 	cmd.Flags().StringVarP(&file, "policy", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the job (default: that of the kubeconfig's context)")
-	cmd.Flags().StringVar(&c.namespace, "pitcrew-namespace", c.namespace, "`namespace` that Pitcrew runs in")
+	c.jobFlags(cmd, &namespace)
 	return cmd
 }
 
@@ -89,7 +88,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	fmt.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
 	status := r.Status
 	if r.Repair != 0 {
-		status += ", needs " + r.Repair.String()
+		status += ", needs " + needs(r.Repair)
 	}
 	if !r.Since.IsZero() {
 		status += ", since " + ago(r.Since)
@@ -98,7 +97,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	if c, ok := quarantine.NotReady(n); ok {
 		fmt.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), printable(cmp.Or(c.Message, c.Reason)))
 	}
-	next, err := c.next(ctx, api, nodes.Items, name, file)
+	next, blocked, err := c.next(ctx, api, nodes.Items, name, file)
 	if err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	case record == nil:
 		fmt.Fprintln(out, "Record:   none: the remediator has done nothing about the node")
 	default:
-		describeRecord(out, n, record, ago)
+		describeRecord(out, n, record, blocked, ago)
 		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
 			return err
 		}
@@ -128,10 +127,11 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	for _, pod := range detectors {
 		fmt.Fprintf(out, "Detector: pod %s/%s\n", pod.Namespace, pod.Name)
 	}
-	return describeConditions(out, n, now)
+	return describeConditions(out, n, record, now)
 }
 
-func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string) {
+// describeRecord prints the record. blocked is the reason that holds back what would be done next; empty: none does.
+func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, blocked string, ago func(time.Time) string) {
 	past := record.Last
 	if record.Phase == quarantine.Released && !record.ManualReleaseActive { // it is over; the next one moves it to the others
 		past = append([]quarantine.Quarantine{record.Quarantine}, past...)
@@ -141,29 +141,61 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, ag
 		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 	}
 	for _, cause := range record.Causes {
-		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s; needs %s; %s\n",
-			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), cause.Repair, waits(n, record, cause, ago))
+		by := ""
+		if cause.User != "" {
+			by = "; by " + printable(cause.User)
+		}
+		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s%s; needs %s; %s\n",
+			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), by, needs(cause.Repair), waits(n, record, cause, ago))
+	}
+	if record.Phase == quarantine.Quarantined {
+		fmt.Fprintf(out, "Release:  %s\n", howReleased(n.Name, record, blocked))
 	}
 	for _, r := range record.Repairs {
 		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
 	}
 	for _, q := range past {
-		fmt.Fprintf(out, "Before:   %s, released by %s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, ago(q.ReleasedAt))
+		fmt.Fprintf(out, "Before:   %s, released by %s%s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, releaser(&q), ago(q.ReleasedAt))
 	}
+}
+
+// releaser says who released a node manually, and why, as far as that is known.
+func releaser(q *quarantine.Quarantine) string {
+	if q.ReleaseUser == "" && q.ReleaseReason == "" {
+		return ""
+	}
+	return printable(fmt.Sprintf(" (%s: %s)", cmp.Or(q.ReleaseUser, quarantine.UnknownUser), cmp.Or(q.ReleaseReason, quarantine.NoReason)))
+}
+
+// needs names what a class asks for, and the class.
+func needs(class conditions.Repair) string {
+	return fmt.Sprintf("%s (%s)", quarantine.Needs(class), class)
+}
+
+// howReleased is the one advice on how the quarantine of a node ends.
+func howReleased(node string, r *quarantine.Record, blocked string) string {
+	if r.ManualReleaseOnly || blocked == quarantine.BlockedByMissingRule || blocked == quarantine.BlockedByUnconfirmed || slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool {
+		return c.Rule == policy.ByHand || c.Repair == conditions.Replace
+	}) {
+		return "only by `kubectl pitcrew release " + node + "`, when the node is fit again"
+	}
+	return "automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 }
 
 // waits says what the release of a cause waits for.
 func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {
-	manually := "only `kubectl pitcrew release` ends it"
+	const manually = "not released automatically"
 	switch {
 	case r.Phase == quarantine.Released:
-		return "a user released the node " + ago(r.ReleasedAt)
+		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
 	case r.Phase != quarantine.Quarantined:
 		return "not quarantined"
 	case r.ManualReleaseOnly:
-		return "flapping: " + manually
-	case c.Repair == conditions.Replace, c.Rule == policy.ByHand:
-		return manually
+		return manually + ": it came and went too often"
+	case c.Rule == policy.ByHand:
+		return manually + ": a user quarantined the node"
+	case c.Repair == conditions.Replace:
+		return manually + ": the part has to be replaced"
 	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
 		return "waits for a reboot"
 	case c.HealthySince.IsZero() && c.Condition == corev1.NodeReady:
@@ -195,7 +227,11 @@ func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *core
 		}
 	}
 	for _, e := range slices.SortedFunc(maps.Values(last), func(a, b corev1.Event) int { return cmp.Compare(a.Message, b.Message) }) {
-		fmt.Fprintf(out, "Job:      %s: %s; %s\n", e.Reason, printable(e.Message), ago(lastSeen(&e)))
+		reason := e.Reason
+		if e.Action != "" && e.Reason == eventBlocked {
+			reason += " (" + printable(e.Action) + ")" // why, as the runbook names it
+		}
+		fmt.Fprintf(out, "Job:      %s: %s; %s\n", reason, printable(e.Message), ago(lastSeen(&e)))
 	}
 	return nil
 }
@@ -224,14 +260,28 @@ func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client
 	return nil
 }
 
-func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
+// describeConditions prints the conditions of ours, and those of others for which the node is suspect or quarantined. record is nil
+// without one.
+func describeConditions(out io.Writer, n *corev1.Node, record *quarantine.Record, now time.Time) error {
 	lines := []line{{text: "CONDITION\tSTATUS\tNEEDS\tSINCE\tCONFIRMED\tMESSAGE"}}
+	ours := false
 	for _, c := range n.Status.Conditions {
-		if !conditions.Ours(string(c.Type)) {
+		var cause *quarantine.Cause
+		if record != nil && c.Type != corev1.NodeReady { // which has a line of its own
+			if i := slices.IndexFunc(record.Causes, func(known quarantine.Cause) bool { return known.Condition == c.Type }); i >= 0 {
+				cause = &record.Causes[i]
+			}
+		}
+		isOurs := conditions.Ours(string(c.Type))
+		if !isOurs && cause == nil {
 			continue
 		}
+		ours = ours || isOurs
 		needs, status := "-", ""
 		switch m, err := conditions.ParseMessage(c.Message); {
+		case !isOurs && cause.HealthySince.IsZero():
+			needs, status = cause.Repair.String(), isQuarantined
+		case !isOurs:
 		case c.Status == corev1.ConditionTrue && err == nil:
 			needs, status = m.Repair.String(), isQuarantined
 		case c.Status == corev1.ConditionUnknown:
@@ -240,29 +290,34 @@ func describeConditions(out io.Writer, n *corev1.Node, now time.Time) error {
 		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", c.Type, c.Status, needs,
 			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), printable(c.Message)), status})
 	}
-	if len(lines) == 1 {
+	if !ours {
 		fmt.Fprintln(out, "Checks:   none: the node has no condition of ours")
+	}
+	if len(lines) == 1 {
 		return nil
 	}
 	fmt.Fprintln(out)
 	return table(out, lines, isTerminal(out))
 }
 
-// next is what the remediator does about the node, or why it does nothing.
-func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Node, name, file string) (string, error) {
+// next is what the remediator does about the node, or why it does nothing, and the reason that holds it back.
+func (c *target) next(ctx context.Context, api client.Client, nodes []corev1.Node, name, file string) (text, blocked string, err error) {
 	p, from, err := c.policyInForce(ctx, api, file)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if p == nil {
-		return "unknown: " + from, nil
+		return "unknown: " + from, "", nil
 	}
 	outcomes, err := c.whatIf(ctx, api, p, nodes)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	o := outcomes[slices.IndexFunc(outcomes, func(o simulate.Outcome) bool { return o.Before.Name == name })]
-	return outcomeText(o, p, c.now()) + " (by " + from + ")", nil
+	if o.Blocked != nil {
+		blocked = o.Blocked.Reason
+	}
+	return outcomeText(o, p, c.now()) + " (by " + from + ")", blocked, nil
 }
 
 // whatIf decides about all nodes by a policy.
@@ -286,6 +341,9 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	}
 	if o.Blocked != nil {
 		words = append(words, "blocked by "+o.Blocked.Reason+": "+o.Blocked.Message)
+		for _, too := range o.BlockedToo {
+			words = append(words, "also blocked by "+too.Reason+": "+too.Message)
+		}
 	}
 	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Suspect && o.Blocked == nil {
 		for _, cause := range o.State.Record.Causes {
@@ -304,6 +362,11 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	}
 	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Quarantined {
 		words = append(words, "the quarantine stands")
+		if o.Blocked == nil {
+			if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
+				words = append(words, why)
+			}
+		}
 	}
 	if o.RestartJobs {
 		words = append(words, "restart the opted-in jobs with pods on it")
@@ -319,6 +382,9 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	}
 	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
 		return printable("nothing: " + why)
+	}
+	if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
+		return printable(why)
 	}
 	return "nothing: no rule matches its conditions"
 }

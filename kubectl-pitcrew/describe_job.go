@@ -85,35 +85,45 @@ func (c *target) describeJob(ctx context.Context, out io.Writer, api client.Clie
 		return fmt.Errorf("get %s %s/%s: %w", gvk.Kind, namespace, name, err)
 	}
 	named.SetGroupVersionKind(gvk)
-	f := jobFacts{now: c.now().UTC(), named: named}
-	if f.policy, f.policyFrom, err = c.policyInForce(ctx, api, policyFile); err != nil {
-		return err
-	}
-	if f.paused, err = pause.Reason(ctx, api, c.namespace); err != nil {
-		return err
-	}
-	var supported []kinds.Kind
-	if f.policy != nil {
-		supported = kinds.All(f.policy.JobKinds)
-	} else {
-		supported = kinds.BuiltIn()
-	}
-	resolver := kinds.NewOwnerResolver(api, supported)
-	if err := f.findWorkload(ctx, api, resolver, supported); err != nil {
+	f, err := c.jobFacts(ctx, api, named, policyFile)
+	if err != nil {
 		return err
 	}
 	if f.workload.Job == nil {
-		f.printUnsupported(out, supported)
+		f.printUnsupported(out)
 		return nil
-	}
-	if err := f.observe(ctx, c, api, resolver, supported); err != nil {
-		return err
 	}
 	a, err := f.answer()
 	if err != nil {
 		return err
 	}
 	return f.print(out, a)
+}
+
+// jobFacts reads all that an answer about an object is made from. Its workload has no Job if the object is none, and below none.
+func (c *target) jobFacts(ctx context.Context, api client.Client, named *metav1.PartialObjectMetadata, policyFile string) (*jobFacts, error) {
+	f := &jobFacts{now: c.now().UTC(), named: named}
+	var err error
+	if f.policy, f.policyFrom, err = c.policyInForce(ctx, api, policyFile); err != nil {
+		return nil, err
+	}
+	if f.paused, err = pause.Reason(ctx, api, c.namespace); err != nil {
+		return nil, err
+	}
+	supported := f.supported()
+	resolver := kinds.NewOwnerResolver(api, supported)
+	if err := f.findWorkload(ctx, api, resolver, supported); err != nil || f.workload.Job == nil {
+		return f, err
+	}
+	return f, f.observe(ctx, c, api, resolver, supported)
+}
+
+// supported are the kinds of jobs that the remediator restarts.
+func (f *jobFacts) supported() []kinds.Kind {
+	if f.policy != nil {
+		return kinds.All(f.policy.JobKinds)
+	}
+	return kinds.BuiltIn()
 }
 
 // findWorkload finds the object that counts for the named one, as the remediator does: the topmost job of a known kind.

@@ -146,9 +146,8 @@ func (f *jobFacts) next(a answer) string {
 	case !f.optIn.In && f.optIn.By != "":
 		return fmt.Sprintf("nothing: the job is opted out by label %s on %s", f.optIn.By, f.optInOn())
 	case !f.optIn.In:
-		job := f.workload.Job
-		return fmt.Sprintf("nothing: the job is not opted in; to opt in: kubectl label -n %s %s/%s %s=true",
-			job.Object.GetNamespace(), strings.ToLower(schema.GroupKind{Group: job.GVK.Group, Kind: job.GVK.Kind}.String()), job.Object.GetName(), conditions.LabelRestartOnNodeFault)
+		return fmt.Sprintf("nothing: the job is not opted in; to opt in: kubectl label -n %s %s %s=true",
+			f.workload.Job.Object.GetNamespace(), f.argument(), conditions.LabelRestartOnNodeFault)
 	}
 	quarantined := slices.DeleteFunc(slices.Clone(f.nodes), func(n nodeFacts) bool { return !n.quarantined() })
 	if len(quarantined) == 0 {
@@ -180,6 +179,12 @@ func (f *jobFacts) next(a answer) string {
 		text += fmt.Sprintf("; annotation %s aborts the restart before it begins", conditions.AnnotationAbortRestart)
 	}
 	return text
+}
+
+// argument names the job for kubectl.
+func (f *jobFacts) argument() string {
+	job := f.workload.Job
+	return strings.ToLower(schema.GroupKind{Group: job.GVK.Group, Kind: job.GVK.Kind}.String()) + "/" + job.Object.GetName()
 }
 
 // policyOff says that the policy restarts no jobs at all; empty if it does, or if it is unknown.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -36,7 +35,7 @@ func (f *jobFacts) print(out io.Writer, a answer) error {
 }
 
 // printUnsupported answers for an object that is no job, and below no job, of a kind that the remediator restarts.
-func (f *jobFacts) printUnsupported(out io.Writer, supported []kinds.Kind) {
+func (f *jobFacts) printUnsupported(out io.Writer) {
 	why := "no kind of job that the remediator restarts"
 	switch w := f.workload; {
 	case w.BarePod != nil:
@@ -47,7 +46,7 @@ func (f *jobFacts) printUnsupported(out io.Writer, supported []kinds.Kind) {
 	fmt.Fprintf(out, "Job:      %s\n", jobName(f.named))
 	fmt.Fprintf(out, "Next:     nothing: it is %s\n", why)
 	var names []string
-	for _, k := range supported {
+	for _, k := range f.supported() {
 		names = append(names, k.GVK.Kind)
 	}
 	slices.Sort(names)

@@ -20,17 +20,18 @@ var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
 var ofKubernetes = map[string]string{"ready": "PitcrewNodeNotReady"}
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.
-var kindsOfPages = []string{"condition", "alert"}
+var kindsOfPages = []string{"condition", "alert", "class", "event", "reason", "metric"}
 
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [xid|sxid] CODE | [condition|alert] NAME",
-		Short: "Explain an Xid, SXid, condition or alert: what it means, the repair that it needs and what clears it",
+		Use:   "explain [xid|sxid] CODE | [condition|alert|class|event|reason|metric] NAME",
+		Short: "Explain an Xid, SXid, condition, alert, repair class, Event, reason of a block or metric",
 		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034\n" +
-			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen",
+			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen\n" +
+			"  kubectl pitcrew explain ResetGPU\n  kubectl pitcrew explain reason BackOff",
 		Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return append(runbooks.Names(), "xid", "sxid", "condition", "alert"), cobra.ShellCompDirectiveNoFileComp
+			return append(append(explained(), "xid", "sxid"), kindsOfPages...), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := explain(args)
@@ -57,11 +58,25 @@ func explain(args []string) (string, error) {
 	}
 	name := args[len(args)-1]
 	if len(args) == 2 && !slices.Contains(kindsOfPages, strings.ToLower(args[0])) {
-		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034) nor a condition or alert", what)
+		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034) nor one of %s NAME", what, strings.Join(kindsOfPages, "|"))
+	}
+	if text, _ := topic(name); text != "" {
+		return text, nil
 	}
 	page, err := runbooks.Page(cmp.Or(ofKubernetes[strings.ToLower(name)], name))
-	if err != nil {
-		return "", err
+	if err == nil {
+		return page, nil
 	}
-	return page, nil
+	if like := runbooks.Similar(name, explained()); len(like) > 0 {
+		return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))
+	}
+	return "", err
+}
+
+// explained are the names that can be explained.
+func explained() []string {
+	_, names := topic("")
+	names = append(names, runbooks.Names()...)
+	slices.Sort(names)
+	return slices.Compact(names)
 }

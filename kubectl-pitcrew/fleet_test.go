@@ -212,7 +212,7 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 	p.says("describe fleet-0", "Next:     blocked by observe-only: GPUXidError needs inspection (rule gpu: Inspect gpu 0000:1b:00: Xid 999 unknown); observe mode: would taint "+
 		"pitcrew.dev/unhealthy=GPUXidError:NoSchedule (by ConfigMap the-policy)")
 	p.says("describe fleet-0", "GPUXidError  True    Inspect  ")
-	p.says("describe fleet-1", "only `kubectl pitcrew release` ends it")
+	p.says("describe fleet-1", "Release:  only by `kubectl pitcrew release fleet-1`, when the node is fit again")
 	p.says("describe fleet-2", "Next:     nothing: no rule matches its conditions")
 	p.says("describe fleet-4", "annotation pitcrew.dev/quarantine cannot be read")
 	p.fails("describe nowhere", "there is no node nowhere")

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
@@ -31,16 +30,18 @@ func quarantineCommand(c *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			by := c.actor(cmd, api, reason)
 			changes, err := nodeChanges(cmd.Context(), api, names, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
-				return quarantine.QuarantineManually(n, reason, c.now().UTC())
+				return quarantine.QuarantineManually(n, by.Manual, c.now().UTC())
 			})
 			if err != nil {
 				return err
 			}
+			by.announceAll(changes, quarantine.NodeQuarantined, "quarantined manually")
 			return confirm.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", pause.NoReason, "`why` the node is tainted, for its record and for Events")
+	reasonFlag(cmd, &reason, "the node's record and an Event")
 	confirm.flags(cmd)
 	return cmd
 }
@@ -48,9 +49,12 @@ func quarantineCommand(c *target) *cobra.Command {
 func releaseCommand(c *target) *cobra.Command {
 	var confirm confirmation
 	var alsoClear bool
+	var reason string
 	cmd := &cobra.Command{
-		Use:               "release NODE...",
-		Short:             "Remove our taint from nodes; they stay released until the present faults have cleared",
+		Use:   "release NODE...",
+		Short: "Remove our taint from nodes; they stay released until the present faults have cleared",
+		Long: `Remove our taint from nodes. The faults that they have now do not quarantine them again before they have cleared. A new fault does:
+that of another GPU, another one of the same class or a worse one.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeNodes,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -58,14 +62,16 @@ func releaseCommand(c *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			by := c.actor(cmd, api, reason)
 			changes, err := nodeChanges(cmd.Context(), api, names, "Release", func(n *corev1.Node) (*corev1.Node, error) {
-				return quarantine.ReleaseManually(n, c.now().UTC())
+				return quarantine.ReleaseManually(n, by.Manual, c.now().UTC())
 			})
 			if err != nil {
 				return err
 			}
+			by.announceAll(changes, quarantine.ReleaseByHand, "released manually")
 			if alsoClear {
-				cleared, err := c.clearCauses(cmd, api, names)
+				cleared, err := c.clearCauses(by, names)
 				if err != nil {
 					return err
 				}
@@ -74,17 +80,31 @@ func releaseCommand(c *target) *cobra.Command {
 			return confirm.apply(cmd, changes)
 		},
 	}
+	reasonFlag(cmd, &reason, "the node's record and an Event")
 	cmd.Flags().BoolVar(&alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
 	confirm.flags(cmd)
 	return cmd
 }
 
+// announceAll has each change of a node written as an Event once it is made.
+func (a actor) announceAll(changes []change, reason, what string) {
+	for i, do := range changes {
+		changes[i].do = func(ctx context.Context) error {
+			if err := do.do(ctx); err != nil {
+				return err
+			}
+			a.announce(ctx, do.about, reason, "Quarantine", what)
+			return nil
+		}
+	}
+}
+
 // clearCauses are the changes that clear what the nodes' records blame.
-func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []string) ([]change, error) {
+func (c *target) clearCauses(by actor, names []string) ([]change, error) {
 	var changes []change
 	for _, name := range names {
 		var n corev1.Node
-		if err := api.Get(cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+		if err := by.api.Get(by.cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
 		types, err := latched(&n)
@@ -92,7 +112,7 @@ func (c *target) clearCauses(cmd *cobra.Command, api client.Client, names []stri
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		for _, conditionType := range types {
-			cleared, err := c.clearCondition(cmd, api, name, conditionType)
+			cleared, err := c.clearCondition(by, name, conditionType)
 			if err != nil {
 				return nil, err
 			}
@@ -115,8 +135,9 @@ func nodeChanges(ctx context.Context, api client.Client, names []string, verb st
 			return nil, err
 		}
 		changes = append(changes, change{
-			text: fmt.Sprintf("%s node %s: %s", verb, name, taintChanges(&before, after)),
-			do:   func(ctx context.Context) error { return changeNode(ctx, api, &before, to) },
+			text:  fmt.Sprintf("%s node %s: %s", verb, name, taintChanges(&before, after)),
+			about: referenceTo(&before),
+			do:    func(ctx context.Context) error { return changeNode(ctx, api, &before, to) },
 		})
 	}
 	return changes, nil

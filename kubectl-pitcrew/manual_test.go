@@ -41,9 +41,11 @@ func racing(t *testing.T, n *corev1.Node, writers ...func(*corev1.Node)) client.
 }
 
 func TestAHeartbeatStopsNoManualChange(t *testing.T) {
-	quarantined := func(n *corev1.Node) (*corev1.Node, error) { return quarantine.QuarantineManually(n, "smoke", testNow) }
+	quarantined := func(n *corev1.Node) (*corev1.Node, error) {
+		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smoke"}, testNow)
+	}
 	released := func(n *corev1.Node) (*corev1.Node, error) {
-		return quarantine.ReleaseManually(n, testNow.Add(time.Minute))
+		return quarantine.ReleaseManually(n, quarantine.Manual{}, testNow.Add(time.Minute))
 	}
 	healthy := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	faulty, err := quarantined(healthy)
@@ -86,7 +88,7 @@ func TestAHeartbeatStopsNoManualChange(t *testing.T) {
 func TestAConflictIsDecidedAnew(t *testing.T) {
 	// Another user is faster.
 	quarantined := func(n *corev1.Node) {
-		after, err := quarantine.QuarantineManually(n, "theirs", testNow)
+		after, err := quarantine.QuarantineManually(n, quarantine.Manual{Reason: "theirs"}, testNow)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +96,7 @@ func TestAConflictIsDecidedAnew(t *testing.T) {
 	}
 	api := racing(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, quarantined)
 	changes, err := nodeChanges(t.Context(), api, []string{"n"}, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
-		return quarantine.QuarantineManually(n, "ours", testNow)
+		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "ours"}, testNow)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +122,7 @@ func TestANodeThatIsAlwaysWrittenIsGivenUp(t *testing.T) {
 	}
 	api := racing(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, writers...)
 	changes, err := nodeChanges(t.Context(), api, []string{"n"}, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
-		return quarantine.QuarantineManually(n, "smoke", testNow)
+		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smoke"}, testNow)
 	})
 	if err != nil {
 		t.Fatal(err)

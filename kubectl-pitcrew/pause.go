@@ -54,18 +54,19 @@ func pauseCommand(c *target) *cobra.Command {
 }
 
 func resumeCommand(c *target) *cobra.Command {
-	return c.deleting("resume", "End the pause", "Resume", conditions.PauseConfigMap, func(map[string]string) bool { return true })
+	return c.deleting("resume", "End the pause", "Resume", eventPauseEnded, conditions.PauseConfigMap, func(map[string]string) bool { return true })
 }
 
 func resetCommand(c *target) *cobra.Command {
 	// The remediator writes the starts of quarantines, which the ConfigMap also holds, again: a reset makes none undone.
-	return c.deleting("reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", conditions.BreakerConfigMap,
+	return c.deleting("reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", eventBreakerClosed, conditions.BreakerConfigMap,
 		func(data map[string]string) bool { return data[limits.BreakerKey] != "" })
 }
 
 // deleting is a command that deletes a ConfigMap of ours if needed tells so by its data.
-func (c *target) deleting(use, short, verb, name string, needed func(map[string]string) bool) *cobra.Command {
+func (c *target) deleting(use, short, verb, event, name string, needed func(map[string]string) bool) *cobra.Command {
 	var confirm confirmation
+	var reason string
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		api, err := c.client()
 		if err != nil {
@@ -81,9 +82,17 @@ func (c *target) deleting(use, short, verb, name string, needed func(map[string]
 		}
 		return confirm.apply(cmd, []change{{
 			text: fmt.Sprintf("%s: delete ConfigMap %s/%s", verb, c.namespace, name),
-			do:   func(ctx context.Context) error { return client.IgnoreNotFound(api.Delete(ctx, object)) },
+			do: func(ctx context.Context) error {
+				if err := api.Delete(ctx, object); err != nil {
+					return client.IgnoreNotFound(err)
+				}
+				about := corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: c.namespace}
+				c.actor(cmd, api, reason).announce(ctx, about, event, verb, verb)
+				return nil
+			},
 		}})
 	}}
+	reasonFlag(cmd, &reason, "an Event on the namespace")
 	confirm.flags(cmd)
 	return cmd
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
@@ -71,14 +72,18 @@ spec:
 	p.refused("release " + faulty)
 	p.says("release --dry-run "+faulty, "Release node "+faulty)
 	p.taints(faulty, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=GPUXidError:NoSchedule")
-	p.does("release", faulty)
+	p.does("release", faulty, "--reason", "needed\nfor\x1b[31m a demo")
 	p.taints(faulty, "example.com/theirs:NoSchedule")
+	p.wrote(client.ObjectKey{Name: faulty}, quarantine.ReleaseByHand, "released manually by person: needed for [31m a demo")
+	p.says("describe "+faulty, "a user released the node (person: needed for [31m a demo) ")
 	p.says("status", "released by a person")
-	p.says("describe "+faulty, "a user released the node ")
 
 	p.does("quarantine", other, "--reason", "smells of smoke")
 	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")
 	p.says("status", "smells of smoke")
+	p.wrote(client.ObjectKey{Name: other}, quarantine.NodeQuarantined, "quarantined manually by person: smells of smoke")
+	p.says("describe "+other, "first seen ")
+	p.says("describe "+other, "; by person; ")
 	p.fails("quarantine -y "+other, "quarantined manually already")
 	p.fails("release -y nowhere", "not found")
 
@@ -87,6 +92,12 @@ spec:
 	p.report(other)
 	p.until("the fault on top is dealt with", func() error { return p.tainted(other, "GPUXidError") })
 	p.taints(faulty, "example.com/theirs:NoSchedule")
+
+	const another = "gpu 0000:5e:00: Xid 79 GPU has fallen off the bus"
+	p.reports(faulty, "True", lost+"; "+another)
+	p.until("another GPU's fault is dealt with", func() error { return p.tainted(faulty, "GPUXidError") })
+	p.says("status", "GPUXidError: Reboot "+another)
+	p.says("describe "+faulty, "Cause:    GPUXidError: Reboot "+another)
 
 	// Outside the cluster it has no Deployment that could be deleted first.
 	remediator.Stop(10 * time.Second)
@@ -123,6 +134,16 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain condition Ready", "# PitcrewNodeNotReady", ""},
 		{"explain condition HCAPortDown", "# HCAPortDown", ""},
 		{"explain alert PitcrewBreakerOpen", "# PitcrewBreakerOpen", ""},
+		{"explain ResetGPU", "ResetGPU: Repair class. ", ""},
+		{"explain class inspect", "Inspect: Repair class. ", ""},
+		{"explain event WouldQuarantine", "a rule in observe mode would quarantine it", ""},
+		{"explain budget", "budget: the number of nodes out of service has reached the policy's limit", ""},
+		{"explain reason rule-gone", "More: kubectl pitcrew explain PitcrewQuarantineBlocked", ""},
+		{"explain BudgetPerJob", "BudgetPerJob: find out why the job fails so often", ""},
+		{"explain Held", "Held: an old pod has not ended, because its node is dead, a process hangs in the kernel (D state), or a finalizer holds the object. Two sets of ranks", ""},
+		{"explain metric pitcrew_node_blocked", "pitcrew_node_blocked: node, rule, reason ; 1 while a decision is blocked", ""},
+		{"explain ResetGUP", "", "unknown topic ResetGUP. Did you mean ResetGPU?"},
+		{"explain JobRestartBlock", "", "Did you mean JobRestartBlocked"},
 		{"explain gpu HCAPortDown", "", "unknown topic gpu HCAPortDown: neither an Xid"},
 		{"policy validate ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
 		{"policy validate -f ../manifests/policy.yaml", "ok: 0 rules enforce", ""},

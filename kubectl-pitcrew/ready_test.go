@@ -44,7 +44,7 @@ func TestStatusSaysThatANodeIsDeadAndNotThatItsDetectorIsSilent(t *testing.T) {
 	if r := rowOf(n, at.Add(time.Hour)); r.Status != isUnknown || r.Cause != want || !r.Since.Equal(at) {
 		t.Errorf("%+v", r)
 	}
-	n, err := quarantine.QuarantineManually(n, "smells of smoke", at)
+	n, err := quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smells of smoke"}, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	describeRecord(&out, n, record, func(time.Time) string { return "AGO" })
-	if want := "Cause:    Ready: Kubelet stopped posting node status.\n          first seen AGO; needs Inspect; waits for the node to be Ready again\n"; !strings.Contains(out.String(), want) {
+	describeRecord(&out, n, record, "", func(time.Time) string { return "AGO" })
+	if want := "Cause:    Ready: Kubelet stopped posting node status.\n          first seen AGO; needs inspection (Inspect); waits for the node to be Ready again\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("%s", out.String())
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 func TestAQuarantinedNodeUnderMaintenanceIsShownAsRepairing(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	n, err := quarantine.QuarantineManually(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, "smoke", now)
+	n, err := quarantine.QuarantineManually(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, quarantine.Manual{Reason: "smoke"}, now)
 	if err != nil {
 		t.Fatal(err)
 	}

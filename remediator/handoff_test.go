@@ -227,7 +227,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	})
 	// A manual release is delivered too, although the remediator did not make it.
 	n := tm.get(name)
-	released, err := quarantine.ReleaseManually(n, time.Now().UTC())
+	released, err := quarantine.ReleaseManually(n, quarantine.Manual{}, time.Now().UTC())
 	if err != nil {
 		t.Fatal(err)
 	}

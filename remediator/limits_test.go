@@ -35,7 +35,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.report(name, "True", ecc)
 	n, r := tm.becomes(name, quarantine.Suspect)
-	tm.waitForEvent(n.UID, "QuarantineBlocked: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
+	tm.waitForEvent(n.UID, "WouldQuarantine: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
 	if taints(n) != "" {
 		t.Errorf("taints %q", taints(n))
 	}

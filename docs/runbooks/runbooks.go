@@ -29,7 +29,7 @@ func Page(name string) (string, error) {
 	names := Names()
 	i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
 	if i < 0 {
-		if like := similar(name, names); len(like) > 0 {
+		if like := Similar(name, names); len(like) > 0 {
 			return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))
 		}
 		return "", fmt.Errorf("unknown topic %s. There are pages on %s", name, strings.Join(names, ", "))
@@ -41,8 +41,8 @@ func Page(name string) (string, error) {
 	return string(text), nil
 }
 
-// similar are the names that contain the wanted one or differ from it in few letters.
-func similar(wanted string, names []string) []string {
+// Similar are those of the names that contain the wanted one or differ from it in few letters.
+func Similar(wanted string, names []string) []string {
 	wanted = strings.ToLower(wanted)
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		name = strings.ToLower(name)

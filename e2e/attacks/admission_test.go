@@ -762,8 +762,9 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	s.becomes(node, quarantine.Released)
 
 	job := jobLike(namespace)["Job"]
+	job.SetLabels(map[string]string{conditions.LabelRestarting: "true"})
 	s.create(job)
-	s.may(operator("abort", "job/"+job.GetName(), "--job-namespace", namespace), "an operator aborts a restart")
+	s.may(operator("abort", "job/"+job.GetName(), "-n", namespace), "an operator aborts a restart")
 	s.may(s.client(s.cluster.Admin).Get(t.Context(), client.ObjectKeyFromObject(job), job), "get the job")
 	if _, aborted := job.GetAnnotations()[conditions.AnnotationAbortRestart]; !aborted {
 		t.Error("the abort is not on the job")

@@ -298,7 +298,7 @@ func TestDeadNodes(t *testing.T) {
 			t.Fatalf("record %s", record)
 		}
 		description := s.kubectl(t, "describe", solo, "-f", s.policy(t, 5*time.Second))
-		for _, want := range []string{"Status:   quarantined, needs Inspect", "Ready:    Unknown since ", "Kubelet stopped posting node status.", "waits for the node to be Ready again"} {
+		for _, want := range []string{"Status:   quarantined, needs inspection (Inspect)", "Ready:    Unknown since ", "Kubelet stopped posting node status.", "waits for the node to be Ready again"} {
 			if !strings.Contains(description, want) {
 				t.Errorf("describe does not say %q:\n%s", want, description)
 			}

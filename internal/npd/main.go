@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,8 +15,8 @@ import (
 	"syscall"
 )
 
-// Main runs the plugin and ends the process. It is the only exit of a plugin: an error, a panic, a bad flag and -h
-// are exit 2, because exit 1 would say that the node is sick and exit 0 that it is healthy.
+// Main runs the plugin and ends the process. It is the only exit of a plugin: an error, a panic and a bad flag are
+// exit 2, because exit 1 would say that the node is sick and exit 0 that it is healthy.
 func Main[S any](p *Plugin, c Check[S]) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	os.Exit(int(run(p, c, os.Args[1:], os.Stdout)))
@@ -28,7 +29,15 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 			status = respond(stdout, unknown("panic: %v", v))
 		}
 	}()
-	if err := p.Parse(args); err != nil {
+	usage := p.Usage
+	p.Usage = func() {} // Parse calls it for -h and for a bad flag alike
+	switch err := p.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		p.SetOutput(stdout)
+		usage()
+		return OK
+	case err != nil:
+		usage()
 		return respond(stdout, unknown("%v", err))
 	}
 	for _, pr := range p.prints {

@@ -141,7 +141,6 @@ func TestOneLineAndAnExitCode(t *testing.T) {
 		"Read that never returns":   {"stuck", []string{"-timeout", "50ms"}, 2, "unknown: no answer within 50ms"},
 		"bad flag":                  {"fine", []string{"-no-such-flag"}, 2, "unknown: flag provided but not defined: -no-such-flag"},
 		"bad value":                 {"fine", []string{"-min-repair", "Explode"}, 2, ""},
-		"help":                      {"fine", []string{"-h"}, 2, "unknown: flag: help requested"},
 		"stray argument":            {"fine", []string{"hold"}, 2, `unknown: unexpected argument "hold"`},
 		"weak class is healthy":     {"app", nil, 0, "all is well"},
 		"weak class asked for":      {"app", []string{"-min-repair", "RestartApp"}, 1, "RestartApp disk 1: app"},
@@ -441,5 +440,16 @@ func TestParseStat(t *testing.T) {
 		if _, err := parseStat(bad); err == nil {
 			t.Errorf("parseStat(%q) found no error", bad)
 		}
+	}
+}
+
+func TestHelpIsOnStdoutAndABadFlagIsNot(t *testing.T) {
+	t.Parallel()
+	const usage = "exit 0 healthy, 1 problem, 2 cannot tell"
+	if code, stdout, stderr := once(t, "fine", "-h"); code != 0 || !strings.Contains(stdout, usage) || strings.Contains(stdout, "unknown:") || stderr != "" {
+		t.Errorf("-h: exit %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if code, stdout, stderr := once(t, "fine", "-no-such-flag"); code != 2 || strings.Contains(stdout, usage) || !strings.Contains(stderr, usage) {
+		t.Errorf("bad flag: exit %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }

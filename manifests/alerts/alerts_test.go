@@ -170,7 +170,7 @@ const alertOfCondition = `  - alert: CONDITION
     labels:
       severity: '{{ if or (eq $labels.repair "Inspect") (eq $labels.handled "true") }}warning{{ else }}critical{{ end }}'
     annotations:
-      summary: 'Node {{ $labels.node }} needs {{ $labels.repair }}: SAYS'
+      summary: 'Node {{ $labels.node }} needs {{ if eq $labels.repair "Inspect" }}inspection{{ else }}{{ $labels.repair }}{{ end }}: SAYS'
       description: 'Node {{ $labels.node }} has condition {{ $labels.condition }} since {{ $value | humanizeTimestamp }} and needs {{ $labels.repair }} (handled: {{ $labels.handled }}; true if the node is quarantined and no opted-in job on it waits). ` + "`kubectl pitcrew describe {{ $labels.node }}`" + ` shows what was found and what happens next.'
       runbook_url: RUNBOOKSCONDITION.md
 `

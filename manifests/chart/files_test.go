@@ -191,7 +191,7 @@ func flags(t *testing.T, plugin string) map[string]any {
 	if err := components.BuildOurs(t.Context(), root, "./plugins/"+plugin); err != nil {
 		t.Fatal(err)
 	}
-	help, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", plugin), "-h").CombinedOutput() // exits 2
+	help, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", plugin), "-h").CombinedOutput()
 	all := map[string]any{}
 	for _, match := range regexp.MustCompile(`(?m)^  -(\S+)(.*)\n    \t(.*)$`).FindAllStringSubmatch(string(help), -1) {
 		name, kind, text := match[1], strings.TrimSpace(match[2]), match[3]

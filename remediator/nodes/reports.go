@@ -151,7 +151,11 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 	}
 	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
 	if b.Reason != quarantine.BlockedByDetectorSuspect {
-		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.QuarantineBlocked, Message: b.Message})
+		reason := quarantine.QuarantineBlocked
+		if b.Reason == quarantine.BlockedByObserve {
+			reason = quarantine.WouldQuarantine
+		}
+		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: b.Message})
 		return
 	}
 	if c.reports.isNewSuspect(b.Rule) {

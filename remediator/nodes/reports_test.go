@@ -39,6 +39,17 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	}
 }
 
+func TestARuleThatObservesSaysWhatItWouldDo(t *testing.T) {
+	r := newRig(t, "a")
+	for i := range r.policy.Policy().Rules {
+		r.policy.Policy().Rules[i].Observe = true
+	}
+	r.reconcile(t, "a")
+	if said := r.reasons(); !slices.Equal(said, []string{quarantine.WouldQuarantine}) {
+		t.Errorf("said %q", said)
+	}
+}
+
 // Admission refuses the change of a node: its Events say so, once until a write succeeds.
 func TestARefusedWriteIsReportedOnce(t *testing.T) {
 	r := newRig(t, "a")

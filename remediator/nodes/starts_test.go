@@ -51,7 +51,7 @@ func TestADeletedNodeKeepsItsPlace(t *testing.T) {
 // A quarantine that another remediator or a person began is remembered, too.
 func TestTheQuarantineInARecordIsRemembered(t *testing.T) {
 	r := newRig(t, "a", "b")
-	ordered, err := quarantine.QuarantineManually(&r.client.nodes[0], "smells of smoke", r.clock.Now())
+	ordered, err := quarantine.QuarantineManually(&r.client.nodes[0], quarantine.Manual{Reason: "smells of smoke"}, r.clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

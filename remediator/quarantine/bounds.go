@@ -79,11 +79,14 @@ func (b *bounds) list(name string, length, most int) {
 func (b *bounds) quarantine(q *Quarantine) {
 	b.text("id", q.ID, maxName)
 	b.text("releasedBy", q.ReleasedBy, maxName)
+	b.text("releaseUser", q.ReleaseUser, maxName)
+	b.text("releaseReason", q.ReleaseReason, maxText)
 	b.list("causes", len(q.Causes), maxCauses)
 	for _, c := range q.Causes {
 		b.text("condition", string(c.Condition), maxName)
 		b.text("rule", c.Rule, maxName)
 		b.text("message", c.Message, maxText)
+		b.text("user", c.User, maxName)
 		b.text("bootID", c.BootID, maxName)
 		b.list("dips", len(c.FlapTimes), maxTimes)
 	}

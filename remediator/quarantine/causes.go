@@ -19,6 +19,8 @@ type problem struct {
 	condition corev1.NodeCondition
 	rule      policy.Rule
 	class     conditions.Repair
+	// isNew is set if faults have come since a manual release. The message has them alone.
+	isNew bool
 }
 
 func (p problem) isActionable() bool { return !p.rule.AlertOnly }
@@ -70,6 +72,8 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 		next.requeueAt(since.Add(upgradeStepLimit))
 	}
 	for _, c := range n.Status.Conditions {
+		found := r.manualRelease().newFaults(c)
+		c.Message = cmp.Or(found, c.Message)
 		rule, class, ok := p.Match(n.Labels, c)
 		switch {
 		case !ok, c.Type == corev1.NodeReady && whyNotReadyIsNoFault(p, n, r, c, a.now) != "":
@@ -77,7 +81,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 			if r.needsReplacement(string(c.Type), c.Message, a.now) {
 				class = conditions.Replace
 			}
-			a.problems[c.Type] = problem{c, rule, class}
+			a.problems[c.Type] = problem{c, rule, class, found != ""}
 		default:
 			next.requeueAt(a.now.Add(recheck))
 		}
@@ -134,8 +138,9 @@ func (a *assessment) updateCauses(r *Record, next *schedule) {
 func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	p, isProblem := a.problems[c.Condition]
 	onlyAlerts := r.Phase != Suspect && a.isOnlyWorthAnAlert(c)
+	isCovered := isProblem && r.isCovered(p)
 	switch {
-	case isProblem && !onlyAlerts:
+	case isProblem && !onlyAlerts && !isCovered:
 		began := a.since(p.condition)
 		switch {
 		case !c.HealthySince.IsZero():
@@ -156,8 +161,8 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 			}
 		}
 		c.HealthySince = time.Time{}
-	case onlyAlerts || a.isHealthy(c, r.ManualReleaseActive, next):
-		if onlyAlerts {
+	case onlyAlerts || isCovered || a.isHealthy(c, r.ManualReleaseActive, next):
+		if onlyAlerts || isCovered {
 			next.requeueAt(p.condition.LastHeartbeatTime.Add(p.rule.UnknownAfter + time.Second))
 		}
 		if !c.HealthySince.IsZero() {
@@ -216,18 +221,19 @@ func (a *assessment) alertOnlyCauses(r *Record) string {
 // exceeds tells whether a problem is one that a manual release does not cover.
 func (r *Record) exceeds(p problem) bool { return p.isEnforced() && !r.covers(p) }
 
-// covers tells whether the release of a quarantine covers a problem: it is no worse. Who releases a node for other faults does not
-// expect it to die.
+// covers tells whether the release of a quarantine covers a problem: it is no worse, and its condition shows no new fault. Who releases
+// a node for other faults does not expect it to die.
 func (q *Quarantine) covers(p problem) bool {
 	if p.isReady() {
 		return q.hasCause(p.condition.Type)
 	}
-	return p.class <= q.Worst()
+	return p.class <= q.Worst() && !p.isNew
 }
 
 // isReleased tells whether a manual release that still holds covers a problem. Another fault has begun a suspicion over it.
 func (r *Record) isReleased(p problem) bool {
-	return r.Phase != Released && len(r.Last) > 0 && r.Last[0].ManualReleaseActive && r.Last[0].covers(p)
+	q := r.manualRelease()
+	return r.Phase != Released && q != nil && q.covers(p)
 }
 
 // returnedEarly tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
@@ -351,7 +357,7 @@ func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedu
 	for i := range r.Causes {
 		c := &r.Causes[i]
 		p, isProblem := a.problems[c.Condition]
-		if !isProblem || !filter(p) {
+		if !isProblem || !filter(p) || r.isCovered(p) {
 			continue
 		}
 		if due := a.dueAt(r, c, p); a.now.Before(due) {

@@ -19,6 +19,7 @@ const (
 	NodeQuarantined    = "NodeQuarantined"
 	QuarantineUpgraded = "QuarantineUpgraded"
 	QuarantineBlocked  = "QuarantineBlocked"
+	WouldQuarantine    = "WouldQuarantine"
 	TaintRestored      = "TaintRestored"
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
@@ -80,6 +81,8 @@ type Decision struct {
 	Events []Event
 	// Blocked is what was held back; nil when nothing was.
 	Blocked *Blocked
+	// BlockedToo is what else holds back the same, and would when Blocked no longer does. It is for people: nothing acts on it.
+	BlockedToo []Blocked
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
 	// Started is the start of the quarantine that State makes, nil when it makes none.
@@ -159,6 +162,9 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 
 // paused turns the decision into words only.
 func (d Decision) paused(reason string) Decision {
+	if d.Blocked != nil && d.Blocked.Reason != BlockedByObserve && d.Blocked.Reason != BlockedByStale {
+		d.BlockedToo = append(d.BlockedToo, Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s)", reason)})
+	}
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
@@ -201,9 +207,13 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 			d.record.recordRepair(&d.record.Causes[i], now)
 		}
 	}
-	d.conditions = assess(p, o.Node, d.record, &d.next)
-	d.conditions.leadingSince = o.LeadingSince
+	d.assess()
 	return d
+}
+
+func (d *decider) assess() {
+	d.conditions = assess(d.policy, d.observed.Node, d.record, &d.next)
+	d.conditions.leadingSince = d.observed.LeadingSince
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
@@ -216,6 +226,10 @@ func (d *decider) decide() {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.decideQuarantined()
 		d.updateNotices()
+		if d.record.resumeManualRelease() {
+			d.conditions.updateCauses(d.record, &d.next)
+			d.checkManualRelease()
+		}
 	}
 	if d.opensNext() {
 		d.openNext()
@@ -310,6 +324,7 @@ func andRestart(r policy.Rule) string {
 func (d *decider) isLimited(p problem, held limits.Held) bool {
 	labels, peers := d.observed.Node.Labels, d.observed.Peers
 	if d.isCorrelated(p) {
+		d.alsoLimited(p, held, BlockedByBudget, BlockedByBreaker)
 		return true
 	}
 	// Many nodes may be away for days, and each look at one goes through all others.
@@ -320,6 +335,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if why := limits.ExceededBudget(d.policy, held, p.rule, labels, peers, d.now); why != "" {
 		d.next.requeueAt(d.now.Add(retry))
 		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
+		d.alsoLimited(p, held, BlockedByBreaker)
 		return true
 	}
 	if !held.TakesOut(p.rule) {
@@ -333,6 +349,23 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	d.result.SetBreaker = trip.Opened
 	d.block(p.rule.Name, BlockedByBreaker, "%s, but %s", describe(p), trip.Reason)
 	return true
+}
+
+// alsoLimited notes which other limits hold back what one holds back already.
+func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
+	peers := d.observed.Peers
+	for _, reason := range others {
+		why := ""
+		switch {
+		case reason == BlockedByBudget:
+			why = limits.ExceededBudget(d.policy, held, p.rule, d.observed.Node.Labels, peers, d.now)
+		case held.TakesOut(p.rule) && d.observed.Breaker != nil:
+			why = limits.TripBreaker(d.policy.Breaker, d.observed.Breaker, peers, d.now).Reason
+		}
+		if why != "" {
+			d.result.BlockedToo = append(d.result.BlockedToo, Blocked{Rule: p.rule.Name, Reason: reason, Message: why})
+		}
+	}
 }
 
 // isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
@@ -359,8 +392,8 @@ func (d *decider) decideQuarantined() {
 	for _, c := range d.record.Causes {
 		if _, ok := d.conditions.ruleOf(&c); !ok && c.Rule != policy.ByHand {
 			d.block(c.Rule, BlockedByMissingRule,
-				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; remove taint %s twice or run `kubectl pitcrew release` to release the node",
-				c.Rule, c.Condition, d.record.Taint)
+				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; only `kubectl pitcrew release` releases the node",
+				c.Rule, c.Condition)
 		}
 	}
 	if d.conditions.allowsRelease(&d.record.Quarantine, &d.next) {
@@ -382,8 +415,9 @@ func (d *decider) decideQuarantined() {
 // if the rule only observes now.
 func (d *decider) restoreTaint() bool {
 	if rule, _ := d.policy.Rule(d.record.Taint.Rule); d.record.Taint.Restored || rule.Observe {
-		d.release(ByPerson)
+		d.releaseManually()
 		d.record.ManualReleaseActive = true
+		d.assess()
 		d.conditions.updateCauses(d.record, &d.next)
 		d.checkManualRelease()
 		until := ""
@@ -636,7 +670,9 @@ func causeNames(r *Record) string {
 	return strings.Join(names, ", ")
 }
 
-// needs names what a class asks for.
+// Needs names what a class asks for, as the end of "the node needs".
+func Needs(class conditions.Repair) string { return needs[class] }
+
 var needs = map[conditions.Repair]string{
 	conditions.Monitor:    "monitoring",
 	conditions.RestartApp: "a restart of its workload",

@@ -297,7 +297,6 @@ func TestAWorseFaultCountsAfterAManualRelease(t *testing.T) {
 		"not before, nor does what was released": {after(ill, decide, lasts(59*time.Second)), outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Said: said}},
 		"one that goes in time changes nothing":  {after(ill, decide, says("DiskFailing", "False", ""), decide, lasts(time.Hour)), holds},
 		"one that is only observed does not":     {after(watched, decide, lasts(time.Hour)), holds},
-		"the same class does not":                {after(gpu(drain), decide, lasts(time.Hour)), holds},
 	})
 }
 

@@ -223,3 +223,29 @@ func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time)
 func hasTaintKey(taints []corev1.Taint, key string) bool {
 	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key })
 }
+
+// AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
+// back after the last one; empty: none does.
+func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
+	r, err := RecordOf(n)
+	if err != nil {
+		return ""
+	}
+	a := newDecider(p, Observation{Node: n, Record: r}, now).conditions
+	if a.maintained {
+		return ""
+	}
+	for _, c := range n.Status.Conditions {
+		rule, _, ok := p.Match(n.Labels, c)
+		isCause := r != nil && r.Phase == Quarantined && r.hasCause(c.Type)
+		if !ok && isCause {
+			rule, ok = a.ruleOf(&Cause{Condition: c.Type})
+		}
+		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || !c.LastHeartbeatTime.Time.Before(a.bootSeen.Truncate(time.Second)) || a.isCurrent(c, rule) {
+			continue
+		}
+		return fmt.Sprintf("waiting for a heartbeat of %s: the last one, at %s, is from before the node came back at %s",
+			c.Type, c.LastHeartbeatTime.UTC().Format(time.RFC3339), a.bootSeen.UTC().Format(time.RFC3339))
+	}
+	return ""
+}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -493,5 +495,47 @@ func TestTheNodeThatOpensTheBreakerWaitsNoLongerThanOthers(t *testing.T) {
 	}
 	if f.phases() != "qqqq" {
 		t.Errorf("nodes are %s, breaker %v", f.phases(), f.broken)
+	}
+}
+
+// Whoever frees a place under the budget finds the breaker open next.
+func TestEveryLimitThatHoldsANodeBackIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.policy.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour}
+	w.broken = &limits.BreakerState{OpenedAt: w.now}
+	for _, s := range []step{others(1), gpu(lost), decide} {
+		s(w)
+	}
+	if b, too := w.last.Blocked, w.last.BlockedToo; b.Reason != BlockedByBudget || len(too) != 1 || too[0].Reason != BlockedByBreaker || too[0].Message != "the breaker is open" {
+		t.Errorf("%+v, also %+v", b, too)
+	}
+	w.paused = "network work"
+	if too := w.look().BlockedToo; len(too) != 2 || too[1].Reason != BlockedByPause {
+		t.Errorf("paused: also %+v", too)
+	}
+}
+
+func TestWhoActedIsCleanedAndBounded(t *testing.T) {
+	w := newWorld(t)
+	long := Manual{User: strings.Repeat("u", 10000) + "\n", Reason: "a\x00b\x1b" + strings.Repeat("ü", 10000)}
+	n, err := QuarantineManually(w.node, long, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err = ReleaseManually(n, long, w.now); err != nil {
+		t.Fatal(err)
+	}
+	r, err := RecordOf(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Causes[0]
+	for _, text := range []string{c.User, c.Message, r.ReleaseUser, r.ReleaseReason, long.Note("released")} {
+		if text == "" || len(text) > 1024 || strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text) {
+			t.Errorf("%d bytes: %.80q", len(text), text)
+		}
+	}
+	if got := (Manual{}).Note("released"); got != "released by unknown user: no reason given" {
+		t.Error(got)
 	}
 }

@@ -1,11 +1,13 @@
 package quarantine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,9 +19,47 @@ import (
 // conditionByHand is the condition type of the cause of a manual quarantine, and the value of its taint.
 const conditionByHand = "ByHand"
 
+// Manual says who quarantines or releases a node manually, and why.
+type Manual struct {
+	// User is the user's name as the API server knows it; empty: unknown.
+	User string
+	// Reason is what the user gives as one; empty: none.
+	Reason string
+}
+
+// clean is without control characters, and of a bounded length.
+func (m Manual) clean() Manual {
+	return Manual{User: cleaned(m.User, maxUser), Reason: cleaned(m.Reason, conditions.MaxMessage)}
+}
+
+func cleaned(text string, maxBytes int) string {
+	return strings.TrimSpace(Clip(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text), maxBytes))
+}
+
+// Note is the text of the Event about it; what is what has become of the node.
+func (m Manual) Note(what string) string {
+	m = m.clean()
+	return Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), maxText/2)
+}
+
+const (
+	// UnknownUser stands for a user that the API server does not name.
+	UnknownUser = "unknown user"
+	// NoReason stands for a reason that was not given.
+	NoReason = "no reason given"
+	// maxUser is the most bytes of a user's name in a record.
+	maxUser = 256
+)
+
 // QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone, unless the node
 // also has a fault whose rule restarts them. It is an error when the node is quarantined manually already, or has a record that does not parse.
-func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.Node, error) {
+func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, error) {
+	by = by.clean()
 	d, err := newManualDecider(n, now)
 	if err != nil {
 		return nil, err
@@ -34,8 +74,8 @@ func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.N
 		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
 	}
 	d.record.Causes = append(d.record.Causes, Cause{
-		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: Clip(reason, conditions.MaxMessage),
-		FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID,
+		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: cmp.Or(by.Reason, NoReason),
+		User: by.User, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID,
 	})
 	if d.record.Phase != Quarantined {
 		d.record.Phase, d.record.QuarantinedAt = Quarantined, now
@@ -50,7 +90,7 @@ func QuarantineManually(n *corev1.Node, reason string, now time.Time) (*corev1.N
 
 // ReleaseManually returns a copy of the node without its quarantine. Its causes quarantine it again only after they have
 // cleared. It is an error when the node is not quarantined, or has a record that does not parse.
-func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
+func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, error) {
 	d, err := newManualDecider(n, now)
 	if err != nil {
 		return nil, err
@@ -64,8 +104,9 @@ func ReleaseManually(n *corev1.Node, now time.Time) (*corev1.Node, error) {
 	if d.record == nil || d.record.Phase != Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
-	d.release(ByPerson)
-	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
+	d.releaseManually()
+	by = by.clean()
+	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
 	return d.node(), nil
 }
 

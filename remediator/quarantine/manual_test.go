@@ -23,8 +23,10 @@ func byPerson(change func(*world) (*corev1.Node, error)) step {
 }
 
 var (
-	ordered  = byPerson(func(w *world) (*corev1.Node, error) { return QuarantineManually(w.node, "smells of smoke", w.now) })
-	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, w.now) })
+	ordered = byPerson(func(w *world) (*corev1.Node, error) {
+		return QuarantineManually(w.node, Manual{Reason: "smells of smoke"}, w.now)
+	})
+	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, w.now) })
 )
 
 func TestAPersonsWord(t *testing.T) {
@@ -40,7 +42,7 @@ func TestAPersonsWord(t *testing.T) {
 		"until a person ends it":                     {[]step{gpuFine, ordered, decide, pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy"}},
 		"a fault on top of it is dealt with":         {[]step{gpuFine, ordered, gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "QuarantineUpgraded" })},
 		"by hand on top of a fault outlives it":      {[]step{gpu(ecc), decide, ordered, gpuFine, decide, lasts(time.Hour)}, quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
-		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(drain), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu("Inspect gpu 0000:1b:00: Xid 999 unknown"), decide, gpu(ecc), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 		"a worse one counts":                         {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
 		"it ends Replace":                            {[]step{gpu(replace), decide, pardoned, gpuFine, decide, lasts(11 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 		"and once the fault was gone it counts anew": {[]step{gpu(ecc), decide, pardoned, decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
@@ -62,15 +64,15 @@ func TestAPersonsWord(t *testing.T) {
 
 func TestAPersonsOrderThatMakesNoSenseIsRefused(t *testing.T) {
 	w := newWorld(t)
-	if _, err := ReleaseManually(w.node, w.now); err == nil {
+	if _, err := ReleaseManually(w.node, Manual{}, w.now); err == nil {
 		t.Error("released a node that is not quarantined")
 	}
 	ordered(w)
-	if _, err := QuarantineManually(w.node, "again", w.now); err == nil {
+	if _, err := QuarantineManually(w.node, Manual{Reason: "again"}, w.now); err == nil {
 		t.Error("quarantined by hand twice")
 	}
 	w.node.Annotations[conditions.AnnotationQuarantine] = "{"
-	if _, err := ReleaseManually(w.node, w.now); err == nil {
+	if _, err := ReleaseManually(w.node, Manual{}, w.now); err == nil {
 		t.Error("wrote over a record that does not parse")
 	}
 }
@@ -91,7 +93,7 @@ func TestStripLeavesWhatIsNotOurs(t *testing.T) {
 func TestTheCommandLineRemovesAnnotationsOfEveryDomain(t *testing.T) {
 	const autoscaler, role = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "node-role.kubernetes.io/forged"
 	tests := map[string]func(*world) (*corev1.Node, error){
-		"release":   func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, w.now) },
+		"release":   func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, w.now) },
 		"uninstall": func(w *world) (*corev1.Node, error) { return Strip(w.node), nil },
 	}
 	for name, change := range tests {
@@ -133,7 +135,7 @@ func TestReleaseTakesAwayATaintWithoutARecord(t *testing.T) {
 		s(w)
 	}
 	delete(w.node.Annotations, conditions.AnnotationQuarantine)
-	n, err := ReleaseManually(w.node, w.now)
+	n, err := ReleaseManually(w.node, Manual{}, w.now)
 	if err != nil || !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs}) {
 		t.Errorf("%v, %v", n, err)
 	}

@@ -342,7 +342,7 @@ func TestPlannedWorkIsNoFaultOfANode(t *testing.T) {
 			if b := w.last.Blocked; b == nil || !strings.HasPrefix(b.Message, said+test.want+";") {
 				t.Errorf("blocked %+v", b)
 			}
-			n, err := QuarantineManually(w.node, "it is dead", w.now)
+			n, err := QuarantineManually(w.node, Manual{Reason: "it is dead"}, w.now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -91,6 +91,9 @@ type Quarantine struct {
 	ReleasedAt time.Time      `json:"releasedAt,omitzero"`
 	// ReleasedBy is [ByPitcrew] or [ByPerson]; empty before the release.
 	ReleasedBy string `json:"releasedBy,omitempty"`
+	// ReleaseUser and ReleaseReason are who released the node with `kubectl pitcrew release`, and why; empty: not known.
+	ReleaseUser   string `json:"releaseUser,omitempty"`
+	ReleaseReason string `json:"releaseReason,omitempty"`
 	// ManualReleaseOnly is set when the fault came and went too often: only a person releases the node.
 	ManualReleaseOnly bool `json:"sticky,omitempty"`
 	// ManualReleaseActive is set while a manual release keeps the node in service although causes have not cleared.
@@ -107,8 +110,11 @@ type Cause struct {
 	Rule string `json:"rule"`
 	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
 	Repair conditions.Repair `json:"repair"`
-	// Message is the condition's, of when the class was first seen.
+	// Message is the condition's, of when the class was first seen or, if later, of when a person released the node: that release
+	// covers the faults in it.
 	Message string `json:"message"`
+	// User is who quarantined the node manually; empty: not known, or a condition did.
+	User string `json:"user,omitempty"`
 	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.
 	FirstSeen time.Time `json:"firstSeen"`
 	// Due is set once the fault has lasted for as long as its rule's `for`. A cause that clears sooner is forgotten.
@@ -285,13 +291,17 @@ func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record
 			r.Last = r.Last[:len(r.Last)-1]
 		}
 	}
-	r.ID, r.Phase = newID(n, now), Suspect
+	r.ID, r.Phase = newID(n, previous, now), Suspect
 	return r
 }
 
-// newID names a quarantine. It differs from node to node, because a job is restarted once for each.
-func newID(n *corev1.Node, now time.Time) string {
-	sum := sha256.Sum256([]byte(string(n.UID) + now.Format(time.RFC3339Nano)))
+// newID names a quarantine. It differs from node to node and from the one before, because a job is restarted once for each.
+func newID(n *corev1.Node, previous *Record, now time.Time) string {
+	text := string(n.UID) + now.Format(time.RFC3339Nano)
+	if previous != nil {
+		text += previous.ID
+	}
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:6])
 }
 

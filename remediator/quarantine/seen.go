@@ -200,7 +200,7 @@ func (d *decider) presentRestartRule() string {
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		p, isProblem := d.conditions.problems[c.Condition]
-		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due {
+		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due || d.record.isCovered(p) {
 			continue
 		}
 		isOther := p.rule.Name != d.record.Taint.Rule

@@ -1,0 +1,9 @@
+// Package docs holds the pages that `kubectl pitcrew explain` looks things up in. Its tests check all pages.
+package docs
+
+import _ "embed"
+
+// Alerting is the page on alerts and metrics, in Markdown.
+//
+//go:embed alerting.md
+var Alerting string

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
+)
+
+const rulesOfOthers = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  rules:
+    theirs: {match: {condition: AcceleratorReady, status: "False", repair: [Reboot]}}
+    gpu: {match: {condition: GPUXidError, repair: [Reboot]}}
+`
+
+// described is what describe prints about a node after the remediator has acted.
+func described(t *testing.T, n *corev1.Node, rules string, now time.Time) string {
+	t.Helper()
+	p, err := policy.Parse([]byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	record, err := quarantine.RecordOf(o.After)
+	if err != nil || record == nil {
+		t.Fatalf("record %v, %v", record, err)
+	}
+	var out bytes.Buffer
+	describeRecord(&out, o.After, record, "", func(time.Time) string { return "AGO" })
+	if err := describeConditions(&out, o.After, record, now); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func nodeWith(c corev1.NodeCondition) *corev1.Node {
+	c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(testNow), metav1.NewTime(testNow)
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{c, {Type: "Others", Status: corev1.ConditionTrue}}, NodeInfo: corev1.NodeSystemInfo{BootID: "b"}},
+	}
+}
+
+func TestDescribeShowsTheConditionOfOthersThatQuarantined(t *testing.T) {
+	out := described(t, nodeWith(corev1.NodeCondition{Type: "AcceleratorReady", Status: corev1.ConditionFalse, Message: "8 GPUs gone"}), rulesOfOthers, testNow)
+	for _, want := range []string{
+		"Cause:    AcceleratorReady: 8 GPUs gone\n",
+		"Release:  automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release n`\n",
+		"Checks:   none: the node has no condition of ours\n",
+		"AcceleratorReady  False   Reboot  0s     0s         8 GPUs gone\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "Others") {
+		t.Errorf("a condition that no rule is about:\n%s", out)
+	}
+}
+
+func TestDescribeGivesOneAdviceOnTheRelease(t *testing.T) {
+	n, err := quarantine.QuarantineManually(nodeWith(corev1.NodeCondition{Type: conditions.GPUXidError, Status: corev1.ConditionTrue, Message: lost}),
+		quarantine.Manual{User: "ann\x1b[2J", Reason: "smells of smoke"}, testNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := described(t, n, rulesOfOthers, testNow)
+	if strings.Count(out, "kubectl pitcrew release") != 1 || !strings.Contains(out, "Release:  only by `kubectl pitcrew release n`, when the node is fit again\n") ||
+		!strings.Contains(out, "Cause:    ByHand: smells of smoke\n          first seen AGO; by ann [2J; needs inspection (Inspect); not released automatically: a user quarantined the node\n") {
+		t.Error(out)
+	}
+	for reason, want := range map[string]string{"": "automatic", quarantine.BlockedByMissingRule: "only by", quarantine.BlockedByBudget: "automatic"} {
+		if got := howReleased("n", &quarantine.Record{}, reason); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", reason, got)
+		}
+	}
+}
+
+// A node that came back is not judged by what its checks said before.
+func TestDescribeWaitsForAHeartbeat(t *testing.T) {
+	p, err := policy.Parse([]byte(rulesOfOthers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nodeWith(corev1.NodeCondition{Type: conditions.GPUXidError, Status: corev1.ConditionTrue, Message: lost})
+	ready := metav1.NewTime(testNow.Add(time.Minute))
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ready, LastHeartbeatTime: ready})
+	now := testNow.Add(2 * time.Minute)
+	o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	want := "waiting for a heartbeat of GPUXidError: the last one, at 2026-11-20T12:00:00Z, is from before the node came back at 2026-11-20T12:01:00Z"
+	if got := outcomeText(o, p, now); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(now)
+	if got := quarantine.AwaitsHeartbeat(p, n, now); got != "" {
+		t.Errorf("after the heartbeat: %s", got)
+	}
+	n.Status.Conditions[0].Type = "WithoutRule"
+	o = simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	if got := outcomeText(o, p, now); got != "nothing: no rule matches its conditions" {
+		t.Errorf("without a rule: %s", got)
+	}
+}
+
+func TestDescribeNamesAllThatBlocks(t *testing.T) {
+	p, err := policy.Parse([]byte(rulesOfOthers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := simulate.Outcome{Before: &corev1.Node{}, Decision: quarantine.Decision{
+		Blocked:    &quarantine.Blocked{Reason: quarantine.BlockedByBudget, Message: "3 of 3"},
+		BlockedToo: []quarantine.Blocked{{Reason: quarantine.BlockedByBreaker, Message: "the breaker is open"}},
+	}}
+	if got, want := outcomeText(o, p, testNow), "blocked by budget: 3 of 3; also blocked by breaker: the breaker is open"; got != want {
+		t.Errorf("got %s", got)
+	}
+}

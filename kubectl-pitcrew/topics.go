@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/docs"
+	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// topics are the words of Pitcrew's output that have no page of their own.
+var topics = map[string]string{
+	conditions.Monitor.String():    "Repair class. The fault needs nothing now; watch whether it comes back.",
+	conditions.RestartApp.String(): "Repair class. The workload has to be restarted; the hardware is not at fault.",
+	conditions.Inspect.String():    "Repair class. A person has to find out what the node needs.",
+	conditions.ResetGPU.String():   "Repair class. The GPU has to be reset, without any process on it. Then the node is released by itself.",
+	conditions.Reboot.String():     "Repair class. The node has to be rebooted. It is released after a new boot with healthy checks.",
+	conditions.Replace.String():    "Repair class. Hardware has to be replaced. Only `kubectl pitcrew release NODE` releases the node.",
+
+	quarantine.NodeQuarantined:    "Event on a Node: it was tainted, by a rule or by a person.",
+	quarantine.QuarantineUpgraded: "Event on a Node: a worse fault came during the quarantine, and the taint follows it.",
+	quarantine.QuarantineBlocked:  "Event on a Node: a quarantine or a release is due and something holds it back. The message says what.",
+	quarantine.WouldQuarantine:    "Event on a Node: a rule in observe mode would quarantine it. Nothing is done. To act: mode: enforce in the policy.",
+	quarantine.TaintRestored:      "Event on a Node: the taint was removed during the quarantine and was put back once. A second removal is a manual release.",
+	quarantine.NodeReleased:       "Event on a Node: the fault has cleared for as long as the rule asks, and the taint was removed.",
+	quarantine.ReleaseByHand:      "Event on a Node: a person released it. The faults of then do not quarantine it before they have cleared; a new fault does.",
+	quarantine.UncordonedByHand:   "Event on a Node: others have undone the cordon of the quarantine. The taint stays.",
+	quarantine.DriverUpgradeStale: "Event on a Node: a driver upgrade of the GPU operator does not go on, and is ignored: faults count again.",
+	quarantine.DetectorSuspect:    "Event on the namespace: many nodes show the same fault together, so the rule is suspended. See PitcrewDetectorSuspect.",
+	quarantine.BreakerOpen:        "Event on the namespace: too many quarantines began, so no new one does. See PitcrewBreakerOpen.",
+	quarantine.BreakerClosed:      "Event on the namespace: new quarantines may begin again.",
+	quarantine.PolicyInvalid:      "Event on the namespace: the policy file is invalid, and the last valid one is in force. See PitcrewPolicyInvalid.",
+	eventFaultCleared:             "Event on a Node: a person had a plugin forget faults, by `kubectl pitcrew clear`.",
+	eventAbortWanted:              "Event on a job: a person asked to abort its restart, by `kubectl pitcrew abort`.",
+	eventPauseEnded:               "Event on the namespace: a person ended the pause.",
+	"JobRestarting":               "Event on a job and its Node: the job is stopped and will be started on other nodes. See JobRestart.",
+	"JobRestarted":                "Event on a job and its Node: all ranks run again. See JobRestart.",
+	"JobRestartBlocked":           "Event on a job and its Node: the job is not restarted, or not yet. The reason in brackets, such as BackOff, can be explained, too. See JobRestart.",
+	"JobRestartFailed":            "Event on a job and its Node: the restart was given up. See JobRestart.",
+
+	quarantine.BlockedByObserve:         "Reason of a block: the rule is in observe mode. To act: mode: enforce in the policy.",
+	quarantine.BlockedByPause:           "Reason of a block: everything is paused. `kubectl pitcrew resume` ends the pause.",
+	quarantine.BlockedByStale:           "Reason of a block: the condition has no heartbeat any more. See PitcrewNodeConditionsStale.",
+	quarantine.BlockedByDetectorSuspect: "Reason of a block: many nodes show the same fault together. See PitcrewDetectorSuspect.",
+}
+
+// tablesOf are the pages whose tables and lists begin with the names of reasons and metrics.
+func tablesOf() map[string]string {
+	pages := map[string]string{"docs/alerting.md": docs.Alerting}
+	for _, name := range []string{"JobRestart", "PitcrewQuarantineBlocked"} {
+		text, err := runbooks.Page(name)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		pages["kubectl pitcrew explain "+name] = text
+	}
+	return pages
+}
+
+var (
+	// tableRow is a row of a table or an entry of a list whose first cell has names in backquotes.
+	tableRow = regexp.MustCompile("(?m)^(?:\\| *((?:`[^`|]+`[ *,]*)+)\\|(.*)\\| *$|- ((?:`[^`]+`[ ,]*)+)[^:`]*: *((?:.|\n  )*))")
+	quoted   = regexp.MustCompile("`([^`]+)`")
+)
+
+// topic is the text about a name that is no page: a repair class, an Event, the reason of a block or a metric. names are all such names.
+func topic(wanted string) (text string, names []string) {
+	names = slices.Sorted(maps.Keys(topics))
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, wanted) }); i >= 0 {
+		text = fmt.Sprintf("%s: %s\n", names[i], topics[names[i]])
+	}
+	pages := tablesOf()
+	for _, page := range slices.Sorted(maps.Keys(pages)) {
+		for _, row := range tableRow.FindAllStringSubmatch(pages[page], -1) {
+			says := strings.Trim(strings.Join(strings.FieldsFunc(row[2], func(r rune) bool { return r == '|' }), ";")+strings.ReplaceAll(row[4], "\n ", ""), " ;")
+			for _, m := range quoted.FindAllStringSubmatch(row[1]+row[3], -1) {
+				names = append(names, m[1])
+				if strings.EqualFold(m[1], wanted) {
+					text += fmt.Sprintf("%s: %s\nMore: %s\n", m[1], says, page)
+				}
+			}
+		}
+	}
+	return text, names
+}
