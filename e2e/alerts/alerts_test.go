@@ -166,7 +166,7 @@ func (s *scene) startNPD() {
 // startMonitoring starts Prometheus and returns its URL.
 func (s *scene) startMonitoring() string {
 	s.Helper()
-	prometheus := s.inbox.Watch(s.T, s.Cluster, s.metrics, s.npd)
+	prometheus := s.inbox.Watch(s.T, s.Cluster, s.npd, s.metrics)
 	// Prometheus sees no increase of what was counted before the first scrape.
 	clustertest.Until(s.T, patience, "Prometheus scrapes both", func() error {
 		if points := ask(s.T, prometheus, "count(up == 1) == 2"); points == 0 {

@@ -113,20 +113,20 @@ global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%q]
 alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}
 scrape_configs:
-- {job_name: remediator, honor_labels: true, static_configs: [{targets: [%q], labels: {namespace: pitcrew, pod: pitcrew-remediator-0}}]}
+- {job_name: remediator, honor_labels: true, static_configs: [{targets: [%s], labels: {namespace: pitcrew, pod: pitcrew-remediator-0}}]}
 - {job_name: node-problem-detector, static_configs: [{targets: [%q], labels: {node: machine}}]}
 `
 
 // Watch starts Alertmanager, which posts to the inbox, and, once that is ready, Prometheus with the shipped alerts, and returns its URL.
-// It scrapes the remediator and the node-problem-detector of the node machine at their addresses, host:port.
-func (i *Inbox) Watch(t *testing.T, c *cluster.Cluster, remediator, npd string) string {
+// It scrapes the node-problem-detector of the node machine and the remediators at their addresses, host:port.
+func (i *Inbox) Watch(t *testing.T, c *cluster.Cluster, npd string, remediators ...string) string {
 	t.Helper()
 	alertmanager, err := c.StartAlertmanager(t.Context(), fmt.Appendf(nil, alertmanagerConfig, i.url))
 	if err != nil {
 		t.Fatal(err)
 	}
 	prometheus, err := c.StartPrometheus(t.Context(), fmt.Appendf(nil, prometheusConfig,
-		filepath.Join(impatientRules(t, c.Root), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), remediator, npd))
+		filepath.Join(impatientRules(t, c.Root), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), strings.Join(remediators, ","), npd))
 	if err != nil {
 		t.Fatal(err)
 	}
