@@ -126,7 +126,7 @@ func (i *Inbox) Watch(t *testing.T, c *cluster.Cluster, npd string, remediators 
 		t.Fatal(err)
 	}
 	prometheus, err := c.StartPrometheus(t.Context(), fmt.Appendf(nil, prometheusConfig,
-		filepath.Join(impatientRules(t, c.Root), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), strings.Join(remediators, ","), npd))
+		filepath.Join(impatientRules(t, c.Root), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), `"`+strings.Join(remediators, `", "`)+`"`, npd))
 	if err != nil {
 		t.Fatal(err)
 	}
