@@ -31,7 +31,7 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 test: components nft bin/debian bin/images/debian ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
 	go test -timeout 30m $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/newcomer$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	@# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
-	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node ./e2e/newcomer
+	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
 	go test -C images/build ./...
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
