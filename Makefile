@@ -39,12 +39,12 @@ test: ## every test but those of test-operators and lint, including those agains
 
 # The tests with a cluster wait most of the time, so more of them run side by side than there are cores.
 test-packages: components nft chromium bin/debian bin/images/debian
-	go test -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
+	go test -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/newcomer$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	go test -C images/build ./...
 
 # One by one: they report every fault in this machine's kernel log, and other tests write faults there.
 test-node: components nft bin/debian bin/images/debian
-	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node
+	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node ./e2e/newcomer
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
 test-operators: operators ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version

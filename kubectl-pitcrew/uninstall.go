@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -30,7 +31,7 @@ import (
 
 func uninstallCommand(c *target) *cobra.Command {
 	var confirm confirmation
-	var policyFile string
+	var o uninstallOptions
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove everything of Pitcrew from the cluster",
@@ -42,46 +43,72 @@ Restarts of jobs are finished first; a restart that waits for the job's checkpoi
 This includes the jobKinds of the policy.
 
 What Helm has installed goes too, and with the namespace Helm's record of it. If another Node Problem Detector runs our monitors,
-remove them from it first, or it writes the conditions again.`,
+remove them from it first, or it writes the conditions again.
+
+With --for-helm, what Helm removes itself stays, but for the programs that would write again. The chart runs this before helm uninstall.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.client()
 			if err != nil {
 				return err
 			}
-			changes, err := c.uninstall(cmd.Context(), cmd.ErrOrStderr(), api, policyFile)
+			changes, err := c.uninstall(cmd.Context(), cmd.ErrOrStderr(), api, o)
 			if err != nil {
 				return err
 			}
 			return confirm.apply(cmd, changes)
 		},
 	}
-	cmd.Flags().StringVarP(&policyFile, "policy", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
+	cmd.Flags().BoolVar(&o.forHelm, "for-helm", false, "leave what Helm removes itself")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 15*time.Minute, "how long to wait for restarts under way; when it is over, nothing is removed")
+	cmd.Flags().StringVarP(&o.policyFile, "policy", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
 	confirm.flags(cmd)
 	return cmd
 }
 
+type uninstallOptions struct {
+	policyFile string
+	// forHelm leaves what Helm removes itself.
+	forHelm bool
+	// timeout bounds the wait for the restarts under way.
+	timeout time.Duration
+}
+
 // uninstall lists what there is to remove. What would write again goes first: the remediator, after the restarts under way, and our
 // own Node Problem Detectors.
-func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Client, policyFile string) ([]change, error) {
-	kinds, unknown, err := c.jobKinds(ctx, api, policyFile)
+func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Client, o uninstallOptions) ([]change, error) {
+	kinds, unknown, err := c.jobKinds(ctx, api, o.policyFile)
 	if err != nil {
 		return nil, err
 	}
-	programs, err := deletions(ctx, api, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
+	if o.forHelm {
+		if kinds, err = mayList(ctx, warn, api, kinds); err != nil {
+			return nil, err
+		}
+	}
+	var where []client.ListOption
+	if o.forHelm {
+		where = append(where, client.InNamespace(c.namespace))
+	}
+	programs, err := deletions(ctx, api, where, &appsv1.DeploymentList{}, &appsv1.DaemonSetList{})
 	if err != nil {
 		return nil, err
+	}
+	if o.forHelm {
+		programs = notForEver(warn, programs)
 	}
 	jobs, err := cleanJobs(ctx, api, kinds)
 	if err != nil {
 		return nil, err
 	}
 	changes := slices.Concat(programs, jobs)
-	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, &corev1.Namespace{}); err == nil {
+	if present, err := c.isInstalled(ctx, api, o); err != nil {
+		return nil, err
+	} else if present {
 		if unknown != "" {
 			fmt.Fprintf(warn, "Jobs of the kinds that the policy adds (jobKinds) are left as they are: %s\n", unknown)
 		}
-		first, err := c.finishRestarts(ctx, api, kinds)
+		first, err := c.finishRestarts(ctx, api, kinds, o.timeout)
 		if err != nil {
 			return nil, err
 		}
@@ -94,6 +121,9 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 	for i := range nodes.Items {
 		changes = append(changes, cleanNode(api, &nodes.Items[i])...)
 	}
+	if o.forHelm {
+		return append(changes, c.ownObjects(api)...), nil
+	}
 	namespace := &corev1.Namespace{}
 	if err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, namespace); err == nil {
 		if namespace.Labels[partOf] != pitcrew { // made by Helm or by hand
@@ -102,7 +132,7 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 	} else if !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("get Namespace %s: %w", c.namespace, err)
 	}
-	rest, err := deletions(ctx, api, &corev1.NamespaceList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
+	rest, err := deletions(ctx, api, nil, &corev1.NamespaceList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
 		&admissionv1.ValidatingAdmissionPolicyBindingList{}, &admissionv1.ValidatingAdmissionPolicyList{},
 		// In the namespaces of preflight reports. Those in our own go with it.
 		&rbacv1.RoleBindingList{}, &rbacv1.RoleList{}, &corev1.ServiceAccountList{})
@@ -113,10 +143,10 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 const partOf, pitcrew = "app.kubernetes.io/part-of", "pitcrew"
 
 // deletions deletes all objects of the lists' kinds that are part of Pitcrew.
-func deletions(ctx context.Context, api client.Client, lists ...client.ObjectList) ([]change, error) {
+func deletions(ctx context.Context, api client.Client, where []client.ListOption, lists ...client.ObjectList) ([]change, error) {
 	var changes []change
 	for _, list := range lists {
-		if err := api.List(ctx, list, client.MatchingLabels{partOf: pitcrew}); err != nil {
+		if err := api.List(ctx, list, append(where, client.MatchingLabels{partOf: pitcrew})...); err != nil {
 			return nil, fmt.Errorf("list our objects: %w", err)
 		}
 		if err := meta.EachListItem(list, func(object runtime.Object) error {
@@ -136,6 +166,51 @@ func deletion(api client.Client, object client.Object) change {
 		text: fmt.Sprintf("Delete %s %s", kind, name),
 		do:   func(ctx context.Context) error { return deleted(ctx, api, object) },
 	}
+}
+
+// notForEver bounds the wait for the end of programs: pods on a node that is off do not end, and a hook must.
+func notForEver(warn io.Writer, programs []change) []change {
+	for i, program := range programs {
+		programs[i].do = func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			err := program.do(ctx)
+			if ctx.Err() != nil {
+				fmt.Fprintf(warn, "%s: not all pods have ended within a minute. One that still runs may write its conditions again\n", program.text)
+				return nil
+			}
+			return err
+		}
+	}
+	return programs
+}
+
+// isInstalled reports whether there may be a remediator, whose restarts are to be finished.
+func (c *target) isInstalled(ctx context.Context, api client.Client, o uninstallOptions) (bool, error) {
+	if o.forHelm { // the hook runs in that namespace, and may not read it
+		return true, nil
+	}
+	err := api.Get(ctx, client.ObjectKey{Name: c.namespace}, &corev1.Namespace{})
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("get Namespace %s: %w", c.namespace, err)
+	}
+	return err == nil, nil
+}
+
+// ownObjects are the deletions of what the remediator and this plugin have made in the namespace, which Helm does not know. The pause is
+// among them: a remediator that is installed later must not find it.
+func (c *target) ownObjects(api client.Client) []change {
+	objects := []client.Object{
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: quarantine.ControllerName}},
+	}
+	for _, name := range []string{conditions.BreakerConfigMap, conditions.KnownConfigMap, conditions.PauseConfigMap} {
+		objects = append(objects, c.configMap(name))
+	}
+	var changes []change
+	for _, object := range objects {
+		changes = append(changes, deletion(api, object))
+	}
+	return changes
 }
 
 // deleted deletes an object with all that belongs to it, and returns when it is gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -26,8 +27,6 @@ const (
 	// quietPeriod is how long no job must be under restart. The remediator reads a pause sooner than that, and a restart that it began
 	// before is visible by then.
 	quietPeriod = 5 * time.Second
-	// restartTimeout is how long uninstall waits for the restarts under way.
-	restartTimeout = 15 * time.Minute
 	// pageSize is how many jobs are listed at a time.
 	pageSize = 500
 )
@@ -57,6 +56,21 @@ func (c *target) jobKinds(ctx context.Context, api client.Client, policyFile str
 		named, from = p.JobKinds, ""
 	}
 	return gvksOf(kinds.All(named)), from, nil
+}
+
+// mayList are the kinds that this account may list. The chart's hook has the rights for the built-in kinds only.
+func mayList(ctx context.Context, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind) (may []schema.GroupVersionKind, err error) {
+	for _, kind := range kinds {
+		switch err := eachJob(ctx, api, []schema.GroupVersionKind{kind}, func(*metav1.PartialObjectMetadata) {}); {
+		case apierrors.IsForbidden(err):
+			fmt.Fprintf(warn, "Objects of kind %s are left as they are: %v\n", kind.Kind, err)
+		case err != nil:
+			return nil, err
+		default:
+			may = append(may, kind)
+		}
+	}
+	return may, nil
 }
 
 // eachJob visits the metadata of the objects of some kinds. A kind that the API server does not serve has none.
@@ -97,7 +111,7 @@ func restarting(ctx context.Context, api client.Client, kinds []schema.GroupVers
 
 // finishRestarts are the changes that let no restart begin and wait for those under way: a job that the remediator has stopped stays
 // stopped without it. Only what is seen after the pause counts.
-func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind) ([]change, error) {
+func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind, timeout time.Duration) ([]change, error) {
 	changes := []change{{
 		text: fmt.Sprintf("Pause: create ConfigMap %s/%s", c.namespace, conditions.PauseConfigMap),
 		gate: true,
@@ -124,12 +138,12 @@ func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []
 		})
 	}
 	return append(changes, change{
-		text: fmt.Sprintf("Wait for jobs that are being restarted, at most %s, and abort restarts that wait for a checkpoint", restartTimeout),
+		text: fmt.Sprintf("Wait for jobs that are being restarted, at most %s, and abort restarts that wait for a checkpoint", timeout),
 		gate: true,
 		do: func(ctx context.Context) error {
 			since := c.now()
 			var last error
-			err := wait.PollUntilContextTimeout(ctx, time.Second, restartTimeout, true, func(ctx context.Context) (bool, error) {
+			err := wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
 				var underWay []*metav1.PartialObjectMetadata
 				if underWay, last = restarting(ctx, api, kinds); last == nil {
 					last = wouldStayStopped(underWay)

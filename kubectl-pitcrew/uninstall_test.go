@@ -39,9 +39,18 @@ func TestUninstallOfADeploymentWaitsForRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := p.Apply(t.Context(), manifests); err != nil {
+		t.Fatal(err)
+	}
 	// The policy adds a kind of jobs.
-	withKind := strings.Replace(string(manifests), "\n    spec:\n", "\n    spec:\n      jobKinds: [{apiVersion: example.com/v1, kind: Gang, suspendPath: spec.suspend, podLabel: gang}]\n", 1)
-	if err := p.Apply(t.Context(), []byte(withKind)); err != nil {
+	policy, err := os.ReadFile(filepath.Join(p.Root, "manifests", "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Client.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "pitcrew-policy"},
+		Data:       map[string]string{"policy.yaml": strings.Replace(string(policy), "\nspec:\n", "\nspec:\n  jobKinds: [{apiVersion: example.com/v1, kind: Gang, suspendPath: spec.suspend, podLabel: gang}]\n", 1)},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	past := p.jobsWithPastRestarts()

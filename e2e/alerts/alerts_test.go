@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,31 +23,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/e2e/pager"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 
 const (
-	patience = 90 * time.Second
+	patience = pager.Patience
 	machine  = "machine"
 )
-
-// alertmanagerConfig sends everything to one webhook, soon.
-const alertmanagerConfig = `
-route: {receiver: inbox, group_by: [alertname, node], group_wait: 1s, group_interval: 1s}
-receivers: [{name: inbox, webhook_configs: [{url: %q}]}]
-`
-
-// prometheusConfig scrapes what the chart's PodMonitors scrape, with the labels that those add.
-const prometheusConfig = `
-global: {scrape_interval: 1s, evaluation_interval: 1s}
-rule_files: [%q]
-alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}
-scrape_configs:
-- {job_name: remediator, honor_labels: true, static_configs: [{targets: [%q], labels: {namespace: pitcrew, pod: pitcrew-remediator-0}}]}
-- {job_name: node-problem-detector, static_configs: [{targets: [%q], labels: {node: machine}}]}
-`
 
 func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 	s := newScene(t)
@@ -61,7 +43,7 @@ func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 	prometheus := s.startMonitoring()
 
 	s.write("95, pid=1, name=python, Uncontained: LTC TAG (0x2,0x0). RST: No, D-RST: No")
-	fired := s.inbox.until(t, "firing", "GPUXidError", "node="+machine, "repair=ResetGPU", "severity=critical")
+	fired := s.inbox.Until(t, "firing", "GPUXidError", "node="+machine, "repair=ResetGPU", "severity=critical")
 	if got, want := fired.Annotations["summary"], "Node machine needs ResetGPU: the kernel log shows an Xid or a lost GPU"; got != want {
 		t.Errorf("summary %q, want %q", got, want)
 	}
@@ -76,18 +58,18 @@ func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 
 	// The budget allows one of three nodes.
 	s.report("spare-1", "True", "ResetGPU gpu 0000:1b:00: uncorrectable errors")
-	s.inbox.until(t, "firing", "GPUMemoryError", "node=spare-1", "repair=ResetGPU")
-	s.inbox.until(t, "firing", "PitcrewQuarantineBlocked", "node=spare-1", "rule=gpu-memory", "reason=budget")
+	s.inbox.Until(t, "firing", "GPUMemoryError", "node=spare-1", "repair=ResetGPU")
+	s.inbox.Until(t, "firing", "PitcrewQuarantineBlocked", "node=spare-1", "rule=gpu-memory", "reason=budget")
 	s.report("spare-1", "False", "no fault")
-	s.inbox.until(t, "resolved", "GPUMemoryError", "node=spare-1")
-	s.inbox.until(t, "resolved", "PitcrewQuarantineBlocked", "node=spare-1")
+	s.inbox.Until(t, "resolved", "GPUMemoryError", "node=spare-1")
+	s.inbox.Until(t, "resolved", "PitcrewQuarantineBlocked", "node=spare-1")
 
 	if _, err := s.RunPlugin(t.Context(), "xid", append([]string{"-clear"}, s.args...)...); err != nil {
 		t.Fatal(err)
 	}
-	s.inbox.until(t, "resolved", "GPUXidError", "node="+machine)
+	s.inbox.Until(t, "resolved", "GPUXidError", "node="+machine)
 	s.becomes(machine, "healthy")
-	if diff := cmp.Diff([]string{"GPUMemoryError", "GPUXidError", "PitcrewQuarantineBlocked"}, s.inbox.names()); diff != "" {
+	if diff := cmp.Diff([]string{"GPUMemoryError", "GPUXidError", "PitcrewQuarantineBlocked"}, s.inbox.Names()); diff != "" {
 		t.Error("alerts that came: " + diff)
 	}
 	t.Run("dashboard", func(t *testing.T) {
@@ -95,14 +77,14 @@ func TestAnXidReachesTheWebhookAndResolves(t *testing.T) {
 	})
 
 	s.remediator.Stop(10 * time.Second)
-	s.inbox.until(t, "firing", "PitcrewRemediatorDown", "severity=critical")
+	s.inbox.Until(t, "firing", "PitcrewRemediatorDown", "severity=critical")
 }
 
 // scene is this machine as a node with a node-problem-detector, and a cluster with a remediator.
 type scene struct {
 	*testing.T
 	*cluster.Cluster
-	inbox *inbox
+	inbox *pager.Inbox
 
 	log        *kernellog.Log
 	gpu        string
@@ -114,7 +96,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{T: t, Cluster: clustertest.Get(t), inbox: newInbox(t), gpu: fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
+	s := &scene{T: t, Cluster: clustertest.Get(t), inbox: pager.New(t), gpu: fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
 	var err error
 	if s.log, err = kernellog.Open(t.TempDir()); err != nil {
 		t.Fatal(err)
@@ -181,18 +163,10 @@ func (s *scene) startNPD() {
 	})
 }
 
-// startMonitoring starts Alertmanager and, once that is ready, Prometheus with the shipped alerts, and returns its URL.
+// startMonitoring starts Prometheus and returns its URL.
 func (s *scene) startMonitoring() string {
 	s.Helper()
-	alertmanager, err := s.StartAlertmanager(s.T.Context(), fmt.Appendf(nil, alertmanagerConfig, s.inbox.url))
-	if err != nil {
-		s.Fatal(err)
-	}
-	prometheus, err := s.StartPrometheus(s.T.Context(), fmt.Appendf(nil, prometheusConfig,
-		filepath.Join(s.impatientRules(), "*.yaml"), strings.TrimPrefix(alertmanager, "http://"), s.metrics, s.npd))
-	if err != nil {
-		s.Fatal(err)
-	}
+	prometheus := s.inbox.Watch(s.T, s.Cluster, s.npd, s.metrics)
 	// Prometheus sees no increase of what was counted before the first scrape.
 	clustertest.Until(s.T, patience, "Prometheus scrapes both", func() error {
 		if points := ask(s.T, prometheus, "count(up == 1) == 2"); points == 0 {
@@ -201,28 +175,6 @@ func (s *scene) startMonitoring() string {
 		return nil
 	})
 	return prometheus
-}
-
-// impatientRules are the shipped alerts with durations of seconds instead of minutes.
-func (s *scene) impatientRules() string {
-	s.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Root, "manifests", "alerts", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		s.Fatalf("alerts: %q, %v", files, err)
-	}
-	dir := s.TempDir()
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			s.Fatal(err)
-		}
-		text = regexp.MustCompile(`(?m)^(\s+for): .*$`).ReplaceAll(text, []byte("$1: 3s"))
-		text = regexp.MustCompile(`\[3m\]`).ReplaceAll(text, []byte("[5s]"))
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644); err != nil {
-			s.Fatal(err)
-		}
-	}
-	return dir
 }
 
 func (s *scene) write(xid string) {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -82,7 +83,7 @@ spec:
 // deadCase is a job with a rank on the machine, and a remediator.
 type deadCase struct {
 	*testing.T
-	m         *machine
+	m         *host
 	namespace string
 	// rank is the pod on the machine before the fault, pid its process, beats the file of its heartbeat.
 	rank  *corev1.Pod
@@ -99,14 +100,14 @@ func startDeadCase(t *testing.T, restartFields, tolerations string) *deadCase {
 	d := &deadCase{T: t, m: theMachine(t), namespace: fmt.Sprintf("dead-%d", deadCases.Add(1))}
 	d.m.uninstall(t)
 	nodes := d.addNodes(deadRanks)
-	for _, name := range append(nodes[1:], nodeName) {
+	for _, name := range append(nodes[1:], machine.NodeName) {
 		d.takePods(name)
 	}
 	d.Cleanup(func() {
 		// Also after a test that failed half-way.
 		select {
-		case <-d.m.agent.ended:
-			d.m.startKubelet(t)
+		case <-d.m.Agent.Ended:
+			d.m.StartKubelet(t)
 		default:
 			d.thaw()
 		}
@@ -115,7 +116,7 @@ func startDeadCase(t *testing.T, restartFields, tolerations string) *deadCase {
 		}
 	})
 	d.runRemediator(restartFields)
-	beats := filepath.Join(d.m.dir, "beats", d.namespace)
+	beats := filepath.Join(d.m.Dir, "beats", d.namespace)
 	if err := errors.Join(os.MkdirAll(beats, 0o755), os.Chmod(beats, 0o777)); err != nil { // the image has a user of its own
 		t.Fatal(err)
 	}
@@ -142,11 +143,11 @@ func startDeadCase(t *testing.T, restartFields, tolerations string) *deadCase {
 var deadCases atomic.Int32
 
 // uninstall removes the chart of other tests: its remediator must not run beside that of a test.
-func (m *machine) uninstall(t *testing.T) {
+func (m *host) uninstall(t *testing.T) {
 	t.Helper()
 	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "uninstall", "pitcrew", "--ignore-not-found", "--wait",
 		"--namespace", namespace, "--kubeconfig", m.Kubeconfig)
-	helm.Env = append(os.Environ(), "HOME="+m.dir)
+	helm.Env = append(os.Environ(), "HOME="+m.Dir)
 	if out, err := helm.CombinedOutput(); err != nil {
 		t.Fatalf("helm: %v\n%s", err, out)
 	}
@@ -155,7 +156,7 @@ func (m *machine) uninstall(t *testing.T) {
 // runRemediator runs a remediator until the test ends. Then its roles are removed, because Helm does not take over those of others.
 func (d *deadCase) runRemediator(restartFields string) {
 	d.Helper()
-	policy := d.m.write(d.T, d.namespace+".yaml", strings.Replace(deadPolicy, "RESTART", restartFields, 1))
+	policy := d.m.Write(d.T, d.namespace+".yaml", strings.Replace(deadPolicy, "RESTART", restartFields, 1))
 	remediator, err := d.m.StartRemediator(d.Context(), "-policy", policy, "-leader-elect=false")
 	if err != nil {
 		d.Fatal(err)
@@ -205,7 +206,7 @@ func (d *deadCase) takePods(name string) {
 
 func (d *deadCase) node() *corev1.Node {
 	d.Helper()
-	node, err := d.m.node(d.T)
+	node, err := d.m.Node(d.T)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func (d *deadCase) node() *corev1.Node {
 }
 
 // signal sends a signal to the kubelet.
-func (m *machine) signal(s syscall.Signal) { _ = syscall.Kill(m.agent.pid, s) }
+func (m *host) signal(s syscall.Signal) { _ = syscall.Kill(m.Agent.PID, s) }
 
 // run waits until all ranks run, and returns them.
 func (d *deadCase) run() []corev1.Pod {
@@ -237,7 +238,7 @@ func (d *deadCase) run() []corev1.Pod {
 
 func onMachine(pods []corev1.Pod) *corev1.Pod {
 	for i := range pods {
-		if pods[i].Spec.NodeName == nodeName {
+		if pods[i].Spec.NodeName == machine.NodeName {
 			return &pods[i]
 		}
 	}
@@ -381,7 +382,7 @@ func (d *deadCase) event(reason string, texts ...string) {
 // waits waits until the job is stopped but for the rank on the machine, and checks that it says what it waits for.
 func (d *deadCase) waits() {
 	d.Helper()
-	d.event("JobRestartBlocked", d.rank.Name, nodeName, corev1.TaintNodeOutOfService)
+	d.event("JobRestartBlocked", d.rank.Name, machine.NodeName, corev1.TaintNodeOutOfService)
 	clustertest.Until(d, patience, "only the rank on the machine is left", func() error {
 		var pods corev1.PodList
 		if err := d.m.Client.List(d.Context(), &pods, client.InNamespace(d.namespace)); err != nil {
@@ -482,7 +483,7 @@ func (d *deadCase) thaw() {
 func (d *deadCase) powerOff() {
 	d.m.signal(syscall.SIGKILL)
 	_ = syscall.Kill(d.pid, syscall.SIGKILL)
-	<-d.m.agent.ended
+	<-d.m.Agent.Ended
 }
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
@@ -492,20 +493,20 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 func (d *deadCase) powerOn() {
 	d.Helper()
 	boot := string(uuid.NewUUID())
-	if err := unix.Mount(d.m.write(d.T, "boot-id", boot+"\n"), bootIDFile, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(d.m.Write(d.T, "boot-id", boot+"\n"), bootIDFile, "", unix.MS_BIND, ""); err != nil {
 		d.Fatal(err)
 	}
 	d.Cleanup(func() {
 		d.m.signal(syscall.SIGKILL)
-		<-d.m.agent.ended
+		<-d.m.Agent.Ended
 		if err := unix.Unmount(bootIDFile, unix.MNT_DETACH); err != nil {
 			d.Error(err)
 		}
-		d.m.startKubelet(d.T)
+		d.m.StartKubelet(d.T)
 	})
-	d.m.startKubelet(d.T)
+	d.m.StartKubelet(d.T)
 	clustertest.Until(d, patience, "the node is Ready in a new boot", func() error {
-		node, err := d.m.node(d.T)
+		node, err := d.m.Node(d.T)
 		if err != nil {
 			return err
 		}
@@ -514,7 +515,7 @@ func (d *deadCase) powerOn() {
 				return nil
 			}
 		}
-		return fmt.Errorf("boot id %s, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Status.Conditions, d.m.logs("kubelet"))
+		return fmt.Errorf("boot id %s, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Status.Conditions, d.m.Logs("kubelet"))
 	})
 }
 
@@ -577,12 +578,12 @@ func TestAJobRunsElsewhereOnceItsNodeIsProvenDead(t *testing.T) {
 		d.powerOff()
 		d.quarantined(true)
 		d.waits()
-		if _, err := d.m.Kubectl(t.Context(), "taint", "node", nodeName, corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute"); err != nil {
+		if _, err := d.m.Kubectl(t.Context(), "taint", "node", machine.NodeName, corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute"); err != nil {
 			t.Fatal(err)
 		}
 		d.runsElsewhere(false)
 		d.powerOn()
-		if _, err := d.m.Kubectl(t.Context(), "taint", "node", nodeName, corev1.TaintNodeOutOfService+"-"); err != nil {
+		if _, err := d.m.Kubectl(t.Context(), "taint", "node", machine.NodeName, corev1.TaintNodeOutOfService+"-"); err != nil {
 			t.Fatal(err)
 		}
 		d.quarantined(false)
@@ -619,7 +620,7 @@ func TestAForceDeletedRankRunsOnUntilItsNodeReturns(t *testing.T) {
 	d.freeze(false)
 	d.quarantined(true)
 	d.runsElsewhere(true)
-	d.event("JobRestarting", d.rank.Name, nodeName, "may still")
+	d.event("JobRestarting", d.rank.Name, machine.NodeName, "may still")
 	d.beatsOn()
 	d.thaw()
 	clustertest.Until(t, patience, "the end of the old rank", func() error {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
@@ -23,7 +24,7 @@ const driverRoot = "/run/nvidia/driver"
 
 // addFaults gives the host one fault for each mount through which a pod reads it. Services are real; hardware, which
 // this machine does not have, is simulated by files.
-func (m *machine) addFaults(t *testing.T) {
+func (m *host) addFaults(t *testing.T) {
 	t.Helper()
 	m.systemd(t)
 	m.chronyd(t)
@@ -43,30 +44,30 @@ func mount(t *testing.T, source, path, kind string, flags uintptr, options strin
 }
 
 // systemd starts a user's systemd, because process 1 exists already, with its socket at the system's path. One unit has failed.
-func (m *machine) systemd(t *testing.T) {
+func (m *host) systemd(t *testing.T) {
 	t.Helper()
-	m.write(t, "units/e2e.service", "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/false\n")
-	m.write(t, "units/node.target", "[Unit]\nDefaultDependencies=no\nWants=e2e.service\n")
+	m.Write(t, "units/e2e.service", "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/false\n")
+	m.Write(t, "units/node.target", "[Unit]\nDefaultDependencies=no\nWants=e2e.service\n")
 	// It runs only on a machine that systemd has booted.
 	if err := os.MkdirAll("/run/systemd/system", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	script := `for root in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do
-	if [ -e $root/cgroup.procs ]; then mkdir $root/` + systemdGroup + ` && echo $$ >$root/` + systemdGroup + `/cgroup.procs || exit; fi
+	if [ -e $root/cgroup.procs ]; then mkdir $root/` + machine.SystemdGroup + ` && echo $$ >$root/` + machine.SystemdGroup + `/cgroup.procs || exit; fi
 done
-exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_UNIT_PATH=` + filepath.Join(m.dir, "units") + `\
+exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_UNIT_PATH=` + filepath.Join(m.Dir, "units") + `\
 	unshare --cgroup /lib/systemd/systemd --user --unit=node.target --log-target=console`
-	m.start(t, "sh", "-c", script)
+	m.Start(t, "sh", "-c", script)
 	clustertest.Until(t, patience, "systemd", func() error {
 		if _, err := os.Stat("/run/systemd/private"); err != nil {
-			return fmt.Errorf("%w\n%s", err, m.logs("sh"))
+			return fmt.Errorf("%w\n%s", err, m.Logs("sh"))
 		}
 		return nil
 	})
 }
 
 // chronyd starts a chronyd that finds its clock wrong, with its socket at the system's path.
-func (m *machine) chronyd(t *testing.T) {
+func (m *host) chronyd(t *testing.T) {
 	t.Helper()
 	for name, config := range map[string]string{
 		"server": "local stratum 2\nallow 127.0.0.0/8\nbindaddress 127.0.0.2\nport 123\n",
@@ -78,25 +79,25 @@ func (m *machine) chronyd(t *testing.T) {
 			t.Fatal(err)
 		}
 		config += fmt.Sprintf("cmdport 0\nbindcmdaddress %s/chronyd.sock\npidfile %s/pid\n", dir, dir)
-		m.start(t, m.debian("usr/sbin/chronyd"), "-x", "-d", "-u", "root", "-f", m.write(t, name+".conf", config))
+		m.Start(t, m.Debian("usr/sbin/chronyd"), "-x", "-d", "-u", "root", "-f", m.Write(t, name+".conf", config))
 	}
 }
 
 // adapter adds an InfiniBand adapter whose port is down to sysfs.
-func (m *machine) adapter(t *testing.T) {
+func (m *host) adapter(t *testing.T) {
 	t.Helper()
 	for name, value := range map[string]string{
 		"hca_type": "MT4129", "ports/1/state": "1: DOWN", "ports/1/phys_state": "2: Polling",
 		"ports/1/rate": "10 Gb/sec (4X SDR)", "ports/1/link_layer": "InfiniBand",
 	} {
-		m.write(t, "class/infiniband/mlx5_0/"+name, value+"\n")
+		m.Write(t, "class/infiniband/mlx5_0/"+name, value+"\n")
 	}
-	mount(t, "class", "/sys/class", "overlay", 0, "lowerdir="+filepath.Join(m.dir, "class")+":/sys/class")
+	mount(t, "class", "/sys/class", "overlay", 0, "lowerdir="+filepath.Join(m.Dir, "class")+":/sys/class")
 }
 
 // library compiles the stand-in for NVIDIA's library into the driver's root. It reads its answers from a file there, which the
 // container can read.
-func (m *machine) library(t *testing.T) {
+func (m *host) library(t *testing.T) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(m.Root, "internal/nvml/nvmltest/testdata/libnvidia-ml.c"))
 	if err != nil {
@@ -106,7 +107,7 @@ func (m *machine) library(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := m.write(t, "libnvidia-ml.c", strings.Replace(string(source), `getenv("NVML_STANDIN")`, `"/host/driver/standin"`, 1))
+	file := m.Write(t, "libnvidia-ml.c", strings.Replace(string(source), `getenv("NVML_STANDIN")`, `"/host/driver/standin"`, 1))
 	to := driverRoot + "/usr/lib64/libnvidia-ml.so.1"
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		t.Fatal(err)
@@ -123,7 +124,7 @@ func (m *machine) library(t *testing.T) {
 const sickGPU = "gpus 1\n0.remap.failed 1\n"
 
 // answer sets what the stand-in for NVIDIA's library answers.
-func (m *machine) answer(t *testing.T, lines string) {
+func (m *host) answer(t *testing.T, lines string) {
 	t.Helper()
 	if err := os.WriteFile(driverRoot+"/standin", []byte(lines), 0o644); err != nil {
 		t.Fatal(err)
@@ -131,7 +132,7 @@ func (m *machine) answer(t *testing.T, lines string) {
 }
 
 // plug puts an NVIDIA GPU on the PCI bus that a pod's container sees, and loads its driver.
-func (m *machine) plug(t *testing.T, pod *corev1.Pod) {
+func (m *host) plug(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	files := map[string]string{
 		"/sys/bus/pci/devices/0000:10:00.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:10:00.0/class": "0x030200\n",
@@ -156,7 +157,7 @@ func (m *machine) plug(t *testing.T, pod *corev1.Pod) {
 }
 
 // within runs a function in the mount namespace of a pod's container.
-func (m *machine) within(t *testing.T, pod *corev1.Pod, do func() error) {
+func (m *host) within(t *testing.T, pod *corev1.Pod, do func() error) {
 	t.Helper()
 	done := make(chan error)
 	mounts := fmt.Sprintf("/proc/%d/ns/mnt", m.pid(t, pod))
@@ -183,10 +184,10 @@ func (m *machine) within(t *testing.T, pod *corev1.Pod, do func() error) {
 }
 
 // pid returns the process id of a pod's only container.
-func (m *machine) pid(t *testing.T, pod *corev1.Pod) (pid int) {
+func (m *host) pid(t *testing.T, pod *corev1.Pod) (pid int) {
 	t.Helper()
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	for line := range strings.Lines(m.ctr(t, "tasks", "list")) {
+	for line := range strings.Lines(m.Ctr(t, "tasks", "list")) {
 		if _, err := fmt.Sscanf(line, id+" %d", &pid); err == nil {
 			return pid
 		}
@@ -196,7 +197,7 @@ func (m *machine) pid(t *testing.T, pod *corev1.Pod) (pid int) {
 }
 
 // job runs a pod that writes a line into its log.
-func (m *machine) job(t *testing.T, line string) {
+func (m *host) job(t *testing.T, line string) {
 	t.Helper()
 	if err := m.AddNamespace(t.Context(), "jobs", nil); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func (m *machine) job(t *testing.T, line string) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "jobs", Name: "train"},
 		Spec: corev1.PodSpec{
-			NodeName:    nodeName,
+			NodeName:    machine.NodeName,
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "train", Image: "ghcr.io/pitcrew-dev/preflight:" + tag, ImagePullPolicy: corev1.PullNever,

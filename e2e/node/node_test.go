@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,12 +18,49 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
+	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
+
+func TestMain(m *testing.M) { machine.Main(m) }
+
+const (
+	tag      = machine.Tag
+	patience = machine.Patience
+)
+
+// host is this machine as a node.
+type host struct {
+	*machine.Machine
+	// others are the kubelets of simulated nodes beside this one, once a test needs them.
+	others *cluster.Kubelets
+}
+
+var started struct {
+	sync.Mutex
+	host *host
+}
+
+// theMachine returns the node, which has faults. The first call starts it.
+func theMachine(t *testing.T) *host {
+	t.Helper()
+	started.Lock()
+	defer started.Unlock()
+	if started.host == nil {
+		m := &host{}
+		m.Machine = machine.Get(t, func(made *machine.Machine) {
+			m.Machine = made
+			m.addFaults(t)
+		})
+		started.host = m
+	}
+	return started.host
+}
 
 // namespace is where the chart is installed.
 const namespace = "pitcrew"
@@ -50,25 +88,25 @@ pools:
 `
 
 // install installs the chart with images of that tag, or upgrades it, and waits until its pods run.
-func (m *machine) install(t *testing.T, tag string) {
+func (m *host) install(t *testing.T, tag string) {
 	t.Helper()
-	file := m.write(t, "values.yaml", fmt.Sprintf(values, tag, m.kubeletDir()))
+	file := m.Write(t, "values.yaml", fmt.Sprintf(values, tag, m.KubeletDir()))
 	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "upgrade", "--install", "pitcrew", filepath.Join(m.Root, "manifests", "chart"),
 		"--namespace", namespace, "--create-namespace", "--values", file, "--wait", "--timeout", patience.String(), "--kubeconfig", m.Kubeconfig)
-	helm.Env = append(os.Environ(), "HOME="+m.dir)
+	helm.Env = append(os.Environ(), "HOME="+m.Dir)
 	if out, err := helm.CombinedOutput(); err != nil {
 		pods, _ := m.Kubectl(t.Context(), "--namespace", namespace, "get", "pods")
 		logs, _ := m.Kubectl(t.Context(), "--namespace", namespace, "logs", "--prefix", "--tail=5", "--selector=app.kubernetes.io/part-of=pitcrew")
-		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, logs, m.logs("kubelet"))
+		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, logs, m.Logs("kubelet"))
 	}
 }
 
 // until waits until the condition has the status and a message with the text, and returns it.
-func (m *machine) until(t *testing.T, condition string, status corev1.ConditionStatus, text string) corev1.NodeCondition {
+func (m *host) until(t *testing.T, condition string, status corev1.ConditionStatus, text string) corev1.NodeCondition {
 	t.Helper()
 	var found corev1.NodeCondition
 	clustertest.Until(t, patience, fmt.Sprintf("%s is %s with %q", condition, status, text), func() error {
-		node, err := m.node(t)
+		node, err := m.Node(t)
 		if err != nil {
 			return err
 		}
@@ -87,7 +125,7 @@ func (m *machine) until(t *testing.T, condition string, status corev1.ConditionS
 }
 
 // pod returns the running pod of a pool that is not the old one.
-func (m *machine) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
+func (m *host) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	var found *corev1.Pod
 	clustertest.Until(t, patience, "a pod of pool "+pool, func() error {
@@ -110,7 +148,7 @@ func (m *machine) pod(t *testing.T, pool string, old *corev1.Pod) *corev1.Pod {
 type fault struct{ gpu string }
 
 // strike writes a fault of a GPU into the machine's kernel log.
-func (m *machine) strike(t *testing.T) fault {
+func (m *host) strike(t *testing.T) fault {
 	t.Helper()
 	log, err := kernellog.OpenNFT()
 	if err != nil {
@@ -122,7 +160,7 @@ func (m *machine) strike(t *testing.T) fault {
 	go func() {
 		// The switch for records from other network namespaces is in the machine's own; the thread ends with this.
 		runtime.LockOSThread()
-		err := unix.Setns(hostNetwork, unix.CLONE_NEWNET)
+		err := unix.Setns(machine.HostNetwork, unix.CLONE_NEWNET)
 		if err == nil {
 			_, err = log.Write(context.Background(), "NVRM: Xid (PCI:"+f.gpu+"): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
 		}
@@ -135,10 +173,10 @@ func (m *machine) strike(t *testing.T) fault {
 }
 
 // tainted waits until the remediator has tainted the node, or removed the taint.
-func (m *machine) tainted(t *testing.T, want bool) {
+func (m *host) tainted(t *testing.T, want bool) {
 	t.Helper()
 	clustertest.Until(t, patience, fmt.Sprintf("tainted: %v", want), func() error {
-		node, err := m.node(t)
+		node, err := m.Node(t)
 		if err != nil {
 			return err
 		}
@@ -154,13 +192,13 @@ func (m *machine) tainted(t *testing.T, want bool) {
 }
 
 // clear has `kubectl pitcrew clear` forget all faults that the kernel log has reported.
-func (m *machine) clear(t *testing.T) {
+func (m *host) clear(t *testing.T) {
 	t.Helper()
 	if err := components.BuildOurs(t.Context(), m.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
 	plugin := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "kubectl-pitcrew"), "--kubeconfig", m.Kubeconfig,
-		"clear", nodeName, conditions.GPUXidError, "-y")
+		"clear", machine.NodeName, conditions.GPUXidError, "-y")
 	if out, err := plugin.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl pitcrew clear: %v\n%s", err, out)
 	}
@@ -176,6 +214,41 @@ func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {
 	m.tainted(t, true)
 	m.clear(t)
 	m.tainted(t, false)
+}
+
+// The pre-delete hook of the chart runs as a pod here.
+func TestHelmUninstallCleansTheNode(t *testing.T) {
+	m := theMachine(t)
+	m.install(t, tag)
+	m.clear(t)
+	f := m.strike(t)
+	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu)
+	m.tainted(t, true)
+	m.uninstall(t)
+	node, err := m.Node(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, taint := range node.Spec.Taints {
+		left = append(left, taint.ToString())
+	}
+	for _, c := range node.Status.Conditions {
+		if conditions.Ours(string(c.Type)) {
+			left = append(left, string(c.Type))
+		}
+	}
+	for key := range node.Labels {
+		if strings.HasPrefix(key, conditions.Domain+"/") {
+			left = append(left, key)
+		}
+	}
+	if node.Annotations[conditions.AnnotationQuarantine] != "" {
+		left = append(left, conditions.AnnotationQuarantine)
+	}
+	if len(left) > 0 {
+		t.Errorf("left on the node: %q", left)
+	}
 }
 
 func TestAFaultOutlivesPodAndUpgrade(t *testing.T) {
@@ -194,8 +267,8 @@ func TestAFaultOutlivesPodAndUpgrade(t *testing.T) {
 
 	old = m.pod(t, "gpu", nil)
 	const next = tag + "-next"
-	m.ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/npd-plugins:"+tag, "ghcr.io/pitcrew-dev/npd-plugins:"+next)
-	m.ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/remediator:"+tag, "ghcr.io/pitcrew-dev/remediator:"+next)
+	m.Ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/npd-plugins:"+tag, "ghcr.io/pitcrew-dev/npd-plugins:"+next)
+	m.Ctr(t, "images", "tag", "--force", "ghcr.io/pitcrew-dev/remediator:"+tag, "ghcr.io/pitcrew-dev/remediator:"+next)
 	m.install(t, next)
 	upgraded := m.pod(t, "gpu", old)
 	if image := upgraded.Spec.Containers[0].Image; image != "ghcr.io/pitcrew-dev/npd-plugins:"+next {
@@ -210,7 +283,7 @@ func TestAFaultOutlivesPodAndUpgrade(t *testing.T) {
 }
 
 // reports waits until NPD in the pod has reported the fault.
-func (m *machine) reports(t *testing.T, pod *corev1.Pod, f fault) {
+func (m *host) reports(t *testing.T, pod *corev1.Pod, f fault) {
 	t.Helper()
 	running := pod.Status.ContainerStatuses[0].State.Running
 	if running == nil {
@@ -227,9 +300,9 @@ func (m *machine) reports(t *testing.T, pod *corev1.Pod, f fault) {
 
 // doubts watches for versions of the node on which the fault is not reported. The returned function ends the watch and
 // returns them.
-func (m *machine) doubts(t *testing.T) func() []string {
+func (m *host) doubts(t *testing.T) func() []string {
 	t.Helper()
-	watcher, err := m.Client.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": nodeName})
+	watcher, err := m.Client.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": machine.NodeName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,9 +458,9 @@ func TestTheCarrierFillsAVolume(t *testing.T) {
 }
 
 // run runs a pod to its end and returns its output and its exit code.
-func (m *machine) run(t *testing.T, name string, spec corev1.PodSpec) (output string, code int32) {
+func (m *host) run(t *testing.T, name string, spec corev1.PodSpec) (output string, code int32) {
 	t.Helper()
-	spec.NodeName, spec.RestartPolicy = nodeName, corev1.RestartPolicyNever
+	spec.NodeName, spec.RestartPolicy = machine.NodeName, corev1.RestartPolicyNever
 	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Spec: spec}
 	if err := m.Client.Create(t.Context(), pod); err != nil {

@@ -55,7 +55,10 @@ var images = []image{
 	{
 		name: "remediator", description: "Pitcrew's controller: taints sick nodes and restarts the jobs on them",
 		user: "65532:65532", entrypoint: "/remediator", debian: trust,
-		layers: func(p *platform) ([][]file, error) { return p.programs(map[string]string{"remediator": "/remediator"}) },
+		// The kubectl plugin is for the chart's pre-delete hook.
+		layers: func(p *platform) ([][]file, error) {
+			return p.programs(map[string]string{"remediator": "/remediator", "kubectl-pitcrew": "/kubectl-pitcrew"})
+		},
 	},
 	{
 		name: "preflight", description: "Init container that tests the nodes of a job before it begins",

@@ -1,5 +1,5 @@
 // Command release makes what the page of a release holds, in one folder: archives of the kubectl plugin for each
-// platform and the krew manifest with their checksums, the packaged chart and install.yaml rendered from it, the
+// platform and the krew manifest with their checksums, the packaged chart, install.yaml rendered from it, the policy, the
 // container images with their lists of contents, and the checksums of all of these. The same commit gives the same bits.
 //
 //	make release VERSION=v0.2.0
@@ -198,13 +198,21 @@ func makeChart(ctx context.Context, o options) (err error) {
 	if err := repack(filepath.Join(dir, name), filepath.Join(o.out, name), o.epoch); err != nil {
 		return err
 	}
-	rendered, err := helm(ctx, o, "template", "pitcrew", filepath.Join(o.out, name), "--namespace", "pitcrew",
+	rendered, err := helm(ctx, o, "template", "pitcrew", filepath.Join(o.out, name), "--no-hooks", "--namespace", "pitcrew",
 		"--values", filepath.Join(o.root, "manifests", "install-values.yaml"))
 	if err != nil {
 		return err
 	}
 	text := "# The chart of Pitcrew " + o.version + ", rendered with manifests/install-values.yaml.\n" + string(rendered)
-	return os.WriteFile(filepath.Join(o.out, "install.yaml"), []byte(text), 0o644)
+	if err := os.WriteFile(filepath.Join(o.out, "install.yaml"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	// install.yaml has no policy.
+	policy, err := os.ReadFile(filepath.Join(o.root, "manifests", "policy.yaml"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(o.out, "policy.yaml"), policy, 0o644)
 }
 
 func helm(ctx context.Context, o options, args ...string) ([]byte, error) {

@@ -99,7 +99,7 @@ func TestTheReleaseIsComplete(t *testing.T) {
 	for _, name := range images {
 		want = append(want, name+".tar", name+"-amd64.cdx.json")
 	}
-	want = append(want, "checksums.txt", "install.yaml", "krew.yaml", "pitcrew-0.2.0.tgz", here.archive())
+	want = append(want, "checksums.txt", "install.yaml", "krew.yaml", "pitcrew-0.2.0.tgz", "policy.yaml", here.archive())
 	slices.Sort(want)
 	if got := names(t, made(t)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -62,14 +62,14 @@ func notice(dir string) error {
 	})
 }
 
-// render renders the chart with the values of a YAML text.
+// render renders the chart, without its hooks, with the values of a YAML text.
 func render(t *testing.T, values string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return helm(t.Context(), append([]string{"template", "pitcrew", ".", "--namespace", namespace, "--values", file}, args...)...)
+	return helm(t.Context(), append([]string{"template", "pitcrew", ".", "--no-hooks", "--namespace", namespace, "--values", file}, args...)...)
 }
 
 func mustRender(t *testing.T, values string, args ...string) []*unstructured.Unstructured {

@@ -1,6 +1,7 @@
 package chart_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -139,9 +142,102 @@ preflight: {namespaces: [upgrade]}
 	}
 
 	addMarks(t, c, nodes[0])
-	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	job := jobWithPastRestart(t, c, "upgrade")
+	uninstall(t, c)
 	clustertest.Until(t, time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
-	clean(t, c, nodes[0])
+	isClean(t, c, nodes[0])
+	if out := kubectl(t, c, "get", "job", job, "--namespace=upgrade", "--output=jsonpath={.metadata.annotations}{.metadata.labels}"); strings.Contains(out, "pitcrew.dev/restart\"") || strings.Contains(out, conditions.LabelRestarting) {
+		t.Errorf("left on the job: %s", out)
+	}
+	if out := kubectl(t, c, "get", "configmaps,leases,jobs", "--namespace="+namespace, "--output=name"); strings.TrimSpace(out) != "configmap/kube-root-ca.crt" {
+		t.Errorf("left in the namespace: %s", out)
+	}
+	pitcrew(t, c, "uninstall", "--yes") // the namespace
+}
+
+// uninstall runs helm uninstall. No container runs on the nodes here: the command of the hook's Job runs on this machine instead, with
+// a token of the Job's account. e2e/node runs the Job on a real kubelet.
+func uninstall(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := tryHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=120s")
+		ended <- err
+	}()
+	var job batchv1.Job
+	clustertest.Until(t, time.Minute, "the hook's Job runs", func() error {
+		select {
+		case err := <-ended:
+			t.Fatalf("helm uninstall ended without it: %v", err)
+		default:
+		}
+		if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "pitcrew-uninstall"}, &job); err != nil {
+			return err
+		}
+		if job.Status.Active != 1 {
+			return fmt.Errorf("status %+v", job.Status)
+		}
+		return nil
+	})
+	pod := job.Spec.Template.Spec
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, pod.ServiceAccountName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := c.WriteKubeconfig("uninstall", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pod.Containers[0].Command; !slices.Equal(got, []string{"/kubectl-pitcrew"}) {
+		t.Errorf("the hook runs %q", got)
+	}
+	if err := plugin(t, c, kubeconfig, pod.Containers[0].Args...); err != nil {
+		t.Error(err)
+	}
+	kubectl(t, c, "label", "pods", "--namespace="+namespace, "--selector=job-name="+job.Name, "e2e.pitcrew.dev/complete=true")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// jobWithPastRestart makes a job that the remediator has restarted.
+func jobWithPastRestart(t *testing.T, c *cluster.Cluster, in string) string {
+	t.Helper()
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: "restarted", Annotations: map[string]string{conditions.AnnotationRestart: "{}"}},
+		Spec: batchv1.JobSpec{Suspend: new(true), Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "none"}},
+		}}},
+	}
+	if err := c.Client.Create(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	return job.Name
+}
+
+// The Job of the hook has no right that the remediator has not, but to remove programs and what they keep in the namespace.
+func TestTheUninstallHookMayOnlyCleanUp(t *testing.T) {
+	out, err := helm(t.Context(), "template", "pitcrew", ".", "--namespace", namespace, "--show-only", "templates/uninstall.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, out)
+	theirs := find[rbacv1.ClusterRole](t, mustRender(t, "{}"), "ClusterRole", "pitcrew-remediator")
+	for _, rule := range find[rbacv1.ClusterRole](t, objects, "ClusterRole", "pitcrew-uninstall").Rules {
+		if !slices.ContainsFunc(theirs.Rules, func(r rbacv1.PolicyRule) bool { return cmp.Equal(r, rule) }) {
+			t.Errorf("the remediator may not %+v", rule)
+		}
+		for _, resource := range []string{"pods", "pods/eviction", "events", "namespaces"} {
+			if slices.Contains(rule.Resources, resource) {
+				t.Errorf("it may %s %s in all namespaces", rule.Verbs, resource)
+			}
+		}
+	}
+	for _, o := range objects {
+		if o.GetAnnotations()["helm.sh/hook"] != "pre-delete" {
+			t.Errorf("%s %s is not only for the uninstall", o.GetKind(), o.GetName())
+		}
+	}
 }
 
 // olderChart is the chart in a version before this one.
@@ -170,7 +266,27 @@ func TestApplyAndUninstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// As docs/install.md has it. A newer install.yaml neither conflicts with a policy that was edited, nor sets it back.
 	kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", "../install.yaml")
+	kubectl(t, c, "create", "configmap", "pitcrew-policy", "--namespace", namespace, "--from-file=../policy.yaml")
+	editor := "sed -i 's/^      mode: observe$/      mode: enforce/;s/^    mode: observe$/    mode: enforce/'"
+	edit := exec.CommandContext(t.Context(), components.Kube.Path(c.Root), "kubectl", "--kubeconfig", c.Kubeconfig, "edit", "configmap", "pitcrew-policy", "--namespace", namespace)
+	edit.Env = append(os.Environ(), "KUBE_EDITOR="+editor)
+	if out, err := edit.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	newer, err := os.ReadFile("../install.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "install.yaml")
+	if err := os.WriteFile(file, bytes.ReplaceAll(newer, []byte(":0.1.0"), []byte(":0.1.1")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, c, "apply", "--server-side", "--validate=strict", "-f", file)
+	if out := kubectl(t, c, "get", "configmap", "pitcrew-policy", "--namespace", namespace, "--output=yaml"); !strings.Contains(out, "mode: enforce\n") {
+		t.Error("the policy was set back")
+	}
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "deployment/pitcrew-remediator")
 	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "daemonset/pitcrew-npd-nvidia")
 	writesItsOwnNodeOnly(t, c, nodes[0], nodes[1])
@@ -289,7 +405,7 @@ func TestOtherWritersAreRefused(t *testing.T) {
 	if _, err := tryHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool)); err == nil {
 		t.Error("an upgrade does not check for other writers")
 	}
-	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=60s")
 	pitcrew(t, c, "uninstall", "--yes")
 }
 
@@ -331,7 +447,7 @@ func TestUserRoles(t *testing.T) {
 			t.Errorf("an operator can %s: %s%v", question, out, err)
 		}
 	}
-	mustHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=60s")
+	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=60s")
 	pitcrew(t, c, "uninstall", "--yes")
 }
 
@@ -373,6 +489,15 @@ func addMarks(t *testing.T, c *cluster.Cluster, name string) {
 func clean(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
 	pitcrew(t, c, "uninstall", "--yes")
+	isClean(t, c, name)
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the namespace is still there: %v", err)
+	}
+}
+
+// isClean tests that a node is as it was before the installation.
+func isClean(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
 	var node corev1.Node
 	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
 		t.Fatal(err)
@@ -380,9 +505,6 @@ func clean(t *testing.T, c *cluster.Cluster, name string) {
 	if len(node.Spec.Taints) > 0 || node.Labels[conditions.LabelStatus] != "" ||
 		slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return conditions.Ours(string(c.Type)) }) {
 		t.Errorf("taints %v, labels %v, conditions %v", node.Spec.Taints, node.Labels, node.Status.Conditions)
-	}
-	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the namespace is still there: %v", err)
 	}
 }
 

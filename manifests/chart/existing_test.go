@@ -108,6 +108,7 @@ func TestGeneratedExistingNPD(t *testing.T) {
 		paths = append(paths, "/custom-config/"+file)
 	}
 	write("deliveryhero-values.yaml", object{
+		"image": object{"tag": npdVersion(t)},
 		"settings": object{
 			"custom_monitor_definitions": definitions, "custom_plugin_monitors": paths, "heartBeatPeriod": "1m0s",
 		},
@@ -118,6 +119,22 @@ func TestGeneratedExistingNPD(t *testing.T) {
 			"hostPath": object{"path": "/var/lib/pitcrew", "type": "DirectoryOrCreate"}}),
 		"extraVolumeMounts": append(slices.Clone(mounts), plugins("/opt/pitcrew", true)),
 	})
+}
+
+// npdVersion is the version of the Node Problem Detector that the tests run. Its image has a C library that is new enough for the plugins
+// that open NVML; the images of upstream's manifest and of the community chart do not.
+func npdVersion(t *testing.T) string {
+	t.Helper()
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := components.NodeProblemDetector.ModuleDir(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := strings.Cut(filepath.Base(module), "@")
+	return version
 }
 
 // guarded makes a monitor run its plugin by [guard].
@@ -169,6 +186,9 @@ func TestUpstreamsManifestWithOurComponent(t *testing.T) {
 	}
 	keepsTheRules(t, ds)
 	pod := ds.Spec.Template.Spec
+	if image := pod.Containers[0].Image; image != "registry.k8s.io/node-problem-detector/node-problem-detector:"+npdVersion(t) {
+		t.Errorf("it runs %s", image)
+	}
 	// The last two are ours, as in a pool of our own.
 	pod.Containers[0].Args = pod.Containers[0].Command[len(pod.Containers[0].Command)-2:]
 	ds.Spec.Template.Spec = pod
@@ -186,6 +206,9 @@ func TestUpstreamsManifestWithOurComponent(t *testing.T) {
 
 // communityValues are those of the community chart that we set, by its own README.
 type communityValues struct {
+	Image struct {
+		Tag string `json:"tag"`
+	} `json:"image"`
 	Settings struct {
 		Definitions map[string]string `json:"custom_monitor_definitions"`
 		Monitors    []string          `json:"custom_plugin_monitors"`

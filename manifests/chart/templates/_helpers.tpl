@@ -11,6 +11,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .root.Values.image.registry }}/{{ .name }}{{ hasPrefix "sha256:" $tag | ternary "@" ":" }}{{ $tag }}
 {{- end }}
 
+{{- define "pitcrew.policyConfigMap" -}}
+{{ default "pitcrew-policy" .Values.remediator.policyConfigMap }}
+{{- end }}
+
 {{- /* dict root, pool: what the pool comes to: checks with their arguments, needs, selectors. As YAML. */}}
 {{- define "pitcrew.pool" -}}
 {{- $known := .root.Files.Get "files/checks.yaml" | fromYaml }}

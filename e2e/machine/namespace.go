@@ -1,6 +1,7 @@
-package node
+package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,26 +22,26 @@ import (
 // inside is the environment variable with the folder of this run. It is set if this process runs in the namespaces.
 const inside = "PITCREW_E2E_NODE"
 
-// The tests run in separate namespaces, so that a kubelet and a container runtime cannot affect this machine: their network, mounts
-// and processes are not this machine's, and end with the tests in any case.
-func TestMain(m *testing.M) {
+// Main runs the tests of a package in separate namespaces, so that a kubelet and a container runtime cannot affect this machine: their
+// network, mounts and processes are not this machine's, and end with the tests in any case.
+func Main(m *testing.M) {
 	if os.Getenv(inside) == "" {
 		code, err := outside()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		os.Exit(code)
+		os.Exit(code) //nolint:forbidigo // it is the main of the test binary
 	}
 	if err := enter(os.Getenv(inside)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // as above
 	}
-	clustertest.Main(m, cluster.Options{NodeGrace: grace})
+	clustertest.Main(m, cluster.Options{NodeGrace: Grace})
 }
 
-// hostNetwork is the descriptor of this machine's network namespace, in the namespaces.
-const hostNetwork = 3
+// HostNetwork is the descriptor of this machine's network namespace, in the namespaces.
+const HostNetwork = 3
 
 // outside builds what the tests need, runs the tests in the namespaces and cleans up after them.
 func outside() (code int, err error) {
@@ -66,7 +67,7 @@ func outside() (code int, err error) {
 	defer network.Close()
 	runtime.LockOSThread() // the child is killed when the thread that started it ends
 	defer runtime.UnlockOSThread()
-	tests := exec.Command("/proc/self/exe", os.Args[1:]...)
+	tests := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
 	tests.Env = append(os.Environ(), inside+"="+dir)
 	tests.Stdout, tests.Stderr = os.Stdout, os.Stderr
 	tests.ExtraFiles = []*os.File{network}
@@ -81,13 +82,13 @@ func outside() (code int, err error) {
 	return 0, err
 }
 
-// systemdGroup is the control group of our systemd.
-const systemdGroup = "pitcrew-e2e-node"
+// SystemdGroup is the control group of our systemd.
+const SystemdGroup = "pitcrew-e2e-node"
 
 // removeGroups removes the control groups of processes that have ended. Not all kinds of control groups have namespaces.
 func removeGroups() error {
 	var errs []error
-	for _, name := range []string{"k8s.io", systemdGroup} {
+	for _, name := range []string{"k8s.io", SystemdGroup} {
 		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
 			groups, err := filepath.Glob(pattern)
 			errs = append(errs, err)
@@ -157,7 +158,7 @@ func enter(dir string) error {
 		"link set node0 up",
 		"link set node1 up",
 	} {
-		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(context.Background(), "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", args, err, out)
 		}
 	}

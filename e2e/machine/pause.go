@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"archive/tar"
@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
@@ -39,18 +40,48 @@ func pause(dir, archive string) error {
 	if err != nil {
 		return err
 	}
-	layer, err := tarball(entry{"pause", content})
+	return writeImage(archive, pauseImage, "/pause", entry{"pause", content})
+}
+
+// Busybox writes an image of that name with Debian's busybox, and returns its archive.
+func (m *Machine) Busybox(t *testing.T, name string) string {
+	t.Helper()
+	packages, err := filepath.Glob(filepath.Join(m.Root, "bin", "images", "debian", "busybox-static_*_"+runtime.GOARCH+".deb"))
+	if err != nil || len(packages) != 1 {
+		t.Fatalf("busybox: %q, %v; run make bin/images/debian", packages, err)
+	}
+	dir := filepath.Join(m.Dir, "busybox")
+	if out, err := exec.CommandContext(t.Context(), "dpkg-deb", "-x", packages[0], dir).CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v\n%s", packages[0], err, out)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "bin", "busybox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var programs []entry
+	for _, program := range []string{"sh", "sleep", "rm"} {
+		programs = append(programs, entry{"bin/" + program, content})
+	}
+	if err := writeImage(filepath.Join(m.Dir, "busybox.tar"), name, "/bin/sh", programs...); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(m.Dir, "busybox.tar")
+}
+
+// writeImage writes an image with some programs.
+func writeImage(archive, name, entrypoint string, programs ...entry) error {
+	layer, err := tarball(programs...)
 	if err != nil {
 		return err
 	}
 	config, err := json.Marshal(map[string]any{
-		"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{"/pause"}},
+		"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{entrypoint}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{pauseImage}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
 	if err != nil {
 		return err
 	}
