@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/suggest"
 )
 
 //go:embed *.md
@@ -46,27 +48,6 @@ func Similar(wanted string, names []string) []string {
 	wanted = strings.ToLower(wanted)
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		name = strings.ToLower(name)
-		return !strings.Contains(name, wanted) && distance(name, wanted) > len(name)/4
+		return !strings.Contains(name, wanted) && suggest.Distance(name, wanted) > len(name)/4
 	})
-}
-
-// distance is the number of letters that have to be added, removed or replaced to make b of a (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -14,7 +14,7 @@ func Closest(name string, list []string) string {
 		if letters(other) == letters(name) && !strings.EqualFold(other, name) {
 			continue
 		}
-		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < best && d < len(other) {
+		if d := Distance(strings.ToLower(name), strings.ToLower(other)); d < best && d < len(other) {
 			best, found = d, other
 		}
 	}
@@ -31,8 +31,8 @@ func letters(name string) string {
 	}, strings.ToLower(name))
 }
 
-// distance is that of Levenshtein: how many bytes have to be inserted, removed or replaced.
-func distance(a, b string) int {
+// Distance is that of Levenshtein: how many bytes have to be inserted, removed or replaced.
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -365,10 +366,7 @@ type (
 	}
 )
 
-var (
-	valueOf = regexp.MustCompile(`\{\{ \$value[^}]*\}\}`)
-	labelOf = regexp.MustCompile(`\{\{ \$labels\.(\w+) \}\}`)
-)
+var valueOf = regexp.MustCompile(`\{\{ \$value[^}]*\}\}`)
 
 // fires is the alarm that a rule must raise.
 func (r rule) fires(t *testing.T, f firing) alarm {
@@ -380,13 +378,15 @@ func (r rule) fires(t *testing.T, f firing) alarm {
 	}
 	for name, text := range r.Annotations {
 		text = valueOf.ReplaceAllString(text, f.value)
-		a.Annotations[name] = labelOf.ReplaceAllStringFunc(text, func(ref string) string {
-			label := labelOf.FindStringSubmatch(ref)[1]
-			if a.Labels[label] == "" {
-				t.Errorf("%s uses label %s, which it does not have: %v", r.Alert, label, a.Labels)
-			}
-			return a.Labels[label]
-		})
+		page, err := template.New(name).Option("missingkey=error").Parse("{{ $labels := . }}" + text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := page.Execute(&out, a.Labels); err != nil {
+			t.Errorf("%s uses a label that it does not have: %v", r.Alert, err)
+		}
+		a.Annotations[name] = out.String()
 	}
 	return a
 }
