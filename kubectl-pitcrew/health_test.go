@@ -99,7 +99,7 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 			}
 		}
 	}
-	p.shipped("ServiceAccount pitcrew-remediator", "ConfigMap pitcrew-policy", "Deployment pitcrew-remediator", "ClusterRole pitcrew-view", "Role pitcrew-view")
+	p.shipped("ServiceAccount pitcrew-remediator", "Deployment pitcrew-remediator", "ClusterRole pitcrew-view", "Role pitcrew-view")
 	inPitcrew := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "pitcrew", Name: name} }
 	deployment := &appsv1.Deployment{ObjectMeta: inPitcrew("pitcrew-remediator")}
 	configMap := &corev1.ConfigMap{ObjectMeta: inPitcrew("pitcrew-policy")}
@@ -111,14 +111,19 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 			}
 		}
 	})
+	text, err := os.ReadFile("../manifests/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shipped := string(text)
+	configMap.Data = map[string]string{"policy.yaml": shipped}
+	if err := p.Client.Create(t.Context(), configMap); err != nil {
+		t.Fatal(err)
+	}
 	p.wants(2, "status -n elsewhere", "PROBLEM: not installed in namespace elsewhere, but in pitcrew; use -n pitcrew")
 	p.wants(2, "status", "REMEDIATOR  PROBLEM: 2 of 2 ready; no leader: there is no Lease pitcrew-remediator")
 
 	// The remediator itself, outside of its pods, which a simulated kubelet runs.
-	if err := p.Client.Get(t.Context(), client.ObjectKeyFromObject(configMap), configMap); err != nil {
-		t.Fatal(err)
-	}
-	shipped := configMap.Data["policy.yaml"]
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	toFile := func(text string) {
 		t.Helper()

@@ -198,7 +198,7 @@ func makeChart(ctx context.Context, o options) (err error) {
 	if err := repack(filepath.Join(dir, name), filepath.Join(o.out, name), o.epoch); err != nil {
 		return err
 	}
-	rendered, err := helm(ctx, o, "template", "pitcrew", filepath.Join(o.out, name), "--no-hooks", "--namespace", "pitcrew",
+	rendered, err := helm(ctx, o, "template", "pitcrew", filepath.Join(o.out, name), "--namespace", "pitcrew",
 		"--values", filepath.Join(o.root, "manifests", "install-values.yaml"))
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ func render(t *testing.T, values string, args ...string) (string, error) {
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return helm(t.Context(), append([]string{"template", "pitcrew", ".", "--no-hooks", "--namespace", namespace, "--values", file}, args...)...)
+	return helm(t.Context(), append([]string{"template", "pitcrew", ".", "--namespace", namespace, "--values", file}, args...)...)
 }
 
 func mustRender(t *testing.T, values string, args ...string) []*unstructured.Unstructured {

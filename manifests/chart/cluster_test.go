@@ -215,9 +215,18 @@ func jobWithPastRestart(t *testing.T, c *cluster.Cluster, in string) string {
 	return job.Name
 }
 
+// Whoever applies the output of helm template must not uninstall Pitcrew by that.
+func TestNoHookIsRenderedWithoutACluster(t *testing.T) {
+	for _, o := range mustRender(t, "{}") {
+		if hook := o.GetAnnotations()["helm.sh/hook"]; hook != "" || o.GetName() == "pitcrew-uninstall" {
+			t.Errorf("%s %s, hook %q", o.GetKind(), o.GetName(), hook)
+		}
+	}
+}
+
 // The Job of the hook has no right that the remediator has not, but to remove programs and what they keep in the namespace.
 func TestTheUninstallHookMayOnlyCleanUp(t *testing.T) {
-	out, err := helm(t.Context(), "template", "pitcrew", ".", "--namespace", namespace, "--show-only", "templates/uninstall.yaml")
+	out, err := tryHelm(t, clustertest.Get(t), "template", "pitcrew", ".", "--dry-run=server", "--set", "npd.refuseOtherWriters=false", "--show-only", "templates/uninstall.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
