@@ -30,12 +30,12 @@ rules for conditions of other projects. [ADR 4](adr/0004-policy-is-a-file.md) sa
 
 - The file is read strictly. An unknown field, a field that is set twice and a second YAML document are errors. All errors are
   reported at once, each with its line, field and value.
-- ` + "`remediator -validate -policy FILE`" + ` checks a file. [policy.schema.json](../manifests/policy.schema.json) lets an editor check
+- ` + "`kubectl pitcrew policy validate -f FILE`" + ` checks a file. [policy.schema.json](../manifests/policy.schema.json) lets an editor check
   it. ` + "`kubectl pitcrew policy test -f FILE`" + ` shows what a policy would do on the cluster now.
 - Warnings name what is valid and most likely a mistake: a condition whose name is nearly that of a known one, and two rules that match
   the same with the same priority. ` + "`-validate`, `kubectl pitcrew policy validate` and `policy test`" + ` print them, and the remediator
   reports them once as the Event ` + "`PolicyWarning`" + ` on its namespace.
-- The remediator reads a changed file within a minute. While the file is invalid, the last valid policy stays in force
+- The remediator reads a changed file within about two minutes. While the file is invalid, the last valid policy stays in force
   ([runbook](runbooks/PitcrewPolicyInvalid.md)). A remediator that starts with an invalid file has no policy: it decides nothing
   about nodes, finishes the restarts of jobs that are under way, and is not ready until the file is valid. ` + "`-validate`" + ` fails.
 - A rule observes until ` + "`mode: enforce`" + ` is set, for the policy or for the rule ([ADR 6](adr/0006-observe-first.md)).
