@@ -16,8 +16,10 @@ import (
 
 var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
 
-// ofKubernetes are the pages on conditions that are not Pitcrew's.
-var ofKubernetes = map[string]string{"ready": "PitcrewNodeNotReady"}
+// pageOf are the pages on what has none of its own, by the lower-case name: a condition of Kubernetes and the alerts about jobs.
+var pageOf = map[string]string{
+	"ready": "PitcrewNodeNotReady", "pitcrewjobnotrestarted": "JobRestart", "pitcrewjobrestartheld": "JobRestart", "pitcrewjobrestartfailed": "JobRestart",
+}
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.
 var kindsOfPages = []string{"condition", "alert", "class", "event", "reason", "metric"}
@@ -63,9 +65,12 @@ func explain(args []string) (string, error) {
 	if text, _ := topic(name); text != "" {
 		return text, nil
 	}
-	page, err := runbooks.Page(cmp.Or(ofKubernetes[strings.ToLower(name)], name))
+	page, err := runbooks.Page(cmp.Or(pageOf[strings.ToLower(name)], name))
 	if err == nil {
-		return page, nil
+		if strings.Contains(page, "-n pitcrew POD") {
+			page += "\nPOD is the pod that `kubectl pitcrew describe NODE` names in the line Detector.\n"
+		}
+		return plain(page, "docs/runbooks"), nil
 	}
 	if like := runbooks.Similar(name, explained()); len(like) > 0 {
 		return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))
@@ -77,6 +82,7 @@ func explain(args []string) (string, error) {
 func explained() []string {
 	_, names := topic("")
 	names = append(names, runbooks.Names()...)
+	names = append(names, "PitcrewJobNotRestarted", "PitcrewJobRestartHeld", "PitcrewJobRestartFailed")
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,13 @@ var topics = map[string]string{
 	"JobRestarted":                "Event on a job and its Node: all ranks run again. See JobRestart.",
 	"JobRestartBlocked":           "Event on a job and its Node: the job is not restarted, or not yet. The reason in brackets, such as BackOff, can be explained, too. See JobRestart.",
 	"JobRestartFailed":            "Event on a job and its Node: the restart was given up. See JobRestart.",
+	"RestartNotOptedIn":           "Event on a job: it has pods on a quarantined node and is not opted in. The text names the label, or the misspelt one. See JobRestart.",
+	"PolicyWarning":               "Event on the namespace: the policy is in force, but something in it is probably a mistake. The text names it.",
+	"PreflightVerdict":            "Event on a Node and the job of a preflight run: the result. `kubectl pitcrew preflight RUN` shows every pair. See SlowNode.",
+	"PreflightIncomplete":         "Event on the job of a preflight run: not all ranks have reported. See SlowNode.",
+	"PreflightRefused":            "Event on the ConfigMap of a preflight report: it does not count. The text says why.",
+
+	"PitcrewNodeCondition": "Alert of an installation without the remediator: a condition of a node is True. Its label condition names the page: explain that.",
 
 	quarantine.BlockedByObserve:         "Reason of a block: the rule is in observe mode. To act: mode: enforce in the policy.",
 	quarantine.BlockedByPause:           "Reason of a block: everything is paused. `kubectl pitcrew resume` ends the pause.",
@@ -77,7 +85,13 @@ func topic(wanted string) (text string, names []string) {
 	pages := tablesOf()
 	for _, page := range slices.Sorted(maps.Keys(pages)) {
 		for _, row := range tableRow.FindAllStringSubmatch(pages[page], -1) {
-			says := strings.Trim(strings.Join(strings.FieldsFunc(row[2], func(r rune) bool { return r == '|' }), ";")+strings.ReplaceAll(row[4], "\n ", ""), " ;")
+			var cells []string
+			for cell := range strings.SplitSeq(row[2]+strings.ReplaceAll(row[4], "\n ", ""), "|") {
+				if cell = strings.TrimSpace(cell); cell != "" {
+					cells = append(cells, cell)
+				}
+			}
+			says := plain(strings.Join(cells, "; "), folderOf(page))
 			for _, m := range quoted.FindAllStringSubmatch(row[1]+row[3], -1) {
 				names = append(names, m[1])
 				if strings.EqualFold(m[1], wanted) {
@@ -87,4 +101,30 @@ func topic(wanted string) (text string, names []string) {
 		}
 	}
 	return text, names
+}
+
+// link is a link in Markdown.
+var link = regexp.MustCompile(`\[([^]]+)\]\(([^)\s]+)\)`)
+
+// folderOf is the folder of the page that a topic was found on, for its links.
+func folderOf(page string) string {
+	if strings.HasPrefix(page, "docs/") {
+		return path.Dir(page)
+	}
+	return "docs/runbooks"
+}
+
+// plain is a text in Markdown with its links written out, for a terminal. A link to the page of a name is only the name.
+func plain(text, folder string) string {
+	return link.ReplaceAllStringFunc(text, func(found string) string {
+		m := link.FindStringSubmatch(found)
+		switch to := m[2]; {
+		case to == m[1]+".md" || strings.HasPrefix(to, "#"):
+			return m[1]
+		case strings.Contains(to, "://"):
+			return m[1] + " (" + to + ")"
+		default:
+			return m[1] + " (" + path.Join(folder, to) + ")"
+		}
+	})
 }

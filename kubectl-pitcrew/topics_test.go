@@ -1,6 +1,10 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -21,6 +25,49 @@ func TestEveryClassAndReasonIsExplained(t *testing.T) {
 	for _, name := range names {
 		if text, _ := topic(name); text == "" {
 			t.Errorf("%s is not explained", name)
+		}
+	}
+}
+
+// What an alert or an Event names, an operator can have explained.
+func TestEveryAlertAndEventIsExplained(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var names []string
+	for _, pattern := range []string{"../manifests/alerts/*.yaml", "../manifests/alerts/without-remediator/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for _, m := range regexp.MustCompile(`(?m)^ *- alert: (\S+)$`).FindAllStringSubmatch(read(file), -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	alerts := len(names)
+	_, tables, _ := strings.Cut(read("../docs/troubleshooting.md"), "## What the words mean")
+	tables, _, _ = strings.Cut(tables, "**`STATUS`")
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(tables, -1) {
+		for _, m := range quoted.FindAllStringSubmatch(row[1], -1) {
+			names = append(names, m[1])
+		}
+	}
+	if alerts < 35 || len(names)-alerts < 20 {
+		t.Errorf("found %d alerts and %d reasons of Events", alerts, len(names)-alerts)
+	}
+	for _, name := range append(names, "Settling") {
+		text, err := explain([]string{name})
+		if err != nil {
+			t.Errorf("%s is not explained: %v", name, err)
+		}
+		if strings.Contains(text, "](") {
+			t.Errorf("%s is explained with a link in Markdown: %s", name, text)
 		}
 	}
 }

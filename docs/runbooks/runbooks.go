@@ -34,7 +34,7 @@ func Page(name string) (string, error) {
 		if like := Similar(name, names); len(like) > 0 {
 			return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))
 		}
-		return "", fmt.Errorf("unknown topic %s. There are pages on %s", name, strings.Join(names, ", "))
+		return "", fmt.Errorf("unknown topic %s. `kubectl pitcrew explain -h` lists the kinds of topics; docs/glossary.md explains words", name)
 	}
 	text, err := pages.ReadFile(names[i] + ".md")
 	if err != nil {

@@ -23,9 +23,9 @@ var rules = map[string]string{
 // clears describe what ends a fault of the class.
 func clears(r conditions.Repair) string {
 	if r == conditions.Reboot {
-		return "a new boot id, or -clear"
+		return "a reboot, or `kubectl pitcrew clear`"
 	}
-	return "a driver load, Xid 154 going to None on that GPU, a new boot id, or -clear"
+	return "a driver load, Xid 154 going to None on that GPU, a reboot, or `kubectl pitcrew clear`"
 }
 
 // Explain describes an Xid: its meaning, its class, what clears it, and the source of that.

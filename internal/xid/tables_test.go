@@ -163,7 +163,7 @@ func TestADriverLoadMendsNoHardware(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	for code, words := range map[int][]string{
-		79:   {"Xid 79: GPU has fallen off the bus", "RESTART_BM", "class:       Reboot", "a new boot id, or -clear", "catalog"},
+		79:   {"Xid 79: GPU has fallen off the bus", "RESTART_BM", "class:       Reboot", "a reboot, or `kubectl pitcrew clear`", "catalog"},
 		48:   {"waits 2 s", "ResetGPU"},
 		63:   {"Monitor (row remap event"},
 		4711: {"not in the catalogue", "Inspect"},
