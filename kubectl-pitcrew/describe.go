@@ -66,7 +66,7 @@ one were.
 			return c.describeJob(cmd.Context(), cmd.OutOrStdout(), api, resource, name, namespace, file)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "policy", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
 	c.jobFlags(cmd, &namespace)
 	return cmd
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -65,6 +67,13 @@ func newCommand() *cobra.Command {
 	)
 	addVersion(c, root)
 	addOptions(root)
+	// -f was --filename for some commands and --policy for others: each takes both.
+	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "policy" {
+			name = "filename"
+		}
+		return pflag.NormalizedName(name)
+	})
 	for _, cmd := range root.Commands() {
 		nameUse(cmd)
 	}
@@ -91,6 +100,9 @@ func (c *target) kubeconfig() clientcmd.ClientConfig {
 
 func (c *target) config() (*rest.Config, error) {
 	config, err := c.kubeconfig().ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("no kubeconfig found (%s): name one with --kubeconfig or KUBECONFIG", strings.Join(c.rules.GetLoadingPrecedence(), ", "))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find a cluster: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -123,13 +124,17 @@ spec:
 }
 
 func TestExplainAndValidate(t *testing.T) {
+	shipped, err := os.ReadFile("../manifests/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct{ args, want, fails string }{
 		{"explain 79", "Xid 79", ""},
 		{"explain xid 79", "Xid 79", ""},
 		{"explain sxid 20034", "SXid 20034", ""},
 		{"explain GPU", "", "unknown topic GPU. Did you mean GPUCountMismatch, GPUMemoryError, GPUOverheated, GPUXidError, "},
 		{"explain HCAPortsDwn", "", "unknown topic HCAPortsDwn. Did you mean HCAPortDown?"},
-		{"explain nonsense", "", "unknown topic nonsense. There are pages on AscendNPUUnhealthy, "},
+		{"explain nonsense", "", "unknown topic nonsense. `kubectl pitcrew explain -h` lists the kinds of topics"},
 		{"explain gpuxiderror", "# GPUXidError", ""},
 		{"explain condition Ready", "# PitcrewNodeNotReady", ""},
 		{"explain condition HCAPortDown", "# HCAPortDown", ""},
@@ -139,21 +144,30 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain event WouldQuarantine", "a rule in observe mode would quarantine it", ""},
 		{"explain budget", "budget: the number of nodes out of service has reached the policy's limit", ""},
 		{"explain reason rule-gone", "More: kubectl pitcrew explain PitcrewQuarantineBlocked", ""},
-		{"explain BudgetPerJob", "BudgetPerJob: find out why the job fails so often", ""},
-		{"explain Held", "Held: an old pod has not ended, because its node is dead, a process hangs in the kernel (D state), or a finalizer holds the object. Two sets of ranks", ""},
-		{"explain metric pitcrew_node_blocked", "pitcrew_node_blocked: node, rule, reason ; 1 while a decision is blocked", ""},
+		{"explain BudgetPerJob", "BudgetPerJob: the job was restarted as often as", ""},
+		{"explain Held", "Held: an old pod of the stopped job has not ended, because its node is dead, a process hangs in the kernel (D state), or a finalizer holds the object. Two sets of ranks", ""},
+		{"explain metric pitcrew_node_blocked", "pitcrew_node_blocked: node, rule, reason; 1 while a decision is blocked", ""},
 		{"explain ResetGUP", "", "unknown topic ResetGUP. Did you mean ResetGPU?"},
 		{"explain JobRestartBlock", "", "Did you mean JobRestartBlocked"},
+		{"explain breaker", "no new one begins; see PitcrewBreakerOpen\n", ""},
+		{"explain alert PitcrewJobRestartHeld", "why (docs/jobs.md#when-a-node-dies)", ""},
+		{"explain GPUXidError", "POD is the pod that `kubectl pitcrew describe NODE` names", ""},
 		{"explain gpu HCAPortDown", "", "unknown topic gpu HCAPortDown: neither an Xid"},
 		{"policy validate ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
 		{"policy validate -f ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
+		{"policy validate --policy ../manifests/policy.yaml", "ok: 0 rules enforce", ""},
+		{"policy validate -f -", "-: ok: 0 rules enforce", ""},
+		{"policy validate ../manifests/install-values.yaml", "", "this looks like values of the chart: a policy file begins with apiVersion and kind"},
 		{"policy validate pitcrew_test.go", "", "line "},
+		{"policy validate nothing", "", "open nothing: no such file"},
+		{"status --kubeconfig /dev/null", "", "no kubeconfig found (/dev/null): name one with --kubeconfig or KUBECONFIG"},
 		{"policy validate", "", "name the policy with -f"},
 	} {
 		cmd := newCommand()
 		var out strings.Builder
 		cmd.SetOut(&out)
 		cmd.SetErr(&out)
+		cmd.SetIn(bytes.NewReader(shipped))
 		cmd.SetArgs(strings.Fields(test.args))
 		err := cmd.ExecuteContext(t.Context())
 		if (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) || !strings.Contains(out.String(), test.want) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -37,13 +39,13 @@ func policyValidateCommand() *cobra.Command {
 			if file == "" {
 				return errNoPolicy
 			}
-			opened, err := policy.Open(file)
+			p, err := openPolicy(cmd.InOrStdin(), file)
 			if err != nil {
 				return err
 			}
-			printWarnings(cmd.ErrOrStderr(), file, opened.Policy())
+			printWarnings(cmd.ErrOrStderr(), file, p)
 			alerts, observes, enforces := 0, 0, 0
-			for _, r := range opened.Policy().Rules {
+			for _, r := range p.Rules {
 				switch {
 				case r.AlertOnly:
 					alerts++
@@ -57,8 +59,38 @@ func policyValidateCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy; - is the standard input")
 	return cmd
+}
+
+// openPolicy reads a policy from a file, or from in for the name -.
+func openPolicy(in io.Reader, file string) (*policy.Policy, error) {
+	read := func() ([]byte, error) { return os.ReadFile(file) }
+	if file == "-" {
+		read = func() ([]byte, error) { return io.ReadAll(in) }
+	}
+	text, err := read()
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	p, err := policy.Parse(text)
+	if err == nil {
+		return p, nil
+	}
+	if areValues(text) {
+		return nil, fmt.Errorf("policy %s: this looks like values of the chart: a policy file begins with apiVersion and kind; "+
+			"its spec has what the values have under policy\n%w", file, err)
+	}
+	return nil, fmt.Errorf("policy %s: %w", file, err)
+}
+
+// areValues tells whether a text looks like a values file of the chart.
+func areValues(text []byte) bool {
+	var top map[string]any
+	if yaml.Unmarshal(text, &top) != nil || top["apiVersion"] != nil || top["kind"] != nil {
+		return false
+	}
+	return slices.ContainsFunc([]string{"pools", "policy", "image", "remediator"}, func(key string) bool { _, ok := top[key]; return ok })
 }
 
 // printWarnings prints what is valid in a policy and most likely a mistake.
@@ -81,11 +113,10 @@ by name. Nothing is written. Timers go on from the nodes' records.`,
 			if file == "" {
 				return errNoPolicy
 			}
-			opened, err := policy.Open(file)
+			p, err := openPolicy(cmd.InOrStdin(), file)
 			if err != nil {
 				return err
 			}
-			p := opened.Policy()
 			printWarnings(cmd.ErrOrStderr(), file, p)
 			if enforce {
 				p = enforced(p)
@@ -97,7 +128,7 @@ by name. Nothing is written. Timers go on from the nodes' records.`,
 			return c.testPolicy(cmd.Context(), cmd.OutOrStdout(), api, p)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy; - is the standard input")
 	cmd.Flags().BoolVar(&enforce, "enforce", false, "treat rules that observe as rules that enforce")
 	return cmd
 }

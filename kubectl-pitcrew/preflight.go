@@ -88,12 +88,16 @@ func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
 			return view.Run{}, fmt.Errorf("topology %s: %w", topology, err)
 		}
 	}
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return view.Run{}, fmt.Errorf("list %s: %w", folder, err)
+		return view.Run{}, fmt.Errorf("list the reports: %w", err)
 	}
 	var files []namedReport
-	for _, path := range paths {
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) != ".json" {
+			continue
+		}
+		path := filepath.Join(folder, e.Name())
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return view.Run{}, fmt.Errorf("read a report: %w", err)
@@ -103,6 +107,9 @@ func offlineRun(warn io.Writer, folder, topology string) (view.Run, error) {
 			return view.Run{}, fmt.Errorf("read a report: %w", err)
 		}
 		files = append(files, namedReport{path, data, info.ModTime()})
+	}
+	if len(files) == 0 {
+		return view.Run{}, fmt.Errorf("no *.json file in %s", folder)
 	}
 	run, err := judgeRun(warn, files, "", leaf)
 	if err != nil {

@@ -51,7 +51,8 @@ func TestPreflightOffline(t *testing.T) {
 	for args, want := range map[string]string{
 		"preflight":                      "name a run",
 		"preflight r -f " + samples:      "name a run",
-		"preflight -f " + t.TempDir():    "there is no report in the 0 *.json files of ",
+		"preflight -f " + t.TempDir():    "no *.json file in ",
+		"preflight -f /nope":             "open /nope: no such file or directory",
 		"preflight -o pdf -f " + samples: "not text, html or json",
 	} {
 		cmd := newCommand()

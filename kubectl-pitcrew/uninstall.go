@@ -61,7 +61,7 @@ With --for-helm, what Helm removes itself stays, but for the programs that would
 	}
 	cmd.Flags().BoolVar(&o.forHelm, "for-helm", false, "leave what Helm removes itself")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 15*time.Minute, "how long to wait for restarts under way; when it is over, nothing is removed")
-	cmd.Flags().StringVarP(&o.policyFile, "policy", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
+	cmd.Flags().StringVarP(&o.policyFile, "filename", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
 	confirm.flags(cmd)
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -66,6 +67,9 @@ func main() { os.Exit(start()) }
 
 func start() int {
 	o, err := parse(os.Args[1:], os.Getenv)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "preflight:", err)
 		return exitUnknown
@@ -97,6 +101,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	var rank, size, leader, pattern, figurePattern, unit string
 	var peers []string
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // the caller prints the error; Parse prints the usage for -h and for a bad flag alike
 	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "`number` of this rank, from 0")
 	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
 	f.StringVar(&leader, "leader", first("LWS_LEADER_ADDRESS", "PET_MASTER_ADDR", "MASTER_ADDR"), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
@@ -129,7 +134,13 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
-	if err := f.Parse(args); err != nil || o.version {
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(os.Stdout)
+		fmt.Println("preflight finds bad nodes before a job starts: it checks this node, then tests pairs of nodes.\n" +
+			"exit 0 the job may start, 1 this node is bad, 2 cannot tell")
+		f.PrintDefaults()
+		return o, err
+	} else if err != nil || o.version {
 		return o, err
 	}
 	if len(peers) > 0 {

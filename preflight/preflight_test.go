@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"net"
@@ -37,6 +38,7 @@ func TestFlags(t *testing.T) {
 		"LeaderWorkerSet":       {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
 		"Kubeflow":              {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
 		"Kubeflow, elastic":     {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"help":                  {args: "-h", wrong: flag.ErrHelp.Error()},
 		"no rank":               {args: "-size 4 -leader a -node n", wrong: "-rank"},
 		"a rank too many":       {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
 		"no leader":             {args: "-rank 1 -size 4 -node n", wrong: "-leader"},

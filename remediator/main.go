@@ -57,6 +57,11 @@ func main() {
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	o.log.addFlags(flag.CommandLine)
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "remediator taints faulty nodes and restarts the jobs on them, by the conditions of the nodes and a policy file.\n"+
+			"exit 0 ended by a signal, or the policy is valid, 1 error, 2 bad flag")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 
 	if *showVersion {

@@ -23,6 +23,10 @@ func (d *decoder) wrong(n *yaml.Node, at *field.Path, want string) {
 	} else {
 		d.mistyped[at.String()] = true
 	}
+	if n.Kind == yaml.SequenceNode && want == "a mapping" && at != nil {
+		d.fail(n.Line, fmt.Errorf("%s: is a list; write a mapping", describe(at)))
+		return
+	}
 	what := n.ShortTag()
 	if n.Kind == yaml.ScalarNode {
 		what += fmt.Sprintf(" `%.10s`", n.Value)

@@ -29,7 +29,7 @@ func TestATextThatIsNoYAMLIsRefusedWithTheLineOfTheMistake(t *testing.T) {
 		"a value with a reserved start": {good + "  rules:\n    gpu:\n      message: @x\n", `line 7: a value that begins with "@" must be in quotes`},
 		"no name":                       {good + "  rules:\n    gpu:\n      message: |\n      text\n", "line 8: expected a name and a colon followed by a space, as in `mode: observe`, and not \"text\""},
 		"a second document":             {good + "---\nspec: {}\n", "line 5: more than one YAML document"},
-		"a list instead of a mapping":   {good + "  rules:\n  - gpu: {}\n", "line 6: cannot unmarshal !!seq into a mapping (spec.rules)"},
+		"a list instead of a mapping":   {good + "  rules:\n  - gpu: {}\n", "line 6: spec.rules: is a list; write a mapping"},
 	} {
 		if _, err := Parse([]byte(test.text)); err == nil || err.Error() != test.want {
 			t.Errorf("%s:\n got %v\nwant %s", name, err, test.want)
