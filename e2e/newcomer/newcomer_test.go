@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,10 +53,19 @@ func TestFromTheFirstPageToAnUninstallThatLeavesNothing(t *testing.T) {
 	w := newWalk(t, m)
 	w.sh("kubectl label node " + machine.NodeName + " nvidia.com/gpu.present=true") // as GPU feature discovery does
 	before := w.cluster()
-	files := w.files()
+	// The plugin that has set the node's state runs on no reader's node.
+	files := slices.DeleteFunc(w.files(), func(path string) bool { return strings.HasPrefix(path, "/run/pitcrew") })
+	// The images are those that the tests make, for this architecture only, and they come to the node without a registry.
+	for _, image := range machine.Images {
+		m.Ctr(t, "images", "tag", "ghcr.io/pitcrew-dev/"+image+":"+machine.Tag, registry+"/"+image+":0.1.0")
+	}
+	uninstall := section(t, m.Root, "docs/install.md", "## Uninstall")
+
+	w.start()
+	w.block(uninstall[1]) // by Helm
+	w.same(before)
 
 	w.install()
-	w.sh("kubectl rollout status deployment/pitcrew-remediator -n pitcrew --timeout=3m && kubectl rollout status daemonset/pitcrew-npd-gpu -n pitcrew --timeout=3m")
 	// Where the job of the drill goes. They come after the installation, because nothing really runs there.
 	nodes, err := m.AddNodes(t.Context(), "spare", 2, nil)
 	if err != nil {
@@ -66,24 +76,18 @@ func TestFromTheFirstPageToAnUninstallThatLeavesNothing(t *testing.T) {
 	inbox.Watch(t, m.Cluster, w.addresses("pitcrew-node-problem-detector", 20257)[0], w.addresses("pitcrew-remediator", 8080)...)
 	w.run("docs/try-it.md", "## Observe")
 	w.run("docs/try-it.md", "## Enforce")
-	inbox.Until(t, "firing", "GPUXidError", "node="+machine.NodeName, "repair=ResetGPU")
-	inbox.Until(t, "resolved", "GPUXidError", "node="+machine.NodeName)
+	inbox.Until(t, "firing", "GPUXidError", "node="+machine.NodeName, "repair=ResetGPU", "handled=true")
+	inbox.Until(t, "resolved", "GPUXidError", "node="+machine.NodeName, "repair=ResetGPU", "handled=true")
 	w.run("docs/try-it.md", "## Abort a restart")
 	w.run("docs/try-it.md", "## Take it back")
 
-	uninstall := section(t, m.Root, "docs/install.md", "## Uninstall")
 	w.block(block{"commands", strings.Replace(uninstall[0].text, "uninstall", "uninstall --yes", 1)}) // there is no terminal to ask
 	w.block(uninstall[len(uninstall)-1])
 	if err := m.DeleteNodes(t.Context(), nodes...); err != nil {
 		t.Fatal(err)
 	}
-	clustertest.Until(t, machine.Patience, "all objects are as before", func() error {
-		if diff := cmp.Diff(before, w.cluster()); diff != "" {
-			return fmt.Errorf("-before +after: %s", diff)
-		}
-		return nil
-	})
-	if diff := cmp.Diff(files, w.files()); diff != "" {
+	w.same(before)
+	if diff := cmp.Diff(files, w.files(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("files on the node, -before +after: %s", diff)
 	}
 }
@@ -171,16 +175,22 @@ func (w *walk) block(b block) string {
 	return printed
 }
 
-// install follows the page. Two things are different: the images are those that the tests make, for this architecture only, and they
-// come to the node without a registry.
+// start follows the README, but for the images.
+func (w *walk) start() {
+	w.Helper()
+	images, commands, _ := strings.Cut(section(w.T, w.m.Root, "README.md", "## Start")[0].text, "\n")
+	if !strings.HasPrefix(images, "make images ") {
+		w.Fatalf("README.md does not make the images first: %s", images)
+	}
+	w.block(block{"commands", commands})
+}
+
+// install follows the page, but for the images.
 func (w *walk) install() {
 	w.Helper()
 	begin := section(w.T, w.m.Root, "docs/install.md", "# Install")
 	if !strings.HasPrefix(begin[0].text, "make images\nfor image in bin/images/*.tar; do\n") {
 		w.Fatalf("the page does not push every image that is made: %s", begin[0].text)
-	}
-	for _, image := range machine.Images {
-		w.m.Ctr(w.T, "images", "tag", "ghcr.io/pitcrew-dev/"+image+":"+machine.Tag, registry+"/"+image+":0.1.0")
 	}
 	w.block(begin[1])
 	for _, b := range section(w.T, w.m.Root, "docs/install.md", "## With Helm") {
@@ -189,6 +199,17 @@ func (w *walk) install() {
 		}
 		w.block(b)
 	}
+}
+
+// same waits until the cluster has the same objects as before.
+func (w *walk) same(before []string) {
+	w.Helper()
+	clustertest.Until(w.T, machine.Patience, "all objects are as before", func() error {
+		if diff := cmp.Diff(before, w.cluster()); diff != "" {
+			return fmt.Errorf("-before +after: %s", diff)
+		}
+		return nil
+	})
 }
 
 // addresses are those of the running pods with a name, and of a port.

@@ -445,6 +445,9 @@ func TestUserRoles(t *testing.T) {
 		for i, group := range []string{"dev", "sre"} {
 			allowed := []bool{test.viewer, test.operator}[i]
 			err := asUser(t, c, group, strings.Fields(test.command)...)
+			if test.command == "status" && err != nil && strings.Contains(err.Error(), "no leader: there is no Lease") {
+				err = nil // which is so: nothing runs in the pods here
+			}
 			if allowed && err != nil || !allowed && (err == nil || !strings.Contains(err.Error(), "forbidden")) {
 				t.Errorf("kubectl pitcrew %s by %s: %v, allowed %v", test.command, group, err, allowed)
 			}
