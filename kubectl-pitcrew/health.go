@@ -224,7 +224,8 @@ func (h *inspection) installed() finding {
 		return notKnown("pitcrew", fmt.Sprintf("%v; if Pitcrew runs in another namespace, name it with -n", h.deploymentErr))
 	}
 	text := fmt.Sprintf("%s in namespace %s; this command %s", cmp.Or(h.Version, "version not known"), h.Namespace, h.CommandVersion)
-	if release(h.Version) != release(h.CommandVersion) && h.Version != "" {
+	const unversioned = "(devel)" // made by go install in a clone: there is nothing to compare
+	if release(h.Version) != release(h.CommandVersion) && h.Version != "" && h.Version != unversioned && h.CommandVersion != unversioned {
 		text += " (not the same)"
 	}
 	return good("pitcrew", "%s", text)

@@ -25,6 +25,7 @@ const (
 	// quarantined is the node of problem, taken out of service.
 	quarantined = `pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot",effect="NoSchedule"}`
 	waits       = `pitcrew_job_not_restarted_timestamp_seconds{instance="a",kind="JobSet",namespace="ml",job="train",node="n1",reason=`
+	paused      = `pitcrew_paused{instance="a"}`
 	epoch       = "1970-01-01 00:00:00 +0000 UTC"
 )
 
@@ -72,6 +73,9 @@ func casesOfConditions(path string) []testCase {
 		severity("another node is quarantined", map[string]string{strings.Replace(quarantined, "n1", "n2", 1): "0x10"}, "critical", "false"),
 		severity("a job on another node waits", map[string]string{quarantined: "0x10", strings.Replace(waits, "n1", "n2", 1) + `"Kueue"}`: "0x10"}, "warning", "true"),
 		severity("is quarantined while the leader changes", map[string]string{quarantined: "0x7 stale", strings.Replace(quarantined, `"a"`, `"b"`, 1): "_x9 0x10"}, "warning", "true"),
+		severity("waited for a job when Pitcrew was paused", map[string]string{quarantined: "0x20", waits + `"BudgetPerDay"}`: "0x2 stale", paused: "0x2 1x20"}, "critical", "false"),
+		severity("is quarantined, and Pitcrew is not paused any more", map[string]string{quarantined: "0x20", paused: "1x2 0x20"}, "warning", "true"),
+		severity("has a job whose restart ends with an error", map[string]string{quarantined: "0x10", waits + `"Error"}`: "0x10"}, "critical", "false"),
 		severity("was released", map[string]string{quarantined: "0x3 stale"}, "critical", "false"),
 		// Without a leader nothing is known of any node: then PitcrewRemediatorDown or PitcrewRemediatorNoLeader fires.
 		testCase{"GPUXidError", "without a leader", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x5 stale", quarantined: "0x5 stale"}, "10m", nil},
@@ -93,6 +97,9 @@ var cases = map[string][]testCase{
 			[]firing{{"severity=warning node=n1 handled=true repair=Reboot condition=KernelDeadlock", epoch}}},
 		{"PitcrewThirdPartyCondition", "of a quarantined node on which a job waits", map[string]string{
 			problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10", quarantined: "0x10", waits + `"Kueue"}`: "0x10"}, "5m",
+			[]firing{{"severity=critical node=n1 handled=false repair=Reboot condition=KernelDeadlock", epoch}}},
+		{"PitcrewThirdPartyCondition", "of a quarantined node while Pitcrew is paused", map[string]string{
+			problem + `"KernelDeadlock",repair="Reboot",status="True"}`: "0x10", quarantined: "0x10", paused: "1x10"}, "5m",
 			[]firing{{"severity=critical node=n1 handled=false repair=Reboot condition=KernelDeadlock", epoch}}},
 		{"PitcrewThirdPartyCondition", "of a kubelet that reports False", map[string]string{problem + `"Ready",repair="Inspect",status="False"}`: "0x10"}, "5m", nil},
 		{"PitcrewThirdPartyCondition", "ours", map[string]string{problem + `"GPUXidError",repair="Reboot",status="True"}`: "0x10"}, "5m", nil},
@@ -220,6 +227,7 @@ var cases = map[string][]testCase{
 		{"PitcrewJobNotRestarted", "has ended", map[string]string{waits + `"Kueue"}`: "0x5 stale"}, "10m", nil},
 		{"PitcrewJobNotRestarted", "waits after its last restart", map[string]string{waits + `"BackOff"}`: "0x10"}, "5m", nil},
 		{"PitcrewJobNotRestarted", "has an alert of its own", map[string]string{waits + `"Held"}`: "0x10"}, "5m", nil},
+		{"PitcrewJobNotRestarted", "an error that is tried again", map[string]string{waits + `"Error"}`: "0x10"}, "5m", nil},
 		{"PitcrewJobNotRestarted", "a new reason", map[string]string{waits + `"NewInTheNextRelease"}`: "0x10"}, "5m", nil},
 
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",

@@ -26,9 +26,18 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	if c.dryRun {
 		return 0, nil
 	}
+	waiting := c.reporter.waiting
+	waiting.begin(q)
+	defer func() {
+		left := waiting.end(q.ID, err == nil)
+		if often := lookAgain(c.admission.clock.Now().Sub(q.Since)); err == nil && left && (after == 0 || after > often) {
+			after = often
+		}
+	}()
 	// No resourceVersion: the answer is at least as new as the taint.
 	var pods corev1.PodList
 	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
+		waiting.add(q.ID, unknownJob)
 		return 0, fmt.Errorf("list the pods on node %s: %w", q.Node, err)
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
@@ -39,12 +48,14 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	workloads := map[workloadKey]kinds.Workload{}
 	active, err := c.activeOn(ctx, q.Node, pods.Items)
 	if err != nil {
+		waiting.add(q.ID, unknownJob)
 		return 0, err
 	}
 	for i := range active {
 		pod := &active[i]
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
+			waiting.add(q.ID, unknownJob)
 			errs = append(errs, err)
 			continue
 		}
@@ -58,7 +69,6 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 			onNode[key] = append(onNode[key], *pod)
 		}
 	}
-	c.reporter.waiting.begin(q)
 	for key, workload := range workloads {
 		if len(onNode[key]) == 0 {
 			errs = append(errs, c.admission.reportForeign(ctx, q, workload, foreign[key]))
@@ -70,11 +80,7 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 			after = wait
 		}
 	}
-	err = errors.Join(errs...)
-	if c.reporter.waiting.end(q.ID, err == nil) && (after == 0 || after > lookAgain) {
-		after = lookAgain
-	}
-	return after, err
+	return after, errors.Join(errs...)
 }
 
 // activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
@@ -110,8 +116,13 @@ func (a *admission) reportForeign(ctx context.Context, q restart.Quarantine, w k
 // restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
 // again.
 func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+	defer func() {
+		if err != nil {
+			a.reporter.waiting.add(q.ID, waitingFor(w, onNode, reasonError))
+		}
+	}()
 	if w.Job == nil || w.Unsupported != nil {
-		return 0, a.reportUnsupported(ctx, q, w)
+		return 0, a.reportUnsupported(ctx, q, w, onNode)
 	}
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var err error
@@ -133,7 +144,7 @@ func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w
 }
 
 // reportUnsupported reports a job that is controlled by something unknown, and a pod that is controlled by nothing.
-func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine, w kinds.Workload) error {
+func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) error {
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil || !opt.In {
 		return err
@@ -142,9 +153,20 @@ func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine,
 		a.reporter.reportBlocked(restart.CauseOf(q), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
 		return nil
 	}
-	a.reporter.reportBlocked(restart.CauseOf(q), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
-		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)})
+	blocked := restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
+		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)}
+	a.reporter.waiting.add(q.ID, waitingFor(w, onNode, blocked.Reason))
+	a.reporter.reportOnce(restart.CauseOf(q), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, otherKind, blocked)
 	return nil
+}
+
+// waitingFor is a workload as a metric names it. One whose owner is not read is named by its first pod on the node: whoever may create
+// pods can write anything of any length as their owner.
+func waitingFor(w kinds.Workload, onNode []corev1.Pod, reason string) waitingJob {
+	if w.Job != nil && w.Unsupported == nil {
+		return waitingJob{w.Job.GVK.Kind, w.Job.Object.GetNamespace(), w.Job.Object.GetName(), reason}
+	}
+	return waitingJob{"Pod", onNode[0].Namespace, onNode[0].Name, reason}
 }
 
 // missesOptIn reports whether a job would have to opt in to be restarted, and has neither done so nor opted out.

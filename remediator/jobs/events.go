@@ -177,6 +177,9 @@ func (r *reporter) notHeld(req request) {
 	r.metrics.held.DeletePartialMatch(prometheus.Labels{"kind": req.kind.Kind, "namespace": req.Namespace, "job": req.Name})
 }
 
+// otherKind stands in metrics for the kind of an owner that is not known. Whoever may create pods chooses it.
+const otherKind = "other"
+
 // reasonForeignPod: what is on the node is no pod of the job, which therefore waits for nothing.
 const reasonForeignPod = "ForeignPod"
 
@@ -185,10 +188,16 @@ func (r *reporter) reportBlocked(c restart.Cause, job client.Object, kind string
 	if why.Reason != reasonForeignPod {
 		r.waiting.add(c.ID, waitingJob{kind, job.GetNamespace(), job.GetName(), why.Reason})
 	}
+	r.reportOnce(c, job, kind, kind, why)
+}
+
+// reportOnce reports a job that is left alone by Event and by a counter, once for each quarantine and reason. counted is its kind in the
+// counter.
+func (r *reporter) reportOnce(c restart.Cause, job client.Object, kind, counted string, why restart.Blocked) {
 	if !r.isNew(report{c.ID, job.GetUID(), why.Reason}) {
 		return
 	}
-	r.metrics.blocked.WithLabelValues(kind, why.Reason).Inc()
+	r.metrics.blocked.WithLabelValues(counted, why.Reason).Inc()
 	r.emit(job, kind, c, corev1.EventTypeWarning, eventBlocked, why.Reason, "not restarted: "+why.Text)
 }
 

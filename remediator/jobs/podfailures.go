@@ -140,6 +140,9 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if w.UID() == "" {
+		f.admission.reporter.waiting.gone(in.namespace, in.owner.uid)
+	}
 	if w.Job == nil || w.Unsupported != nil || !w.Kind.ReplacesFailedRank || !w.Owns(rank) {
 		return ctrl.Result{}, nil
 	}
@@ -160,7 +163,7 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	}
 	q := restart.Quarantine{
 		// All failures of one incarnation are one.
-		ID:      fmt.Sprintf("%s-failure-%d", w.UID(), rec.Total),
+		ID:      fmt.Sprint(failuresOf(w.UID()), rec.Total),
 		Node:    in.node,
 		NodeUID: node.UID,
 		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
@@ -172,6 +175,9 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	f.admission.reporter.waiting.end(q.ID, err == nil)
 	return ctrl.Result{RequeueAfter: after}, err
 }
+
+// failuresOf is what the IDs of all failures of pods of a job begin with.
+func failuresOf(job types.UID) string { return string(job) + "-failure-" }
 
 // waitsFirst reports whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
 // together must not search for room side by side.

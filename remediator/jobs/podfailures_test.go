@@ -163,11 +163,18 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
 		}
 	}
+	named := func() int { return len(r.admission.reporter.waiting.current(t.Context(), api)) }
+	if n := named(); n != 1 {
+		t.Errorf("the metric names %d jobs", n)
+	}
 	if err := api.Delete(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := r.reconcileFailure(t.Context(), first); err != nil || result.RequeueAfter != 0 || len(r.waiting) != 0 {
 		t.Errorf("looked at again after %s: %v; %d wait", result.RequeueAfter, err, len(r.waiting))
+	}
+	if n := named(); n != 0 {
+		t.Errorf("the metric names %d jobs after the deletion", n)
 	}
 }
 

@@ -501,7 +501,11 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 			g := test.create(tm)
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
-			counter := r.reporter.metrics.blocked.WithLabelValues(test.kind, test.reason)
+			counted, named := test.kind, jobOnNode{waitingJob{test.kind, tm.name, "train", test.reason}, q.Node}
+			if metav1.GetControllerOf(g.read().Object) != nil { // of a kind that is not known
+				counted, named.waitingJob = "other", waitingJob{"Pod", tm.name, ranks[0].Name, test.reason}
+			}
+			counter := r.reporter.metrics.blocked.WithLabelValues(counted, test.reason)
 			before := gauge(t, counter)
 			for range 3 {
 				restartJobs(t, r, q)
@@ -519,16 +523,12 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 				t.Errorf("said %d times: %q", len(notes), notes)
 			}
 			g.unharmed(ranks)
-			named := jobOnNode{waitingJob{test.kind, tm.name, "train", test.reason}, q.Node}
-			if owner := metav1.GetControllerOf(g.read().Object); owner != nil {
-				named.name = owner.Name
-			}
 			now := r.reporter.waiting.current(t.Context(), tm.c.Client)
 			if since, waits := now[named]; !waits || len(now) != 1 || !since.Equal(q.Since) {
 				t.Errorf("the metric names %v, want %v since %s", now, named, q.Since)
 			}
-			if again, err := r.RestartJobsOnNode(t.Context(), q); again != lookAgain || err != nil {
-				t.Errorf("call again after %s, %v; want %s", again, err, lookAgain)
+			if again, err := r.RestartJobsOnNode(t.Context(), q); again != lookSoon || err != nil {
+				t.Errorf("call again after %s, %v; want %s", again, err, lookSoon)
 			}
 			if err := tm.c.Client.Delete(t.Context(), g.object(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 				t.Fatal(err)

@@ -2,30 +2,50 @@ package jobs
 
 import (
 	"context"
+	"maps"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 var notRestartedDesc = prometheus.NewDesc("pitcrew_job_not_restarted_timestamp_seconds",
-	"Since when, in Unix time, the node under the active pods of an opted-in job is quarantined, while the job is not restarted, by the reason.",
+	"Since when, in Unix time, an opted-in job is not restarted although its node is quarantined or one of its pods failed there, by the reason.",
 	[]string{"kind", "namespace", "job", "node", "reason"}, nil)
 
 const (
-	// lookAgain is how soon a node with jobs that are left alone is looked at again: they may end, or be mended.
-	lookAgain = time.Minute
-	// forgetAfter is how long a job is named that is not looked at any more, for example because the node is under maintenance.
-	forgetAfter = 5 * time.Minute
-	// forgetFailedAfter is the same for a job of which a pod failed: it is looked at again only when a limit may have changed.
-	forgetFailedAfter = 15 * time.Minute
+	// lookOften is how long a node with jobs that are left alone is looked at often: they may end, or be mended.
+	lookOften = 15 * time.Minute
+	// lookSoon and lookLate are how soon it is looked at again during that time and after it.
+	lookSoon, lookLate = time.Minute, 5 * time.Minute
+	// forgetAfter is how long a job is named that is not looked at any more, for example because the node is under maintenance. A job
+	// of which a pod failed is looked at again only when a limit may have changed.
+	forgetAfter = 15 * time.Minute
 )
+
+// reasonError: what was to be done about the job ended with an error, and is tried again.
+const reasonError = "Error"
+
+// unknownJob stands for the jobs on a node that cannot be found out.
+var unknownJob = waitingJob{reason: reasonError}
+
+// lookAgain is how soon a node with jobs that are left alone is looked at again, after so long a quarantine. Each look lists the pods of
+// the node.
+func lookAgain(quarantined time.Duration) time.Duration {
+	if quarantined < lookOften {
+		return lookSoon
+	}
+	return lookLate
+}
 
 // waiting are the opted-in jobs that are not restarted although a node under them is quarantined, for a metric that names them. There
 // are at most as many as pods on quarantined nodes.
@@ -112,6 +132,17 @@ func (w *waiting) restarted(kind, namespace, name string) {
 	}
 }
 
+// gone forgets a job that waited after a failure of a pod of it, and that is no longer in the namespace of the pod.
+func (w *waiting) gone(namespace string, uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, l := range w.looks {
+		if strings.HasPrefix(id, failuresOf(uid)) {
+			maps.DeleteFunc(l.jobs, func(j waitingJob, _ int) bool { return j.namespace == namespace })
+		}
+	}
+}
+
 // jobOnNode is a job that waits because of one node.
 type jobOnNode struct {
 	waitingJob
@@ -125,7 +156,7 @@ func (w *waiting) current(ctx context.Context, nodes client.Reader) map[jobOnNod
 	now, found := w.clock.Now(), map[jobOnNode]time.Time{}
 	for id, l := range w.looks {
 		isFailure := l.quarantine.Taint.Key == ""
-		if age := now.Sub(l.at); age > forgetFailedAfter || age > forgetAfter && !isFailure {
+		if now.Sub(l.at) > forgetAfter {
 			delete(w.looks, id)
 			continue
 		}
@@ -163,7 +194,12 @@ func (c waitingCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for job, since := range c.current(ctx, c.nodes) {
-		out <- prometheus.MustNewConstMetric(notRestartedDesc, prometheus.GaugeValue, float64(since.UnixMilli())/1000,
+		m, err := prometheus.NewConstMetric(notRestartedDesc, prometheus.GaugeValue, float64(since.UnixMilli())/1000,
 			job.kind, job.namespace, job.name, job.node, job.reason)
+		if err != nil { // one job must not take the metrics of all others
+			log.Log.Error(err, "A job that is not restarted has no series", "kind", job.kind, "namespace", job.namespace, "job", job.name)
+			continue
+		}
+		out <- m
 	}
 }

@@ -1,17 +1,27 @@
 package jobs
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
@@ -87,7 +97,7 @@ func TestTheMetricNamesAJobAsLongAsItWaits(t *testing.T) {
 
 	failure := restart.Quarantine{ID: "job-uid-failure-0", Node: "b", Since: noon}
 	look(failure, "BudgetPerJob")
-	clock.Step(forgetFailedAfter)
+	clock.Step(forgetAfter)
 	names("Job team/train on b: BudgetPerJob since 12:00:00")
 	clock.Step(time.Second)
 	names()
@@ -144,5 +154,165 @@ func TestWhichJobsAreToldThatTheyHaveNotOptedIn(t *testing.T) {
 		if got := missesOptIn(test.q, kinds.Workload{Kind: test.kind, Job: &j}, test.opt); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+// onNodeA is a controller with these pods on node a, a quarantine of the node, and what the metrics name, as "kind namespace/job reason".
+func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...client.Object) (*Controller, restart.Quarantine, func() []string) {
+	t.Helper()
+	if on.List == nil {
+		on.List = func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			for _, pod := range pods {
+				switch into := list.(type) {
+				case *corev1.PodList:
+					into.Items = append(into.Items, *pod.DeepCopy())
+				case *metav1.PartialObjectMetadataList:
+					into.Items = append(into.Items, metav1.PartialObjectMetadata{ObjectMeta: *pod.ObjectMeta.DeepCopy()})
+				default:
+					return api.List(ctx, list, opts...)
+				}
+			}
+			return nil
+		}
+	}
+	api := fake.NewClientBuilder().WithObjects(append(objects, recorded("a"))...).WithInterceptorFuncs(on).Build()
+	c := newController(api, api, Options{Recorder: events.NewFakeRecorder(100), Clock: clocktesting.NewFakeClock(noon)})
+	c.reconciler.watcher.mapper = meta.NewDefaultRESTMapper(nil) // no kind is watched
+	q := restart.Quarantine{ID: "q-a", Node: "a", NodeUID: "a-uid", Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(waitingCollector{c.reporter.waiting, api}, c.reporter.metrics.blocked)
+	return c, q, func() (all []string) {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				l := map[string]string{}
+				for _, pair := range m.GetLabel() {
+					l[pair.GetName()] = pair.GetValue()
+				}
+				if f.GetName() == "pitcrew_job_restart_blocked_total" {
+					all = append(all, fmt.Sprintf("%s counted %v: %s", l["kind"], m.GetCounter().GetValue(), l["reason"]))
+				} else {
+					all = append(all, fmt.Sprintf("%s %s/%s %s", l["kind"], l["namespace"], l["job"], l["reason"]))
+				}
+			}
+		}
+		return all
+	}
+}
+
+// ownedBy is an opted-in pod on node a. Whoever may create pods can write anything as their owner.
+func ownedBy(kind, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "worker", UID: "worker-uid", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "example.com/v1", Kind: kind, Name: name, UID: "x", Controller: ptr.To(true)}}},
+		Spec:   corev1.PodSpec{NodeName: "a"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func TestAnUnknownOwnerIsNoLabelOfAMetric(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, pod := range map[string]*corev1.Pod{"long": ownedBy(long, long), "no UTF-8": ownedBy("\xff", "\xff"), "a command": ownedBy("Tool", "x; rm -rf /")} {
+		t.Run(name, func(t *testing.T) {
+			team := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: optedIn}}
+			c, q, named := onNodeA(t, interceptor.Funcs{}, []*corev1.Pod{pod}, team)
+			if after, err := c.RestartJobsOnNode(t.Context(), q); after != lookSoon || err != nil {
+				t.Errorf("again after %s: %v", after, err)
+			}
+			want := []string{"Pod team/worker UnknownOwner", "other counted 1: UnknownOwner"}
+			if got := named(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+				t.Errorf("got %.300q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// A panic of a collector would end the process, again at each scrape.
+func TestAValueThatIsNoLabelIsLeftOut(t *testing.T) {
+	c, q, named := onNodeA(t, interceptor.Funcs{}, nil)
+	c.reporter.waiting.begin(q)
+	c.reporter.waiting.add(q.ID, waitingJob{"Job", "team", "\xff", "BackOff"})
+	c.reporter.waiting.add(q.ID, waitingJob{"Job", "team", "train", "BackOff"})
+	if got, want := named(), []string{"Job team/train BackOff"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A node on which nothing waits is taken for handled by its alert.
+func TestAnErrorIsNamedUntilTheNextLook(t *testing.T) {
+	job := labelled(t, "train", restart.Restart{})
+	job.Labels, job.Annotations = maps.Clone(optedIn), nil
+	job.Spec.Parallelism, job.Spec.Completions = ptr.To[int32](1), ptr.To[int32](1)
+	rank := rankOf("train", 0)
+	rank.Spec.NodeName, rank.Status.Phase = "a", corev1.PodRunning
+	refused := apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, "train", nil)
+	for name, test := range map[string]struct {
+		on   func(fails *bool) interceptor.Funcs
+		want string
+	}{
+		"a patch that is refused": {func(fails *bool) interceptor.Funcs {
+			return interceptor.Funcs{Patch: func(ctx context.Context, api client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if *fails {
+					return refused
+				}
+				return api.Patch(ctx, o, p, opts...)
+			}}
+		}, "Job team/train Error"},
+		"an owner that cannot be read": {func(fails *bool) interceptor.Funcs {
+			return interceptor.Funcs{Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if *fails && key.Name == "train" {
+					return refused
+				}
+				return api.Get(ctx, key, o, opts...)
+			}}
+		}, " / Error"},
+		"pods that cannot be listed": {func(fails *bool) interceptor.Funcs {
+			return interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, _ client.ObjectList, _ ...client.ListOption) error {
+				if *fails {
+					return refused
+				}
+				return nil
+			}}
+		}, " / Error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fails, rank := true, rank.DeepCopy()
+			c, q, named := onNodeA(t, test.on(&fails), []*corev1.Pod{rank}, job.DeepCopy())
+			for range 2 {
+				if _, err := c.RestartJobsOnNode(t.Context(), q); !apierrors.IsForbidden(err) {
+					t.Fatalf("error %v", err)
+				}
+				if got := named(); !slices.Equal(got, []string{test.want}) {
+					t.Errorf("got %q, want %q", got, test.want)
+				}
+			}
+			fails, rank.Status.Phase = false, corev1.PodSucceeded
+			if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+			if got := named(); len(got) != 0 {
+				t.Errorf("got %q after the error", got)
+			}
+		})
+	}
+}
+
+// Each look lists the pods of the node, and a job may be left alone for weeks.
+func TestANodeIsLookedAtLessOftenLater(t *testing.T) {
+	pod := ownedBy("Tool", "x")
+	pod.OwnerReferences, pod.Labels = nil, optedIn
+	c, q, _ := onNodeA(t, interceptor.Funcs{}, []*corev1.Pod{pod})
+	for since, want := range map[time.Duration]time.Duration{0: time.Minute, 14 * time.Minute: time.Minute, 15 * time.Minute: 5 * time.Minute, 24 * time.Hour: 5 * time.Minute} {
+		q.Since = noon.Add(-since)
+		if after, err := c.RestartJobsOnNode(t.Context(), q); after != want || err != nil {
+			t.Errorf("after %s: again after %s, want %s: %v", since, after, want, err)
+		}
+	}
+	if forgetAfter < 2*lookLate {
+		t.Errorf("a job is forgotten after %s, between two looks", forgetAfter)
 	}
 }
