@@ -21,6 +21,9 @@ type Condition struct {
 	// Latches is true if the plugin keeps what it has seen until the next boot or until it is run with -clear. The
 	// condition of another plugin follows the hardware from look to look, and the plugin refuses -clear.
 	Latches bool
+	// Codes is true if each text of its messages names one fault of its subject, as an Xid does. The text of another plugin is the
+	// state of the subject, and changes while the fault lasts.
+	Codes bool
 }
 
 // GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
@@ -67,15 +70,15 @@ const AscendNPUUnhealthy = "AscendNPUUnhealthy"
 
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
-	{Type: GPUXidError, Plugin: "xid", Latches: true, Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen", Summary: "the kernel log shows an Xid or a lost GPU"},
-	{Type: KernelHardwareError, Plugin: "xid", Latches: true, Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault", Summary: "the kernel reports failing hardware"},
+	{Type: GPUXidError, Plugin: "xid", Latches: true, Codes: true, Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen", Summary: "the kernel log shows an Xid or a lost GPU"},
+	{Type: KernelHardwareError, Plugin: "xid", Latches: true, Codes: true, Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault", Summary: "the kernel reports failing hardware"},
 	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault", Summary: "GPU memory is failing"},
 	{Type: GPUCountMismatch, Plugin: "gpucount", Latches: true, Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra", Summary: "GPUs are missing or unexpected"},
 	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault", Summary: "a GPU is too hot or slowed down"},
 	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault", Summary: "an NVLink is down"},
-	{Type: DCGMDiagFailed, Plugin: "dcgm", Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
+	{Type: DCGMDiagFailed, Plugin: "dcgm", Codes: true, Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
 	{Type: HCAPortDown, Plugin: "hca", Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
-	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},
+	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Codes: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},
 	{Type: ClockSkewed, Plugin: "ntp", Latches: true, Healthy: "ClockChecked", Problem: "ClockFault", Summary: "the clock is off"},
 	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Summary: "a service that the node needs is down"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Summary: "a filesystem cannot be written to"},
@@ -105,6 +108,12 @@ func Ours(conditionType string) bool {
 // condition is the time of the verdict: nothing renews it, so its age does not show that a detector has stopped.
 func IsVerdict(conditionType string) bool {
 	return slices.ContainsFunc(Verdicts, hasType(conditionType))
+}
+
+// HasCodes reports whether another text of the same subject is another fault, see [Condition.Codes].
+func HasCodes(conditionType string) bool {
+	i := slices.IndexFunc(All, hasType(conditionType))
+	return i >= 0 && All[i].Codes
 }
 
 func hasType(conditionType string) func(Condition) bool {

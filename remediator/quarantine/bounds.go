@@ -88,6 +88,10 @@ func (b *bounds) quarantine(q *Quarantine) {
 		b.text("message", c.Message, maxText)
 		b.text("user", c.User, maxName)
 		b.text("bootID", c.BootID, maxName)
+		b.list("covered", len(c.Covered), maxAdded)
+		for _, message := range c.Covered {
+			b.text("covered", message, maxText)
+		}
 		b.list("dips", len(c.FlapTimes), maxTimes)
 	}
 	if t := q.Taint; t != nil {
@@ -178,7 +182,7 @@ func (r *Record) fit() {
 		default:
 			most /= 2
 			for i := range r.Causes {
-				r.Causes[i].Message = Clip(r.Causes[i].Message, most)
+				r.Causes[i].Message, r.Causes[i].Covered = Clip(r.Causes[i].Message, most), nil
 			}
 		}
 	}

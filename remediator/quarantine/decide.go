@@ -207,6 +207,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 			d.record.recordRepair(&d.record.Causes[i], now)
 		}
 	}
+	d.record.coverPresent(o.Node)
 	d.assess()
 	return d
 }
@@ -222,6 +223,7 @@ func (d *decider) decide() {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.checkManualRelease()
 	}
+	d.followManualRelease()
 	if d.record != nil && d.record.Phase == Quarantined {
 		d.conditions.updateCauses(d.record, &d.next)
 		d.decideQuarantined()
@@ -505,19 +507,11 @@ func (d *decider) upgrade() {
 	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s", describe(worst), d.record.Taint, d.andCordoned())
 }
 
-// checkManualRelease ends a manual release when the causes have cleared. Until then only a fault of a worse class than theirs
+// checkManualRelease ends a manual release when the causes have cleared. Until then only a new fault or one of a worse class
 // quarantines the node: whoever released it did not know of that one.
 func (d *decider) checkManualRelease() {
-	active := false
-	for i := range d.record.Causes {
-		c := &d.record.Causes[i]
-		// Without a rule for its condition a cause can quarantine no node.
-		if _, ok := d.conditions.ruleOf(c); ok && !d.conditions.hasCleared(c, &d.next) {
-			active = true
-		}
-	}
-	d.record.ManualReleaseActive = active
-	if !active {
+	d.dropCleared(&d.record.Quarantine)
+	if !d.record.ManualReleaseActive {
 		return
 	}
 	for _, p := range d.conditions.sorted() {

@@ -10,6 +10,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
+// maxCovered is how many releases of the same condition a record remembers.
+const maxCovered = 4
+
 // releaseManually ends the quarantine by the decision of a person, which covers the faults that stand now and those that an earlier
 // such decision still covers.
 func (d *decider) releaseManually() {
@@ -18,17 +21,53 @@ func (d *decider) releaseManually() {
 	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
-		condition, ok := d.conditions.conditionOf(c)
-		if ok && conditions.Ours(string(c.Condition)) && condition.Status == corev1.ConditionTrue {
-			c.Message = Clip(condition.Message, conditions.MaxMessage)
-		}
+		condition, _ := d.conditions.conditionOf(c)
+		c.cover(condition)
 	}
 	if before == nil {
 		return
 	}
-	for _, c := range before.Causes {
-		if !d.record.hasCause(c.Condition) && len(d.record.Causes) < maxCauses {
-			d.record.Causes, d.record.ManualReleaseActive = append(d.record.Causes, c), true
+	for _, earlier := range before.Causes {
+		i := slices.IndexFunc(d.record.Causes, func(c Cause) bool { return c.Condition == earlier.Condition })
+		if i < 0 {
+			if len(d.record.Causes) < maxCauses {
+				d.record.Causes, d.record.ManualReleaseActive = append(d.record.Causes, earlier), true
+			}
+			continue
+		}
+		c := &d.record.Causes[i]
+		c.Repair = max(c.Repair, earlier.Repair)
+		for _, message := range earlier.Covered {
+			if len(c.Covered) < maxCovered && !slices.Contains(c.Covered, message) {
+				c.Covered = append(c.Covered, message)
+			}
+		}
+	}
+}
+
+// cover notes that a manual release covers what the cause's condition says; if it reports no fault, what it said.
+func (c *Cause) cover(condition corev1.NodeCondition) {
+	message := c.Message
+	if condition.Status == corev1.ConditionTrue {
+		message = condition.Message
+	}
+	if c.Covered = nil; conditions.Ours(string(c.Condition)) {
+		c.Covered = []string{Clip(message, conditions.MaxMessage)}
+	}
+}
+
+// coverPresent lets a manual release that does not say what it covers cover what the conditions of the node say now: a version that
+// did not keep it wrote the record.
+func (r *Record) coverPresent(n *corev1.Node) {
+	q := r.manualRelease()
+	if q == nil {
+		return
+	}
+	for i := range q.Causes {
+		c := &q.Causes[i]
+		at := slices.IndexFunc(n.Status.Conditions, func(n corev1.NodeCondition) bool { return n.Type == c.Condition })
+		if len(c.Covered) == 0 && at >= 0 && n.Status.Conditions[at].Status != corev1.ConditionUnknown {
+			c.cover(n.Status.Conditions[at])
 		}
 	}
 }
@@ -56,47 +95,91 @@ func (r *Record) resumeManualRelease() bool {
 	return true
 }
 
+// followManualRelease brings a manual release up to date over which another fault has begun a suspicion or a quarantine. It must not
+// outlive its faults, and then cover the next ones.
+func (d *decider) followManualRelease() {
+	q := d.record.manualRelease()
+	if q == nil || q == &d.record.Quarantine {
+		return
+	}
+	released := Record{Boot: d.record.Boot, Quarantine: *q}
+	d.conditions.updateCauses(&released, &d.next)
+	*q = released.Quarantine
+	if d.dropCleared(q); !q.ManualReleaseActive {
+		d.assess() // every fault counts again
+	}
+}
+
+// dropCleared drops the causes of a manual release that have cleared, and ends it with the last one.
+func (d *decider) dropCleared(q *Quarantine) {
+	var left []Cause
+	q.ManualReleaseActive = false
+	for i := range q.Causes {
+		c := &q.Causes[i]
+		_, hasRule := d.conditions.ruleOf(c)
+		if hasRule && d.conditions.hasCleared(c, &d.next) {
+			continue
+		}
+		left = append(left, *c)
+		if hasRule { // without a rule for its condition a cause can quarantine no node
+			q.ManualReleaseActive = true
+		}
+	}
+	if q.ManualReleaseActive && slices.ContainsFunc(left, func(c Cause) bool { return c.Due }) {
+		q.Causes = left
+	}
+}
+
 // newFaults is the message of a condition of ours with only the faults that have come since the manual release; empty if none has, or
-// if the message names no subjects. The message names the class of its worst fault alone, so a new fault counts as that one, with
-// one exception: another fault of a GPU or port that was released counts only if it may be of the class that was released. The parts
-// of a message are sorted by class first, then by subject and text: a part before a larger one is of a worse class.
+// if the message names no subjects. Another subject is a new fault, and so is one that was released once its class may be worse or,
+// where texts are codes, once another code of it may be of the same class. The message names the class of its worst fault alone, so
+// a new fault counts as that one. The parts of a message are sorted by class first, then by subject and text: a part before a larger
+// one is of a worse class.
 func (q *Quarantine) newFaults(condition corev1.NodeCondition) string {
 	if q == nil || !conditions.Ours(string(condition.Type)) || condition.Status != corev1.ConditionTrue {
 		return ""
 	}
 	i := slices.IndexFunc(q.Causes, func(c Cause) bool { return c.Condition == condition.Type })
-	if i < 0 {
-		return ""
-	}
-	released, err := conditions.ParseMessage(q.Causes[i].Message)
-	if err != nil {
+	if i < 0 || len(q.Causes[i].Covered) == 0 {
 		return ""
 	}
 	now, err := conditions.ParseMessage(condition.Message)
 	if err != nil {
 		return ""
 	}
-	isNew := func(i int) bool {
-		part := now.Parts[i]
-		if slices.Contains(released.Parts, part) {
-			return false
+	var released []conditions.Message
+	more := 0
+	for _, text := range q.Causes[i].Covered {
+		m, err := conditions.ParseMessage(text)
+		if err != nil {
+			return ""
 		}
-		if !slices.ContainsFunc(released.Parts, func(p conditions.Part) bool { return p.Subject == part.Subject }) {
-			return true
-		}
-		isMilder := slices.ContainsFunc(now.Parts[:i], func(before conditions.Part) bool {
-			return cmp.Or(cmp.Compare(before.Subject, part.Subject), cmp.Compare(before.Text, part.Text)) > 0
-		})
-		return now.Repair >= released.Repair && !isMilder
+		released, more = append(released, m), max(more, m.More)
 	}
+	hasCodes := conditions.HasCodes(string(condition.Type))
 	found := conditions.Message{Repair: now.Repair}
 	for i, part := range now.Parts {
-		if isNew(i) {
+		worst := now.Repair
+		if slices.ContainsFunc(now.Parts[:i], func(before conditions.Part) bool {
+			return cmp.Or(cmp.Compare(before.Subject, part.Subject), cmp.Compare(before.Text, part.Text)) > 0
+		}) {
+			worst--
+		}
+		isCovered := slices.ContainsFunc(released, func(m conditions.Message) bool {
+			return slices.ContainsFunc(m.Parts, func(p conditions.Part) bool {
+				isSame := worst <= m.Repair
+				if hasCodes {
+					isSame = faultCode(p.Text) == faultCode(part.Text)
+				}
+				return p.Subject == part.Subject && (isSame || worst < m.Repair)
+			})
+		})
+		if !isCovered {
 			found.Parts = append(found.Parts, part)
 		}
 	}
 	// Faults that the message had no room for at the release may show now.
-	if len(found.Parts)+now.More <= released.More {
+	if len(found.Parts)+now.More <= more {
 		return ""
 	}
 	if len(found.Parts) == 0 {

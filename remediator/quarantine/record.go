@@ -110,9 +110,11 @@ type Cause struct {
 	Rule string `json:"rule"`
 	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
 	Repair conditions.Repair `json:"repair"`
-	// Message is the condition's, of when the class was first seen or, if later, of when a person released the node: that release
-	// covers the faults in it.
+	// Message is the condition's, of when the class was first seen.
 	Message string `json:"message"`
+	// Covered are the messages of a condition of ours whose faults a manual release covers: that of the release, and those of the
+	// releases before it that still held, the newest first. It is empty in the record of a version that did not keep them.
+	Covered []string `json:"covered,omitempty"`
 	// User is who quarantined the node manually; empty: not known, or a condition did.
 	User string `json:"user,omitempty"`
 	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.

@@ -1,6 +1,7 @@
 package quarantine
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,14 +45,13 @@ func GPUFaults(message string) []RepairRecord {
 		if !ok {
 			continue
 		}
-		code := xidCode.FindString(part.Text)
-		if code == "" {
-			code = part.Text
-		}
-		list = append(list, RepairRecord{GPU: gpu, Code: code, Repair: m.Repair})
+		list = append(list, RepairRecord{GPU: gpu, Code: faultCode(part.Text), Repair: m.Repair})
 	}
 	return list
 }
+
+// faultCode is the Xid in the text of a finding, or else the text.
+func faultCode(text string) string { return cmp.Or(xidCode.FindString(text), text) }
 
 // recordRepair remembers that the repair that the cause needs was done.
 func (r *Record) recordRepair(c *Cause, now time.Time) {

@@ -54,6 +54,7 @@ type (
 			Rule           string                   `json:"rule"`
 			Repair         conditions.Repair        `json:"repair"`
 			Message        string                   `json:"message"`
+			Covered        json.RawMessage          `json:"covered,omitempty"` // is newer; a version since then ignores what it does not know
 			FirstSeen      time.Time                `json:"firstSeen"`
 			Due            bool                     `json:"due,omitempty"`
 			BootID         string                   `json:"bootID"`
