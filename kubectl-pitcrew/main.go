@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,9 +34,18 @@ func main() {
 	case errors.Is(err, errUnhealthy):
 		os.Exit(2)
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "Error:", err)
+		printError(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// printError prints an error, which may have text from the cluster. Several errors are on a line each.
+func printError(to io.Writer, err error) {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	fmt.Fprintln(to, "Error:", strings.Join(lines, "\n"))
 }
 
 // target is where the commands work; the flags say which.
@@ -41,11 +53,13 @@ type target struct {
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 	namespace string
-	now       func() time.Time
+	// npdNamespace is the namespace of a node-problem-detector that the chart has not installed.
+	npdNamespace string
+	now          func() time.Time
 }
 
 func newCommand() *cobra.Command {
-	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", now: time.Now}
+	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", npdNamespace: metav1.NamespaceSystem, now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and control what Pitcrew does about faulty nodes",
