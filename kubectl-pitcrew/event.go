@@ -54,7 +54,7 @@ func (a actor) announce(ctx context.Context, about corev1.ObjectReference, reaso
 		namespace = metav1.NamespaceDefault // where Events about Nodes are
 	}
 	err := a.api.Create(ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: about.Name + "."},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: about.Name + "-"},
 		EventTime:  a.now, ReportingController: conditions.Domain + "/" + fieldOwner, ReportingInstance: fieldOwner,
 		Type: corev1.EventTypeNormal, Reason: reason, Action: action, Regarding: about, Note: a.Note(what),
 	}, client.FieldOwner(fieldOwner))

@@ -36,10 +36,12 @@ func TestANewPolicyDoesNotWaitUntilItIsShown(t *testing.T) {
 	elected := make(chan struct{})
 	close(elected)
 	changes := make(chan event.GenericEvent, 1)
-	decided := 0
+	decided := -1 // at the first write
 	api := interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-			decided = len(changes)
+			if decided < 0 {
+				decided = len(changes)
+			}
 			return errors.New("connection refused")
 		},
 	})
