@@ -40,7 +40,7 @@ func (c *confirmation) apply(cmd *cobra.Command, changes []change) error {
 		return nil
 	}
 	for _, change := range changes {
-		fmt.Fprintln(out, change.text)
+		fmt.Fprintln(out, printable(change.text))
 	}
 	if c.dryRun {
 		return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,9 @@ func clearCommand(c *target) *cobra.Command {
 in the node-problem-detector's pod on the node, with the arguments that its monitor gives it. A fault that is still there is
 reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear.
 
+The pod must be in the namespace of Pitcrew or, for a node-problem-detector of yours, in that of --npd-namespace. In other namespaces any
+container can have its name.
+
 These conditions are kept until they are cleared: ` + strings.Join(clearable(), ", ") + `.
 The others follow the hardware and end once the fault is gone.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
@@ -60,8 +64,13 @@ The others follow the hardware and end once the fault is gone.`,
 		},
 	}
 	reasonFlag(cmd, &reason, "an Event on the node")
+	c.npdFlag(cmd)
 	confirm.flags(cmd)
 	return cmd
+}
+
+func (c *target) npdFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.npdNamespace, "npd-namespace", c.npdNamespace, "`namespace` of a node-problem-detector of yours that runs our plugins")
 }
 
 // clearable lists the conditions whose plugin keeps what it has seen.
@@ -127,23 +136,50 @@ func (c *target) detector(ctx context.Context, api client.Client, name, conditio
 			return &pods[i], command, err
 		}
 	}
-	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s", name, containerNPD, conditionType)
+	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s, in namespace %s: "+
+		"--npd-namespace names that of another node-problem-detector", name, containerNPD, conditionType, strings.Join(c.npdNamespaces(), " or "))
 }
 
-// detectors are the node-problem-detectors that run on a node. Who may not list the pods of all namespaces sees ours.
+// npdNamespaces are where node-problem-detectors are looked for, ours first. A tenant can give any pod of its own the looks of one. An
+// empty name would be all namespaces.
+func (c *target) npdNamespaces() []string {
+	return slices.DeleteFunc(slices.Compact([]string{c.namespace, c.npdNamespace}), func(name string) bool { return name == "" })
+}
+
+// detectors are the node-problem-detectors that run on a node, the chart's first. Who may list only the pods of our namespace sees those.
 func (c *target) detectors(ctx context.Context, api client.Client, name string) ([]corev1.Pod, error) {
-	onNode := client.MatchingFields{"spec.nodeName": name}
-	var pods corev1.PodList
-	err := api.List(ctx, &pods, onNode)
-	if apierrors.IsForbidden(err) {
-		err = api.List(ctx, &pods, onNode, client.InNamespace(c.namespace))
+	var found []corev1.Pod
+	var forbidden error
+	for _, namespace := range c.npdNamespaces() {
+		var pods corev1.PodList
+		err := api.List(ctx, &pods, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": name})
+		if err != nil {
+			err = fmt.Errorf("list the pods of namespace %s on node %s: %w", namespace, name, err)
+		}
+		switch {
+		case apierrors.IsForbidden(err):
+			forbidden = err
+		case err != nil:
+			return nil, err
+		}
+		found = append(found, pods.Items...)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list the pods on node %s: %w", name, err)
-	}
-	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+	found = slices.DeleteFunc(found, func(pod corev1.Pod) bool {
 		return !isNPD(&pod) || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
-	}), nil
+	})
+	if len(found) == 0 && forbidden != nil {
+		return nil, forbidden
+	}
+	slices.SortStableFunc(found, func(a, b corev1.Pod) int { return cmp.Compare(c.foreign(&a), c.foreign(&b)) })
+	return found, nil
+}
+
+// foreign is 0 for a pod of the chart and 1 for any other.
+func (c *target) foreign(pod *corev1.Pod) int {
+	if pod.Namespace == c.namespace && pod.Labels[labelName] == ownNPD {
+		return 0
+	}
+	return 1
 }
 
 func isNPD(pod *corev1.Pod) bool {

@@ -68,6 +68,7 @@ one were.
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
 	c.jobFlags(cmd, &namespace)
+	c.npdFlag(cmd)
 	return cmd
 }
 
@@ -113,9 +114,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
 			return err
 		}
-		if err := c.describeOptIns(ctx, out, api, n, record, file); err != nil {
-			return err
-		}
+		c.describeOptIns(ctx, out, api, n, record, file)
 	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
 		return err

@@ -22,15 +22,18 @@ import (
 // maxNotOptedIn is how many jobs that are not opted in are named.
 const maxNotOptedIn = 10
 
-// describeOptIns prints how many jobs with active pods on a quarantined node are opted in, and why each of the others is not.
-func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, file string) error {
+// describeOptIns prints how many jobs with active pods on a quarantined node are opted in, and why each of the others is not. What cannot
+// be read is printed as unknown: the rest of the answer does not need it.
+func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, file string) {
 	if record == nil || record.Phase != quarantine.Quarantined {
-		return nil
+		return
 	}
+	unknown := func(err error) { fmt.Fprintf(out, "Opt-in:   unknown: %s\n", printable(err.Error())) }
 	supported := kinds.BuiltIn()
 	p, _, err := c.policyInForce(ctx, api, file)
 	if err != nil {
-		return err
+		unknown(err)
+		return
 	}
 	if p != nil {
 		supported = kinds.All(p.JobKinds)
@@ -39,14 +42,21 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 	err = api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": n.Name})
 	if apierrors.IsForbidden(err) {
 		fmt.Fprintln(out, "Opt-in:   unknown: you may not list the pods of all namespaces")
-		return nil
+		return
 	}
 	if err != nil {
-		return fmt.Errorf("list the pods on node %s: %w", n.Name, err)
+		unknown(fmt.Errorf("list the pods on node %s: %w", n.Name, err))
+		return
 	}
 	resolver := kinds.NewOwnerResolver(api, supported)
 	seen := map[types.UID]bool{}
-	in, unread := 0, 0
+	in, unread, why := 0, 0, "you may not read them"
+	missed := func(err error) {
+		unread++
+		if !apierrors.IsForbidden(err) {
+			why = err.Error()
+		}
+	}
 	var not []string
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -54,24 +64,18 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 			continue
 		}
 		w, err := resolver.OfPod(ctx, pod)
-		if apierrors.IsForbidden(err) {
-			unread++
-			continue
-		}
 		if err != nil {
-			return err
+			missed(err)
+			continue
 		}
 		if w.Job == nil || w.Unsupported != nil || seen[w.UID()] || !w.Owns(pod) {
 			continue
 		}
 		seen[w.UID()] = true
 		opt, err := kinds.ReadOptIn(ctx, api, w)
-		if apierrors.IsForbidden(err) {
-			unread++
-			continue
-		}
 		if err != nil {
-			return err
+			missed(err)
+			continue
 		}
 		if opt.In {
 			in++
@@ -90,9 +94,8 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 		fmt.Fprintf(out, "          and %d more\n", more)
 	}
 	if unread > 0 {
-		fmt.Fprintf(out, "          the owners of %d pods are unknown: you may not read them\n", unread)
+		fmt.Fprintf(out, "          the owners of %d pods are unknown: %s\n", unread, printable(why))
 	}
-	return nil
 }
 
 // notOptedIn says why a job is not opted in; empty for a service that has no reason to be.

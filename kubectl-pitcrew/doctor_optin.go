@@ -36,11 +36,13 @@ func (d *doctor) optIn(ctx context.Context) ([]finding, error) {
 			if o.Namespace != "" {
 				argument += " -n " + o.Namespace
 			}
-			key, _, _ := strings.Cut(wrong, "=")
-			do := fmt.Sprintf("kubectl label --overwrite %s %s=true", argument, conditions.LabelRestartOnNodeFault)
+			key, value, _ := strings.Cut(wrong, "=")
+			meant, or := meantBy(value)
+			do := fmt.Sprintf("kubectl label --overwrite %s %s=%s", argument, conditions.LabelRestartOnNodeFault, meant)
 			if key != conditions.LabelRestartOnNodeFault {
 				do += " " + key + "-"
 			}
+			do += or
 			found = append(found, warning("", do, "%s %s has label %s, which opts nothing in", kind, name, wrong))
 		}
 	}
@@ -108,6 +110,17 @@ func wrongOptIns(labels map[string]string) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// meantBy is the value that a user of a wrong label has meant; or is what to add where that is not clear.
+func meantBy(value string) (meant, or string) {
+	switch strings.ToLower(value) {
+	case "true", "yes", "y", "on", "1":
+		return "true", ""
+	case "false", "no", "n", "off", "0":
+		return "false", ""
+	}
+	return "true", ", or =false to opt it out"
 }
 
 // letters are the small letters of a name, without what separates words.

@@ -165,6 +165,19 @@ func TestLabelsThatOptNothingIn(t *testing.T) {
 	}
 }
 
+func TestTheMeaningOfAWrongOptIn(t *testing.T) {
+	const unclear = "true, or =false to opt it out"
+	for value, want := range map[string]string{
+		"True": "true", "yes": "true", "on": "true", "1": "true", "true": "true",
+		"False": "false", "no": "false", "OFF": "false", "0": "false", "false": "false",
+		"": unclear, "maybe": unclear,
+	} {
+		if meant, or := meantBy(value); meant+or != want {
+			t.Errorf("%q: %q, want %q", value, meant+or, want)
+		}
+	}
+}
+
 func policyOf(name string) client.Object {
 	return &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }

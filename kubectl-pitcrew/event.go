@@ -41,25 +41,25 @@ func reasonFlag(cmd *cobra.Command, reason *string, what string) {
 func (c *target) actor(cmd *cobra.Command, api client.Client, reason string) actor {
 	user, err := whoAmI(cmd.Context(), api)
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Your name is not recorded: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "Your name is not recorded: %s\n", printable(err.Error()))
 	}
 	return actor{quarantine.Manual{User: user, Reason: reason}, cmd, api, metav1.NewMicroTime(c.now())}
 }
 
 // announce writes an Event about what was done to an object, with the user's own rights. What was done stays done if the Event is
-// refused.
+// refused. The API server names it: one command can do several things to an object.
 func (a actor) announce(ctx context.Context, about corev1.ObjectReference, reason, action, what string) {
 	namespace := about.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault // where Events about Nodes are
 	}
 	err := a.api.Create(ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", about.Name, a.now.UnixNano())},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: about.Name + "-"},
 		EventTime:  a.now, ReportingController: conditions.Domain + "/" + fieldOwner, ReportingInstance: fieldOwner,
 		Type: corev1.EventTypeNormal, Reason: reason, Action: action, Regarding: about, Note: a.Note(what),
 	}, client.FieldOwner(fieldOwner))
 	if err != nil {
-		fmt.Fprintf(a.cmd.ErrOrStderr(), "Done, but there is no Event %s about it: %v\n", reason, err)
+		fmt.Fprintf(a.cmd.ErrOrStderr(), "Done, but there is no Event %s about it: %s\n", reason, printable(err.Error()))
 	}
 }
 

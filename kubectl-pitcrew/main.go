@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,9 +35,18 @@ func main() {
 	case errors.Is(err, errUnhealthy):
 		os.Exit(2)
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "Error:", err)
+		printError(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// printError prints an error, which may have text from the cluster. Several errors are on a line each.
+func printError(to io.Writer, err error) {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	fmt.Fprintln(to, "Error:", strings.Join(lines, "\n"))
 }
 
 // target is where the commands work; the flags say which.
@@ -43,11 +54,13 @@ type target struct {
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 	namespace string
-	now       func() time.Time
+	// npdNamespace is the namespace of a node-problem-detector that the chart has not installed.
+	npdNamespace string
+	now          func() time.Time
 }
 
 func newCommand() *cobra.Command {
-	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", now: time.Now}
+	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", npdNamespace: metav1.NamespaceSystem, now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and control what Pitcrew does about faulty nodes",

@@ -82,6 +82,7 @@ that of another GPU, another one of the same class or a worse one.`,
 	}
 	reasonFlag(cmd, &reason, "the node's record and an Event")
 	cmd.Flags().BoolVar(&alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
+	c.npdFlag(cmd)
 	confirm.flags(cmd)
 	return cmd
 }

@@ -36,7 +36,7 @@ func pauseCommand(c *target) *cobra.Command {
 			// A pause that its author cannot be named for is better than none.
 			by, err := whoAmI(cmd.Context(), api)
 			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "The pause will not say whose it is: %v\n", err)
+				fmt.Fprintf(cmd.ErrOrStderr(), "The pause will not say whose it is: %s\n", printable(err.Error()))
 			}
 			return confirm.apply(cmd, []change{{
 				text: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),

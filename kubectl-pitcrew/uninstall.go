@@ -108,7 +108,7 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 		if unknown != "" {
 			fmt.Fprintf(warn, "Jobs of the kinds that the policy adds (jobKinds) are left as they are: %s\n", unknown)
 		}
-		first, err := c.finishRestarts(ctx, api, kinds, o.timeout)
+		first, err := c.finishRestarts(ctx, warn, api, kinds, o.timeout)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -110,17 +111,24 @@ func restarting(ctx context.Context, api client.Client, kinds []schema.GroupVers
 }
 
 // finishRestarts are the changes that let no restart begin and wait for those under way: a job that the remediator has stopped stays
-// stopped without it. Only what is seen after the pause counts.
-func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind, timeout time.Duration) ([]change, error) {
+// stopped without it. Only what is seen after the pause counts. If they do not end in time, nothing is removed, and the pause ends if it
+// began here.
+func (c *target) finishRestarts(ctx context.Context, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind, timeout time.Duration) ([]change, error) {
+	var began *corev1.ConfigMap
 	changes := []change{{
 		text: fmt.Sprintf("Pause: create ConfigMap %s/%s", c.namespace, conditions.PauseConfigMap),
 		gate: true,
 		do: func(ctx context.Context) error {
 			pause := c.configMap(conditions.PauseConfigMap)
 			pause.Data = map[string]string{"reason": "uninstall"}
-			if err := api.Create(ctx, pause, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
+			err := api.Create(ctx, pause, client.FieldOwner(fieldOwner))
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			if err != nil {
 				return fmt.Errorf("create ConfigMap %s: %w", conditions.PauseConfigMap, err)
 			}
+			began = pause
 			return nil
 		},
 	}}
@@ -156,9 +164,24 @@ func (c *target) finishRestarts(ctx context.Context, api client.Client, kinds []
 				}
 				return c.now().Sub(since) >= quietPeriod, nil
 			})
-			return errors.Join(err, last)
+			if err = errors.Join(err, last); err != nil && began != nil {
+				err = errors.Join(err, endPause(ctx, warn, api, began))
+			}
+			return err
 		},
 	}), nil
+}
+
+// endPause ends a pause of this command, also when the command was interrupted. A pause that has replaced it stays.
+func endPause(ctx context.Context, warn io.Writer, api client.Client, pause *corev1.ConfigMap) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	err := api.Delete(ctx, pause, client.Preconditions{UID: &pause.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("the remediator stays paused until kubectl pitcrew resume: %w", err)
+	}
+	fmt.Fprintf(warn, "Nothing was removed, and the pause of this command is over: the remediator goes on (deleted ConfigMap %s/%s)\n", pause.Namespace, pause.Name)
+	return nil
 }
 
 // checkpointing reports whether the restart of a job waits until the job has saved its state: nothing is stopped yet, and while paused the

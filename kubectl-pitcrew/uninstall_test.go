@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -22,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -337,5 +342,53 @@ func TestAnUnfinishedRestartIsNotCleaned(t *testing.T) {
 		if got := unfinished(job); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
 		}
+	}
+}
+
+func TestAnUninstallThatGivesUpEndsItsOwnPauseOnly(t *testing.T) {
+	stopped := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stopped", Labels: map[string]string{conditions.LabelRestarting: "true"}}}
+	c := &target{namespace: "pitcrew"}
+	for name, test := range map[string]struct {
+		objects      []client.Object
+		interrupted  bool
+		fails, pause bool
+	}{
+		"no restart is under way":       {pause: true},
+		"a restart does not end":        {objects: []client.Object{stopped}, fails: true},
+		"interrupted":                   {objects: []client.Object{stopped}, interrupted: true, fails: true},
+		"it was paused before by users": {objects: []client.Object{stopped, c.configMap(conditions.PauseConfigMap)}, fails: true, pause: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := fake.NewClientBuilder().WithObjects(test.objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Delete: func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+					return errors.Join(ctx.Err(), api.Delete(context.WithoutCancel(ctx), o, opts...))
+				},
+			}).Build()
+			now := time.Now()
+			c := &target{namespace: "pitcrew", now: func() time.Time { now = now.Add(quietPeriod); return now }}
+			var out strings.Builder
+			changes, err := c.finishRestarts(t.Context(), &out, api, []schema.GroupVersionKind{batchv1.SchemeGroupVersion.WithKind("Job")}, time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := &cobra.Command{}
+			cmd.SetOut(io.Discard)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if cmd.SetContext(ctx); test.interrupted {
+				cancel()
+			}
+			err = (&confirmation{yes: true}).apply(cmd, changes)
+			if (err != nil) != test.fails || test.fails && !strings.Contains(err.Error(), "Job default/stopped is being restarted") {
+				t.Errorf("it fails: %v, want %t", err, test.fails)
+			}
+			if said := strings.Contains(out.String(), "the remediator goes on"); said != (test.fails && !test.pause) {
+				t.Errorf("printed %q", out.String())
+			}
+			err = api.Get(t.Context(), client.ObjectKey{Namespace: "pitcrew", Name: conditions.PauseConfigMap}, &corev1.ConfigMap{})
+			if client.IgnoreNotFound(err) != nil || (err == nil) != test.pause {
+				t.Errorf("it is paused: %v, want %t", err == nil, test.pause)
+			}
+		})
 	}
 }

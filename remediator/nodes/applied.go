@@ -3,7 +3,9 @@ package nodes
 import (
 	"context"
 	"encoding/json"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -12,8 +14,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-// showApplied stores for users which policy is in force, and why the present file is not. It writes when that has changed, and once
-// when this replica begins to lead. A write that fails is tried again with the next look at the file.
+// seeAppliedEvery is how often the leader reads whether what it has stored is still there.
+const seeAppliedEvery = 10 * time.Minute
+
+// showApplied stores for users which policy is in force, and why the present file is not. It writes when that has changed, once when this
+// replica begins to lead, and when the key was changed or deleted by others. What fails is tried again with the next look at the file.
 func (r *reloader) showApplied(ctx context.Context, invalid error) {
 	if r.dryRun || !r.leads() {
 		return
@@ -22,18 +27,32 @@ func (r *reloader) showApplied(ctx context.Context, invalid error) {
 	if invalid != nil {
 		applied.Invalid = quarantine.Clip(invalid.Error(), conditions.MaxMessage)
 	}
-	if r.applied != nil && *r.applied == applied {
+	now := r.clock.Now()
+	stored := r.applied != nil && *r.applied == applied
+	if stored && now.Sub(r.appliedAt) < seeAppliedEvery {
 		return
 	}
-	text, err := json.Marshal(applied)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, breakerDeadline)
-		defer cancel()
-		err = writeKey(ctx, r.client, client.ObjectKey{Namespace: r.namespace, Name: conditions.KnownConfigMap}, conditions.AppliedKey, string(text))
-	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, breakerDeadline)
+	defer cancel()
+	if err := r.storeApplied(ctx, applied, stored); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Which policy is in force is not stored yet")
 		return
 	}
-	r.applied = &applied
+	r.applied, r.appliedAt = &applied, now
+}
+
+// storeApplied writes the key. If it was stored before, it is read first, and written only if it has changed since.
+func (r *reloader) storeApplied(ctx context.Context, applied conditions.Applied, before bool) error {
+	text, err := json.Marshal(applied)
+	if err != nil {
+		return err
+	}
+	key := client.ObjectKey{Namespace: r.namespace, Name: conditions.KnownConfigMap}
+	if before {
+		var present corev1.ConfigMap
+		if err := r.apiReader.Get(ctx, key, &present); client.IgnoreNotFound(err) != nil || present.Data[conditions.AppliedKey] == string(text) {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return writeKey(ctx, r.client, key, conditions.AppliedKey, string(text))
 }

@@ -23,8 +23,9 @@ type reloader struct {
 	changes chan<- event.GenericEvent
 	// reported is the error that was reported last.
 	reported string
-	// applied is what was stored last.
-	applied *conditions.Applied
+	// applied is what was stored last, appliedAt when that was last written or seen.
+	applied   *conditions.Applied
+	appliedAt time.Time
 	// warned is the policy whose warnings were reported last.
 	warned *policy.Policy
 }
@@ -47,9 +48,15 @@ func (r *reloader) Start(ctx context.Context) error {
 	}
 }
 
+// reload puts the file in force, and then shows that: a new policy does not wait for the write.
 func (r *reloader) reload(ctx context.Context) {
 	changed, err := r.policy.Reload()
+	r.takeEffect(ctx, changed, err)
 	r.showApplied(ctx, err)
+}
+
+// takeEffect reports an invalid file, and has the nodes decided by a changed policy.
+func (r *reloader) takeEffect(ctx context.Context, changed bool, err error) {
 	if err != nil {
 		r.metrics.policyValid.Set(0)
 		if r.leads() && err.Error() != r.reported {

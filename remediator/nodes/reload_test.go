@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -108,7 +109,7 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 	changes := make(chan event.GenericEvent, 1)
 	api := &laggard{}
 	r := &reloader{Controller: &Controller{
-		client: api, policy: file, elected: elected, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
+		client: api, policy: file, elected: elected, clock: clock.RealClock{}, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
 	}, changes: changes}
 
 	write(strings.Replace(testPolicy, "for: 1m", "for: soon", 1))
@@ -149,7 +150,7 @@ func TestTheWarningsOfAPolicyAreReportedOnceByTheLeader(t *testing.T) {
 	elected := make(chan struct{})
 	recorder := events.NewFakeRecorder(10)
 	r := &reloader{
-		Controller: &Controller{client: &laggard{}, policy: file, elected: elected, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew"},
+		Controller: &Controller{client: &laggard{}, policy: file, elected: elected, clock: clock.RealClock{}, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew"},
 		changes:    make(chan event.GenericEvent, 1),
 	}
 	reported := func(want int, when string) {
