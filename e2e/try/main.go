@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -109,16 +110,23 @@ func heatmap(out io.Writer, root string) error {
 	if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
 		return fmt.Errorf("write the reports: %w", err)
 	}
+	var written time.Time // the date of a run whose reports are files
 	for _, r := range reports {
 		data, err := json.Marshal(r)
 		if err != nil {
 			return fmt.Errorf("write the reports: %w", err)
 		}
-		if err := os.WriteFile(filepath.Join(root, folder, r.Node+".json"), data, 0o644); err != nil {
+		path := filepath.Join(root, folder, r.Node+".json")
+		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return fmt.Errorf("write the reports: %w", err)
 		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("write the reports: %w", err)
+		}
+		written = info.ModTime()
 	}
-	run := view.Run{Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(reports[0].RunID, reports, verdict.Options{})}
+	run := view.Run{Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(reports[0].RunID, reports, verdict.Options{}), Date: written}
 	var page strings.Builder
 	if err := view.HTML(&page, run); err != nil {
 		return fmt.Errorf("write the heatmap: %w", err)
