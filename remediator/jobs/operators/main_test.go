@@ -35,8 +35,9 @@ func TestMain(m *testing.M) {
 // options are those of a cluster in which a node that does not answer is found out after seconds.
 var options = cluster.Options{JobSet: true, NodeGrace: 6 * time.Second, NodeEvictionRate: 100, Progress: os.Stderr}
 
-// patience is how long a test waits for what takes a second or two.
-const patience = time.Minute
+// patience is how long a test waits for what takes a second or two. Where something was not ready, an operator tries again after a
+// growing delay.
+const patience = 3 * time.Minute
 
 // operator is what a test needs beside Kubernetes and JobSet.
 type operator struct {
