@@ -3,10 +3,13 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +26,73 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
+// deadNodeCluster is a cluster in which a node that does not answer is found out after seconds, and in which the kubelets of some
+// nodes can be frozen.
+type deadNodeCluster struct {
+	mu       sync.Mutex
+	cluster  *cluster.Cluster
+	err      error
+	started  map[*operator]bool
+	steady   *cluster.Kubelets
+	freezers int
+}
+
+// deadNodeClusters are those of the operators that need one of their own, and, under nil, the one of the others.
+var deadNodeClusters = map[*operator]*deadNodeCluster{nil: {}, mpiOperator: {}}
+
+// closeDeadNodeClusters is for TestMain.
+func closeDeadNodeClusters() {
+	for _, d := range deadNodeClusters {
+		if d.cluster == nil {
+			continue
+		}
+		if err := d.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+}
+
+// silentSoon are the options of a cluster in which a node that does not answer is found out after seconds.
+func silentSoon(jobSet bool) cluster.Options {
+	return cluster.Options{JobSet: jobSet, NodeGrace: 6 * time.Second, NodeEvictionRate: 100, Progress: os.Stderr}
+}
+
+// deadNodeClusterOf returns the cluster for an operator, which runs in it.
+func deadNodeClusterOf(t *testing.T, o *operator) *deadNodeCluster {
+	t.Helper()
+	var own *operator
+	if o.alone {
+		own = o
+	}
+	d := deadNodeClusters[own]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	//nolint:usetesting // later tests use it, too
+	ctx := context.Background()
+	if d.cluster == nil && d.err == nil {
+		d.started = map[*operator]bool{}
+		if o.alone {
+			d.cluster, d.started[o] = o.in(t), true
+		} else {
+			d.cluster, d.err = cluster.Start(ctx, silentSoon(true))
+		}
+		if d.err == nil {
+			d.steady, d.err = d.cluster.StartKubelets(ctx, "steady")
+		}
+	}
+	if d.err == nil && !d.started[o] {
+		d.started[o] = true
+		d.err = o.start(d.cluster, ctx)
+	}
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	if err := context.Cause(d.cluster.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // frozenJob is a job with a rank on a node that does not answer, and how the wait for that node ends.
 type frozenJob struct {
 	name string
@@ -30,35 +100,49 @@ type frozenJob struct {
 	ending
 }
 
-// sideBySide runs a test of each job.
-func sideBySide(t *testing.T, jobsOnFrozen []frozenJob, test func(*testing.T, frozenJob)) {
+// sideBySide runs a test of each job, several at once: most of their time is the control plane's patience with silent nodes. Those with one
+// policy share a controller in each cluster, because two controllers would act on each other's jobs.
+func sideBySide(t *testing.T, jobsOnFrozen []frozenJob, test func(*testing.T, frozenJob, *jobs.Controller)) {
 	t.Helper()
+	byPolicy := map[policy.ForceDelete][]frozenJob{}
 	for _, f := range jobsOnFrozen {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			test(t, f)
+		deadNodeClusterOf(t, f.operator) // before a controller looks for its kinds
+		byPolicy[f.policy.ForceDelete] = append(byPolicy[f.policy.ForceDelete], f)
+	}
+	for force, group := range byPolicy {
+		t.Run("forceDelete "+string(cmp.Or(force, policy.ForceNever)), func(t *testing.T) {
+			controllers := map[*deadNodeCluster]*jobs.Controller{}
+			for _, f := range group {
+				d := deadNodeClusterOf(t, f.operator)
+				if controllers[d] == nil {
+					controllers[d], _ = run(t, jobstest.Config(t, d.cluster), interceptor.Funcs{}, func(o *jobs.Options) {
+						o.Policy = policy.Fixed(&policy.Policy{Restart: f.policy})
+					})
+				}
+				r := controllers[d]
+				t.Run(f.name, func(t *testing.T) {
+					t.Parallel()
+					test(t, f, r)
+				})
+			}
 		})
 	}
-}
-
-// remediate starts a controller with the policy of the test.
-func (f frozenJob) remediate(g gang) *jobs.Controller {
-	g.Helper()
-	r, _ := run(g.T, g.config(), interceptor.Funcs{}, func(o *jobs.Options) {
-		o.Policy = policy.Fixed(&policy.Policy{Restart: f.policy})
-	})
-	return r
 }
 
 // startOnFreezer creates a job with one rank on a node whose kubelet can be frozen, and waits until its ranks run. There are two nodes
 // more than it needs.
 func startOnFreezer(t *testing.T, j job) (g gang, freezer *cluster.Kubelets, node string) {
 	t.Helper()
-	g = gang{T: t, job: j, c: j.operator.in(t), namespace: fmt.Sprintf("gang-%d", gangs.Add(1))}
-	freezer, err := g.c.StartKubelets(t.Context(), g.namespace)
+	d := deadNodeClusterOf(t, j.operator)
+	d.mu.Lock()
+	d.freezers++
+	group := fmt.Sprintf("freezer-%d", d.freezers)
+	d.mu.Unlock()
+	freezer, err := d.cluster.StartKubelets(t.Context(), group)
 	if err != nil {
 		t.Fatal(err)
 	}
+	g = gang{T: t, job: j, c: d.cluster, namespace: fmt.Sprintf("gang-%d", gangs.Add(1))}
 	if err := g.c.AddNamespace(t.Context(), g.namespace, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +160,7 @@ func startOnFreezer(t *testing.T, j job) (g gang, freezer *cluster.Kubelets, nod
 	add := func(name string, n int, kubelets *cluster.Kubelets) {
 		t.Helper()
 		added, err := g.c.AddNodes(t.Context(), g.namespace+"-"+name, n, func(node *corev1.Node) {
-			if kubelets != nil {
-				kubelets.Own(node)
-			}
+			kubelets.Own(node)
 			node.Labels[cluster.LabelPool] = g.namespace
 		})
 		g.nodes = append(g.nodes, added...)
@@ -87,11 +169,11 @@ func startOnFreezer(t *testing.T, j job) (g gang, freezer *cluster.Kubelets, nod
 		}
 	}
 	add("freezer", 1, freezer)
-	add("steady", j.ranks-1, nil)
+	add("steady", j.ranks-1, d.steady)
 	g.pods = clustertest.WatchPods(t, g.c, g.namespace)
 	g.apply(j.manifest)
 	g.runs()
-	add("spare", 2, nil)
+	add("spare", 2, d.steady)
 	return g, freezer, g.nodes[0]
 }
 
@@ -177,7 +259,6 @@ var frozen = map[string]struct {
 }
 
 func TestAJobOnAFrozenNodeWaitsAndIsRestartedOnce(t *testing.T) {
-	t.Parallel()
 	tests := []frozenJob{{"LeaderWorkerSet, forced", leaderWorkerSet("1", 4), podForced}}
 	for name, test := range frozen {
 		tests = append(tests, frozenJob{name + ", kubelet back", test.job, kubeletBack}, frozenJob{name + ", dead", test.job, test.proof})
@@ -185,9 +266,8 @@ func TestAJobOnAFrozenNodeWaitsAndIsRestartedOnce(t *testing.T) {
 	sideBySide(t, tests, waitsAndIsRestartedOnce)
 }
 
-func waitsAndIsRestartedOnce(t *testing.T, test frozenJob) {
+func waitsAndIsRestartedOnce(t *testing.T, test frozenJob, r *jobs.Controller) {
 	g, freezer, bad := startOnFreezer(t, test.job)
-	r := test.remediate(g)
 	uid := g.get().GetUID()
 	freezer.Freeze()
 	g.unknown(bad)
@@ -233,7 +313,6 @@ spec:
 // Of an app only the pod on the dead node is replaced: that of a Deployment at once, that of a StatefulSet, which may be the only one of
 // its name, when its end is proven.
 func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
-	t.Parallel()
 	sideBySide(t, []frozenJob{
 		{"StatefulSet, kubelet back", app("StatefulSet"), kubeletBack},
 		{"StatefulSet, fenced", app("StatefulSet"), nodeFenced},
@@ -243,10 +322,9 @@ func TestAnAppOnAFrozenNodeGetsOneNewPod(t *testing.T) {
 	}, getsOneNewPod)
 }
 
-func getsOneNewPod(t *testing.T, test frozenJob) {
+func getsOneNewPod(t *testing.T, test frozenJob, r *jobs.Controller) {
 	atOnce := test.kind.GVK.Kind == "Deployment"
 	g, freezer, bad := startOnFreezer(t, test.job)
-	r := test.remediate(g)
 	freezer.Freeze()
 	g.unknown(bad)
 	q := g.quarantine(bad)
@@ -290,7 +368,6 @@ func (j job) retried() job { return j.with("backoffLimit: 0", "backoffLimit: 6")
 
 // Without the remediator: the eviction by Kubernetes is the end of these jobs, so that a quarantine has to come first.
 func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		job
 		condition string
@@ -311,7 +388,6 @@ func TestAnEvictionFromAFrozenNodeFailsSomeJobsForGood(t *testing.T) {
 // Kubernetes evicts the rank before the node is quarantined. Whatever its operator makes of that, the job is restarted once and as a whole,
 // and no rank that runs at the end has run beside an earlier one.
 func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
-	t.Parallel()
 	sideBySide(t, []frozenJob{
 		{"Job", batchJob.retried().evictedSoon(), nodeShutDown},
 		{"JobSet", jobSet.retried().evictedSoon(), nodeShutDown},
@@ -325,9 +401,8 @@ func TestAJobWhoseRankIsEvictedFromAFrozenNodeRunsWholeAgain(t *testing.T) {
 	}, runsWholeAgain)
 }
 
-func runsWholeAgain(t *testing.T, test frozenJob) {
+func runsWholeAgain(t *testing.T, test frozenJob, r *jobs.Controller) {
 	g, freezer, bad := startOnFreezer(t, test.job)
-	r := test.remediate(g)
 	freezer.Freeze()
 	g.unknown(bad)
 	clustertest.Until(g, patience, "wait for the eviction", func() error {

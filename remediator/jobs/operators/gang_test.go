@@ -83,22 +83,16 @@ func start(t *testing.T, j job) gang {
 }
 
 // apply applies a manifest in which NAMESPACE stands for the gang's namespace, POOL for the label of its nodes and RANK
-// for the spec of a rank's pod, whose grace period is short because a pod is deleted by force only after it.
+// for the spec of a rank's pod.
 func (g gang) apply(manifest string) {
 	g.Helper()
 	pool := cluster.LabelPool + ": " + g.namespace
 	manifest = strings.NewReplacer("NAMESPACE", g.namespace, "POOL", pool, "RANK", fmt.Sprintf(
-		"terminationGracePeriodSeconds: 5, nodeSelector: {%s}, containers: [{name: %s, image: none, resources: {limits: {nvidia.com/gpu: 8}}}]",
+		"nodeSelector: {%s}, containers: [{name: %s, image: none, resources: {limits: {nvidia.com/gpu: 8}}}]",
 		pool, g.container)).Replace(manifest)
 	if err := g.c.Apply(g.Context(), []byte(manifest)); err != nil {
 		g.Fatal(err)
 	}
-}
-
-// config is that of a remediator that leaves the jobs of other tests alone.
-func (g gang) config() *rest.Config {
-	g.Helper()
-	return jobstest.OneNamespace(jobstest.Config(g.T, g.c), g.namespace)
 }
 
 func (g gang) get() *unstructured.Unstructured {

@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	clustertest.Main(m, options)
+	clustertest.Main(m, cluster.Options{JobSet: true})
+	closeDeadNodeClusters()
 	for _, o := range []*operator{mpiOperator, trainingOperator19} {
 		if o.cluster == nil {
 			continue
@@ -32,11 +33,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// options are those of a cluster in which a node that does not answer is found out after seconds.
-var options = cluster.Options{JobSet: true, NodeGrace: 6 * time.Second, NodeEvictionRate: 100, Progress: os.Stderr}
-
-// patience is how long a test waits for what takes a second or two. Where something was not ready, an operator tries again after a
-// growing delay.
+// patience is how long a test waits for what takes a second or two.
 const patience = 3 * time.Minute
 
 // operator is what a test needs beside Kubernetes and JobSet.
@@ -65,17 +62,13 @@ var (
 // in returns a cluster with the operator in it, which is started by the first test that asks.
 func (o *operator) in(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	var shared *cluster.Cluster
-	if !o.alone {
-		shared = clustertest.Get(t)
-	}
 	o.once.Do(func() {
 		//nolint:usetesting // later tests use it, too
 		ctx := context.Background()
-		if o.cluster = shared; o.alone {
-			own := options
-			own.JobSet = false
-			o.cluster, o.err = cluster.Start(ctx, own)
+		if o.alone {
+			o.cluster, o.err = cluster.Start(ctx, silentSoon(false))
+		} else {
+			o.cluster = clustertest.Get(t)
 		}
 		if o.err == nil {
 			o.err = o.start(o.cluster, ctx)
