@@ -82,18 +82,7 @@ func (w *appliedWriter) Patch(_ context.Context, object client.Object, _ client.
 }
 
 func TestTheLeaderShowsWhichPolicyItAppliesWhenThatChanges(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(testPolicy)
-	file, err := policy.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, write := policyFile(t, testPolicy)
 	elected := make(chan struct{})
 	api, clock := &appliedWriter{}, testclock.NewFakePassiveClock(time.Now())
 	r := &reloader{Controller: &Controller{

@@ -91,18 +91,7 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 }
 
 func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(testPolicy)
-	file, err := policy.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, write := policyFile(t, testPolicy)
 	elected := make(chan struct{})
 	close(elected)
 	recorder := events.NewFakeRecorder(10)
@@ -134,19 +123,8 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 }
 
 func TestTheWarningsOfAPolicyAreReportedOnceByTheLeader(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	misspelt := strings.Replace(testPolicy, "DiskFailing", "GPUXidErr", 1)
-	write(misspelt)
-	file, err := policy.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, write := policyFile(t, misspelt)
 	elected := make(chan struct{})
 	recorder := events.NewFakeRecorder(10)
 	r := &reloader{
@@ -174,4 +152,22 @@ func TestTheWarningsOfAPolicyAreReportedOnceByTheLeader(t *testing.T) {
 	reported(0, "a policy without warnings")
 	write(misspelt)
 	reported(1, "the mistake again")
+}
+
+// policyFile opens a policy in a file; write replaces it.
+func policyFile(t *testing.T, text string) (file *policy.File, write func(text string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write = func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(text)
+	file, err := policy.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, write
 }
