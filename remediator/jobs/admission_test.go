@@ -60,11 +60,11 @@ func (g gang) beginsByCalls(r *Controller, q restart.Quarantine) restart.Restart
 func TestNodesOfAWaveAreOneStop(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(policy.Restart{Settle: 2 * time.Second}))
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(policy.Restart{Settle: 10 * time.Second}))
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	ranks := g.runs()
 	q1 := tm.quarantineOf(ranks[0].Spec.NodeName)
-	if again := delayed(t, r, q1); again > 2*time.Second {
+	if again := delayed(t, r, q1); again > 10*time.Second {
 		t.Errorf("call again after %s", again)
 	}
 	q2 := tm.quarantineOf(ranks[1].Spec.NodeName)
@@ -84,7 +84,7 @@ func TestNodesOfAWaveAreOneStop(t *testing.T) {
 func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	limits := limited(policy.Restart{BackOff: policy.BackOff{First: 3 * time.Second, Max: time.Minute}})
+	limits := limited(policy.Restart{BackOff: policy.BackOff{First: 15 * time.Second, Max: time.Minute}})
 	cfg := tm.config()
 	r, stop := run(t, cfg, interceptor.Funcs{}, limits)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
@@ -93,12 +93,12 @@ func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 	q2 := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 	again := delayed(t, r, q2)
 	delayed(t, r, q2)
-	if again > 3*time.Second {
+	if again > 15*time.Second {
 		t.Errorf("call again after %s", again)
 	}
 	uid := g.read().Object.GetUID()
-	tm.event("JobRestartBlocked", uid, "the back-off after 1 in a row is 3s")
-	tm.event("JobRestartBlocked", q2.NodeUID, "the back-off after 1 in a row is 3s")
+	tm.event("JobRestartBlocked", uid, "the back-off after 1 in a row is 15s")
+	tm.event("JobRestartBlocked", q2.NodeUID, "the back-off after 1 in a row is 15s")
 	if notes := tm.notes("JobRestartBlocked", uid); len(notes) != 1 {
 		t.Errorf("said %d times: %q", len(notes), notes)
 	}
@@ -106,7 +106,7 @@ func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 	r, _ = run(t, cfg, interceptor.Funcs{}, limits)
 	delayed(t, r, q2)
 	second := g.beginsByCalls(r, q2)
-	if pause := second.StartedAt.Sub(first.EndedAt); pause < 3*time.Second || second.Streak != 2 {
+	if pause := second.StartedAt.Sub(first.EndedAt); pause < 15*time.Second || second.Streak != 2 {
 		t.Errorf("the second restart began %s after the first had ended, streak %d", pause, second.Streak)
 	}
 	g.incarnations(3, q1.Node, q2.Node)

@@ -61,7 +61,7 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 			q.CheckpointGrace = 0
 			restartJobs(g.T, r, q)
 		}, true, 1},
-		"and keeps its time when one more node fails softly": {3 * time.Second, func(g gang, r *Controller, q restart.Quarantine, by string) {
+		"and keeps its time when one more node fails softly": {15 * time.Second, func(g gang, r *Controller, q restart.Quarantine, by string) {
 			soft := g.quarantineOf(g.runs()[1].Spec.NodeName)
 			soft.CheckpointGrace = time.Hour
 			restartJobs(g.T, r, soft)

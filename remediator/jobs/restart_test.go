@@ -213,7 +213,7 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		t.Parallel()
 		tm := newTeam(t, 6, nil)
 		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
-		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
+		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Hour, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		restartJobs(t, r, q)
 		g.setSuspend(false)
@@ -246,7 +246,7 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 		t.Parallel()
 		tm := newTeam(t, 4, nil)
 		r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
-		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(3*time.Second, 0)))
+		g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Hour, 0)))
 		q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 		g.setSuspend(true)
 		restartJobs(t, r, q)
@@ -340,21 +340,25 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
-	g := tm.createJob("train", optedIn, tm.jobSpec(4))
-	old := g.runs()[0]
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = 10 * time.Second })
+	g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Hour, 0)))
+	ranks := g.runs()
+	old := ranks[0]
 	q := tm.quarantineOf(old.Spec.NodeName)
 	restartJobs(t, r, q)
-	// The Job controller deletes it at once, and it takes longer to end than the others.
+	// The Job controller deletes it at once, and it ends after the others.
 	late := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: old.OwnerReferences,
-			Annotations: map[string]string{"e2e.pitcrew.dev/term-delay": "5s"}},
-		Spec: corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: old.OwnerReferences, Annotations: old.Annotations},
+		Spec:       corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
 	if err := tm.c.Client.Create(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
+	for i := range ranks {
+		tm.annotatePod(&ranks[i], dying(0, 0))
+	}
 	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "pod late on node ")
+	tm.annotatePod(late, dying(0, 0))
 	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
@@ -666,7 +670,7 @@ func TestAPodThatIsBeingDeletedStartsNoRestart(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 2, nil)
 	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
-	g := tm.createJob("train", optedIn, tm.jobSpec(1, dying(5*time.Second, 0), func(spec *batchv1.JobSpec) { spec.BackoffLimit = ptr.To[int32](6) }))
+	g := tm.createJob("train", optedIn, tm.jobSpec(1, dying(time.Hour, 0), func(spec *batchv1.JobSpec) { spec.BackoffLimit = ptr.To[int32](6) }))
 	rank := g.runs()[0]
 	q := tm.quarantineOf(rank.Spec.NodeName)
 	if err := tm.c.Client.Delete(t.Context(), &rank); err != nil {
