@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Every process of the remediator dies after one write, so that each pair of writes of a restart has a crash between.
 func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		job
 		writes int // of a restart: the record three times, and what its kind takes beside that
@@ -35,9 +35,10 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	for name, test := range tests {
 		for when, late := range map[string]bool{"dies as soon as it has written": false, "dies before its next write": true} {
 			t.Run(name+", "+when, func(t *testing.T) {
+				t.Parallel()
 				g := start(t, test.job)
 				counted := g.count()
-				cfg := jobstest.Config(t, g.c)
+				cfg := g.config()
 				q := g.quarantine(g.runs()[0].Spec.NodeName)
 				processes := 0
 				for len(g.record().Last) == 0 {

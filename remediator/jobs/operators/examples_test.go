@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -24,6 +23,7 @@ const examples = "../../../docs/examples/jobs"
 // TestEachExampleIsRestarted applies each manifest to the real API server with the real CRDs, has its real operator run it, and
 // restarts it. Of the manifest only the name, the namespace and where its pods run are changed.
 func TestEachExampleIsRestarted(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		operator *operator
 		ranks    int
@@ -61,6 +61,7 @@ func TestEachExampleIsRestarted(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(filepath.Join(examples, name+".yaml"))
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +70,7 @@ func TestEachExampleIsRestarted(t *testing.T) {
 			j.manifest, j.kind = placed(t, string(text)+strings.TrimPrefix(test.spec, "\n"))
 			j.manifest = test.before + "\n" + j.manifest
 			g := start(t, j)
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 			q := g.quarantine(g.runs()[0].Spec.NodeName)
 			restartJobs(t, r, q)
 			if closed := g.closes(); closed.Phase != restart.Done {

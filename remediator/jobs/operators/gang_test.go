@@ -95,6 +95,12 @@ func (g gang) apply(manifest string) {
 	}
 }
 
+// config is that of a remediator that leaves the jobs of other tests alone.
+func (g gang) config() *rest.Config {
+	g.Helper()
+	return jobstest.OneNamespace(jobstest.Config(g.T, g.c), g.namespace)
+}
+
 func (g gang) get() *unstructured.Unstructured {
 	g.Helper()
 	return g.object(g.kind.GVK.GroupVersion().String(), g.kind.GVK.Kind, "train")

@@ -19,7 +19,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -33,6 +32,7 @@ func (j job) with(old, replacement string) job {
 }
 
 func TestWhatWouldHarmAJobIsRefusedAndSaid(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		job
 		text string
@@ -49,9 +49,10 @@ func TestWhatWouldHarmAJobIsRefusedAndSaid(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, test.job)
 			before, generation := g.runs(), g.get().GetGeneration()
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 			// The rank that tolerates the taint is one of many; the call is about the one on the node.
 			q := g.quarantine(before[0].Spec.NodeName)
 			restartJobs(t, r, q)
@@ -78,11 +79,12 @@ func uids(pods []corev1.Pod) []types.UID {
 
 // Each group is a gang of its own.
 func TestOnlyTheGroupOnTheNodeIsRestarted(t *testing.T) {
+	t.Parallel()
 	g := start(t, leaderWorkerSet("2", 8))
 	before := g.runs()
 	const label = "leaderworkerset.sigs.k8s.io/group-index"
 	hit := before[0].Labels[label]
-	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 	q := g.quarantine(before[0].Spec.NodeName)
 	restartJobs(t, r, q)
 	if closed := g.closes(); closed.Phase != restart.Done {
@@ -101,6 +103,7 @@ func TestOnlyTheGroupOnTheNodeIsRestarted(t *testing.T) {
 
 // The mpi-operator neither deletes nor replaces a worker that had failed before the stop.
 func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
+	t.Parallel()
 	g := start(t, mpiJob)
 	ranks := g.runs()
 	dead := ranks[slices.IndexFunc(ranks, func(p corev1.Pod) bool { return p.Name == "train-worker-1" })]
@@ -108,7 +111,7 @@ func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
 	if err := g.c.Client.Status().Patch(t.Context(), dead.DeepCopy(), client.RawPatch(types.MergePatchType, fail)); err != nil {
 		t.Fatal(err)
 	}
-	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 	other := ranks[slices.IndexFunc(ranks, func(p corev1.Pod) bool { return p.Name == "train-worker-0" })]
 	q := g.quarantine(other.Spec.NodeName)
 	restartJobs(t, r, q)
@@ -121,8 +124,9 @@ func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
 }
 
 func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
+	t.Parallel()
 	g := start(t, queuedJob.with("term-delay: 1s", "term-delay: 5s"))
-	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+	r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
 	restartJobs(t, r, q)
 	clustertest.Until(t, patience, "wait until the Workload is inactive", func() error {
@@ -154,8 +158,9 @@ func (g gang) workload() *unstructured.Unstructured {
 
 // The training-operator fails a job for good whose old ranks are still there when it starts.
 func TestAnAbortFailsNoJobThatMustNotMeetItsOldRanks(t *testing.T) {
+	t.Parallel()
 	g := start(t, pyTorchJob("Never").with("term-delay: 1s", "term-delay: 6s"))
-	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) { o.StopTimeout = time.Second })
+	r, _ := run(t, g.config(), interceptor.Funcs{}, func(o *jobs.Options) { o.StopTimeout = time.Second })
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
 	restartJobs(t, r, q)
 	job := g.get()

@@ -12,6 +12,7 @@ import (
 )
 
 func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
+	t.Parallel()
 	tests := map[string]job{
 		"PyTorchJob, restartPolicy Never":     pyTorchJob("Never"),
 		"PyTorchJob, restartPolicy OnFailure": pyTorchJob("OnFailure"),
@@ -35,9 +36,10 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 	}
 	for name, job := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, job)
 			before, counted := g.get(), g.count()
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 			q := g.quarantine(g.runs()[0].Spec.NodeName)
 			for range 3 {
 				restartJobs(t, r, q)

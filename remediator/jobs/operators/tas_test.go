@@ -16,15 +16,15 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Kueue writes the node of each rank into its pod. That is no pin: it chooses again at the next start.
 func TestTheRoomForAPlacedJobIsSearchedOnAllNodes(t *testing.T) {
+	t.Parallel()
 	g := start(t, queuedJob.placed())
-	r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, func(o *jobs.Options) {
+	r, _ := run(t, g.config(), interceptor.Funcs{}, func(o *jobs.Options) {
 		o.Policy = policy.Fixed(&policy.Policy{Restart: policy.Restart{CheckCapacity: true}})
 	})
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
@@ -78,7 +78,9 @@ func (g gang) deletePodsOn(node string) {
 
 // Kueue's own replacement of a node keeps the admission, but no road to it restarts the whole job as it has to be.
 func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
+	t.Parallel()
 	t.Run("only the ranks of the node are replaced", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, queuedJob.placed().with("backoffLimit: 0", "backoffLimit: 6").slow())
 		before, workload := g.runs(), g.workload()
 		bad := before[0]
@@ -100,6 +102,7 @@ func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 		g.becomes(g.get, "1", "status", "failed")
 	})
 	t.Run("an ended rank counts as a failure", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, queuedJob.placed())
 		bad := g.runs()[0].Spec.NodeName
 		g.quarantine(bad)
@@ -108,8 +111,10 @@ func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 	})
 	// Kueue undoes it at once, and replaces the node of the old rank.
 	t.Run("a suspend of the job starts a rank beside the old ones", func(t *testing.T) {
+		t.Parallel()
 		for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				g := start(t, j.placed().slow())
 				workload := g.workload()
 				g.quarantine(g.runs()[0].Spec.NodeName)
@@ -138,6 +143,7 @@ spec:
 // An inactive Workload holds no quota, and a job that waits for it gets it. Kueue gives it back to the older job if the
 // ClusterQueue says so.
 func TestAnotherJobMayTakeThePlaceOfAQueuedJob(t *testing.T) {
+	t.Parallel()
 	const mayPreempt = "namespaceSelector: {}\n  preemption: {withinClusterQueue: LowerOrNewerEqualPriority}"
 	for name, test := range map[string]struct {
 		job
@@ -149,6 +155,7 @@ func TestAnotherJobMayTakeThePlaceOfAQueuedJob(t *testing.T) {
 		"the same, placed by Kueue": {queuedJob.placed().with("namespaceSelector: {}", mayPreempt), true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, test.job)
 			created := g.workload().GetCreationTimestamp()
 			old := uids(g.runs())
@@ -166,7 +173,7 @@ func TestAnotherJobMayTakeThePlaceOfAQueuedJob(t *testing.T) {
 				}
 				return nil
 			})
-			r, _ := run(t, jobstest.Config(t, g.c), interceptor.Funcs{}, nil)
+			r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
 			restartJobs(t, r, g.quarantine(g.listed()[0].Spec.NodeName))
 			if !test.returns {
 				g.becomes(other, "1", "status", "active")

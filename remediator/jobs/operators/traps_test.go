@@ -141,6 +141,7 @@ func (g gang) runTogether() bool {
 }
 
 func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		job
 		stopped func(gang)
@@ -158,6 +159,7 @@ func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, test.slow())
 			g.patch(g.get(), stop)
 			test.stopped(g)
@@ -188,10 +190,12 @@ func (j job) slow() job {
 }
 
 func TestTrapAJobFailsByItsStop(t *testing.T) {
+	t.Parallel()
 	// A stopped rank stays listed for 3 s: the Job controller sees it fail.
 	const listed = "term-delay: 1s, e2e.pitcrew.dev/delete-delay: 3s"
 	rule := "backoffLimit: 0\n  podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [143]}}]}"
 	t.Run("podFailurePolicy", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, batchJob.with("backoffLimit: 0", rule).with("term-delay: 1s", listed))
 		g.patch(g.get(), stop)
 		g.gone()
@@ -199,6 +203,7 @@ func TestTrapAJobFailsByItsStop(t *testing.T) {
 		g.reports(g.get, "Failed")
 	})
 	t.Run("work queue", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, batchJob.with("  completions: 4\n", "").with("  completionMode: Indexed\n", ""))
 		done := g.runs()[0]
 		if err := g.c.Client.Status().Patch(t.Context(), &done, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))); err != nil {
@@ -211,6 +216,7 @@ func TestTrapAJobFailsByItsStop(t *testing.T) {
 }
 
 func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		restartPolicy, exitCode, ends string
 	}{
@@ -221,6 +227,7 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 	for name, test := range tests {
 		for version, operator := range map[string]*operator{"1.8": trainingOperator, "1.9": trainingOperator19} {
 			t.Run(name+", training-operator "+version, func(t *testing.T) {
+				t.Parallel()
 				j := pyTorchJob(test.restartPolicy)
 				j.operator = operator
 				for range 2 { // the master and the workers
@@ -247,6 +254,7 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 }
 
 func TestTrapAFailedWorkerOfAnMPIJobStays(t *testing.T) {
+	t.Parallel()
 	g := start(t, mpiJob)
 	ranks := g.runs()
 	dead := ranks[slices.IndexFunc(ranks, func(p corev1.Pod) bool { return p.Name == "train-worker-1" })]
@@ -279,6 +287,7 @@ func TestTrapAFailedWorkerOfAnMPIJobStays(t *testing.T) {
 }
 
 func TestTrapASuspendOfAnInvalidRayJobFailsItForGood(t *testing.T) {
+	t.Parallel()
 	g := start(t, rayJob.with("shutdownAfterJobFinishes: true", "shutdownAfterJobFinishes: false"))
 	before := uids(g.runs())
 	g.patch(g.get(), stop)
@@ -307,6 +316,7 @@ func TestTrapASuspendOfAnInvalidRayJobFailsItForGood(t *testing.T) {
 }
 
 func TestTrapOnlyTheDeletedWorkerIsReplaced(t *testing.T) {
+	t.Parallel()
 	g := start(t, rayCluster)
 	before := g.runs()
 	worker := before[slices.IndexFunc(before, func(p corev1.Pod) bool { return p.Labels["ray.io/node-type"] == "worker" })]
@@ -339,13 +349,16 @@ target: {apiVersion: batch.volcano.sh/v1alpha1, kind: Job, name: train, uid: %s,
 }
 
 func TestTrapVolcanoCountsEachCommand(t *testing.T) {
+	t.Parallel()
 	t.Run("the last retry fails the job", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, volcanoJob.with("minAvailable: 4", "minAvailable: 4\n  maxRetry: 1"))
 		g.command("last", g.get().GetUID())
 		g.becomes(g.get, "Failed", "status", "state", "phase")
 	})
 	// Up to v1.10 the job was Pending at once, and then a second Command counted while the first was still carried out.
 	t.Run("two Commands are two retries", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, volcanoJob.slow())
 		g.command("first", g.get().GetUID())
 		g.becomes(g.get, "Restarting", "status", "state", "phase")
@@ -356,6 +369,7 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 		g.becomes(g.get, "2", "status", "retryCount")
 	})
 	t.Run("the UID of the target is ignored", func(t *testing.T) {
+		t.Parallel()
 		g := start(t, volcanoJob)
 		g.command("other", "00000000-0000-0000-0000-000000000000")
 		g.becomes(g.get, "1", "status", "retryCount")
@@ -364,6 +378,7 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 
 // Up to LeaderWorkerSet v0.7 a leader that was deleted in the background restarted its group twice.
 func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
+	t.Parallel()
 	g := start(t, leaderWorkerSet("1", 4).slow())
 	before := g.runs()
 	leader := before[slices.IndexFunc(before, func(p corev1.Pod) bool { return p.Labels["leaderworkerset.sigs.k8s.io/worker-index"] == "0" })]
@@ -386,6 +401,7 @@ func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
 }
 
 func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
+	t.Parallel()
 	childJobSet := func(g gang) func() *unstructured.Unstructured {
 		return func() *unstructured.Unstructured { return g.object("jobset.x-k8s.io/v1alpha2", "JobSet", "train") }
 	}
@@ -400,6 +416,7 @@ func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, test.job)
 			read := test.object(g)
 			o := read()
@@ -417,8 +434,10 @@ func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
 }
 
 func TestTrapAnEvictedWorkloadStillHasPods(t *testing.T) {
+	t.Parallel()
 	for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := start(t, j.slow())
 			g.patch(g.workload(), `{"spec":{"active":false}}`)
 			g.reports(g.workload, "Evicted")
