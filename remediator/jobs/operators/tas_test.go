@@ -78,9 +78,7 @@ func (g gang) deletePodsOn(node string) {
 
 // Kueue's own replacement of a node keeps the admission, but no road to it restarts the whole job as it has to be.
 func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
-	t.Parallel()
 	t.Run("only the ranks of the node are replaced", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, queuedJob.placed().with("backoffLimit: 0", "backoffLimit: 6").slow())
 		before, workload := g.runs(), g.workload()
 		bad := before[0]
@@ -102,7 +100,6 @@ func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 		g.becomes(g.get, "1", "status", "failed")
 	})
 	t.Run("an ended rank counts as a failure", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, queuedJob.placed())
 		bad := g.runs()[0].Spec.NodeName
 		g.quarantine(bad)
@@ -111,10 +108,8 @@ func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 	})
 	// Kueue undoes it at once, and replaces the node of the old rank.
 	t.Run("a suspend of the job starts a rank beside the old ones", func(t *testing.T) {
-		t.Parallel()
 		for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
 				g := start(t, j.placed().slow())
 				workload := g.workload()
 				g.quarantine(g.runs()[0].Spec.NodeName)

@@ -21,7 +21,8 @@ import (
 )
 
 // These tests run without the remediator. They measure the traps that docs/jobs.md describes. One that fails after an
-// update means that the page, and what the remediator does about the trap, have to be looked at again.
+// update means that the page, and what the remediator does about the trap, have to be looked at again. They run one by one: most traps
+// are races of an operator, which comes out otherwise on a busy machine.
 
 var (
 	kubernetes = &operator{start: func(*cluster.Cluster, context.Context) error { return nil }}
@@ -141,7 +142,6 @@ func (g gang) runTogether() bool {
 }
 
 func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		job
 		stopped func(gang)
@@ -159,7 +159,6 @@ func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			g := start(t, test.slow())
 			g.patch(g.get(), stop)
 			test.stopped(g)
@@ -190,12 +189,10 @@ func (j job) slow() job {
 }
 
 func TestTrapAJobFailsByItsStop(t *testing.T) {
-	t.Parallel()
 	// A stopped rank stays listed for 3 s: the Job controller sees it fail.
 	const listed = "term-delay: 1s, e2e.pitcrew.dev/delete-delay: 3s"
 	rule := "backoffLimit: 0\n  podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [143]}}]}"
 	t.Run("podFailurePolicy", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, batchJob.with("backoffLimit: 0", rule).with("term-delay: 1s", listed))
 		g.patch(g.get(), stop)
 		g.gone()
@@ -203,7 +200,6 @@ func TestTrapAJobFailsByItsStop(t *testing.T) {
 		g.reports(g.get, "Failed")
 	})
 	t.Run("work queue", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, batchJob.with("  completions: 4\n", "").with("  completionMode: Indexed\n", ""))
 		done := g.runs()[0]
 		if err := g.c.Client.Status().Patch(t.Context(), &done, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))); err != nil {
@@ -216,7 +212,6 @@ func TestTrapAJobFailsByItsStop(t *testing.T) {
 }
 
 func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		restartPolicy, exitCode, ends string
 	}{
@@ -227,7 +222,6 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 	for name, test := range tests {
 		for version, operator := range map[string]*operator{"1.8": trainingOperator, "1.9": trainingOperator19} {
 			t.Run(name+", training-operator "+version, func(t *testing.T) {
-				t.Parallel()
 				j := pyTorchJob(test.restartPolicy)
 				j.operator = operator
 				for range 2 { // the master and the workers
@@ -254,7 +248,6 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 }
 
 func TestTrapAFailedWorkerOfAnMPIJobStays(t *testing.T) {
-	t.Parallel()
 	g := start(t, mpiJob)
 	ranks := g.runs()
 	dead := ranks[slices.IndexFunc(ranks, func(p corev1.Pod) bool { return p.Name == "train-worker-1" })]
@@ -287,7 +280,6 @@ func TestTrapAFailedWorkerOfAnMPIJobStays(t *testing.T) {
 }
 
 func TestTrapASuspendOfAnInvalidRayJobFailsItForGood(t *testing.T) {
-	t.Parallel()
 	g := start(t, rayJob.with("shutdownAfterJobFinishes: true", "shutdownAfterJobFinishes: false"))
 	before := uids(g.runs())
 	g.patch(g.get(), stop)
@@ -316,7 +308,6 @@ func TestTrapASuspendOfAnInvalidRayJobFailsItForGood(t *testing.T) {
 }
 
 func TestTrapOnlyTheDeletedWorkerIsReplaced(t *testing.T) {
-	t.Parallel()
 	g := start(t, rayCluster)
 	before := g.runs()
 	worker := before[slices.IndexFunc(before, func(p corev1.Pod) bool { return p.Labels["ray.io/node-type"] == "worker" })]
@@ -349,16 +340,13 @@ target: {apiVersion: batch.volcano.sh/v1alpha1, kind: Job, name: train, uid: %s,
 }
 
 func TestTrapVolcanoCountsEachCommand(t *testing.T) {
-	t.Parallel()
 	t.Run("the last retry fails the job", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, volcanoJob.with("minAvailable: 4", "minAvailable: 4\n  maxRetry: 1"))
 		g.command("last", g.get().GetUID())
 		g.becomes(g.get, "Failed", "status", "state", "phase")
 	})
 	// Up to v1.10 the job was Pending at once, and then a second Command counted while the first was still carried out.
 	t.Run("two Commands are two retries", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, volcanoJob.slow())
 		g.command("first", g.get().GetUID())
 		g.becomes(g.get, "Restarting", "status", "state", "phase")
@@ -369,7 +357,6 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 		g.becomes(g.get, "2", "status", "retryCount")
 	})
 	t.Run("the UID of the target is ignored", func(t *testing.T) {
-		t.Parallel()
 		g := start(t, volcanoJob)
 		g.command("other", "00000000-0000-0000-0000-000000000000")
 		g.becomes(g.get, "1", "status", "retryCount")
@@ -378,7 +365,6 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 
 // Up to LeaderWorkerSet v0.7 a leader that was deleted in the background restarted its group twice.
 func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
-	t.Parallel()
 	g := start(t, leaderWorkerSet("1", 4).slow())
 	before := g.runs()
 	leader := before[slices.IndexFunc(before, func(p corev1.Pod) bool { return p.Labels["leaderworkerset.sigs.k8s.io/worker-index"] == "0" })]
@@ -401,7 +387,6 @@ func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
 }
 
 func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
-	t.Parallel()
 	childJobSet := func(g gang) func() *unstructured.Unstructured {
 		return func() *unstructured.Unstructured { return g.object("jobset.x-k8s.io/v1alpha2", "JobSet", "train") }
 	}
@@ -416,7 +401,6 @@ func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			g := start(t, test.job)
 			read := test.object(g)
 			o := read()
@@ -434,10 +418,8 @@ func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
 }
 
 func TestTrapAnEvictedWorkloadStillHasPods(t *testing.T) {
-	t.Parallel()
 	for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			g := start(t, j.slow())
 			g.patch(g.workload(), `{"spec":{"active":false}}`)
 			g.reports(g.workload, "Evicted")
