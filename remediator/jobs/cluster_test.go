@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -303,9 +304,18 @@ func (tm team) untaint(node string) {
 // restartJobs is what the node controller does, again and again.
 func restartJobs(t testing.TB, c *Controller, q restart.Quarantine) {
 	t.Helper()
-	if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
+	if err := tryRestart(t, c, q); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// tryRestart calls again, as the node controller does, if the job's own controller has written it meanwhile.
+func tryRestart(t testing.TB, c *Controller, q restart.Quarantine) error {
+	_, err := c.RestartJobsOnNode(t.Context(), q)
+	for apierrors.IsConflict(err) {
+		_, err = c.RestartJobsOnNode(t.Context(), q)
+	}
+	return err
 }
 
 // restartedOnce checks that the job has had exactly two incarnations of all its ranks, the second of which began when

@@ -79,7 +79,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 				m := clustertest.NewMortal(len(test.writes[n]), test.late)
 				r, stop := process(m.Funcs())
 				// Every process calls for the quarantines that it finds.
-				if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+				if err := tryRestart(t, r, q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 					t.Fatal(err)
 				}
 				if slices.Contains(test.writes[n], "hold") {
@@ -125,7 +125,7 @@ func TestAnEvictionSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 	for n, write := range []string{"stop", "evict", "start", "close"} {
 		m := clustertest.NewMortal(1, false)
 		r, stop := run(t, cfg, m.Funcs(), nil)
-		if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+		if err := tryRestart(t, r, q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 			t.Fatal(err)
 		}
 		select {

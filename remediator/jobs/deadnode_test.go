@@ -222,7 +222,7 @@ func TestARestartAfterADeadNodeSurvivesACrashBetweenEveryTwoWrites(t *testing.T)
 				}
 				m := clustertest.NewMortal(writes, late)
 				r, stop := run(t, cfg, m.Funcs(), nil)
-				if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+				if err := tryRestart(t, r, q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 					t.Fatal(err)
 				}
 				if late && write == "stop" {

@@ -73,7 +73,7 @@ func (g gang) liveAndDie(m *clustertest.Mortal, cfg *rest.Config, q restart.Quar
 	r, stop := run(g.T, cfg, m.Funcs(), nil)
 	defer stop()
 	// Every process calls for the quarantines that it finds.
-	if _, err := r.RestartJobsOnNode(g.Context(), q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+	if err := tryRestart(g, r, q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
 		g.Fatal(err)
 	}
 	clustertest.Until(g, patience, "wait for the process to die", func() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -170,9 +171,18 @@ func (g gang) quarantine(node string) restart.Quarantine {
 // restartJobs is what the node controller does, again and again.
 func restartJobs(t testing.TB, c *jobs.Controller, q restart.Quarantine) {
 	t.Helper()
-	if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
+	if err := tryRestart(t, c, q); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// tryRestart calls again, as the node controller does, if the job's own controller has written it meanwhile.
+func tryRestart(t testing.TB, c *jobs.Controller, q restart.Quarantine) error {
+	_, err := c.RestartJobsOnNode(t.Context(), q)
+	for apierrors.IsConflict(err) {
+		_, err = c.RestartJobsOnNode(t.Context(), q)
+	}
+	return err
 }
 
 // restartedOnce checks that the job has had exactly two incarnations of all its ranks, that none of the second ran before
