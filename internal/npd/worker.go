@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 )
 
 // A process that hangs in a driver cannot be killed, and with NPD's pipes open it would freeze NPD's rule for ever
@@ -46,14 +48,7 @@ func (p *Plugin) maintenance() (bool, error) {
 	if p.Work != "" {
 		return false, nil
 	}
-	_, err := os.Stat(filepath.Join(p.StateDir, "maintenance"))
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("maintenance or not: %w", err)
-	}
-	return true, nil
+	return maintenance.Active(Proc, p.StateDir)
 }
 
 func (p *Plugin) workerName() string {

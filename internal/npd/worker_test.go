@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
@@ -123,6 +124,19 @@ func TestMaintenanceRepeatsTheLastAnswerAndOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.want("fine", "fine")
+}
+
+func TestAMaintenanceThatIsOverIsIgnored(t *testing.T) {
+	i := newIsolated(t)
+	if err := maintenance.Begin(Proc, i.state, "test", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	i.want("sick", "unknown: maintenance, and nothing is known from before it")
+	// Its program was killed.
+	if err := maintenance.Begin(Proc, i.state, "test", 0); err != nil {
+		t.Fatal(err)
+	}
+	i.want("sick", "Inspect file: sick")
 }
 
 func TestAMaintenanceFileThatCannotBeAskedForIsNoMaintenance(t *testing.T) {

@@ -6,12 +6,13 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/systemd"
 )
 
 func main() {
 	p := npd.New("units", "checks systemd units: active, failed, masked, restarting again and again")
 	r := &reader{plugin: p}
-	p.StringVar(&r.systemd, "systemd", "/run/systemd/private", "`path` of systemd's private socket; needs root and the host's /run/systemd")
+	p.StringVar(&r.systemd, "systemd", systemd.Socket, "`path` of systemd's private socket; needs root and the host's /run/systemd")
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host, to see whether there are NVSwitches")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
 	flags.List(p.FlagSet, &r.units, "units", "`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)

@@ -2,21 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
-	godbus "github.com/godbus/dbus/v5"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/growth"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
+	"github.com/pitcrew-dev/pitcrew/internal/systemd"
 )
 
 // snapshot is all that the judge needs.
@@ -79,7 +76,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	conn, err := r.connect(ctx)
+	conn, err := systemd.Connect(ctx, r.systemd)
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -97,27 +94,6 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Unshared = err.Error()
 	}
 	return s, nil
-}
-
-// connect talks to systemd itself: there is no bus in between that could be down.
-func (r *reader) connect(ctx context.Context) (*dbus.Conn, error) {
-	if _, err := os.Stat(r.systemd); err != nil {
-		return nil, fmt.Errorf("no systemd here: %w", err)
-	}
-	conn, err := dbus.NewConnection(func() (*godbus.Conn, error) {
-		conn, err := godbus.Dial("unix:path="+r.systemd, godbus.WithContext(ctx))
-		if err != nil {
-			return nil, err
-		}
-		if err := conn.Auth([]godbus.Auth{godbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		return conn, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("systemd at %s: %w", r.systemd, err)
-	}
-	return conn, nil
 }
 
 // list asks for all units at once. An alias comes back under the unit's own name, which is taken once.
