@@ -20,7 +20,7 @@ func TestVerdictsAreTheConditionsOfTheRemediator(t *testing.T) {
 
 func TestOnlyQuarantinedNodesAreOutOfService(t *testing.T) {
 	for status, want := range map[string]bool{
-		"": false, StatusHealthy: false, StatusSuspect: false, StatusQuarantined: true, StatusRepairing: true, "else": false,
+		"": false, StatusHealthy: false, StatusSuspect: false, StatusQuarantined: true, StatusRepairing: true, StatusValidating: true, "else": false,
 	} {
 		if got := OutOfService(status); got != want {
 			t.Errorf("%q: %v", status, got)

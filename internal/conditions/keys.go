@@ -15,10 +15,14 @@ const (
 	TaintUnhealthy = Domain + "/unhealthy"
 	// TaintMaintenance marks a node that a sweep, a repair or an upgrade owns; our conditions are ignored meanwhile.
 	TaintMaintenance = Domain + "/maintenance"
+	// MaintenanceValidation is the value of TaintMaintenance while a quarantined node is checked under load before it returns.
+	MaintenanceValidation = "validation"
 	// TaintUnchecked is what the kubelet registers a node with until its first check has passed.
 	TaintUnchecked = Domain + "/unchecked"
 	// AnnotationQuarantine holds the quarantine record, JSON.
 	AnnotationQuarantine = Domain + "/quarantine"
+	// AnnotationRepair holds the record of sweeps, repairs and validations, JSON.
+	AnnotationRepair = Domain + "/repair"
 	// LabelStatus is one of the statuses below.
 	LabelStatus = Domain + "/status"
 	// LabelRepair is the repair class of the worst cause.
@@ -37,11 +41,13 @@ const (
 	StatusQuarantined = "quarantined"
 	// StatusRepairing is a quarantined node on which a repair or an upgrade is under way.
 	StatusRepairing = "repairing"
+	// StatusValidating is a quarantined node that is checked under load before it returns.
+	StatusValidating = "validating"
 )
 
 // OutOfService reports whether a value of [LabelStatus] means that the node is quarantined.
 func OutOfService(status string) bool {
-	return status == StatusQuarantined || status == StatusRepairing
+	return status == StatusQuarantined || status == StatusRepairing || status == StatusValidating
 }
 
 // Keys on training jobs and their namespaces.
@@ -86,6 +92,22 @@ const PauseConfigMap = "pitcrew-pause"
 // EvidenceNamespace holds a ConfigMap for each node that was quarantined, of the node's name, with its conditions at that time.
 // The namespace holds nothing else, so that a writer of evidence needs no permission to write anything else.
 const EvidenceNamespace = "pitcrew-evidence"
+
+// RepairNamespace holds the PodTemplates and the Jobs of sweeps, repairs and validations, and nothing else.
+const RepairNamespace = "pitcrew-repair"
+
+// Keys on such a Job.
+const (
+	// LabelTemplate is the PodTemplate that it is made from.
+	LabelTemplate = Domain + "/template"
+	// LabelVisit is the id of the visit.
+	LabelVisit = Domain + "/visit"
+	// AnnotationNode is the node.
+	AnnotationNode = Domain + "/node"
+)
+
+// AnnotationVerdict, on a PodTemplate there, lists the conditions by which plugins report what the Job found, with commas.
+const AnnotationVerdict = Domain + "/verdict"
 
 // AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).
 const AnnotationEvidenceAt = Domain + "/evidence-at"

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"regexp"
 	"slices"
@@ -31,7 +32,10 @@ import (
 //	why       the reason of a bound or of a list of values, for the error
 //	never     the text "never" is a value of the duration
 //	single    a list of one value may be written as that value
+//	values    the values that a text may have, where the name of the field does not say them, see enums
 //	unit      what a number counts, for the page
+//
+// The fields of an embedded part with `yaml:",inline"` are in the file as if they were those of the part around it.
 type decoder struct {
 	lines    map[string]int  // of the fields that are in the file, by path
 	set      map[string]bool // the fields that have a value, by path
@@ -50,8 +54,8 @@ func newDecoder() *decoder {
 	return &decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
 }
 
-// enums are the values that a text may have, by the name of its field. A name has the same values in every part of the file.
-// A field that is a bool in Go is false for the first value and true for the second.
+// enums are the values that a text may have, by the name of its field. A name has the same values in every part of the file,
+// except where the tag values lists others. A field that is a bool in Go is false for the first value and true for the second.
 var enums = map[string][]string{
 	"mode":        {"enforce", "observe"},
 	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse), string(corev1.ConditionUnknown)},
@@ -67,6 +71,20 @@ func repairs() (names []string) {
 	}
 	return names
 }
+
+// enumOf are the values that a field may have; nil: any of its type.
+func enumOf(f reflect.StructField) []string {
+	if values, ok := f.Tag.Lookup("values"); ok {
+		return strings.Fields(values)
+	}
+	if of := f.Type; of.Kind() != reflect.Pointer { // an optional part is no text
+		return enums[f.Tag.Get("yaml")]
+	}
+	return nil
+}
+
+// off is a value that YAML 1.1, which Helm reads, takes for false.
+const off = "off"
 
 // defaulter is a part of a policy with defaults other than zero. They are set before the part is decoded.
 type defaulter interface{ setDefaults() }
@@ -117,7 +135,10 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 		}
 	default:
 		d.plain(n, at, out)
-		if allowed := enums[f.Tag.Get("yaml")]; allowed != nil && !d.failed[at.String()] {
+		if allowed := enumOf(f); allowed != nil && !d.failed[at.String()] {
+			if isFalse(n) && slices.Contains(allowed, off) {
+				out.SetString(off)
+			}
 			d.checkEnum(at, f, allowed, out.String())
 		}
 	}
@@ -126,17 +147,14 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 // fields fills a struct from a mapping, and checks the bounds of its fields.
 func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 	pairs := d.pairs(n, at)
-	for f, v := range out.Fields() {
-		name := f.Tag.Get("yaml")
-		if name == "-" {
-			continue
-		}
+	for f := range fieldsOf(out.Type()) {
+		name, v := f.Tag.Get("yaml"), out.FieldByIndex(f.Index)
 		here := at.Child(name)
 		if i := slices.IndexFunc(pairs, func(p pair) bool { return p.key == name }); i >= 0 {
 			d.lines[here.String()] = pairs[i].line
 			if value := resolve(pairs[i].value); !isUnset(value, f) {
 				d.set[here.String()] = true
-				if allowed := enums[name]; f.Type.Kind() == reflect.Bool && allowed != nil {
+				if allowed := enumOf(f); f.Type.Kind() == reflect.Bool && allowed != nil {
 					if text, ok := d.text(value, here); ok {
 						d.checkEnum(here, f, allowed, text)
 						v.SetBool(text == allowed[1])
@@ -177,7 +195,29 @@ func isUnset(n *yaml.Node, f reflect.StructField) bool {
 	}
 	_, single := f.Tag.Lookup("single")
 	text := single || f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
-	return text || f.Type.Kind() == reflect.Bool && enums[f.Tag.Get("yaml")] != nil
+	return text || f.Type.Kind() == reflect.Bool && enumOf(f) != nil
+}
+
+// fieldsOf are the fields of a part that are in the file.
+func fieldsOf(part reflect.Type) iter.Seq[reflect.StructField] {
+	return func(yield func(reflect.StructField) bool) {
+		for f := range part.Fields() {
+			switch f.Tag.Get("yaml") {
+			case "-":
+			case ",inline":
+				for below := range fieldsOf(f.Type) {
+					below.Index = slices.Concat(f.Index, below.Index)
+					if !yield(below) {
+						return
+					}
+				}
+			default:
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // fieldOf finds a field of a part by its name in the file.
@@ -185,8 +225,8 @@ func fieldOf(part reflect.Type, name string) (reflect.StructField, bool) {
 	if part == reflect.TypeFor[corev1.Taint]() {
 		part = reflect.TypeFor[taintFields]()
 	}
-	for f := range part.Fields() {
-		if name != "-" && f.Tag.Get("yaml") == name {
+	for f := range fieldsOf(part) {
+		if f.Tag.Get("yaml") == name {
 			return f, true
 		}
 	}

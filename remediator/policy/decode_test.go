@@ -219,6 +219,8 @@ func FuzzParse(f *testing.F) {
 		"correlated: {maxPercent: 1, minNodes: 2, window: 1s, scopes: [a]}, output: {aws: true}}"))
 	f.Add([]byte(head + "spec: {webhooks: {a: {url: 'http://a', allowHTTP: true, secretFile: b, events: [NodeReleased], timeout: 5s}}, jobKinds: [{apiVersion: a/v1, kind: B, activePath: spec.c, podLabel: d}], " +
 		"restart: {settle: 5s, backOff: {first: 1s}, podFailures: {enabled: true, podSelector: {a: b}}}, handOff: {keepNode: false, taints: [{key: a}]}}"))
+	f.Add([]byte(withRepair("repair: {mode: false, maxConcurrent: 2, maxPerDay: 3, scope: a, actions: {ResetGPU: [{template: b, args: [c], timeout: 1m}]}, drain: {mode: evict}, validate: {template: d}, lemon: {repairs: 0}}\n"+
+		"sweeps: {e: {nodeSelector: {f: g}, every: 1h, idleFor: 0s, maxPercent: 5, template: h, args: [i]}}\nfirstCheck: {taint: l, conditions: [all, M], template: n}", validated)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -245,6 +247,21 @@ func FuzzParse(f *testing.F) {
 		for _, r := range p.Rules {
 			if len(r.Repair) == 0 || r.Nodes == nil || len(r.Status) == 0 || r.UnknownAfter <= 0 || r.For < 0 || r.ClearAfter < 0 || r.AlertOnly == (r.Taint.Key != "") || r.Budget.MaxPercent < 1 {
 				t.Errorf("rule %+v", r)
+			}
+		}
+		for _, s := range p.Sweeps {
+			if s.Name == "" || s.Template == "" || s.Every <= 0 || s.Timeout <= 0 || s.Nodes == nil || s.MaxNodes < 1 || s.MaxPercent < 1 || len(strings.Join(s.Args, "")) > MaxArgs {
+				t.Errorf("sweep %+v", s)
+			}
+		}
+		if r := p.Repair; r != nil {
+			for _, action := range slices.Concat(r.Actions.ResetGPU, r.Actions.Reboot) {
+				if action.Template == "" || action.Timeout <= 0 {
+					t.Errorf("action %+v", action)
+				}
+			}
+			if r.MaxConcurrent < 1 || r.Drain.Timeout <= 0 || r.ProofTimeout <= 0 || !slices.Contains([]RepairMode{RepairOff, RepairApprove, RepairAuto}, r.Mode) {
+				t.Errorf("repair %+v", r)
 			}
 		}
 		if p.Budget == Unlimited && !strings.Contains(string(data), "maxPercent") || p.Budget.Limit(1000) < 0 || p.Restart.PodFailures.Pods == nil {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -81,6 +82,10 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+func isFalse(n *yaml.Node) bool {
+	return n.ShortTag() == "!!bool" && strings.EqualFold(n.Value, "false")
+}
 
 // orEmpty is a mapping without keys in place of null: a part that must be checked although nothing is in it.
 func orEmpty(n *yaml.Node) *yaml.Node {

@@ -63,7 +63,7 @@ func Parse(data []byte) (*Policy, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	doc.Spec.warn(d, field.NewPath("spec", "rules"))
+	doc.Spec.warn(d, field.NewPath("spec"))
 	for _, w := range inOrder(d.warnings) {
 		doc.Spec.Warnings = append(doc.Spec.Warnings, w.Error())
 	}
@@ -96,6 +96,15 @@ func (p *Policy) complete(d *decoder, at *field.Path) {
 		p.Rules[i].complete(d, at.Child("rules").Key(p.Rules[i].Name), p)
 	}
 	slices.SortStableFunc(p.Rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
+	if p.Repair != nil {
+		p.Repair.complete(d, at.Child("repair"))
+	}
+	for i := range p.Sweeps {
+		p.Sweeps[i].complete(d, at.Child("sweeps").Key(p.Sweeps[i].Name))
+	}
+	if p.FirstCheck != nil {
+		p.FirstCheck.complete(d, at.Child("firstCheck"), p)
+	}
 }
 
 func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
@@ -123,11 +132,16 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect for condition Ready: the ranks on a dead node save no checkpoint, and the others wait for them"))
 	}
 	if r.AlertOnly {
-		for _, name := range []string{"taint", "handOff", "restartJobs", "mode", "budget", "flaps"} {
-			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) {
+		for _, name := range []string{"taint", "handOff", "restartJobs", "mode", "budget", "flaps", "validate"} {
+			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) && (name != "validate" || r.Validate) {
 				d.add(field.Forbidden(at.Child(name), "has no effect with alertOnly"))
 			}
 		}
+	}
+	if validate := at.Child("validate"); r.Validate && (p.Repair == nil || p.Repair.Validate == nil) {
+		d.add(field.Forbidden(validate, "needs spec.repair.validate, the check under load"))
+	} else if r.Validate && r.Taint.Effect == corev1.TaintEffectPreferNoSchedule {
+		d.add(field.Forbidden(validate, "is not for a taint of effect PreferNoSchedule, which keeps no pods off the node: it may never be empty for a check"))
 	}
 	if !d.isSet(at.Child("mode")) {
 		r.Observe = p.Observe
@@ -196,12 +210,16 @@ func (d *decoder) labels(at *field.Path, want map[string]string) {
 }
 
 func (d *decoder) taint(at *field.Path, t corev1.Taint) {
-	d.invalidFor(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))
+	d.taintKey(at.Child("key"), t.Key)
 	d.invalidFor(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
-	if t.Key == conditions.TaintMaintenance {
-		d.invalid(at.Child("key"), t.Key, "is the maintenance taint: it says that another owner works on the node")
+}
+
+func (d *decoder) taintKey(at *field.Path, key string) {
+	d.invalidFor(at, key, validation.IsQualifiedName(key))
+	if key == conditions.TaintMaintenance {
+		d.invalid(at, key, "is the maintenance taint: it says that another owner works on the node")
 	}
-	d.notKubernetes(at.Child("key"), t.Key)
+	d.notKubernetes(at, key)
 }
 
 // foreignKey checks a key that is for other controllers.

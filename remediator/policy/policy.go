@@ -57,6 +57,12 @@ type Policy struct {
 	Output Output `yaml:"output"`
 	// webhooks are the receivers of notifications about quarantines, by name. A name is a DNS label.
 	Webhooks []Webhook `yaml:"webhooks"`
+	// repair is how quarantined nodes are repaired and validated. Nothing is repaired unless it is set.
+	Repair *Repair `yaml:"repair"`
+	// sweeps check idle nodes, by name. A name is a DNS label.
+	Sweeps []Sweep `yaml:"sweeps"`
+	// firstCheck removes the taint of new nodes when they have proven to be healthy.
+	FirstCheck *FirstCheck `yaml:"firstCheck"`
 	// rules say what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.
 	//
 	// They are in the order in which they are tried: by priority, then by name.
@@ -159,8 +165,8 @@ type Correlated struct {
 //	spec:
 //	  output: {aws: true}
 type Output struct {
-	// aws puts the labels and the annotation of the AWS GPU cluster health check suite on every node: status, severity and
-	// results in the domain gpu-healthcheck.aws-samples.io.
+	// aws puts the labels and the annotations of the AWS GPU cluster health check suite on every node: status, severity, results and
+	// quarantine-result in the domain gpu-healthcheck.aws-samples.io.
 	AWS bool `yaml:"aws"`
 	// soperator sets the NodeCondition HardwareIssuesSuspected to True on every node that is quarantined, except by a taint of
 	// effect PreferNoSchedule, and to False at the release. soperator drains the Slurm nodes there; on Nebius, node auto repair

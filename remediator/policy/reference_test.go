@@ -36,7 +36,8 @@ type entry struct {
 
 func (e *entry) required() bool {
 	_, ok := e.field.Tag.Lookup("required")
-	return ok || strings.HasSuffix(e.path, "handOff.taints[].key") // that of the quarantine has a default
+	// The taint of the quarantine has a default; a first check needs no Job.
+	return (ok || strings.HasSuffix(e.path, "handOff.taints[].key")) && e.path != "spec.firstCheck.template"
 }
 
 // part is the type of a field without what is around it: optional, listed, named or written in another form.
@@ -65,6 +66,8 @@ func reference(t *testing.T) *entry {
   jobKinds: [{apiVersion: example.com/v1, kind: Gang, suspendPath: spec.suspend, podLabel: gang}]
   handOff: {taints: [{key: example.com/broken}]}
   webhooks: {hook: {url: "https://example.com", secretFile: key}}
+  repair: {actions: {ResetGPU: [{template: reset}], Reboot: [{template: reboot}]}, validate: {template: check}}
+  sweeps: {sweep: {every: 24h, template: check}}
   rules: {rule: {match: {condition: GPUXidError, repair: [Inspect]}}}
 `)
 	// One of each pair is required, and the other has no default.
@@ -77,18 +80,17 @@ func reference(t *testing.T) *entry {
 
 func describeFields(t *testing.T, least *Policy, docs map[string]string, in *entry, values reflect.Value) {
 	t.Helper()
-	for i := range in.of.NumField() {
-		f := in.of.Field(i)
-		name := f.Tag.Get("yaml")
-		if name == "-" {
-			continue
+	for f := range fieldsOf(in.of) {
+		name, declared := f.Tag.Get("yaml"), in.of
+		for _, i := range f.Index[:len(f.Index)-1] {
+			declared = declared.Field(i).Type
 		}
-		e := &entry{name: name, path: strings.TrimPrefix(in.path+"."+name, "."), field: f, of: part(f.Type), doc: docs[in.of.Name()+"."+f.Name]}
+		e := &entry{name: name, path: strings.TrimPrefix(in.path+"."+name, "."), field: f, of: part(f.Type), doc: docs[declared.Name()+"."+f.Name]}
 		if !strings.HasPrefix(e.doc, name+" ") {
-			t.Errorf("the comment on %s.%s does not start with the field's name in the file, %s", in.of.Name(), f.Name, name)
+			t.Errorf("the comment on %s.%s does not start with the field's name in the file, %s", declared.Name(), f.Name, name)
 		}
 		in.fields = append(in.fields, e)
-		value := values.FieldByName(f.Name)
+		value := values.FieldByIndex(f.Index)
 		if e.of.Kind() != reflect.Struct {
 			e.unset = unset(least, e, value)
 			continue
@@ -103,8 +105,11 @@ func describeFields(t *testing.T, least *Policy, docs map[string]string, in *ent
 		if e.typed == "" {
 			t.Errorf("%s has no comment", e.of.Name())
 		}
-		if value.Kind() == reflect.Slice && value.Len() > 0 {
+		switch {
+		case value.Kind() == reflect.Slice && value.Len() > 0:
 			value = value.Index(0)
+		case value.Kind() == reflect.Pointer && !value.IsNil():
+			value = value.Elem()
 		}
 		if !value.IsValid() || value.Kind() == reflect.Pointer || value.Kind() == reflect.Slice {
 			value = newPart(e.of)
@@ -138,7 +143,7 @@ func unset(least *Policy, e *entry, v reflect.Value) string {
 	case time.Duration:
 		return "`" + zeros.ReplaceAllString(value.String(), "$1") + "`"
 	case bool:
-		if of := enums[e.name]; of != nil {
+		if of := enumOf(e.field); of != nil {
 			return "`" + of[map[bool]int{true: 1}[value]] + "`"
 		}
 		return fmt.Sprintf("`%v`", value)
@@ -152,6 +157,9 @@ func unset(least *Policy, e *entry, v reflect.Value) string {
 	case []string:
 		if e.name == "events" && slices.Equal(value, WebhookEvents) {
 			return "all of them"
+		}
+		if len(value) == 1 {
+			return "`" + value[0] + "`"
 		}
 	case labels.Selector:
 		if value != nil && !value.Empty() {
@@ -178,7 +186,7 @@ func form(e *entry) string {
 	if text == "" {
 		text = map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Struct: "mapping"}[e.of.Kind()]
 	}
-	if enums[e.name] != nil {
+	if enumOf(e.field) != nil {
 		text = "string"
 	}
 	if unit := e.field.Tag.Get("unit"); unit != "" {
@@ -198,7 +206,7 @@ func form(e *entry) string {
 
 // allowed are the values of a field, in words.
 func allowed(e *entry) string {
-	if of := enums[e.name]; of != nil {
+	if of := enumOf(e.field); of != nil {
 		one := "one of `"
 		if _, single := e.field.Tag.Lookup("single"); e.field.Type.Kind() == reflect.Slice && !single {
 			one = "each one of `"
@@ -268,14 +276,16 @@ func TestTheLargestValuesAreTheConstants(t *testing.T) {
 	}{
 		"flaps":             {reflect.TypeFor[Flaps](), "Max", MaxFlaps},
 		"restarts of a day": {reflect.TypeFor[Restart](), "MaxPerDay", MaxPerDayLimit},
+		"repairs of a node": {reflect.TypeFor[Lemon](), "Repairs", MaxLemonRepairs},
 	} {
 		if f, _ := test.of.FieldByName(test.field); f.Tag.Get("max") != fmt.Sprint(test.want) {
 			t.Errorf("%s: the tag says %s, the constant %d", name, f.Tag.Get("max"), test.want)
 		}
 	}
-	doc := comments(t)["HandOff.Annotations"]
-	if !strings.Contains(doc, fmt.Sprintf("at most %d bytes", MaxAnnotation)) {
-		t.Errorf("the comment on annotations does not name their size: %s", doc)
+	for name, size := range map[string]int{"HandOff.Annotations": MaxAnnotation, "Check.Args": MaxArgs} {
+		if doc := comments(t)[name]; !strings.Contains(doc, fmt.Sprintf("at most %d bytes", size)) {
+			t.Errorf("the comment on %s does not name their size: %s", name, doc)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(enums)) {
 		if len(enums[name]) < 2 {

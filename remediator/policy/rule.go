@@ -59,8 +59,8 @@ type Rule struct {
 	// handOff is what a quarantine by this rule puts on the node for other controllers, in addition to that of the policy. Its
 	// keepNode and cordon replace those of the policy.
 	HandOff HandOff `yaml:"handOff"`
-	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget and
-	// flaps.
+	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget, flaps and
+	// validate.
 	AlertOnly bool `yaml:"alertOnly"`
 	// restartJobs restarts the opted-in jobs that have pods on the node while it is quarantined, also by another rule: a node that is
 	// quarantined for a fault that leaves jobs alone may die.
@@ -73,6 +73,9 @@ type Rule struct {
 	Budget Budget `yaml:"budget"`
 	// flaps quarantines a node whose fault comes and goes. Flapping is not counted unless it is set.
 	Flaps Flaps `yaml:"flaps"`
+	// validate has the node checked under load before a quarantine for this rule ends, whoever has repaired it. It needs
+	// spec.repair.validate, and a taint that keeps pods off the node. While the check has not passed, only a user can release the node.
+	Validate bool `yaml:"validate"`
 	// priority decides between rules that match the same condition: the largest wins, then the first name.
 	Priority int `yaml:"priority"`
 }

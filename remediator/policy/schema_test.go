@@ -111,8 +111,15 @@ func schemaOfValue(e *entry) object {
 		return object{{"const", APIVersion}}
 	case e.path == "kind":
 		return object{{"const", Kind}}
-	case enums[e.name] != nil:
-		return object{{"type", "string"}, {"enum", enums[e.name]}}
+	case slices.Contains(enumOf(e.field), off):
+		// Helm, which reads YAML 1.1, takes off for false.
+		values := []any{false}
+		for _, value := range enumOf(e.field) {
+			values = append(values, value)
+		}
+		return object{{"enum", values}}
+	case enumOf(e.field) != nil:
+		return object{{"type", "string"}, {"enum", enumOf(e.field)}}
 	case e.of == reflect.TypeFor[time.Duration]():
 		pattern := "^" + durationPattern + "$"
 		if _, ok := e.field.Tag.Lookup("never"); ok {
@@ -163,7 +170,7 @@ func TestTheSchemaHasTheFieldsOfThePolicy(t *testing.T) {
 	if root.Properties["apiVersion"].Const != APIVersion || root.Properties["kind"].Const != Kind {
 		t.Errorf("schema of %s %s", root.Properties["apiVersion"].Const, root.Properties["kind"].Const)
 	}
-	compare(t, "policy", root, &entry{of: reflect.TypeFor[document](), fields: reference(t).fields})
+	compare(t, "policy", root, &entry{of: reflect.TypeFor[document](), field: reflect.StructField{Type: reflect.TypeFor[document]()}, fields: reference(t).fields})
 }
 
 func compare(t *testing.T, path string, s schema, e *entry) {
@@ -172,7 +179,10 @@ func compare(t *testing.T, path string, s schema, e *entry) {
 		reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Map: "object", reflect.Struct: "object",
 		reflect.Interface: "object", reflect.Pointer: "string", reflect.Int64: "string", // selector, pattern, duration
 	}[e.of.Kind()]
-	if enums[e.name] != nil {
+	switch values := enumOf(e.field); {
+	case slices.Contains(values, off):
+		want = ""
+	case values != nil:
 		want = "string"
 	}
 	if s.Const == "" && s.Type != want {

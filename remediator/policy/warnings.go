@@ -34,19 +34,45 @@ var thirdParty = []corev1.NodeConditionType{
 
 // warn looks for what is valid and yet is most likely a mistake.
 func (p *Policy) warn(d *decoder, at *field.Path) {
+	rules := at.Child("rules")
 	for i := range p.Rules {
-		p.Rules[i].warnCondition(d, at.Key(p.Rules[i].Name).Child("match", "condition"))
+		warnCondition(d, rules.Key(p.Rules[i].Name).Child("match", "condition"), string(p.Rules[i].Condition))
 		for j := range i {
 			// The one that comes first acts.
-			warnCompeting(d, at, p.Rules[j], p.Rules[i])
+			warnCompeting(d, rules, p.Rules[j], p.Rules[i])
+		}
+	}
+	if p.Repair != nil {
+		p.Repair.warn(d, at.Child("repair"), p.Rules)
+	}
+	for i := range p.Sweeps {
+		p.Sweeps[i].warnArgs(d, at.Child("sweeps").Key(p.Sweeps[i].Name))
+	}
+	if f := p.FirstCheck; f != nil {
+		f.warnArgs(d, at.Child("firstCheck"))
+		for i, name := range f.Conditions {
+			warnCondition(d, at.Child("firstCheck", "conditions").Index(i), name)
+		}
+	}
+}
+
+// admittedArg is what the chart's admission policy pitcrew-repair-templates admits after the arguments of a template.
+var admittedArg = regexp.MustCompile(`^(--?[A-Za-z][A-Za-z-]*(=[0-9][0-9A-Za-z.:,]*)?|[0-9][0-9A-Za-z.:,]*)$`)
+
+// warnArgs warns of arguments with which the API server refuses the Job. Clusters may have other admission policies.
+func (c *Check) warnArgs(d *decoder, at *field.Path) {
+	for i, arg := range c.Args {
+		if !admittedArg.MatchString(arg) {
+			d.warnAt(at.Child("args").Index(i), fmt.Sprintf("%q is neither a flag nor a number, as -level=3 or 30m; the chart's admission policies refuse a Job with it: write it into the PodTemplate %s",
+				arg, c.Template))
 		}
 	}
 }
 
 // warnCondition warns of a condition that is nearly one that is known. Any other name is that of a component of the user.
-func (r *Rule) warnCondition(d *decoder, at *field.Path) {
-	if meant := meantCondition(string(r.Condition)); meant != "" {
-		d.warnAt(at, fmt.Sprintf("%q is a condition of no check of Pitcrew and of no other component that it knows%s", r.Condition, meant))
+func warnCondition(d *decoder, at *field.Path, name string) {
+	if meant := meantCondition(name); meant != "" {
+		d.warnAt(at, fmt.Sprintf("%q is a condition of no check of Pitcrew and of no other component that it knows%s", name, meant))
 	}
 }
 
@@ -100,10 +126,8 @@ func (d *decoder) warnAt(at *field.Path, why string) {
 // indented far enough.
 func hint(part reflect.Type, name string) string {
 	var names []string
-	for f := range part.Fields() {
-		if n := f.Tag.Get("yaml"); n != "-" {
-			names = append(names, n)
-		}
+	for f := range fieldsOf(part) {
+		names = append(names, f.Tag.Get("yaml"))
 		if below := f.Type; below.Kind() == reflect.Struct {
 			if _, found := fieldOf(below, name); found {
 				return fmt.Sprintf("; it is a field of %s: indent it", f.Tag.Get("yaml"))
