@@ -20,10 +20,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // keptWhole are the annotations that are kept however long they are, because they are read.
-var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults}
+var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult, conditions.AnnotationRepair}
 
 // tooLong replaces the value of an annotation that is longer than any that the policy hands off, and so is not ours.
 var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
@@ -72,6 +73,7 @@ var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return a.UID != b.UID ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
+		a.Annotations[conditions.AnnotationRepair] != b.Annotations[conditions.AnnotationRepair] ||
 		!maps.Equal(a.Labels, b.Labels) ||
 		a.Spec.Unschedulable != b.Spec.Unschedulable ||
 		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
@@ -112,6 +114,7 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 		Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p), LeadingSince: c.leadingSince,
 	}
 	o.Record, o.RecordErr = quarantine.RecordOf(n)
+	o.Visits = repair.VisitsOf(n, o.Record, c.clock.Now())
 	var err error
 	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {
 		if o.Peers, err = c.peers(ctx, p, n.Name); err != nil {

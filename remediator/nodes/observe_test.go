@@ -87,6 +87,16 @@ func TestSlimKeepsWhatIsNeeded(t *testing.T) {
 	}
 }
 
+func TestSlimKeepsARecordWhole(t *testing.T) {
+	long := strings.Repeat("x", policy.MaxAnnotation+100)
+	for _, key := range []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult} {
+		slim, err := Slim(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: long}}})
+		if err != nil || slim.(*corev1.Node).Annotations[key] != long {
+			t.Errorf("%s is cut: %v", key, err)
+		}
+	}
+}
+
 func TestSlimPassesTombstones(t *testing.T) {
 	tombstone := cache.DeletedFinalStateUnknown{Key: "n"}
 	if got, err := Slim(tombstone); got != any(tombstone) || err != nil {
@@ -147,6 +157,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 		"a cordon":           {func(n *corev1.Node) { n.Spec.Unschedulable = false }, true},
 		"a label":            {func(n *corev1.Node) { n.Labels = map[string]string{"pool": "cpu"} }, true},
 		"the record":         {func(n *corev1.Node) { n.Annotations = nil }, true},
+		"that of the visits": {func(n *corev1.Node) { n.Annotations[conditions.AnnotationRepair] = "{}" }, true},
 		"the boot id":        {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "c" }, true},
 		"the deletion":       {func(n *corev1.Node) { n.DeletionTimestamp = nil }, true},
 		"another node's uid": {func(n *corev1.Node) { n.UID = "v" }, true},

@@ -151,11 +151,14 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 	}
 	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
 	if b.Reason != quarantine.BlockedByDetectorSuspect {
-		reason := quarantine.QuarantineBlocked
-		if b.Reason == quarantine.BlockedByObserve {
+		kind, reason := corev1.EventTypeWarning, quarantine.QuarantineBlocked
+		switch b.Reason {
+		case quarantine.BlockedByObserve:
 			reason = quarantine.WouldQuarantine
+		case quarantine.BlockedByValidation: // a step of the usual way back
+			kind = corev1.EventTypeNormal
 		}
-		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: b.Message})
+		c.emitNodeEvent(ctx, n, quarantine.Event{Type: kind, Reason: reason, Message: b.Message})
 		return
 	}
 	if c.reports.isNewSuspect(b.Rule) {

@@ -44,6 +44,7 @@ const (
 	BlockedByUnreadableRecord = "record-unreadable"
 	BlockedByMissingRule      = "rule-gone"
 	BlockedByUnconfirmed      = "record-unconfirmed"
+	BlockedByValidation       = "awaits-validation"
 )
 
 // restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
@@ -68,6 +69,8 @@ type Observation struct {
 	Seen Seen
 	// Known is what quarantines put on nodes, by all policies that are known; nil: by the present one.
 	Known *handoff.Known
+	// Visits is what the visits to the node say about the quarantine of Record.
+	Visits Visits
 	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, nobody knows who could reach
 	// the API server: a kubelet that could not had no chance to say that it is alive.
 	LeadingSince time.Time
@@ -387,7 +390,8 @@ func (d *decider) waitsForLimit() bool {
 	return b != nil && slices.Contains([]string{BlockedByBudget, BlockedByBreaker, BlockedByDetectorSuspect}, b.Reason)
 }
 
-// decideQuarantined releases the node when every cause has cleared, and else keeps the taint as it must be.
+// decideQuarantined releases the node when every cause has cleared and the node has passed the validation that a rule asks for, and
+// else keeps the taint as it must be.
 func (d *decider) decideQuarantined() {
 	d.checkCordon()
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
@@ -398,7 +402,11 @@ func (d *decider) decideQuarantined() {
 				c.Rule, c.Condition)
 		}
 	}
-	if d.conditions.allowsRelease(&d.record.Quarantine, &d.next) {
+	if d.releaseOnRequest() {
+		return
+	}
+	allowed := d.conditions.allowsRelease(&d.record.Quarantine, &d.next)
+	if allowed && !d.isUnvalidated() {
 		d.release(ByPitcrew)
 		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s%s",
 			causeNames(d.record), d.now.Sub(d.record.QuarantinedAt).Round(time.Second), d.conditions.alertOnlyCauses(d.record))
@@ -407,6 +415,7 @@ func (d *decider) decideQuarantined() {
 	if d.conditions.maintained {
 		return
 	}
+	d.blockUnvalidated(allowed)
 	if hasTaint(d.changes.Taints, d.record.Taint) || d.restoreTaint() {
 		d.upgrade()
 	}
@@ -620,6 +629,8 @@ func (d *decider) updateAWS() {
 		health.Quarantined, health.Repair = true, d.record.Worst()
 	}
 	d.changes.SetAWS(d.observed.Node, health, d.now)
+	visits := d.visits()
+	d.changes.SetAWSRecommendation(d.observed.Node, visits.Advice, visits.AdvisedAt)
 }
 
 // checks are the conditions that the policy names, as the AWS suite shows them.

@@ -91,6 +91,8 @@ type world struct {
 	told   map[handoff.Receipt]bool
 	// seen is what the remediator knows from elsewhere than from the node; restarted drops it.
 	seen Seen
+	// visits is what the visits to the node say.
+	visits Visits
 	// leadingSince is zero for a remediator that has led for long.
 	leadingSince time.Time
 	last         Decision
@@ -142,7 +144,7 @@ func (w *world) observe() Observation {
 	record, err := RecordOf(w.node)
 	return Observation{
 		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken, Delivered: w.told, Seen: w.seen,
-		LeadingSince: w.leadingSince,
+		LeadingSince: w.leadingSince, Visits: w.visits,
 	}
 }
 

@@ -65,6 +65,18 @@ func (f forger) quarantine(now time.Time, phase Phase) Quarantine {
 	return q
 }
 
+// visits is what a record of visits says that was forged, too.
+func (f forger) visits(r *Record) (v Visits) {
+	if r != nil && f.IntN(4) > 0 {
+		v.Quarantine = r.ID
+	}
+	v.Validated = f.IntN(2) == 0
+	if f.IntN(2) == 0 {
+		v.Release = &Manual{User: "mallory"}
+	}
+	return v
+}
+
 // forge replaces the record of a node: by nothing, by one that is made up, by an earlier one, by that of another node, or by one
 // with a changed piece.
 func (f forger) forge(w *world, other *Record, earlier string) {
@@ -136,8 +148,8 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 	taken, dead, restarts := 0, 0, 0
 	for seed := range uint64(20) {
 		f := forger{rand.New(rand.NewPCG(seed, 6))}
-		fleet := newFleet(t, 12, fmt.Sprintf("budget: {maxNodes: %d}\ncorrelated: {maxPercent: 50, minNodes: 4, window: 2m}", limit),
-			"restartJobs: true\n      handOff: {labels: {example.com/drain: \"true\"}}\n"+
+		fleet := newFleet(t, 12, fmt.Sprintf("budget: {maxNodes: %d}\ncorrelated: {maxPercent: 50, minNodes: 4, window: 2m}\nrepair: {validate: {template: check}}", limit),
+			"restartJobs: true\n      validate: true\n      handOff: {labels: {example.com/drain: \"true\"}}\n"+
 				"    slow: {match: {condition: SlowNode, repair: [Inspect]}, taint: {effect: PreferNoSchedule}}\n"+
 				"    dead: {match: {condition: Ready, status: [Unknown, 'False'], repair: [Inspect]}, for: 30s, restartJobs: true, handOff: {keepNode: false}}")
 		for i, w := range fleet.worlds {
@@ -167,6 +179,10 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				before, was := foreign(w.node), hard(w)
 				fleet.meets(i)
 				o := w.observe()
+				if again == 0 {
+					w.visits = f.visits(o.Record)
+				}
+				o.Visits = w.visits
 				d := Decide(w.policy, o, w.now)
 				changes := d.Changes(w.node)
 				w.seen = w.seen.After(o, d, w.now)

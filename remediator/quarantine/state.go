@@ -40,6 +40,9 @@ type State struct {
 func (s *State) Apply(n *corev1.Node) {
 	s.Changes.Apply(n)
 	status, repair := s.Record.Labels(s.maintained)
+	if status == conditions.StatusRepairing && isValidating(n) {
+		status = conditions.StatusValidating
+	}
 	text := ""
 	if s.Record != nil {
 		text = s.Record.String()
@@ -49,6 +52,13 @@ func (s *State) Apply(n *corev1.Node) {
 	all.SetLabel(conditions.LabelRepair, repair)
 	all.SetAnnotation(conditions.AnnotationQuarantine, text)
 	n.Labels, n.Annotations = all.Labels, all.Annotations
+}
+
+// isValidating tells whether the maintenance of a node is a validation.
+func isValidating(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == conditions.TaintMaintenance && t.Value == conditions.MaintenanceValidation
+	})
 }
 
 // Suspicion says for what the node is out of service; empty: it is not, or a quarantine is only claimed or asks the scheduler to avoid

@@ -19,6 +19,8 @@ const (
 	awsSeverity = awsDomain + "/severity"
 	// AWSResults is the suite's annotation, JSON.
 	AWSResults = awsDomain + "/results"
+	// AWSQuarantineResult is the suite's annotation with what its check of a node out of service recommends, JSON.
+	AWSQuarantineResult = awsDomain + "/quarantine-result"
 	// awsSuite marks results that we have written.
 	awsSuite = "pitcrew"
 )
@@ -116,8 +118,46 @@ func (c *NodeChanges) SetAWS(n *corev1.Node, health Health, now time.Time) {
 	c.SetLabel(awsSeverity, severity)
 }
 
-// RemoveAWS removes the suite's labels and annotation, unless the suite itself has written them.
+// awsQuarantineResult is the suite's annotation about a node out of service.
+type awsQuarantineResult struct {
+	Timestamp      string `json:"timestamp"`
+	Node           string `json:"node"`
+	Suite          string `json:"suite"`
+	Status         string `json:"status"`
+	Severity       string `json:"severity"`
+	Recommendation string `json:"recommendation"`
+}
+
+// awsRecommendations are what a recommendation says in the words of the suite: passed or failed, and how severe.
+var awsRecommendations = map[string][2]string{
+	"return": {awsPass, ""}, "reboot": {awsFail, awsSeverityOf(conditions.Reboot)}, "replace": {awsFail, awsSeverityOf(conditions.Replace)},
+}
+
+// SetAWSRecommendation shows what is recommended for a node out of service, and since when. As that of the suite, it stays when the node
+// is back in service, until the next one. It changes nothing if the suite itself writes to the node, or without a recommendation.
+func (c *NodeChanges) SetAWSRecommendation(n *corev1.Node, recommendation string, at time.Time) {
+	says, known := awsRecommendations[recommendation]
+	if _, exists := c.Annotations[AWSQuarantineResult]; !known || exists && !c.hasAWSRecommendation() {
+		return
+	}
+	encoded, err := json.Marshal(awsQuarantineResult{at.UTC().Format(time.RFC3339), n.Name, awsSuite, says[0], says[1], recommendation})
+	if err != nil {
+		return // never: it holds nothing but text
+	}
+	c.SetAnnotation(AWSQuarantineResult, string(encoded))
+}
+
+// hasAWSRecommendation tells whether the recommendation is ours. One that cannot be read is not.
+func (c *NodeChanges) hasAWSRecommendation() bool {
+	var last awsQuarantineResult
+	return json.Unmarshal([]byte(c.Annotations[AWSQuarantineResult]), &last) == nil && last.Suite == awsSuite
+}
+
+// RemoveAWS removes the suite's labels and annotations, unless the suite itself has written them.
 func (c *NodeChanges) RemoveAWS() {
+	if c.hasAWSRecommendation() {
+		delete(c.Annotations, AWSQuarantineResult)
+	}
 	if last, _ := c.awsResult(); last.Suite != awsSuite {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // Outcome is what would become of a node.
@@ -43,6 +44,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		o := &outcomes[i]
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
 		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
+		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
 		observation.Seen = quarantine.AssumeDecided(o.Before, observation.Record)
 		needsPeers := quarantine.NeedsPeers(p, o.Before, observation.Record, open)
 		for k := range outcomes {

@@ -74,6 +74,31 @@ func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
 	}
 }
 
+func TestAValidationIsAwaited(t *testing.T) {
+	p, nodes := cluster(t, "a")
+	p.Rules[0].Validate = true
+	n := *Run(p, nodes, "", nil, now)[0].After
+	record, err := quarantine.RecordOf(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := now.Add(time.Minute)
+	n.Status.NodeInfo.BootID = "boot-2"
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, metav1.NewTime(later)
+	for _, at := range []time.Time{later, later.Add(10 * time.Minute)} {
+		n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
+		n = *Run(p, []corev1.Node{n}, "", nil, at)[0].After
+	}
+	after := later.Add(10 * time.Minute)
+	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked == nil || o.Blocked.Reason != quarantine.BlockedByValidation || o.After != o.Before {
+		t.Errorf("not validated: %+v", o.Blocked)
+	}
+	n.Annotations[conditions.AnnotationRepair] = `{"v":1,"nodeUID":"a","checked":{"at":"2026-11-20T12:05:00Z","bootID":"boot-2","quarantine":"` + record.ID + `"}}`
+	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked != nil || o.After.Labels[conditions.LabelStatus] != conditions.StatusHealthy {
+		t.Errorf("validated: %+v, %v", o.Blocked, o.After.Labels)
+	}
+}
+
 func TestAnOpenBreakerBlocks(t *testing.T) {
 	p, nodes := cluster(t, "a")
 	p.Breaker = &policy.Breaker{MaxNodes: 10, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
