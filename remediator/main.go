@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -31,13 +32,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/visits"
 )
 
 type options struct {
-	policy, namespace, evidence, healthAddress, metricsAddress string
-	dryRun, leaderElect                                        bool
-	preflight                                                  preflight.Options
-	log                                                        logOptions
+	policy, namespace, evidence, repair, healthAddress, metricsAddress string
+	dryRun, leaderElect                                                bool
+	preflight                                                          preflight.Options
+	log                                                                logOptions
 }
 
 func main() {
@@ -45,6 +47,7 @@ func main() {
 	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
 	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with the conditions of quarantined nodes")
+	flag.StringVar(&o.repair, "repair-namespace", "", "`namespace` of the PodTemplates and Jobs of repairs, validations, sweeps and first checks, "+conditions.RepairNamespace+" as a rule; empty: nothing of the kind is done")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
@@ -79,6 +82,11 @@ func run(ctx context.Context, o options, validate bool) error {
 	if o.policy == "" || flag.NArg() > 0 {
 		return errors.New("usage: remediator -policy FILE [flags], see -h")
 	}
+	if o.repair != "" {
+		if err := checkNamespace(o.repair); err != nil {
+			return fmt.Errorf("-repair-namespace: %w", err)
+		}
+	}
 	p, invalid := policy.Follow(o.policy)
 	if invalid != nil && validate {
 		return invalid
@@ -108,6 +116,11 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
 		Jobs: restarter, Clock: clock.RealClock{},
+	}); err != nil {
+		return err
+	}
+	if err := visits.SetupWithManager(ctx, mgr, metrics.Registry, visits.Options{
+		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
 	}); err != nil {
 		return err
 	}
@@ -152,7 +165,7 @@ func newManager(o options) (ctrl.Manager, error) {
 }
 
 func managerOptions(o options) ctrl.Options {
-	return ctrl.Options{
+	m := ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
 		Cache: cache.Options{
 			// A read that was not planned must not quietly cache a whole cluster's objects.
@@ -171,6 +184,10 @@ func managerOptions(o options) ctrl.Options {
 		HealthProbeBindAddress:        o.healthAddress,
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 	}
+	if o.repair != "" {
+		m.Cache.ByObject[&batchv1.Job{}] = cache.ByObject{Namespaces: map[string]cache.Config{o.repair: {}}}
+	}
+	return m
 }
 
 // checkNamespace finds names that no namespace can have, two that a space separates among them.

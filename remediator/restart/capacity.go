@@ -136,6 +136,11 @@ func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
 	return !keptOut(node, pod)
 }
 
+// Fits reports whether the scheduler would let the pod onto the node if it were empty.
+func Fits(node *corev1.Node, pod *corev1.Pod) bool {
+	return schedulable(node, pod) && fits(needs(pod), node.Status.Allocatable)
+}
+
 func ready(node *corev1.Node) bool {
 	c := readyCondition(node)
 	return c != nil && c.Status == corev1.ConditionTrue

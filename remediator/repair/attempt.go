@@ -1,0 +1,594 @@
+package repair
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// empty waits until nothing is in the way of the next action, and then begins it.
+func (d *decider) empty(v *Visit) {
+	check, over := d.nextJob(v)
+	if over {
+		return
+	}
+	if why := otherRepairer(d.facts.Node, d.record, d.now); why != "" {
+		d.makeRoom(v, why)
+		return
+	}
+	held := d.held()
+	if d.step.Needs.Any() {
+		return
+	}
+	if (held == "") != (v.Held == "") {
+		v.ActionSince = d.now // no time passes while something holds it
+	}
+	if v.Held = held; held != "" {
+		v.Outcome = held
+		d.waits("held", "%s waits: %s", v.Kind, held)
+		return
+	}
+	timeout := v.ActionSince.Add(d.emptyTimeout(v))
+	late := !d.now.Before(timeout)
+	d.requeueAt(timeout)
+	switch {
+	case !isReady(d.facts.Node):
+		d.lacks(v, late, "ready", "the node is not Ready")
+		return
+	case d.now.Before(v.RetryAt):
+		d.requeueAt(v.RetryAt)
+		if late {
+			d.close(Failed, "%s", v.Outcome)
+		}
+		return
+	}
+	if d.needs(Needs{Pods: true, Template: check.Template}) {
+		return
+	}
+	if d.facts.Template == nil {
+		d.lacks(v, late || d.now.Sub(v.ActionSince) >= StartTimeout, "template", "%s", d.noTemplate())
+		return
+	}
+	reboots := rebootsNode(d.facts.Template, check)
+	blocking := d.inTheWay(v, reboots)
+	if len(blocking) == 0 {
+		d.begun(v, check, reboots)
+		return
+	}
+	d.requeue(emptyPoll)
+	if late {
+		d.lacks(v, late, "pods", "%s", podNames(blocking, "has not ended", "have not ended"))
+		return
+	}
+	evictable := d.evictable(v, blocking)
+	if len(evictable) == len(blocking) {
+		v.Outcome = podNames(blocking, "is evicted", "are evicted")
+	} else {
+		d.lacks(v, false, "pods", "%s", podNames(blocking, "has not ended", "have not ended"))
+	}
+	d.step.Evict = evictable
+}
+
+// makeRoom ends a visit while another repairer works on the node, however long that takes: it must not keep its place of maxConcurrent
+// from other nodes. It begins again afterwards, without a second approval.
+func (d *decider) makeRoom(v *Visit, why string) {
+	if v.Kind == Repair && d.record.Request == nil && (d.policy.Repair.Mode != policy.RepairAuto || isManual(d.facts.Quarantine)) {
+		d.record.Request = &Request{Kind: RequestRepair, Quarantine: v.Quarantine, At: d.now, Reason: "approved before: " + why}
+	}
+	d.close(Yielded, "%s", why)
+}
+
+// emptyTimeout is how long a node may take to become empty.
+func (d *decider) emptyTimeout(*Visit) time.Duration {
+	if d.policy.Repair == nil {
+		return 0
+	}
+	return d.policy.Repair.Drain.Timeout
+}
+
+// lacks notes what a visit waits for, and gives it up if that takes too long.
+func (d *decider) lacks(v *Visit, late bool, reason, format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	if late {
+		again := ""
+		if v.Kind == Repair {
+			again = "; `kubectl pitcrew repair " + d.facts.Node.Name + " --approve` begins it again"
+		}
+		d.event(corev1.EventTypeWarning, v.endReason(), "%s was given up after %s: %s%s", v.Kind, d.now.Sub(v.ActionSince).Round(time.Second), what, again)
+		d.result(v, ResultNotStarted)
+		d.close(Failed, "given up: %s", what)
+		return
+	}
+	v.Outcome = quarantine.Clip("waits: "+what, conditions.MaxMessage)
+	d.waits(reason, "%s waits: %s", v.Kind, what)
+}
+
+// noTemplate says why there is no template.
+func (d *decider) noTemplate() string {
+	if d.facts.TemplateProblem != "" {
+		return d.facts.TemplateProblem
+	}
+	return fmt.Sprintf("there is no PodTemplate %s in namespace %s", d.facts.Has.Template, d.facts.Namespace)
+}
+
+// nextJob is what runs next. If nothing does any more, it closes the visit and over is true.
+func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
+	q, over := d.quarantineOf(v)
+	if over {
+		return check, true
+	}
+	if d.policy.Repair == nil {
+		d.close(Yielded, "the policy does not repair any more")
+		return check, true
+	}
+	if v.Kind == Validation {
+		if d.policy.Repair.Validate == nil {
+			d.close(Yielded, "the policy does not validate any more")
+			return check, true
+		}
+		if !d.requested(RequestRelease) {
+			for i := range q.Causes {
+				if c := &q.Causes[i]; c.Due && d.stateOf(q, c) == faulty {
+					d.close(Yielded, "%s is back", c.Condition)
+					return check, true
+				}
+			}
+		}
+		return *d.policy.Repair.Validate, false
+	}
+	class, why := d.classOf(q)
+	if why != "" && d.allCleared(q) {
+		d.close(Yielded, "the fault has cleared by itself")
+		return check, true
+	}
+	if last := len(d.record.Repairs) - 1; why != "" && last >= 0 && d.record.Repairs[last].Quarantine == q.ID {
+		class = worstAction(q) // nothing has proven the last action
+	}
+	check, left := d.nextAction(q.ID, class)
+	switch {
+	case needsReplacement(q):
+		d.event(corev1.EventTypeWarning, RepairFailed, "no repair helps: a cause is of class Replace")
+		d.close(Failed, "a cause is of class Replace")
+		return check, true
+	case d.policy.Repair.Mode == policy.RepairOff:
+		d.close(Yielded, "repair.mode is off")
+		return check, true
+	case !left && class > 0:
+		d.event(corev1.EventTypeWarning, RepairFailed, "no action for class %s is left; the node waits for a person or its provider", class)
+		d.close(Failed, "no action for class %s is left", class)
+		return check, true
+	case !left: // a condition is not current just now
+		d.lacks(v, d.now.Sub(v.ActionSince) >= d.emptyTimeout(v), "conditions", "%s", why)
+		return check, true
+	}
+	return check, false
+}
+
+// allCleared tells whether no cause needs an action any more.
+func (d *decider) allCleared(q *quarantine.Record) bool {
+	for i := range q.Causes {
+		if c := &q.Causes[i]; needsAction(c) && d.stateOf(q, c) != cleared {
+			return false
+		}
+	}
+	return true
+}
+
+// worstAction is the worst class of the causes that actions are for.
+func worstAction(q *quarantine.Record) (class conditions.Repair) {
+	for i := range q.Causes {
+		if c := &q.Causes[i]; needsAction(c) {
+			class = max(class, c.Repair)
+		}
+	}
+	return class
+}
+
+// quarantineOf is the quarantine that a visit is for. If it has ended, it closes the visit and over is true.
+func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
+	if v.isCheck() {
+		return nil, false
+	}
+	q = d.facts.Quarantine
+	if d.facts.QuarantineErr != nil {
+		d.waits("record", "%s waits: the quarantine record of the node cannot be read", v.Kind)
+		return nil, true
+	}
+	if q != nil && q.ID == v.Quarantine && q.Phase == quarantine.Quarantined {
+		return q, false
+	}
+	released := q != nil && q.ID == v.Quarantine && q.ReleasedBy == quarantine.ByPitcrew
+	switch {
+	case released && v.Phase == Proving && v.Kind == Repair:
+		d.passed(v, q)
+	case released:
+		d.close(Yielded, "the quarantine has ended: every fault has cleared")
+	default:
+		d.event(corev1.EventTypeNormal, v.endReason(), "%s stopped: the quarantine was ended by a person", v.Kind)
+		d.close(Failed, "stopped: the quarantine was ended by a person")
+	}
+	return nil, true
+}
+
+// inTheWay are the pods that must end before an action: for a reboot all but those of DaemonSets and static ones, else those with an
+// accelerator. A pod of an earlier visit is always in the way: what it does has not provably ended.
+func (d *decider) inTheWay(_ *Visit, reboots bool) []corev1.Pod {
+	var pods []corev1.Pod
+	for _, pod := range d.facts.Pods {
+		switch {
+		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		case pod.Namespace == d.facts.Namespace && d.facts.Namespace != "", reboots && !staysOnNode(&pod), HoldsAccelerator(&pod):
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// staysOnNode tells whether a pod is static, or one of a DaemonSet.
+func staysOnNode(pod *corev1.Pod) bool {
+	if _, static := pod.Annotations[corev1.MirrorPodAnnotationKey]; static {
+		return true
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// evictable are the pods that may be evicted now. A pod without a controller would not come back, and one of a DaemonSet would at once.
+func (d *decider) evictable(_ *Visit, pods []corev1.Pod) []corev1.Pod {
+	if d.policy.Repair == nil || d.policy.Repair.Drain.Mode != policy.DrainEvict {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
+		return metav1.GetControllerOf(&pod) == nil || staysOnNode(&pod) || pod.Namespace == d.facts.Namespace
+	})
+}
+
+// podNames names pods in a sentence.
+func podNames(pods []corev1.Pod, one, many string) string {
+	const most = 3
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Namespace+"/"+pod.Name)
+	}
+	slices.Sort(names)
+	if len(names) == 1 {
+		return "pod " + names[0] + " " + one
+	}
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("pods %s and %d more %s", strings.Join(names[:most], ", "), more, many)
+	}
+	return fmt.Sprintf("pods %s %s", strings.Join(names, ", "), many)
+}
+
+// begun records that the Job of the next attempt begins. The node gets the maintenance taint with that.
+func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
+	n := d.facts.Node
+	v.Phase, v.PhaseSince, v.Held, v.Outcome = Working, d.now, "", ""
+	v.Attempt++
+	v.Template, v.Reboots, v.JobUID, v.JobEndedAt, v.RetryAt = check.Template, reboots, "", time.Time{}, time.Time{}
+	v.BootID = n.Status.NodeInfo.BootID
+	v.Deadline = d.now.Add(StartTimeout + check.Timeout)
+	var gpus []string
+	if q := d.facts.Quarantine; q != nil && v.Quarantine != "" {
+		gpus = d.faultyGPUs(q)
+	}
+	v.Args = arguments(d.facts.Template, check, map[string]string{nodeVariable: n.Name, gpusVariable: strings.Join(gpus, ","), bootVariable: v.BootID})
+	v.Verdict = verdictOf(d.facts.Template)
+	switch v.Kind {
+	case Repair:
+		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine})
+		d.event(corev1.EventTypeNormal, RepairStarted, "%s for %s, attempt %d", check.Template, causeNames(d.facts.Quarantine), v.Attempt)
+	case Validation:
+		d.event(corev1.EventTypeNormal, RepairStarted, "validation before the node returns: %s", strings.Join(append([]string{check.Template}, check.Args...), " "))
+	}
+	d.requeue(time.Millisecond)
+}
+
+// undo forgets the action of an attempt that did nothing to the node.
+func (d *decider) undo(v *Visit) {
+	if last := len(d.record.Repairs) - 1; v.Kind == Repair && last >= 0 && d.record.Repairs[last].Quarantine == v.Quarantine {
+		d.record.Repairs = d.record.Repairs[:last]
+	}
+}
+
+// again goes back to Emptying.
+func (v *Visit) again(now time.Time) {
+	v.Phase, v.PhaseSince, v.JobUID, v.Deadline, v.JobEndedAt = Emptying, now, "", time.Time{}, time.Time{}
+}
+
+// work follows the Job of the attempt to its end.
+func (d *decider) work(v *Visit) {
+	n := d.facts.Node
+	if d.facts.QuarantineErr == nil && v.Quarantine != "" {
+		if q := d.facts.Quarantine; q == nil || q.ID != v.Quarantine || q.Phase != quarantine.Quarantined {
+			d.stop("stopped: the quarantine was ended by a person")
+			return
+		}
+	}
+	if d.madeWay(v) {
+		return
+	}
+	late := !d.now.Before(v.Deadline)
+	d.requeueAt(v.Deadline)
+	d.requeue(workPoll)
+	if boot := n.Status.NodeInfo.BootID; boot != v.BootID && boot != "" && v.BootID != "" {
+		switch {
+		case isReady(n) && v.Kind == Repair:
+			d.ended(v, "in a new boot")
+		case isReady(n):
+			d.failed(v, "the node has rebooted during the check")
+		case late:
+			d.absent(v)
+		}
+		return
+	}
+	switch job := d.jobState(v); {
+	case d.step.Needs.Any():
+	case job.ended:
+		d.jobEnded(v, job, late)
+	case job.missing && v.JobUID == "":
+		d.create(v)
+	case late && !isReady(n):
+		d.absent(v)
+	case late:
+		d.failed(v, "its Job has not ended in time")
+	case !job.started && !d.now.Before(v.PhaseSince.Add(StartTimeout)):
+		d.notStarted(v, job.waiting)
+	case v.JobUID == "":
+		v.JobUID = d.facts.Job.UID
+	case !job.started:
+		d.requeueAt(v.PhaseSince.Add(StartTimeout))
+	}
+}
+
+// create has the Job created, unless a pod has come to the node meanwhile.
+func (d *decider) create(v *Visit) {
+	if !d.now.Before(v.PhaseSince.Add(StartTimeout)) {
+		why := "the Job could not be created"
+		if d.facts.TemplateProblem != "" {
+			why = d.facts.TemplateProblem
+		}
+		d.notStarted(v, why)
+		return
+	}
+	if settled := v.PhaseSince.Add(settleTaint); v.Kind == Sweep && d.now.Before(settled) {
+		d.requeueAt(settled)
+		return
+	}
+	if d.needs(Needs{Pods: true, Template: v.Template}) {
+		return
+	}
+	if blocking := d.inTheWay(v, v.Reboots); len(blocking) > 0 {
+		if v.isCheck() {
+			d.yield(v, "%s", podNames(blocking, "has come to the node", "have come to the node"))
+			return
+		}
+		d.undo(v)
+		v.again(d.now)
+		v.Outcome = "waits: " + podNames(blocking, "has come to the node", "have come to the node")
+		return
+	}
+	if d.facts.Template == nil {
+		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
+		return
+	}
+	if !asksFor(d.policy, d.facts.Template, d.facts.Node, v) {
+		d.notStarted(v, fmt.Sprintf("the policy and the template do not ask for arguments %q, or not any more", v.Args))
+		return
+	}
+	d.step.Create = newJob(d.facts.Template, d.facts.Node, v, d.facts.Namespace)
+}
+
+// jobEnded decides what follows from the end of a Job.
+func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
+	if job.rejected {
+		d.notStarted(v, job.waiting)
+		return
+	}
+	if v.Reboots && !job.refused() && !job.says(repairresult.Failed) {
+		// Whatever became of the Job, only a new boot shows that the node has rebooted.
+		switch {
+		case late && isReady(d.facts.Node):
+			d.failed(v, "the node has not rebooted in time"+job.andMessage())
+		case late:
+			d.absent(v)
+		}
+		return
+	}
+	switch {
+	case job.refused() && v.isCheck():
+		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.name(), job.message)
+		d.result(v, ResultRefused)
+		d.close(Refused, "refused: %s", job.message)
+	case job.refused():
+		d.refused(v, job.message)
+	case job.exit == 0 && v.Kind == Repair:
+		d.ended(v, job.message)
+	case job.says(repairresult.Healthy):
+		d.ended(v, job.message)
+	case job.says(repairresult.Problem):
+		d.problem(v, job.message)
+	default:
+		d.failed(v, job.why())
+	}
+}
+
+// ended goes on to the proof.
+func (d *decider) ended(v *Visit, outcome string) {
+	v.Phase, v.PhaseSince, v.JobEndedAt, v.Deadline = Proving, d.now, d.now, time.Time{}
+	v.Outcome = quarantine.Clip("waits for the conditions after "+v.Template+": "+outcome, conditions.MaxMessage)
+	d.requeue(waitPoll)
+}
+
+// refused waits and tries again: a precondition of the program was not met.
+func (d *decider) refused(v *Visit, why string) {
+	d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.Template, why)
+	d.result(v, ResultRefused)
+	retry := d.now.Add(refusedRetry)
+	switch {
+	case d.policy.Repair == nil || retry.Before(v.ActionSince.Add(d.emptyTimeout(v))):
+		d.undo(v)
+		v.again(d.now)
+		v.RetryAt, v.Outcome = retry, quarantine.Clip("refused: "+why, conditions.MaxMessage)
+	case v.Kind == Repair:
+		d.next(v, "refused: "+why) // a monitor may hold the device for ever, and a reboot ends it
+		if d.record.Current == nil {
+			d.undo(v) // it was the last action: a person may ask for it again, and nothing shows that it does not help
+		}
+	default:
+		d.close(Failed, "refused: %s", why)
+	}
+}
+
+// notStarted gives the visit up: nothing was done to the node, and a heavier action would not start either.
+func (d *decider) notStarted(v *Visit, why string) {
+	d.undo(v)
+	d.event(corev1.EventTypeWarning, v.endReason(), "%s: the Job of template %s has not started: %s", v.Kind, v.Template, why)
+	d.result(v, ResultNotStarted)
+	d.close(Failed, "the Job of template %s has not started: %s", v.Template, why)
+}
+
+// absent closes the visit to a node that does not come back.
+func (d *decider) absent(v *Visit) {
+	d.event(corev1.EventTypeWarning, v.endReason(), "%s: the node has not come back within %s after %s; only its provider or a person can help",
+		v.Kind, d.now.Sub(v.PhaseSince).Round(time.Second), v.Template)
+	d.result(v, ResultFailed)
+	d.close(Failed, "the node has not come back after %s; its provider or a person must help", v.Template)
+}
+
+// failed decides what follows an attempt that has failed: the next action of a repair, a second try of a check.
+func (d *decider) failed(v *Visit, why string) {
+	d.result(v, ResultFailed)
+	if v.Kind == Repair {
+		d.next(v, why)
+		return
+	}
+	if v.isCheck() {
+		d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s", v.name(), why)
+		d.close(Failed, "could not run: %s", why)
+		return
+	}
+	if v.Failures++; v.Failures < maxJobFailures {
+		v.again(d.now)
+		v.ActionSince, v.Outcome = d.now, quarantine.Clip("once more: "+why, conditions.MaxMessage)
+		return
+	}
+	v.BootID = d.facts.Node.Status.NodeInfo.BootID // in which it is not tried again
+	d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s; `kubectl pitcrew release %s --without-validation` returns the node without it", v.Kind, why, d.facts.Node.Name)
+	d.close(Failed, "could not run: %s", why)
+}
+
+// problem closes a check that has found a fault. The plugins report it, and the rules of the policy decide what follows.
+func (d *decider) problem(v *Visit, why string) {
+	d.event(corev1.EventTypeWarning, NodeChecked, "%s has found a fault: %s", v.Kind, why)
+	d.result(v, ResultProblem)
+	d.swept(v)
+	d.close(Failed, "found a fault: %s", why)
+}
+
+// next goes on to the next action of a repair, or closes it after the last one.
+func (d *decider) next(v *Visit, why string) {
+	if d.policy.Repair == nil {
+		d.close(Yielded, "%s has not helped: %s; the policy does not repair any more", v.Template, why)
+		return
+	}
+	q := d.facts.Quarantine
+	class := conditions.Repair(0)
+	if q != nil {
+		class = worstAction(q)
+	}
+	action, left := d.nextAction(v.Quarantine, class)
+	if stop := d.lemon(); left && stop != "" {
+		left, why = false, why+"; "+stop
+	}
+	if !left {
+		d.event(corev1.EventTypeWarning, RepairFailed, "%s has not helped: %s; the node waits for a person or its provider", v.Template, why)
+		d.close(Failed, "%s has not helped: %s", v.Template, why)
+		return
+	}
+	d.event(corev1.EventTypeWarning, RepairFailed, "%s has not helped: %s; next is %s", v.Template, why, action.Template)
+	v.again(d.now)
+	v.ActionSince, v.RetryAt = d.now, time.Time{}
+	v.Outcome = quarantine.Clip(fmt.Sprintf("%s has not helped: %s", v.Template, why), conditions.MaxMessage)
+}
+
+// prove waits until the conditions show what became of the node.
+func (d *decider) prove(v *Visit) {
+	q, over := d.quarantineOf(v)
+	if over {
+		return
+	}
+	proofTimeout := 10 * time.Minute
+	if d.policy.Repair != nil {
+		proofTimeout = d.policy.Repair.ProofTimeout
+	}
+	if boot := d.facts.Node.Status.NodeInfo.BootID; boot != v.BootID && v.Kind != Repair {
+		d.failed(v, "the node has rebooted after the check")
+		return
+	}
+	soon, late := v.PhaseSince.Add(proofTimeout), v.PhaseSince.Add(3*proofTimeout)
+	d.requeueAt(soon)
+	d.requeueAt(late)
+	d.requeue(waitPoll)
+	if v.Kind != Repair {
+		d.proveHealthy(v, late)
+		return
+	}
+	names, still := d.unproven(q, v)
+	switch {
+	case len(names) == 0 && isReady(d.facts.Node):
+		d.passed(v, q)
+	case still && !d.now.Before(soon), !d.now.Before(late):
+		d.result(v, ResultNotProven)
+		what := strings.Join(names, ", ") + " has not cleared"
+		if len(names) == 0 {
+			what = "the node is not Ready"
+		}
+		d.next(v, what)
+	}
+}
+
+// passed closes a repair after which the fault has cleared.
+func (d *decider) passed(v *Visit, q *quarantine.Record) {
+	if last := len(d.record.Repairs) - 1; last >= 0 && d.record.Repairs[last].Quarantine == v.Quarantine {
+		d.record.Repairs[last].Proven = true
+	}
+	d.event(corev1.EventTypeNormal, RepairSucceeded, "%s has helped: %s has cleared; the repair took %s",
+		v.Template, causeNames(q), d.now.Sub(v.StartedAt).Round(time.Second))
+	d.result(v, ResultProven)
+	d.close(Passed, "%s has helped", v.Template)
+}
+
+// proveHealthy closes a check whose Job has found nothing, once the conditions say the same.
+func (d *decider) proveHealthy(v *Visit, late time.Time) {
+	fault, waits := d.judge(v)
+	if v.Kind == FirstCheck && FirstChecked(d.policy, d.facts.Node) && waits == "" {
+		waits = d.unproved()
+	}
+	switch {
+	case fault != "":
+		d.problem(v, fault+" is a fault")
+	case waits == "":
+		d.record.Checked = &Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
+		d.event(corev1.EventTypeNormal, NodeChecked, "%s has passed: %s", v.Kind, strings.Join(append([]string{v.Template}, v.Args...), " "))
+		d.result(v, ResultHealthy)
+		d.swept(v)
+		if v.Kind == FirstCheck && d.policy.FirstCheck != nil {
+			d.step.untaint = d.policy.FirstCheck.Taint
+		}
+		d.close(Passed, "passed")
+	case !d.now.Before(late):
+		d.event(corev1.EventTypeWarning, NodeChecked, "%s has not passed: %s has not been reported since the check", v.Kind, waits)
+		d.result(v, ResultFailed)
+		d.close(Failed, "%s has not been reported since the check", waits)
+	}
+}

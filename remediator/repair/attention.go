@@ -1,0 +1,42 @@
+package repair
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// GivenUp is the repair or the validation that has failed for the quarantine of a node, if the node now waits for a person; nil: it
+// does not. A person who has stopped the visit, or has asked for another one, knows.
+func GivenUp(n *corev1.Node, r *Record, q *quarantine.Record) *Visit {
+	if q = standing(n, q); q == nil || r == nil || r.Current != nil || r.Stopped == q.ID || r.Request != nil && r.Request.Quarantine == q.ID {
+		return nil
+	}
+	for i := range r.Last {
+		v := &r.Last[i]
+		if v.Quarantine == q.ID && (v.Kind == Repair || v.Kind == Validation) {
+			if v.Phase == Failed {
+				return v
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// AwaitsApproval tells whether the repair of a node waits for a person to approve it.
+func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Record, now time.Time) bool {
+	if p.Repair == nil || standing(n, q) == nil || r != nil && r.Current != nil {
+		return false // the step of a visit under way needs its Job
+	}
+	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
+	return waits != nil && waits.Reason == waitsForApproval
+}
+
+// Overdue tells whether a node that the sweep could check has been unchecked for longer than it should.
+func (n SweepNode) Overdue(s *policy.Sweep, now time.Time) bool {
+	return n.Unavailable == "" && s.Nodes.Matches(n.Labels) && now.Sub(lastChecked(s, n, now)) > s.Every
+}

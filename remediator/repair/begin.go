@@ -1,0 +1,330 @@
+package repair
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// waitsForApproval is the reason of a [Waiting] for a person.
+const waitsForApproval = "approval"
+
+// begin decides whether a visit begins.
+func (d *decider) begin() {
+	if d.facts.QuarantineErr != nil {
+		return
+	}
+	q := d.standing()
+	d.dropRequest(q)
+	if q == nil {
+		d.beginCheck()
+		return
+	}
+	if d.policy.Repair == nil {
+		return
+	}
+	stopped := d.record.Stopped == q.ID
+	if (!stopped || d.requested(RequestRelease)) && !d.beginValidation(q) && !stopped {
+		d.beginRepair(q)
+	}
+	if d.record.Current == nil {
+		d.advise(q)
+	}
+}
+
+// beginCheck decides whether a sweep or a first check begins on a node that is not quarantined.
+func (d *decider) beginCheck() {
+	if FirstChecked(d.policy, d.facts.Node) {
+		d.beginFirstCheck()
+		return
+	}
+	d.beginSweep()
+}
+
+// standing is the quarantine that takes the node out of service; nil: none does, or its taint is not on the node, or the taint only
+// asks the scheduler to avoid the node. A kubelet can forge the record but not the taint.
+func (d *decider) standing() *quarantine.Record { return standing(d.facts.Node, d.facts.Quarantine) }
+
+func standing(n *corev1.Node, q *quarantine.Record) *quarantine.Record {
+	if q == nil || q.NodeUID != n.UID || q.Phase != quarantine.Quarantined || limits.IsSoft(q.Taint.Effect) {
+		return nil
+	}
+	for _, t := range n.Spec.Taints {
+		if t.Key == q.Taint.Key && t.Effect == q.Taint.Effect {
+			return q
+		}
+	}
+	return nil
+}
+
+// dropRequest forgets a request for a quarantine that does not stand any more, and one to stop what is not under way. That the repair
+// was stopped is remembered as long as the quarantine is: its taint may be missing for a moment.
+func (d *decider) dropRequest(q *quarantine.Record) {
+	if last := d.facts.Quarantine; last == nil || last.ID != d.record.Stopped {
+		d.record.Stopped = ""
+	}
+	r := d.record.Request
+	if r == nil || r.Kind == RequestCheck {
+		return
+	}
+	if q == nil || r.Quarantine != q.ID {
+		d.record.Request = nil
+	}
+}
+
+// requested tells whether a person asks for it.
+func (d *decider) requested(kind string) bool {
+	return d.record.Request != nil && d.record.Request.Kind == kind
+}
+
+// refuse tells a person why what they asked for is not done.
+func (d *decider) refuse(format string, args ...any) {
+	d.event(corev1.EventTypeWarning, RepairRefused, format, args...)
+	d.record.Request = nil
+}
+
+// beginValidation begins a validation if the quarantine needs one now, and tells whether it does.
+func (d *decider) beginValidation(q *quarantine.Record) bool {
+	boot := d.facts.Node.Status.NodeInfo.BootID
+	requested := d.requested(RequestRelease)
+	if boot == "" || d.record.Validated(d.facts.Node, q, d.now) {
+		return requested // the engine releases the node now
+	}
+	if requested && d.policy.Repair.Validate == nil {
+		d.refuse("the policy has no repair.validate, so the node cannot be validated; use `kubectl pitcrew release %s --without-validation`", d.facts.Node.Name)
+		return false
+	}
+	if d.policy.Repair.Validate == nil || !requested && (!d.awaitsValidation(q) || d.validationFailed(q, boot)) {
+		return false
+	}
+	d.tryOpen(Visit{Kind: Validation, Quarantine: q.ID})
+	return true
+}
+
+// awaitsValidation tells whether every cause has cleared and the rule of one asks for a validation.
+func (d *decider) awaitsValidation(q *quarantine.Record) bool {
+	for i := range q.Causes {
+		c := &q.Causes[i]
+		if !c.Due {
+			continue
+		}
+		if d.stateOf(q, c) != cleared || c.Repair == conditions.Replace || q.ManualReleaseOnly {
+			return false
+		}
+		if settled := c.HealthySince.Add(settleTime(c.Condition)); d.now.Before(settled) {
+			d.requeueAt(settled)
+			return false
+		}
+	}
+	return quarantine.NeedsValidation(d.policy, &q.Quarantine)
+}
+
+// validationFailed tells whether a validation for the quarantine has failed in this boot and nothing was repaired since.
+func (d *decider) validationFailed(q *quarantine.Record, boot string) bool {
+	v := d.lastVisit(q.ID, Repair, Validation)
+	return v != nil && v.Kind == Validation && v.Phase == Failed && v.BootID == boot
+}
+
+// lastVisit is the last closed visit of one of the kinds for a quarantine; nil: none is known.
+func (d *decider) lastVisit(quarantineID string, kinds ...Kind) *Visit {
+	for i := range d.record.Last {
+		for _, kind := range kinds {
+			if v := &d.record.Last[i]; v.Kind == kind && v.Quarantine == quarantineID {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
+// beginRepair begins a repair if the quarantine needs one now and may get it.
+func (d *decider) beginRepair(q *quarantine.Record) {
+	repair, requested := d.policy.Repair, d.requested(RequestRepair)
+	class, why := d.classOf(q)
+	if why == "" && repair.Mode == policy.RepairOff {
+		why = "repair.mode is off"
+	}
+	var action policy.Check
+	if why == "" {
+		var left bool
+		if action, left = d.nextAction(q.ID, class); !left {
+			why = fmt.Sprintf("no action for class %s is left", class)
+		}
+	}
+	if why == "" {
+		why = d.lemon()
+	}
+	if why != "" {
+		if requested {
+			d.refuse("not repaired: %s", why)
+		}
+		return
+	}
+	if !requested {
+		if last := d.lastVisit(q.ID, Repair); last != nil && last.Phase == Failed {
+			return
+		}
+		if repair.Mode != policy.RepairAuto || isManual(q) {
+			d.waits(waitsForApproval, "%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
+			return
+		}
+	}
+	if d.tryOpen(Visit{Kind: Repair, Quarantine: q.ID}) && requested {
+		d.record.Request = nil
+	}
+}
+
+// isManual tells whether a person has quarantined the node.
+func isManual(q *quarantine.Record) bool {
+	for _, c := range q.Causes {
+		if c.Rule == policy.ByHand {
+			return true
+		}
+	}
+	return false
+}
+
+// tryOpen begins a visit to a quarantined node, or notes what it waits for. It is false while facts are missing.
+func (d *decider) tryOpen(v Visit) bool {
+	if why := d.held(); why != "" {
+		d.waits("held", "%s waits: %s", v.Kind, why)
+		return false
+	}
+	if !isReady(d.facts.Node) {
+		d.waits("ready", "%s waits until the node is Ready", v.Kind)
+		return false
+	}
+	if d.needs(Needs{Peers: true}) || d.step.Needs.Any() {
+		return false
+	}
+	if why := exceeded(d.policy.Repair, v, d.facts.Node, d.record, d.facts.Peers, d.now); why != "" {
+		d.waits("limits", "%s waits: %s", v.Kind, why)
+		return false
+	}
+	d.open(v)
+	return true
+}
+
+func isReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// nextAction is the next action for a class; false: none is left. It comes after the last one of the list that was done for the
+// quarantine, so that a milder one never follows.
+func (d *decider) nextAction(quarantineID string, class conditions.Repair) (policy.Check, bool) {
+	list := d.actions(class)
+	done := map[string]int{}
+	for _, a := range d.record.Repairs {
+		if a.Quarantine == quarantineID {
+			done[a.Template]++
+		}
+	}
+	next := 0
+	for i, action := range list {
+		if done[action.Template] > 0 {
+			done[action.Template]--
+			next = i + 1
+		}
+	}
+	if next >= len(list) {
+		return policy.Check{}, false
+	}
+	return list[next], true
+}
+
+func (d *decider) actions(class conditions.Repair) []policy.Check {
+	switch {
+	case d.policy.Repair == nil:
+		return nil
+	case class == conditions.ResetGPU:
+		return d.policy.Repair.Actions.ResetGPU
+	case class == conditions.Reboot:
+		return d.policy.Repair.Actions.Reboot
+	}
+	return nil
+}
+
+// lemon says that the node was repaired too often; empty: it was not.
+func (d *decider) lemon() string {
+	if d.policy.Repair == nil {
+		return ""
+	}
+	l := d.policy.Repair.Lemon
+	if l.Repairs == 0 {
+		return ""
+	}
+	count := 0
+	for _, a := range d.record.Repairs {
+		if d.now.Sub(a.At) < l.Window {
+			count++
+		}
+	}
+	if count < l.Repairs {
+		return ""
+	}
+	return fmt.Sprintf("the node is a lemon: %d repairs within %s have not mended it", count, days(l.Window))
+}
+
+func days(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return d.String()
+}
+
+// advise keeps the advice for the quarantine up to date while no visit is under way.
+func (d *decider) advise(q *quarantine.Record) {
+	do, why := d.advice(q)
+	if a := d.record.Advice; a != nil && a.Quarantine == q.ID && a.Do == do {
+		return
+	}
+	d.record.Advice = nil
+	if do != "" {
+		d.record.Advice = &Advice{Quarantine: q.ID, Do: do, Why: quarantine.Clip(why, conditions.MaxMessage), At: d.now}
+	}
+}
+
+func (d *decider) advice(q *quarantine.Record) (do, why string) {
+	class := worstAction(q)
+	switch last := d.lastVisit(q.ID, Repair); {
+	case d.record.Validated(d.facts.Node, q, d.now):
+		return AdviseReturn, "the validation has passed"
+	case needsReplacement(q):
+		return AdviseReplace, "a cause is of class Replace"
+	case class == 0:
+		return "", ""
+	case d.lemon() != "":
+		return AdviseReplace, d.lemon()
+	case last != nil && last.Phase == Failed && d.exhausted(q, class):
+		return AdviseReplace, "no repair has helped: " + last.Outcome
+	case last != nil && d.exhausted(q, class) && d.stillFaulty(q):
+		return AdviseReplace, "the fault is back after every repair"
+	case class == conditions.Reboot:
+		return AdviseReboot, "the worst cause is of class Reboot"
+	}
+	return "", ""
+}
+
+// stillFaulty tells whether a cause that actions are for is there for sure.
+func (d *decider) stillFaulty(q *quarantine.Record) bool {
+	_, why := d.classOf(q)
+	return why == ""
+}
+
+// exhausted tells whether there were actions for a class and none is left.
+func (d *decider) exhausted(q *quarantine.Record, class conditions.Repair) bool {
+	_, left := d.nextAction(q.ID, class)
+	return !left && len(d.actions(class)) > 0
+}

@@ -1,0 +1,98 @@
+package repair
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+)
+
+const (
+	// endPoll is how often the pods of a node are listed on which a visit ends. A Job may get its pod until then.
+	endPoll = time.Second
+	// endTimeout is how much longer than its grace period a pod may take to end.
+	endTimeout = 30 * time.Second
+	// yieldTimeout is how long a pod of a sweep may take: a pod that waits is found within 5 s, and has the node within 15 s.
+	yieldTimeout = 10 * time.Second
+)
+
+// endFirst has a visit end before its next phase if its Job, by what was known before, may still work on the node, and tells whether
+// it does.
+func (d *decider) endFirst(v, before *Visit) bool {
+	if before.Phase != Working || d.facts.Job == nil && before.JobUID == "" {
+		return false
+	}
+	job := d.jobState(before)
+	ended := job.ended && d.facts.Job != nil && d.facts.Job.DeletionTimestamp == nil && len(d.unended(d.facts.JobPods)) == 0
+	rebooted := d.hasRebooted(before)
+	reboots := before.Reboots && !rebooted && !job.rejected && !job.refused() && !job.says(repairresult.Failed) && d.now.Before(before.Deadline)
+	if rebooted || ended && !reboots {
+		return false
+	}
+	v.Then, v.Phase, v.PhaseSince = v.Phase, Ending, d.now
+	v.Deadline = time.Time{}
+	if reboots {
+		v.Deadline = before.Deadline
+	}
+	d.requeue(endPoll)
+	return true
+}
+
+// end takes a visit to its next phase when its Job is gone and no pod of a Job runs on the node: then the maintenance taint goes. A node
+// that reboots has done so. It waits no longer than the pods may take.
+func (d *decider) end(v *Visit) {
+	looked := v.PhaseSince.Add(endPoll)
+	switch {
+	case d.hasRebooted(v):
+	case d.now.Before(looked):
+		d.requeueAt(looked)
+		return
+	case d.needs(Needs{Pods: true}):
+		return
+	default:
+		limit := endTimeout
+		running := d.unended(d.facts.Pods)
+		for _, pod := range running {
+			grace := time.Duration(corev1.DefaultTerminationGracePeriodSeconds) * time.Second // the default of the API
+			if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+				grace = time.Duration(*s) * time.Second
+			}
+			limit = max(limit, grace+endTimeout)
+		}
+		if v.Kind == Sweep {
+			limit = yieldTimeout
+		}
+		gone := d.facts.Job == nil || d.facts.Job.DeletionTimestamp != nil
+		over := gone && len(running) == 0 || !d.now.Before(v.PhaseSince.Add(limit))
+		if !over || d.now.Before(v.Deadline) {
+			d.requeue(endPoll)
+			return
+		}
+	}
+	next := *v
+	next.Phase, next.PhaseSince, next.Then, next.Deadline = v.Then, d.now, "", time.Time{}
+	if next.Phase.Closed() {
+		d.closed(next)
+		return
+	}
+	*v = next
+	d.requeue(time.Millisecond)
+}
+
+// hasRebooted tells whether the node is in another boot than the attempt.
+func (d *decider) hasRebooted(v *Visit) bool {
+	boot := d.facts.Node.Status.NodeInfo.BootID
+	return boot != v.BootID && boot != "" && v.BootID != ""
+}
+
+// unended are the pods of Jobs that have not ended.
+func (d *decider) unended(pods []corev1.Pod) []corev1.Pod {
+	var running []corev1.Pod
+	for _, pod := range pods {
+		if pod.Namespace == d.facts.Namespace && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			running = append(running, pod)
+		}
+	}
+	return running
+}

@@ -1,0 +1,44 @@
+package repair
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// VisitsOf is what the record of visits on a Node says about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
+// record that cannot be read says nothing, so no validation has passed.
+func VisitsOf(n *corev1.Node, q *quarantine.Record, now time.Time) quarantine.Visits {
+	if q == nil {
+		return quarantine.Visits{}
+	}
+	r, err := RecordOf(n)
+	if err != nil || r == nil {
+		return quarantine.Visits{}
+	}
+	v := quarantine.Visits{Quarantine: q.ID, Validated: r.Validated(n, q, now)}
+	if request := r.Request; request != nil && request.Kind == RequestRelease && request.Quarantine == q.ID {
+		v.Release = &quarantine.Manual{User: request.User, Reason: request.Reason}
+	}
+	if advice := r.Advice; advice != nil && advice.Quarantine == q.ID {
+		v.Advice, v.AdvisedAt = advice.Do, advice.At
+	}
+	return v
+}
+
+// Validated reports whether the node has passed a validation for its present quarantine, in its present boot, and no cause has shown a
+// fault since: what shows after a check is what the check was to find. r and q may be nil. A check or a change ahead of the clock does
+// not count.
+func (r *Record) Validated(n *corev1.Node, q *quarantine.Record, now time.Time) bool {
+	if q == nil || !r.ValidatedFor(q.ID, n.Status.NodeInfo.BootID) || quarantine.FromFuture(r.Checked.At, now) {
+		return false
+	}
+	return !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		isCause := slices.ContainsFunc(q.Causes, func(cause quarantine.Cause) bool { return cause.Due && cause.Condition == c.Type })
+		changed := c.LastTransitionTime.Time
+		return isCause && changed.After(r.Checked.At) && !quarantine.FromFuture(changed, now)
+	})
+}

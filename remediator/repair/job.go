@@ -1,0 +1,242 @@
+package repair
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// bootVariable stands for the boot that an action ends. A template or a policy that passes it to the program reboots the node.
+const bootVariable, nodeVariable, gpusVariable = "$(BOOT_ID)", "$(NODE)", "$(GPUS)"
+
+// rebootsNode tells whether a Job ends the boot: its arguments name the boot to end.
+func rebootsNode(t *corev1.PodTemplate, check policy.Check) bool {
+	return slices.ContainsFunc(unexpanded(t, check), func(arg string) bool { return strings.Contains(arg, bootVariable) })
+}
+
+// unexpanded are the arguments of the first container.
+func unexpanded(t *corev1.PodTemplate, check policy.Check) []string {
+	var args []string
+	if containers := t.Template.Spec.Containers; len(containers) > 0 {
+		args = containers[0].Args
+	}
+	return append(slices.Clone(args), check.Args...)
+}
+
+// arguments are the arguments of the first container, with values in the place of variables.
+func arguments(t *corev1.PodTemplate, check policy.Check, values map[string]string) []string {
+	args := unexpanded(t, check)
+	var pairs []string
+	for name, value := range values {
+		pairs = append(pairs, name, value)
+	}
+	replacer := strings.NewReplacer(pairs...)
+	for i := range args {
+		args[i] = replacer.Replace(args[i])
+	}
+	return args
+}
+
+// gpuList is what stands for [gpusVariable]: which GPUs have a fault may change between two steps, what they are called does not.
+const gpuList = `[0-9A-Za-z:.,-]*`
+
+// asksFor tells whether the policy of now asks for the Job of an attempt: its arguments and whether it reboots are those of the template
+// and a check of the policy. The record is input, and a container of the template is root on the node.
+func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *Visit) bool {
+	for _, check := range checksOf(p) {
+		if check.Template != v.Template || rebootsNode(t, check) != v.Reboots {
+			continue
+		}
+		args := arguments(t, check, map[string]string{nodeVariable: n.Name, bootVariable: v.BootID})
+		if slices.EqualFunc(args, v.Args, func(want, got string) bool {
+			pattern := strings.ReplaceAll(regexp.QuoteMeta(want), regexp.QuoteMeta(gpusVariable), gpuList)
+			matches, err := regexp.MatchString("^(?s:"+pattern+")$", got)
+			return err == nil && matches
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// checksOf are all Jobs that a policy asks for.
+func checksOf(p *policy.Policy) []policy.Check {
+	var checks []policy.Check
+	if r := p.Repair; r != nil {
+		checks = slices.Concat(r.Actions.ResetGPU, r.Actions.Reboot)
+		if r.Validate != nil {
+			checks = append(checks, *r.Validate)
+		}
+	}
+	for _, s := range p.Sweeps {
+		checks = append(checks, s.Check)
+	}
+	if p.FirstCheck != nil {
+		checks = append(checks, p.FirstCheck.Check)
+	}
+	return checks
+}
+
+// verdictOf are the conditions by which plugins report what a Job of the template finds.
+func verdictOf(t *corev1.PodTemplate) []string {
+	var names []string
+	for name := range strings.SplitSeq(t.Annotations[conditions.AnnotationVerdict], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// jobName is the name of the Job of the present attempt. It follows from the record, so that a second one cannot be created.
+func (v *Visit) jobName(n *corev1.Node) string {
+	return string(v.Kind) + "-" + shortHash(string(n.UID), v.ID, fmt.Sprint(v.Attempt))
+}
+
+// JobName is the name of the Job that the visit under way has now, or had until it is known to have ended; empty: it has none.
+func (r *Record) JobName(n *corev1.Node) string {
+	if r == nil || r.Current == nil || r.Current.Phase != Working && r.Current.Phase != Ending {
+		return ""
+	}
+	return r.Current.jobName(n)
+}
+
+// newJob is the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
+func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *batchv1.Job {
+	one, none := int32(1), int32(0)
+	seconds := max(1, int64((v.Deadline.Sub(v.PhaseSince) - StartTimeout).Seconds()))
+	spec := *t.Template.Spec.DeepCopy()
+	spec.NodeName = n.Name
+	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	if len(spec.Containers) > 0 {
+		spec.Containers[0].Args = slices.Clone(v.Args)
+	}
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: v.jobName(n),
+			Labels:      map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID},
+			Annotations: map[string]string{conditions.AnnotationNode: n.Name},
+		},
+		Spec: batchv1.JobSpec{
+			Parallelism: &one, Completions: &one, BackoffLimit: &none, ActiveDeadlineSeconds: &seconds,
+			Template: corev1.PodTemplateSpec{ObjectMeta: *t.Template.ObjectMeta.DeepCopy(), Spec: spec},
+		},
+	}
+}
+
+// jobState is what is known about the Job of an attempt.
+type jobState struct {
+	// missing: there is none.
+	missing, started, ended bool
+	// rejected: it has ended, and no container of it ever ran.
+	rejected bool
+	// waiting is why no container of it runs.
+	waiting string
+	// exit is the exit code of the first container, -1 if it is not known.
+	exit int32
+	// result is what the program says; nil: nothing that can be read.
+	result *repairresult.Result
+	// message is a sentence about the end.
+	message string
+}
+
+func (s jobState) refused() bool { return s.exit == int32(repairresult.Refused.ExitCode()) }
+
+func (s jobState) says(kind repairresult.Kind) bool {
+	return s.result != nil && s.result.Result == kind && s.exit == int32(kind.ExitCode())
+}
+
+func (s jobState) why() string {
+	if s.exit == 0 && s.result == nil {
+		return "its Job has left no result: " + s.message
+	}
+	return s.message
+}
+
+func (s jobState) andMessage() string {
+	if s.message == "" {
+		return ""
+	}
+	return ": " + s.message
+}
+
+// jobState reads the Job of the attempt. It asks for the pods of the Job where these matter.
+func (d *decider) jobState(v *Visit) jobState {
+	s := jobState{exit: -1}
+	job := d.facts.Job
+	if job == nil {
+		s.missing = true
+		if v.JobUID != "" { // a Job that was seen is not created again
+			s.ended, s.message = true, "its Job was deleted by others"
+		}
+		return s
+	}
+	s.started = job.Status.Ready != nil && *job.Status.Ready > 0
+	for _, c := range job.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			s.ended, s.message = true, strings.TrimSpace(c.Reason+" "+c.Message)
+		}
+	}
+	if job.DeletionTimestamp != nil && !s.ended {
+		s.ended, s.message = true, "its Job was deleted by others"
+		return s
+	}
+	unstarted := !s.started && !d.now.Before(v.PhaseSince.Add(StartTimeout))
+	if !s.ended && !unstarted || d.needs(Needs{JobPods: true}) {
+		return s
+	}
+	s.waiting = "the Job has no pod"
+	for i := range d.facts.JobPods {
+		s.readPod(&d.facts.JobPods[i])
+	}
+	return s
+}
+
+// readPod reads what the pod of the Job says. Its termination message is input.
+func (s *jobState) readPod(pod *corev1.Pod) {
+	s.waiting = "its pod is " + string(pod.Status.Phase)
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			s.waiting = c.Message
+		}
+	}
+	if pod.Status.Message != "" {
+		s.message = quarantine.Clip(pod.Status.Message, conditions.MaxMessage)
+	}
+	statuses := pod.Status.ContainerStatuses
+	for _, c := range append(slices.Clone(pod.Status.InitContainerStatuses), statuses...) {
+		if w := c.State.Waiting; w != nil {
+			s.waiting = quarantine.Clip(strings.TrimSpace(fmt.Sprintf("container %s waits: %s %s", c.Name, w.Reason, w.Message)), conditions.MaxMessage)
+		}
+		if c.State.Running != nil || c.State.Terminated != nil {
+			s.started = true
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed && !s.started {
+		s.rejected, s.waiting = s.ended, quarantine.Clip(strings.TrimSpace("the kubelet refused its pod: "+pod.Status.Reason+" "+pod.Status.Message), conditions.MaxMessage)
+	}
+	if len(pod.Spec.Containers) == 0 {
+		return
+	}
+	i := slices.IndexFunc(statuses, func(c corev1.ContainerStatus) bool { return c.Name == pod.Spec.Containers[0].Name })
+	if i < 0 || statuses[i].State.Terminated == nil {
+		return
+	}
+	end := statuses[i].State.Terminated
+	s.exit = end.ExitCode
+	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, quarantine.Clip(end.Reason, maxName))
+	if result, err := repairresult.Parse(end.Message); err == nil {
+		s.result, s.message = &result, quarantine.Clip(result.Message, conditions.MaxMessage)
+	}
+}

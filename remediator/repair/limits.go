@@ -1,0 +1,100 @@
+package repair
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+const day = 24 * time.Hour
+
+// Peer is another node, as far as limits are about it.
+type Peer struct {
+	// Scope is the value of the label of [policy.Repair.Scope].
+	Scope string
+	// Active tells whether a repair or a validation is under way there.
+	Active bool
+	// Begun are the repairs that began there within 24 hours.
+	Begun int
+}
+
+// PeerOf sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
+func PeerOf(p *policy.Policy, n *corev1.Node, now time.Time) Peer {
+	r, err := RecordOf(n)
+	if err != nil {
+		return Peer{}
+	}
+	return PeerWith(p, n, r, now)
+}
+
+// PeerWith is [PeerOf], with the node's record; nil: it has none. The record is not changed.
+func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
+	if r == nil {
+		return Peer{}
+	}
+	r = &Record{Current: copied(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
+	r.clampTimes(now)
+	peer := Peer{Begun: r.begun(now)}
+	if r.Current != nil { // else the quarantine does not matter
+		q, err := quarantine.RecordOf(n)
+		peer.Active = err == nil && r.isActive(n, q)
+	}
+	if p.Repair != nil {
+		peer.Scope = n.Labels[p.Repair.Scope]
+	}
+	return peer
+}
+
+// isActive tells whether a repair or a validation is under way. Where both the taint of the quarantine and that of the visit are
+// missing, the record is not believed: a kubelet can forge it and would keep the place from others.
+func (r *Record) isActive(n *corev1.Node, q *quarantine.Record) bool {
+	v := r.Current
+	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (standing(n, q) != nil || slices.ContainsFunc(n.Spec.Taints, r.setsTaint))
+}
+
+// begun is how many repairs began within 24 hours. The actions for one quarantine are one.
+func (r *Record) begun(now time.Time) int {
+	of := map[string]bool{}
+	for _, a := range r.Repairs {
+		if now.Sub(a.At) < day {
+			of[a.Quarantine] = true
+		}
+	}
+	if v := r.Current; v != nil && v.Kind == Repair {
+		of[v.Quarantine] = true
+	}
+	return len(of)
+}
+
+// exceeded says which limit keeps a visit from beginning; empty: none does.
+func exceeded(p *policy.Repair, v Visit, n *corev1.Node, r *Record, peers []Peer, now time.Time) string {
+	before := r.begun(now)
+	after := *r
+	after.Current = &v
+	active, begun := 0, before
+	for _, peer := range peers {
+		if p.Scope != "" && peer.Scope != n.Labels[p.Scope] {
+			continue
+		}
+		begun += peer.Begun
+		if peer.Active {
+			active++
+		}
+	}
+	within := ""
+	if p.Scope != "" {
+		within = fmt.Sprintf(" with the same %s", p.Scope)
+	}
+	switch {
+	case active >= p.MaxConcurrent:
+		return fmt.Sprintf("%d nodes%s are repaired or validated, and repair.maxConcurrent is %d", active, within, p.MaxConcurrent)
+	case after.begun(now) > before && p.MaxPerDay > 0 && begun >= p.MaxPerDay:
+		return fmt.Sprintf("%d repairs%s have begun within 24 hours, and repair.maxPerDay is %d", begun, within, p.MaxPerDay)
+	}
+	return ""
+}

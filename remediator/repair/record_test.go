@@ -1,0 +1,126 @@
+package repair
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	tests := map[string]struct{ text, want string }{
+		"no JSON":                  {`{`, "decode repair record"},
+		"two records":              {`{"v":1}{"v":1}`, "text after the record"},
+		"another version":          {`{"v":2}`, "version 2"},
+		"a visit without an id":    {`{"v":1,"current":{"kind":"repair","phase":"Emptying"}}`, "has the id"},
+		"an id that is no label":   {`{"v":1,"current":{"id":"a b","kind":"repair","phase":"Emptying"}}`, `has the id "a b"`},
+		"an unknown kind":          {`{"v":1,"current":{"id":"a","kind":"x","phase":"Emptying"}}`, `kind "x"`},
+		"an unknown phase":         {`{"v":1,"current":{"id":"a","kind":"repair","phase":"x"}}`, `phase "x"`},
+		"a closed visit goes on":   {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Passed"}}`, "is Passed and under way"},
+		"an open one is over":      {`{"v":1,"last":[{"id":"a","kind":"repair","phase":"Working","attempt":1}]}`, "is Working and among those"},
+		"works without an attempt": {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Working"}}`, "in attempt 0"},
+		"many attempts":            {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Emptying","attempt":100000}}`, "in attempt 100000"},
+		"an unknown request":       {`{"v":1,"request":{"kind":"x"}}`, `request of kind "x"`},
+		"a long text":              {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Emptying","outcome":"` + long + `"}}`, "outcome has 5000 bytes"},
+		"a long name":              {`{"v":1,"checked":{"bootID":"` + long + `"}}`, "checked.bootID has 5000 bytes"},
+		"a long stop":              {`{"v":1,"stopped":"` + long + `"}`, "stopped has 5000 bytes"},
+		"many arguments":           {`{"v":1,"checked":{"args":["` + strings.Repeat(`","`, 100) + `"]}}`, "checked.args has 101 entries"},
+		"many actions":             {`{"v":1,"repairs":[{}` + strings.Repeat(`,{}`, 50) + `]}`, "repairs has 51 entries"},
+		"too large":                {`{"v":1,"x":"` + strings.Repeat(long, 10) + `"}`, "is larger than any"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if r, err := ParseRecord(test.text); err == nil || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 400 {
+				t.Errorf("got %v, %v, want %q", r, err, test.want)
+			}
+		})
+	}
+	if r, err := ParseRecord(`{"v":1,"nodeUID":"u","later":{}}`); err != nil || r.String() != "" {
+		t.Errorf("a field of a later version: %v, %v", r, err)
+	}
+}
+
+// A record is input: times that lie ahead must not keep a visit open.
+func TestForgedTimesEndNoTimer(t *testing.T) {
+	for _, phase := range []Phase{Emptying, Working, Proving} {
+		t.Run(string(phase), func(t *testing.T) {
+			w, m := sick(t, ecc)
+			w.engine(m)
+			ahead := w.now.Add(100 * 365 * day)
+			m.pods = []corev1.Pod{gpuPod("train", "Job")}
+			m.Annotations[conditions.AnnotationRepair] = (&Record{V: 1, NodeUID: m.UID, Current: &Visit{
+				ID: "forged", Kind: Repair, Phase: phase, Quarantine: m.quarantine().ID, StartedAt: ahead, PhaseSince: ahead, ActionSince: ahead,
+				RetryAt: ahead, Deadline: ahead, JobEndedAt: ahead, Attempt: 1, Template: "reset-gpu", BootID: "a-boot-0", JobUID: "x", Reboots: true,
+			}, Repairs: []Action{{At: ahead, Template: "reset-gpu", Quarantine: "x"}}, Request: &Request{Kind: RequestCheck, At: ahead},
+				Checked: &Checked{At: ahead}, Advice: &Advice{At: ahead}, Last: []Visit{{ID: "l", Kind: Sweep, Phase: Passed, EndedAt: ahead}}}).String()
+			if phase == Working {
+				m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, "repair"))
+			}
+			w.until("the visit ends", 30*time.Hour, func() bool { return m.record().Current == nil })
+			if r := m.record(); quarantine.FromFuture(r.Repairs[0].At, w.now) || quarantine.FromFuture(r.Checked.At, w.now) {
+				t.Errorf("record %s", r)
+			}
+		})
+	}
+}
+
+func TestAHistoryThatIsFullStaysReadable(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	r := (*Record)(nil).clone(n)
+	text := strings.Repeat("\"<", conditions.MaxMessage/2)
+	for i := range 100 {
+		r.Last = append([]Visit{{ID: "v", Kind: Repair, Phase: Failed, Outcome: text, Args: []string{text, text, text}, Attempt: i}}, r.Last...)
+		r.Repairs = append(r.Repairs, Action{Template: "reset-gpu", Quarantine: "q"})
+		r.fit()
+		if _, err := ParseRecord(r.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.Repairs) != repairsKept || len(r.Last) == 0 || r.Last[0].Attempt != 99 {
+		t.Errorf("%d repairs, %d visits", len(r.Repairs), len(r.Last))
+	}
+}
+
+func TestAskReplacesTheRequest(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	by := quarantine.Manual{User: strings.Repeat("u", 1000), Reason: strings.Repeat("r", 5000)}
+	for _, kind := range []string{RequestStop, RequestRepair} {
+		var err error
+		if n, err = Ask(n, kind, "q", by, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := RecordOf(n); err != nil || r.Request.Kind != RequestRepair || r.NodeUID != "u" {
+		t.Errorf("record %s, %v", r, err)
+	}
+	if _, err := Ask(n, "dance", "q", by, start); err == nil {
+		t.Error("an unknown request is written")
+	}
+	n.Annotations[conditions.AnnotationRepair] = "{"
+	if _, err := Ask(n, RequestStop, "q", by, start); err == nil {
+		t.Error("an unreadable record is replaced")
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	f.Add(`{"v":1,"nodeUID":"u","current":{"id":"a","kind":"repair","phase":"Working","attempt":1,"deadline":"2026-11-22T12:00:00Z"}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := ParseRecord(text)
+		if err != nil {
+			return
+		}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: r.NodeUID, Annotations: map[string]string{conditions.AnnotationRepair: text}}}
+		w := newWorld(t, parse(t), "a")
+		s := Next(w.policy, Facts{Node: n, Record: r, Namespace: "x"}, start)
+		s.Apply(n)
+		if _, err := RecordOf(n); err != nil {
+			t.Errorf("what is written for %q cannot be read: %v", text, err)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package repair
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// Ask returns a copy of a node with the request of a person, which replaces an earlier one. What an earlier one has stopped stays
+// stopped until a repair of the same quarantine is asked for. It is an error when the node is being
+// deleted, or has a record that does not parse.
+func Ask(n *corev1.Node, kind, quarantineID string, by quarantine.Manual, now time.Time) (*corev1.Node, error) {
+	if n.DeletionTimestamp != nil {
+		return nil, errors.New("the node is being deleted")
+	}
+	r, err := RecordOf(n)
+	if err != nil {
+		return nil, err
+	}
+	r = r.clone(n)
+	r.Request = &Request{
+		Kind: kind, Quarantine: quarantineID, At: now.UTC().Truncate(time.Second),
+		User: quarantine.Clip(by.User, maxName/2), Reason: quarantine.Clip(by.Reason, conditions.MaxMessage),
+	}
+	switch {
+	case kind == RequestStop && quarantineID != "":
+		r.Stopped = quarantineID
+	case kind == RequestRepair && r.Stopped == quarantineID:
+		r.Stopped = ""
+	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("ask for a %s: %w", kind, err)
+	}
+	after := n.DeepCopy()
+	Step{Record: r}.putRecord(after)
+	return after, nil
+}

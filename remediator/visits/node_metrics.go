@@ -1,0 +1,68 @@
+package visits
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+// The first two name nodes, so that an alert can. Only a node that waits for a person has them.
+var (
+	failedDesc = prometheus.NewDesc("pitcrew_node_repair_failed_timestamp_seconds",
+		"When, in Unix time, the repair or the validation of a quarantined node was given up, and what is advised: replace, reboot or nothing.",
+		[]string{"node", "kind", "advice"}, nil)
+	waitsDesc = prometheus.NewDesc("pitcrew_node_repair_waits", "1 while the repair of a node waits for a person, by the reason: approval.",
+		[]string{"node", "reason"}, nil)
+	overdueDesc = prometheus.NewDesc("pitcrew_sweep_overdue_nodes",
+		"Nodes that a sweep of the policy could check, and that it has not checked for longer than its `every`.", []string{"sweep"}, nil)
+)
+
+// collectAttention names the nodes that wait for a person, and counts those that sweeps are late for.
+func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1.Node, now time.Time) {
+	p := c.policy.Policy()
+	overdue := make([]float64, len(p.Sweeps))
+	for i := range nodes {
+		n := &nodes[i]
+		r, err := c.records.of(n)
+		if len(p.Sweeps) > 0 {
+			node := repair.NewSweepNode(p, n, r, err, repair.Idle{}, now)
+			for i := range p.Sweeps {
+				if node.Overdue(&p.Sweeps[i], now) {
+					overdue[i]++
+				}
+			}
+		}
+		if err != nil {
+			continue
+		}
+		q, err := quarantine.RecordOf(n)
+		if err != nil || q == nil || q.Phase != quarantine.Quarantined {
+			continue
+		}
+		if v := repair.GivenUp(n, r, q); v != nil {
+			out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, float64(v.EndedAt.UnixMilli())/1000, n.Name, string(v.Kind), adviceOf(r, q))
+		}
+		if repair.AwaitsApproval(p, n, r, q, now) {
+			out <- prometheus.MustNewConstMetric(waitsDesc, prometheus.GaugeValue, 1, n.Name, "approval")
+		}
+	}
+	for i, count := range overdue {
+		out <- prometheus.MustNewConstMetric(overdueDesc, prometheus.GaugeValue, count, p.Sweeps[i].Name)
+	}
+}
+
+// adviceOf is the advice for a quarantine. Whoever forges records must not make up labels of metrics.
+func adviceOf(r *repair.Record, q *quarantine.Record) string {
+	if r.Advice == nil || r.Advice.Quarantine != q.ID {
+		return ""
+	}
+	switch do := r.Advice.Do; do {
+	case repair.AdviseReplace, repair.AdviseReboot, repair.AdviseReturn:
+		return do
+	}
+	return ""
+}

@@ -1,0 +1,139 @@
+package visits
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+func recordedNode(name string, r repair.Record) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	r.V, r.NodeUID = 1, n.UID
+	n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
+	return n
+}
+
+func TestRecordsAreParsedOnce(t *testing.T) {
+	records := newRecords()
+	of := func(n *corev1.Node) *repair.Record {
+		t.Helper()
+		r, err := records.of(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	n := recordedNode("a", repair.Record{Request: &repair.Request{Kind: repair.RequestCheck}})
+	first := of(n)
+	if first == nil || of(n) != first {
+		t.Errorf("the same text is parsed twice: %s", first)
+	}
+	if r := of(recordedNode("a", repair.Record{Request: &repair.Request{Kind: repair.RequestStop}})); r.Request.Kind != repair.RequestStop {
+		t.Errorf("after a change: %s", r)
+	}
+	again := n.DeepCopy()
+	again.UID = "anew"
+	if r := of(again); r != nil {
+		t.Errorf("of the node before: %s", r)
+	}
+	n.Annotations[conditions.AnnotationRepair] = "{"
+	for range 2 {
+		if _, err := records.of(n); err == nil {
+			t.Error("no error")
+		}
+	}
+	delete(n.Annotations, conditions.AnnotationRepair)
+	if r := of(n); r != nil || len(records.byNode) > 0 {
+		t.Errorf("without an annotation: %s, and %d are kept", r, len(records.byNode))
+	}
+}
+
+func TestNodesThatNeedALook(t *testing.T) {
+	c := &Controller{policy: policy.Fixed(&policy.Policy{}), records: newRecords()}
+	visit := repair.Visit{ID: "v", Kind: repair.Sweep, Phase: repair.Proving}
+	for name, want := range map[string]bool{"past": false, "current": true, "request": true, "quarantined": true, "bad": true, "none": false} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		switch name {
+		case "past", "quarantined":
+			n = recordedNode(name, repair.Record{Swept: map[string]time.Time{"weekly": {}}})
+		case "current":
+			n = recordedNode(name, repair.Record{Current: &visit})
+		case "request":
+			n = recordedNode(name, repair.Record{Request: &repair.Request{Kind: repair.RequestCheck}})
+		case "bad":
+			n.Annotations = map[string]string{conditions.AnnotationRepair: "{"}
+		}
+		if name == "quarantined" {
+			n.Labels = map[string]string{conditions.LabelStatus: "quarantined"}
+		}
+		if got := c.needsLook(n); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestOnlyPeersTakeTheLock decides about a node while another decision counts nodes.
+func TestOnlyPeersTakeTheLock(t *testing.T) {
+	c := &Controller{policy: policy.Fixed(&policy.Policy{}), pending: newPendingVisits(), clock: clocktesting.NewFakePassiveClock(time.Now())}
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	done := make(chan error)
+	go func() {
+		_, err := c.next(c.policy.Policy(), repair.Facts{Node: &corev1.Node{}}, nil)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the decision waits for the lock")
+	}
+}
+
+// BenchmarkPeers sums up a cluster of 10,000 nodes that were visited eight times: with what is kept of their records, and without.
+func BenchmarkPeers(b *testing.B) {
+	now := time.Now().UTC()
+	var last []repair.Visit
+	for i := range 8 {
+		last = append(last, repair.Visit{
+			ID: fmt.Sprintf("aaaaaaaaaa%02d", i), Kind: repair.Sweep, Phase: repair.Passed, Sweep: "weekly", StartedAt: now, PhaseSince: now, EndedAt: now,
+			Attempt: 1, Template: "check", Args: []string{"check", "-level", "2"}, ActionSince: now, JobUID: "7b1c6f3e-0000-0000-0000-000000000000",
+			Verdict: []string{"DCGMDiagFailed"}, BootID: "7b1c6f3e-0000-0000-0000-000000000000", JobEndedAt: now, Outcome: "passed",
+		})
+	}
+	var nodes []corev1.Node
+	for i := range 10000 {
+		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), repair.Record{Last: last, Swept: map[string]time.Time{"weekly": now}}))
+	}
+	p := &policy.Policy{Repair: &policy.Repair{}}
+	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords()}
+	peers := c.peersOf(b.Context(), p, &repair.Facts{Node: &corev1.Node{}})
+	if _, err := peers(now); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("kept", func(b *testing.B) {
+		for b.Loop() {
+			if got, err := peers(now); err != nil || len(got) != len(nodes) {
+				b.Fatal(len(got), err)
+			}
+		}
+	})
+	b.Run("parsed", func(b *testing.B) {
+		for b.Loop() {
+			for i := range nodes {
+				repair.PeerOf(p, &nodes[i], now)
+			}
+		}
+	})
+}

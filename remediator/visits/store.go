@@ -1,0 +1,212 @@
+package visits
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+// write patches the node to what a step decides. The patch replaces the taint list as a whole, so it is only good for the version of the
+// node that it was computed from. Events and metrics follow only once it has succeeded.
+func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.Step) error {
+	if c.dryRun {
+		c.pending.discard(before.Name)
+		return nil
+	}
+	after := before.DeepCopy()
+	s.Apply(after)
+	err := c.client.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(quarantine.ControllerName))
+	if err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			c.pending.discard(before.Name) // else it is not known whether the node has it, and it keeps its place
+		}
+		return fmt.Errorf("patch node %s: %w", before.Name, err)
+	}
+	c.pending.written(after)
+	c.problems.set(before.Name, "")
+	for _, e := range s.Events {
+		c.emit(after, e)
+	}
+	for _, r := range s.Results {
+		c.metrics.count(r)
+	}
+	return nil
+}
+
+// pendingVisits are the records that this process has written, or may have written, and that the cache does not show yet. They keep
+// the places under the limits. There is at most one for each node.
+type pendingVisits struct {
+	mu     sync.Mutex
+	byNode map[string]pendingVisit
+}
+
+type pendingVisit struct {
+	record string
+	uid    types.UID
+	// version is the resourceVersion of the node that it was computed from, or of the node with it once it was written.
+	version string
+	written bool
+}
+
+func newPendingVisits() *pendingVisits { return &pendingVisits{byNode: map[string]pendingVisit{}} }
+
+// add notes that a record is written over a node.
+func (w *pendingVisits) add(before *corev1.Node, r *repair.Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.byNode[before.Name] = pendingVisit{record: r.String(), uid: before.UID, version: before.ResourceVersion}
+}
+
+// written notes that the API server has accepted the write.
+func (w *pendingVisits) written(after *corev1.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pending, ok := w.byNode[after.Name]; ok {
+		pending.version, pending.written = after.ResourceVersion, true
+		w.byNode[after.Name] = pending
+	}
+}
+
+// isOver tells whether the cache shows the write, or what came in its place: it is as new as the written version, or newer than the one
+// that was to be written over. Two versions that cannot be compared show nothing.
+func (w pendingVisit) isOver(n *corev1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, w.version)
+	return w.uid != n.UID || err == nil && (order > 0 || order == 0 && w.written)
+}
+
+func (w *pendingVisits) discard(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.byNode, node)
+}
+
+// overlay is a node as the cache shows it, with the record that was written over it unless the cache is as new.
+func (w *pendingVisits) overlay(n *corev1.Node) *corev1.Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pending, ok := w.byNode[n.Name]
+	if !ok {
+		return n
+	}
+	if pending.isOver(n) {
+		delete(w.byNode, n.Name)
+		return n
+	}
+	shown := *n
+	shown.Annotations = maps.Clone(n.Annotations)
+	if shown.Annotations == nil {
+		shown.Annotations = map[string]string{}
+	}
+	shown.Annotations[conditions.AnnotationRepair] = pending.record
+	return &shown
+}
+
+// reports remember what each node was last said to wait for, so that it is reported once. Losing them costs a repeated Event.
+type reports struct {
+	mu     *sync.Mutex
+	byNode map[string]string
+}
+
+func newReports() reports { return reports{&sync.Mutex{}, map[string]string{}} }
+
+// isNew notes what a node waits for; nil: nothing. It tells whether that was not reported yet.
+func (r reports) isNew(node string, w *repair.Waiting) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w == nil {
+		return false // between two waits there may be a step or two: the same reason is not news then
+	}
+	if r.byNode[node] == w.Reason {
+		return false
+	}
+	r.byNode[node] = w.Reason
+	return true
+}
+
+func (r reports) forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byNode, node)
+}
+
+// problems remember why the Job of a node could not be created.
+type problems struct {
+	mu     *sync.Mutex
+	byNode map[string]string
+}
+
+func newProblems() problems { return problems{&sync.Mutex{}, map[string]string{}} }
+
+func (p problems) set(node, problem string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if problem == "" {
+		delete(p.byNode, node)
+		return
+	}
+	p.byNode[node] = problem
+}
+
+func (p problems) of(node string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byNode[node]
+}
+
+// orphans remember since when nodes have a taint that no visit explains. Losing them has it stay longer.
+type orphans struct {
+	mu     sync.Mutex
+	byNode map[string]time.Time
+}
+
+// since notes whether a node has such a taint, and returns since when; zero: it has none.
+func (o *orphans) since(node string, orphan bool, now time.Time) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !orphan {
+		delete(o.byNode, node)
+	} else if o.byNode[node].IsZero() {
+		o.byNode[node] = now
+	}
+	return o.byNode[node]
+}
+
+// report says once what a node waits for.
+func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
+	if s.Needs.Any() {
+		return
+	}
+	if r := s.Record; r == nil || r.Current == nil && s.Waits == nil {
+		c.reports.forget(n.Name)
+	}
+	if v := s.Record; c.dryRun && v != nil && v.Current != nil && changes(s, n) {
+		s.Waits = &repair.Waiting{Reason: "dry-run", Message: fmt.Sprintf("dry run, would begin a %s", v.Current.Kind)}
+	}
+	if c.reports.isNew(n.Name, s.Waits) {
+		c.emit(n, quarantine.Event{Type: corev1.EventTypeNormal, Reason: repair.RepairWaiting, Message: s.Waits.Message})
+	}
+}
+
+// emit writes an Event on a node.
+func (c *Controller) emit(n *corev1.Node, e quarantine.Event) {
+	c.recorder.Eventf(n, nil, e.Type, e.Reason, action, "%s", quarantine.Clip(e.Message, maxNote))
+}
+
+const (
+	// action is the action of all Events.
+	action = "Repair"
+	// maxNote is the longest note of an Event that the API server takes, in bytes.
+	maxNote = 1024
+)

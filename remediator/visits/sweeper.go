@@ -1,0 +1,283 @@
+package visits
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+const (
+	// yieldEvery is how often the pods that wait for a node are listed while a sweep is under way.
+	yieldEvery = 5 * time.Second
+	// selectionLasts is how long a node that was selected may take until its check begins.
+	selectionLasts = time.Minute
+	// unopenedRetry is how long a node waits for its next turn whose check did not begin.
+	unopenedRetry = time.Hour
+)
+
+// sweeper selects nodes for sweeps, and finds pods for which a sweep has to make way. It makes no request while no sweep is due or
+// under way. What it remembers is lost with the process: a new leader looks at the nodes again.
+type sweeper struct {
+	controller *Controller
+	reconcile  func(ctx context.Context, node string)
+	every      time.Duration
+	// plannedAt and those up to the lock are used by one goroutine only.
+	plannedAt time.Time
+	idle      map[string]repair.Idle
+	// awaitedFor is since when pods wait that could run on a node, in looks as those of idle.
+	awaitedFor map[string]repair.Idle
+	// unopened has when a check was selected that did not begin, by node.
+	unopened map[string]time.Time
+	// overruled are the pods that waited when a check began although they could have run on the node, by node.
+	overruled map[string]map[types.UID]bool
+
+	mu       sync.Mutex
+	selected map[string]repair.Selection
+	// awaited has a pod that waits, by the node on which it could run.
+	awaited map[string]string
+}
+
+func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), lookEvery time.Duration) *sweeper {
+	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]repair.Idle{}, awaitedFor: map[string]repair.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]map[types.UID]bool{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
+}
+
+// Start runs the sweeps until the context ends. It runs on the leader only.
+func (s *sweeper) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.tick(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Sweeps")
+		}
+	}, s.every)
+	return nil
+}
+
+// NeedLeaderElection has only the leader sweep.
+func (*sweeper) NeedLeaderElection() bool { return true }
+
+// facts are what a step has to know of sweeps.
+func (s *sweeper) facts(node string, f *repair.Facts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if selection, ok := s.selected[node]; ok {
+		f.Selected = &selection
+	}
+	f.Awaited = s.awaited[node]
+}
+
+func (s *sweeper) tick(ctx context.Context) error {
+	c := s.controller
+	now := c.clock.Now()
+	p := c.policy.Policy()
+	if p == nil || !c.policy.Known() {
+		return nil
+	}
+	var list corev1.NodeList
+	if err := c.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	nodes := map[string]*corev1.Node{}
+	for i := range list.Items {
+		nodes[list.Items[i].Name] = c.pending.overlay(&list.Items[i])
+	}
+	s.forget(nodes, now)
+	if err := s.makeWay(ctx, nodes); err != nil {
+		return err
+	}
+	if len(p.Sweeps) == 0 || now.Sub(s.plannedAt) < repair.LookEvery {
+		return nil
+	}
+	if paused, err := pause.Reason(ctx, c.client, c.namespace); err != nil || paused != "" {
+		return err
+	}
+	s.plannedAt = now
+	gone := func(name string, _ repair.Idle) bool { return nodes[name] == nil }
+	maps.DeleteFunc(s.idle, gone)
+	maps.DeleteFunc(s.awaitedFor, gone)
+	return s.selectNodes(ctx, p, nodes, now)
+}
+
+// makeWay ends sweeps on nodes for which a pod waits.
+func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) error {
+	swept := map[string]*corev1.Node{}
+	for name, n := range nodes {
+		for _, t := range n.Spec.Taints {
+			if t.Key == conditions.TaintMaintenance && t.Value == string(repair.Sweep) {
+				swept[name] = n
+			}
+		}
+	}
+	s.mu.Lock()
+	maps.DeleteFunc(s.overruled, func(name string, _ map[types.UID]bool) bool {
+		_, selected := s.selected[name]
+		return !selected && swept[name] == nil
+	})
+	s.mu.Unlock()
+	waiting, err := s.waiting(ctx, swept)
+	s.mu.Lock()
+	s.awaited = waiting
+	s.mu.Unlock()
+	for name := range waiting {
+		s.reconcile(ctx, name)
+	}
+	return err
+}
+
+// waiting finds, for each of the nodes with a sweep, a pod that waits and could run there. Without nodes nothing is requested.
+func (s *sweeper) waiting(ctx context.Context, nodes map[string]*corev1.Node) (map[string]string, error) {
+	found := map[string]string{}
+	if len(nodes) == 0 {
+		return found, nil
+	}
+	pods, err := s.pending(ctx)
+	for name, n := range nodes {
+		for i := range pods {
+			if !s.overruled[name][pods[i].UID] && repair.CouldRunOn(&pods[i], n) {
+				found[name] = pods[i].Namespace + "/" + pods[i].Name
+				break
+			}
+		}
+	}
+	return found, err
+}
+
+// pending lists the pods that wait for a node and an accelerator.
+func (s *sweeper) pending(ctx context.Context) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := s.controller.apiReader.List(ctx, &pods, &client.ListOptions{
+		FieldSelector: fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", ""), fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))),
+		Raw:           &metav1.ListOptions{ResourceVersion: "0"}, // from the API server's cache
+	}); err != nil {
+		return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
+	}
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !repair.HoldsAccelerator(&pod) }), nil
+}
+
+// selectNodes selects nodes for the sweeps of a policy.
+func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[string]*corev1.Node, now time.Time) error {
+	var all []repair.SweepNode
+	for name, n := range nodes {
+		r, err := s.controller.records.of(n)
+		node := repair.NewSweepNode(p, n, r, err, s.idle[name], now)
+		s.mu.Lock()
+		if selection, ok := s.selected[name]; ok && node.Record != nil && node.Record.Current == nil {
+			// It has its place until the check has begun.
+			node.Record.Current = &repair.Visit{Kind: repair.Sweep, Sweep: selection.Sweep}
+		}
+		s.mu.Unlock()
+		if at, ok := s.unopened[name]; ok && now.Sub(at) < unopenedRetry {
+			node.Unavailable = "its last check did not begin"
+		}
+		all = append(all, node)
+	}
+	// The pods that wait are listed once a node has its turn, if one has.
+	list := sync.OnceValues(func() ([]corev1.Pod, error) { return s.pending(ctx) })
+	var failed error
+	awaited := func(name string) time.Time {
+		if !s.awaitedFor[name].LookedAt.Equal(now) {
+			var pods []corev1.Pod
+			pods, failed = list()
+			is := slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return repair.CouldRunOn(&pod, nodes[name]) })
+			s.awaitedFor[name] = s.awaitedFor[name].Seen(!is, now)
+		}
+		return s.awaitedFor[name].Since
+	}
+	plan := repair.PlanSweeps(p.Sweeps, all, awaited, now)
+	if failed != nil || len(plan.Look) == 0 {
+		return failed
+	}
+	for _, name := range plan.Look {
+		busy, err := s.busy(ctx, name)
+		if err != nil {
+			return err
+		}
+		s.idle[name] = s.idle[name].Seen(busy, now)
+	}
+	for i := range all {
+		all[i].Idle = s.idle[all[i].Name]
+	}
+	plan = repair.PlanSweeps(p.Sweeps, all, awaited, now)
+	for _, start := range plan.Start {
+		if !awaited(start.Node).IsZero() {
+			if err := s.overrule(ctx, start, nodes[start.Node], list); err != nil {
+				return err
+			}
+		}
+		s.mu.Lock()
+		s.selected[start.Node] = repair.Selection{Sweep: start.Sweep.Name, At: now}
+		s.mu.Unlock()
+		s.reconcile(ctx, start.Node)
+	}
+	return nil
+}
+
+// overrule notes which pods a check does not make way for: they could have run on the node while it was idle.
+func (s *sweeper) overrule(ctx context.Context, start repair.SweepStart, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
+	pods, err := list()
+	if err != nil {
+		return err
+	}
+	s.overruled[n.Name] = map[types.UID]bool{}
+	for i := range pods {
+		if repair.CouldRunOn(&pods[i], n) {
+			if len(s.overruled[n.Name]) == 0 {
+				ctrl.LoggerFrom(ctx).Info("A sweep begins although a pod waits that could have run on the idle node for an hour",
+					"sweep", start.Sweep.Name, "node", n.Name, "namespace", pods[i].Namespace, "pod", pods[i].Name)
+			}
+			s.overruled[n.Name][pods[i].UID] = true
+		}
+	}
+	return nil
+}
+
+// busy reports whether a pod on the node has an accelerator.
+func (s *sweeper) busy(ctx context.Context, node string) (bool, error) {
+	var pods corev1.PodList
+	if err := s.controller.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return false, fmt.Errorf("list the pods on node %s: %w", node, err)
+	}
+	for i := range pods.Items {
+		if repair.HoldsAccelerator(&pods.Items[i]) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// forget drops selections that are over, and notes those whose check has not begun.
+func (s *sweeper) forget(nodes map[string]*corev1.Node, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.unopened, func(name string, at time.Time) bool { return nodes[name] == nil || now.Sub(at) >= unopenedRetry })
+	maps.DeleteFunc(s.selected, func(name string, selection repair.Selection) bool {
+		if now.Sub(selection.At) < selectionLasts {
+			return false
+		}
+		if n := nodes[name]; n != nil && !opened(n, selection) {
+			s.unopened[name] = selection.At
+		}
+		return true
+	})
+}
+
+// opened tells whether a visit to the node has begun since it was selected.
+func opened(n *corev1.Node, selection repair.Selection) bool {
+	r, err := repair.RecordOf(n)
+	return err == nil && r != nil && (r.Current != nil || len(r.Last) > 0 && !r.Last[0].StartedAt.Before(selection.At))
+}

@@ -1,0 +1,204 @@
+package visits
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+// cachedNodes is a cache with nodes and nothing else.
+type cachedNodes struct {
+	client.Client
+	nodes []corev1.Node
+}
+
+func (c cachedNodes) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+func (c cachedNodes) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*corev1.NodeList).Items = slices.Clone(c.nodes)
+	return nil
+}
+
+// counted counts the lists of pods. There are none.
+type counted struct {
+	client.Reader
+	lists *int
+}
+
+func (c counted) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	*c.lists++
+	return nil
+}
+
+func TestRequestsOfSweeps(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, weekEvery, 50))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []corev1.Node
+	for i := range 100 {
+		nodes = append(nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint(i)), CreationTimestamp: metav1.NewTime(now)},
+			Status: corev1.NodeStatus{
+				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
+		})
+	}
+	lists, due := 0, 0
+	c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, apiReader: counted{lists: &lists}, pending: newPendingVisits(), records: newRecords()}
+	clock := clocktesting.NewFakePassiveClock(now)
+	c.clock = clock
+	s := newSweeper(c, func(context.Context, string) { due++ }, 0)
+	tick := func(d time.Duration) int {
+		lists = 0
+		clock.SetTime(clock.Now().Add(d))
+		if err := s.tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return lists
+	}
+	for range 12 {
+		if n := tick(5 * time.Second); n > 0 {
+			t.Errorf("%d requests while nothing is due", n)
+		}
+	}
+	if n := tick(weekEvery); n != 11 { // one of them lists the pods that wait
+		t.Errorf("%d requests when all nodes are due", n)
+	}
+	for range 5 {
+		if n := tick(5 * time.Second); n > 0 {
+			t.Errorf("%d requests between two looks", n)
+		}
+	}
+	if n := tick(5 * time.Second); n != 11 {
+		t.Errorf("%d requests 30 s later", n)
+	}
+	for range 18 {
+		tick(30 * time.Second)
+	}
+	// The first ten were seen idle 10 min ago, and are so still.
+	if n := tick(30 * time.Second); n != 11 || due != 10 {
+		t.Errorf("%d requests, %d nodes", n, due)
+	}
+}
+
+// waitingPods has pods that wait, and none on the nodes.
+type waitingPods struct {
+	client.Reader
+	pods func() []corev1.Pod
+}
+
+func (w waitingPods) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	var o client.ListOptions
+	o.ApplyOptions(options)
+	if strings.Contains(o.FieldSelector.String(), string(corev1.PodPending)) {
+		list.(*corev1.PodList).Items = w.pods()
+	}
+	return nil
+}
+
+// TestOneNodeKeepsNoOtherWaiting has, of 20 nodes that are late, some that cannot be checked, for a day. One check is made at a time.
+func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
+	start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	pending := func(name string, selector map[string]string) []corev1.Pod {
+		return []corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name)},
+			Spec: corev1.PodSpec{SchedulerName: "nobody", NodeSelector: selector, Containers: []corev1.Container{{
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+			}}},
+		}}
+	}
+	first := map[string]string{corev1.LabelHostname: "n00"}
+	tests := map[string]struct {
+		pods  func(now time.Time) []corev1.Pod
+		hangs string
+		// first is when the first node begins its check, others when the last of the others does at the latest; starts is how often
+		// the first is tried.
+		first, others time.Duration
+		starts        int
+	}{
+		"nothing is in the way":    {first: 11 * time.Minute, others: 4 * time.Hour, starts: 4},
+		"a pod waits for one node": {pods: func(time.Time) []corev1.Pod { return pending("p", first) }, first: 63 * time.Minute, others: 4 * time.Hour, starts: 4},
+		"one pod after the other waits for it": {
+			pods:  func(now time.Time) []corev1.Pod { return pending(now.Format(time.RFC3339), first) },
+			first: 63 * time.Minute, others: 4 * time.Hour, starts: 4,
+		},
+		"a pod waits for any node":        {pods: func(time.Time) []corev1.Pod { return pending("p", nil) }, first: 63 * time.Minute, others: 16 * time.Hour, starts: 4},
+		"the check of one does not begin": {hangs: "n00", first: 11 * time.Minute, others: 4 * time.Hour, starts: 24},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, weekEvery, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			nodes := make([]corev1.Node, 20)
+			for i := range nodes {
+				name := fmt.Sprintf("n%02d", i)
+				nodes[i] = corev1.Node{
+					ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(start.Add(-2 * weekEvery)), Labels: map[string]string{corev1.LabelHostname: name}},
+					Status: corev1.NodeStatus{
+						Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110")},
+						Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+					},
+				}
+			}
+			clock := clocktesting.NewFakePassiveClock(start)
+			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords(), clock: clock}
+			c.apiReader = waitingPods{pods: func() []corev1.Pod {
+				if tt.pods == nil {
+					return nil
+				}
+				return tt.pods(clock.Now())
+			}}
+			starts := map[string][]time.Duration{}
+			put := func(i int, r repair.Record) {
+				r.V, r.NodeUID = 1, nodes[i].UID
+				nodes[i].Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
+			}
+			s := newSweeper(c, func(_ context.Context, name string) {
+				starts[name] = append(starts[name], clock.Now().Sub(start))
+				if i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == name }); name != tt.hangs {
+					put(i, repair.Record{
+						Swept: map[string]time.Time{"all": clock.Now()},
+						Last:  []repair.Visit{{ID: "v", Kind: repair.Sweep, Sweep: "all", Phase: repair.Passed, StartedAt: clock.Now(), EndedAt: clock.Now()}},
+					})
+				}
+			}, 0)
+			for now := start; now.Before(start.Add(24 * time.Hour)); now = now.Add(30 * time.Second) {
+				clock.SetTime(now)
+				if err := s.tick(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := starts["n00"]; len(got) == 0 || got[0] > tt.first || len(got) > tt.starts || tt.pods != nil && got[0] < repair.AwaitedIdle {
+				t.Errorf("the first node: %s", got)
+			}
+			for _, n := range nodes[1:] {
+				if got := starts[n.Name]; len(got) == 0 || got[0] > tt.others {
+					t.Errorf("%s: %s", n.Name, got)
+				}
+			}
+		})
+	}
+}
