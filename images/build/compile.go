@@ -53,7 +53,7 @@ func (p *platform) compile(ctx context.Context) error {
 	// The tags keep the standard library out of cgo: what does not load a library is static.
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo", "-o", p.bin + "/",
 		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release=" + p.version,
-		"./plugins/...", "./remediator", "./preflight", "./kubectl-pitcrew", "./images/install"}
+		"./plugins/...", "./remediator", "./preflight", "./repair", "./kubectl-pitcrew", "./images/install"}
 	// The linker records these in the program.
 	env := []string{"CGO_ENABLED=1", "CC=" + compiler, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations", "GOFLAGS=",
 		"GOARCH=" + p.architecture, "GOAMD64=v1", "GOARM64=v8.0"}

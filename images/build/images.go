@@ -41,15 +41,19 @@ var (
 // images are the images, as the Dockerfiles beside this folder make them.
 var images = []image{
 	{
-		name: "npd-plugins", description: "Node Problem Detector with Pitcrew's plugins and monitors",
+		name: "npd-plugins", description: "Node Problem Detector with Pitcrew's plugins and monitors, and the program of repair Jobs",
 		user: "0:0", entrypoint: "/node-problem-detector", debian: glibc,
 		layers: func(p *platform) ([][]file, error) {
 			detector, err := p.program(nodeProblemDetector, "/node-problem-detector")
 			if err != nil {
 				return nil, err
 			}
+			repair, err := p.program("repair", plugins+"repair")
+			if err != nil {
+				return nil, err
+			}
 			ours, err := p.detection()
-			return [][]file{{detector}, ours}, err
+			return [][]file{{detector}, append(ours, repair)}, err
 		},
 	},
 	{

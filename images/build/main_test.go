@@ -259,7 +259,7 @@ func TestProgramsStart(t *testing.T) {
 		t.Fatal("chroot needs root")
 	}
 	for image, commands := range map[string][][]string{
-		"npd-plugins": {{"/node-problem-detector", "--version"}, {"/opt/pitcrew/bin/gpucount", "-version"}, {"/opt/pitcrew/bin/dcgm", "-version"}, {"/opt/pitcrew/bin/xid", "-version"}},
+		"npd-plugins": {{"/node-problem-detector", "--version"}, {"/opt/pitcrew/bin/gpucount", "-version"}, {"/opt/pitcrew/bin/dcgm", "-version"}, {"/opt/pitcrew/bin/xid", "-version"}, {"/opt/pitcrew/bin/repair", "-version"}},
 		"remediator":  {{"/remediator", "-h"}, {"/remediator", "-version"}, {"/kubectl-pitcrew", "-h"}},
 		"preflight":   {{"/opt/pitcrew/bin/preflight", "-h"}, {"/opt/pitcrew/bin/preflight", "-version"}, {"/bin/sh", "-c", "/opt/pitcrew/bin/ecc -version"}},
 		"plugins":     {{"/install", "/tmp"}},
