@@ -23,10 +23,11 @@ const (
 	blocked = `pitcrew_node_blocked{node="n1",instance="a",rule="gpu-xid",reason=`
 	restart = `pitcrew_job_restarts_total{kind="Job",instance="a",result=`
 	// quarantined is the node of problem, taken out of service.
-	quarantined = `pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot",effect="NoSchedule"}`
-	waits       = `pitcrew_job_not_restarted_timestamp_seconds{instance="a",kind="JobSet",namespace="ml",job="train",node="n1",reason=`
-	paused      = `pitcrew_paused{instance="a"}`
-	epoch       = "1970-01-01 00:00:00 +0000 UTC"
+	quarantined  = `pitcrew_node_quarantine_timestamp_seconds{node="n1",instance="a",rule="gpu-xid",repair="Reboot",effect="NoSchedule"}`
+	waits        = `pitcrew_job_not_restarted_timestamp_seconds{instance="a",kind="JobSet",namespace="ml",job="train",node="n1",reason=`
+	failedRepair = `pitcrew_node_repair_failed_timestamp_seconds{node="n1",instance="a",kind="repair",advice=`
+	paused       = `pitcrew_paused{instance="a"}`
+	epoch        = "1970-01-01 00:00:00 +0000 UTC"
 )
 
 // with adds a series.
@@ -233,6 +234,36 @@ var cases = map[string][]testCase{
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
 			[]firing{{"result=fabric", "1"}}},
 		{"PitcrewFabricSuspected", "a slow node", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="slow"}`: "_x5 1x10"}, "8m", nil},
+	},
+	"repair.yaml": {
+		{"PitcrewRepairFailed", "the last action has not helped", map[string]string{failedRepair + `"replace"}`: "0x10"}, "5m",
+			[]firing{{"node=n1 kind=repair advice=replace", epoch}}},
+		{"PitcrewRepairFailed", "while the leader changes", map[string]string{
+			failedRepair + `"replace"}`: "0x5 stale", strings.Replace(failedRepair, `"a"`, `"b"`, 1) + `"replace"}`: "_x7 0x10",
+		}, "7m", []firing{{"node=n1 kind=repair advice=replace", epoch}}},
+		{"PitcrewRepairFailed", "it was released", map[string]string{failedRepair + `"replace"}`: "0x5 stale"}, "10m", nil},
+
+		{"PitcrewRepairWaitsForApproval", "5 hours", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="approval"}`: "1x300"}, "5h",
+			[]firing{{"node=n1", "1"}}},
+		{"PitcrewRepairWaitsForApproval", "3 hours", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="approval"}`: "1x300"}, "3h", nil},
+		{"PitcrewRepairWaitsForApproval", "for pods", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="pods"}`: "1x300"}, "5h", nil},
+
+		{"PitcrewRepairJobNotStarted", "the first check", map[string]string{`pitcrew_checks_total{instance="a",kind="sweep",result="not-started"}`: "_x5 1x10"}, "8m",
+			[]firing{{"kind=sweep", "1"}}},
+		{"PitcrewRepairJobNotStarted", "one more", map[string]string{`pitcrew_checks_total{instance="a",kind="sweep",result="not-started"}`: "4x40 5x40"}, "60m",
+			[]firing{{"kind=sweep", "1"}}},
+		{"PitcrewRepairJobNotStarted", "a repair", map[string]string{`pitcrew_repairs_total{instance="a",action="reboot",result="not-started"}`: "_x5 1x10"}, "8m",
+			[]firing{{"kind=repair", "1"}}},
+		{"PitcrewRepairJobNotStarted", "one more repair", map[string]string{`pitcrew_repairs_total{instance="a",action="reboot",result="not-started"}`: "4x40 5x40"}, "60m",
+			[]firing{{"kind=repair", "1"}}},
+		{"PitcrewRepairJobNotStarted", "long ago", map[string]string{`pitcrew_checks_total{instance="a",kind="sweep",result="not-started"}`: "4x90"}, "80m", nil},
+		{"PitcrewRepairJobNotStarted", "healthy", map[string]string{
+			`pitcrew_checks_total{instance="a",kind="sweep",result="healthy"}`: "_x5 1x10", `pitcrew_repairs_total{instance="a",action="reboot",result="proven"}`: "_x5 1x10",
+		}, "8m", nil},
+
+		{"PitcrewNodesUnchecked", "for two days", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "3x2880"}, "48h", []firing{{"sweep=weekly", "3"}}},
+		{"PitcrewNodesUnchecked", "for an hour", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x1440 3x60 0x10"}, "25h", nil},
+		{"PitcrewNodesUnchecked", "none", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x2880"}, "48h", nil},
 	},
 	"remediator.yaml": {
 		{"PitcrewRemediatorDown", "nothing there", nil, "10m", []firing{{"", "1"}}},

@@ -97,7 +97,7 @@ func TestJobKindsOfThePolicyAreReserved(t *testing.T) {
 
 // What the policies repeat of the code is as it is there.
 func TestTheAdmissionPoliciesAreAsTheCode(t *testing.T) {
-	objects := mustRender(t, "{}")
+	objects := mustRender(t, repairEnabled)
 	text := func(name string) string {
 		spec := find[admissionv1.ValidatingAdmissionPolicy](t, objects, "ValidatingAdmissionPolicy", name).Spec
 		if spec.FailurePolicy == nil || *spec.FailurePolicy != admissionv1.Fail {
@@ -122,6 +122,8 @@ func TestTheAdmissionPoliciesAreAsTheCode(t *testing.T) {
 			quoted(conditions.AnnotationRestart), quoted(conditions.AnnotationCheckpointBy), quoted(conditions.AnnotationRestartStep),
 			quoted(conditions.LabelRestarting), quoted(conditions.LabelRestartOnNodeFault),
 		},
+		"pitcrew-repair-jobs":      {quoted(conditions.LabelTemplate), quoted(conditions.AnnotationNode)},
+		"pitcrew-repair-templates": {quoted(conditions.LabelTemplate), quoted(conditions.LabelVisit), quoted(conditions.AnnotationNode)},
 		"pitcrew-preflight-report": {fmt.Sprintf("<= %d ", report.MaxBytes)},
 	} {
 		expressions := text(name)

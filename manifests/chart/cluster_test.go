@@ -20,6 +20,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -53,6 +54,7 @@ preflight: {namespaces: [team-a], trustedNamespaces: [team-b]}
 networkPolicies: {metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
 userRoles: {aggregateToView: true, viewers: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: dev}], operators: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: sre}]}
 monitoring: {podMonitor: true, prometheusRule: true, dashboards: true, labels: {release: prometheus}}
+repair: {enabled: true, templates: {burn-in: {annotations: {pitcrew.dev/verdict: BurnInFailed}, spec: {containers: [{name: burn, image: ours}]}}}}
 `
 
 // The API server takes every object as it is, without a field that it does not know and without a warning.
@@ -224,13 +226,30 @@ func TestNoHookIsRenderedWithoutACluster(t *testing.T) {
 	}
 }
 
-// The Job of the hook has no right that the remediator has not, but to remove programs and what they keep in the namespace.
+// The Job of the hook has no right that the remediator has not, but to remove programs and what they keep in the namespace, and the
+// Jobs on nodes where there may be any.
 func TestTheUninstallHookMayOnlyCleanUp(t *testing.T) {
-	out, err := tryHelm(t, clustertest.Get(t), "template", "pitcrew", ".", "--dry-run=server", "--set", "npd.refuseOtherWriters=false", "--show-only", "templates/uninstall.yaml")
-	if err != nil {
-		t.Fatal(err)
+	c := clustertest.Get(t)
+	hook := func(values string) []*unstructured.Unstructured {
+		out, err := tryHelm(t, c, "template", "pitcrew", ".", "--dry-run=server", "--set", "npd.refuseOtherWriters=false,"+values, "--show-only", "templates/uninstall.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decode(t, out)
 	}
-	objects := decode(t, out)
+	for _, o := range there(hook("repair.enabled=false")) {
+		t.Errorf("without repair.enabled: %s %s", o.GetKind(), o.GetName())
+	}
+	objects := hook("repair.enabled=true")
+	want := []rbacv1.PolicyRule{{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"get", "list", "delete"}}}
+	if diff := cmp.Diff(want, find[rbacv1.Role](t, there(objects), "Role", "pitcrew-uninstall").Rules); diff != "" {
+		t.Error(diff)
+	}
+	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "pitcrew-uninstall", Namespace: namespace}}
+	binding := find[rbacv1.RoleBinding](t, there(objects), "RoleBinding", "pitcrew-uninstall")
+	if diff := cmp.Diff(account, binding.Subjects); diff != "" || binding.RoleRef.Kind != "Role" || binding.RoleRef.Name != "pitcrew-uninstall" {
+		t.Errorf("%+v: %s", binding.RoleRef, diff)
+	}
 	theirs := find[rbacv1.ClusterRole](t, mustRender(t, "{}"), "ClusterRole", "pitcrew-remediator")
 	for _, rule := range find[rbacv1.ClusterRole](t, objects, "ClusterRole", "pitcrew-uninstall").Rules {
 		if !slices.ContainsFunc(theirs.Rules, func(r rbacv1.PolicyRule) bool { return cmp.Equal(r, rule) }) {

@@ -28,7 +28,9 @@ var copies = map[string]string{
 	"admission.yaml":                 "../preflight/admission.yaml",
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
 	"admission-records.yaml":         "../remediator/admission.yaml",
+	"admission-repair.yaml":          "../repair/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
+	"roles/repair.yaml":              "../repair/rbac.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
 }
 
@@ -264,4 +266,13 @@ func TestGeneratedInstallYAML(t *testing.T) {
 		t.Fatal(err)
 	}
 	written(t, "../install.yaml", append([]byte("# Rendered from chart/ with install-values.yaml by `make generate`.\n"), out...))
+}
+
+// Without Helm, nodes are repaired from the same templates.
+func TestGeneratedRepairTemplates(t *testing.T) {
+	out, err := render(t, "repair: {enabled: true}", "--show-only=templates/repair.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written(t, "../repair/templates.yaml", append([]byte("# Rendered from chart/ by `make generate`.\n"), out...))
 }

@@ -146,3 +146,22 @@ in common. */}}
 {{- end }}
 {{- toJson $all }}
 {{- end }}
+{{- /* dict policy: what of it needs repair.enabled, as a JSON list. YAML reads off as false. */}}
+{{- define "pitcrew.repairs" -}}
+{{- $wants := list }}
+{{- if kindIs "map" .repair }}{{ if not (has (toString (dig "mode" "approve" .repair)) (list "off" "false")) }}{{ $wants = append $wants "repair" }}{{ end }}{{ end }}
+{{- if .sweeps }}{{ $wants = append $wants "sweeps" }}{{ end }}
+{{- if kindIs "map" .firstCheck }}{{ $wants = append $wants "firstCheck" }}{{ end }}
+{{- range $name, $rule := .rules }}
+{{- if and (kindIs "map" $rule) (get $rule "validate") }}{{ $wants = append $wants (printf "rules.%s.validate" $name) }}{{ end }}
+{{- end }}
+{{- toJson $wants }}
+{{- end }}
+{{- /* dict root, policy: fails if the policy wants what is not installed. */}}
+{{- define "pitcrew.checkRepair" -}}
+{{- with include "pitcrew.repairs" .policy | fromJsonArray }}
+{{- if not ($.root.Values.repair).enabled }}
+{{- fail (printf "policy.%s needs repair.enabled=true: without it there are no Jobs on nodes" (first .)) }}
+{{- end }}
+{{- end }}
+{{- end }}

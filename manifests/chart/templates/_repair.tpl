@@ -1,0 +1,76 @@
+{{- /* The PodTemplates by name: annotations, and the spec of a pod. One of the values takes the place of a shipped one. As YAML. */}}
+{{- define "pitcrew.repairTemplates" -}}
+{{- $templates := include "pitcrew.shippedTemplates" . | fromYaml }}
+{{- range $name, $template := (.Values.repair).templates }}{{ $_ := set $templates $name $template }}{{ end }}
+{{- toYaml $templates }}
+{{- end }}
+
+{{- define "pitcrew.shippedTemplates" -}}
+{{- $container := dict "image" (include "pitcrew.image" (dict "root" . "name" "npd-plugins" "tag" (.Values.repair).tag)) "imagePullPolicy" .Values.image.pullPolicy "command" (list "/opt/pitcrew/bin/repair") }}
+# Its program runs the diagnostics of the plugin dcgm, which then judges the report.
+check:
+  annotations: {pitcrew.dev/verdict: DCGMDiagFailed}
+  spec:
+    # To see which processes have a GPU open, and so whether the node is idle.
+    hostPID: true
+    terminationGracePeriodSeconds: 30
+    containers:
+    - name: check
+      {{- toYaml $container | nindent 6 }}
+      args: [check]
+      # The device cgroup denies the GPUs to an unprivileged container, and the links of other pods' processes need CAP_SYS_PTRACE.
+      securityContext: {privileged: true, readOnlyRootFilesystem: true}
+      volumeMounts:
+      - {name: state, mountPath: /run/pitcrew}
+      - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+      - {name: pod-logs, mountPath: /var/log/pods, readOnly: true}
+      - {name: systemd, mountPath: /run/systemd, readOnly: true}
+      - {name: host, mountPath: /host, readOnly: true, mountPropagation: HostToContainer}
+    volumes: &volumes
+    - {name: state, hostPath: {path: {{ .Values.npd.stateDir }}, type: DirectoryOrCreate}}
+    # Which pods the kubelet has given a GPU, and their names.
+    - {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources, type: DirectoryOrCreate}}
+    - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
+    # To stop and start the services that have a GPU open.
+    - {name: systemd, hostPath: {path: /run/systemd, type: DirectoryOrCreate}}
+    # The driver's libraries and tools.
+    - {name: host, hostPath: {path: /, type: Directory}}
+reset-gpu:
+  spec:
+    hostPID: true
+    # A reset that has begun is ended, and what was stopped is started again.
+    terminationGracePeriodSeconds: 330
+    containers:
+    - name: reset-gpu
+      {{- toYaml $container | nindent 6 }}
+      args: [reset-gpu, -gpu=$(GPUS)]
+      securityContext: {privileged: true, readOnlyRootFilesystem: true}
+      volumeMounts:
+      - {name: state, mountPath: /run/pitcrew}
+      - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+      - {name: pod-logs, mountPath: /var/log/pods, readOnly: true}
+      - {name: systemd, mountPath: /run/systemd, readOnly: true}
+      # The vendor's tool runs in it.
+      - {name: host, mountPath: /host, mountPropagation: HostToContainer}
+    volumes: *volumes
+reboot:
+  spec:
+    terminationGracePeriodSeconds: 30
+    containers:
+    - name: reboot
+      {{- toYaml $container | nindent 6 }}
+      args: [reboot, -boot-id=$(BOOT_ID)]
+      # It asks logind over D-Bus. The profiles for containers deny that.
+      securityContext:
+        runAsUser: 0
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+        seccompProfile: {type: RuntimeDefault}
+        appArmorProfile: {type: Unconfined}
+        seLinuxOptions: {type: spc_t}
+      volumeMounts:
+      - {name: dbus, mountPath: /run/dbus, readOnly: true}
+    volumes:
+    - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
+{{- end }}
