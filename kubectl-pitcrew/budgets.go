@@ -11,13 +11,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
-// addBudgets counts what the budgets of the policy in file, or of the remediator's, have room for. breaker may be nil.
-func (c *target) addBudgets(f *fleet, h *inspection, nodes []corev1.Node, breaker *corev1.ConfigMap, file string) error {
+// addBudgets counts what the budgets of the policy in file, or of the remediator's, have room for. It returns that policy; nil: it is
+// not known. breaker may be nil.
+func (c *target) addBudgets(f *fleet, h *inspection, nodes []corev1.Node, breaker *corev1.ConfigMap, file string) (*policy.Policy, error) {
 	p := h.policy
 	if file != "" {
 		opened, err := policy.Open(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p = opened.Policy()
 	}
@@ -28,7 +29,7 @@ func (c *target) addBudgets(f *fleet, h *inspection, nodes []corev1.Node, breake
 		f.Budgets = limits.Uses(p, simulate.Peers(p, nodes, breaker, now), now)
 	}
 	f.addFacts(f.budgetFacts()...)
-	return nil
+	return p, nil
 }
 
 // budgetFacts are the lines about the budgets.

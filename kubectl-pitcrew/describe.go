@@ -116,6 +116,9 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		}
 		c.describeOptIns(ctx, out, api, n, record, file)
 	}
+	if err := c.describeRepair(ctx, out, api, nodes.Items, n, file); err != nil {
+		return err
+	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ var examinations = []examination{
 	{"stale conditions", (*doctor).staleConditions},
 	{"records", (*doctor).records},
 	{"webhooks", (*doctor).webhooks},
+	{"repairs", (*doctor).repairs},
 	{"opt-in", (*doctor).optIn},
 }
 
@@ -50,7 +51,8 @@ func doctorCommand(c *target) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check the installation, the rights, the detectors and the opt-ins, and say what to do",
 		Long: `Check the installation, your own rights and the remediator's, the admission policies, the kinds of jobs, the node problem detectors,
-the nodes with GPUs, the deliveries to webhooks and the labels that opt jobs in. It changes nothing.
+the nodes with GPUs, the deliveries to webhooks, what repairs and checks of nodes need, and the labels that opt jobs in. It changes
+nothing.
 
 Each line is ok, warning, problem or unknown. Exit code 2: there is a problem. Exit code 1: the command failed.`,
 		Args: cobra.NoArgs,

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // detectors looks whether the DaemonSets of the chart's pools have pods, and whether they are ready.
@@ -170,21 +171,28 @@ func (d *doctor) staleConditions(context.Context) ([]finding, error) {
 	return found, nil
 }
 
-// records looks for records of quarantines that cannot be read.
+// records looks for records of quarantines and of repairs that cannot be read.
 func (d *doctor) records(context.Context) ([]finding, error) {
 	if d.nodesErr != nil {
 		return nil, d.nodesErr
 	}
-	var bad []string
+	bad := map[string][]string{}
 	for i := range d.nodes {
 		if _, err := quarantine.RecordOf(&d.nodes[i]); err != nil {
-			bad = append(bad, d.nodes[i].Name)
+			bad[conditions.AnnotationQuarantine] = append(bad[conditions.AnnotationQuarantine], d.nodes[i].Name)
+		}
+		if _, err := repair.RecordOf(&d.nodes[i]); err != nil {
+			bad[conditions.AnnotationRepair] = append(bad[conditions.AnnotationRepair], d.nodes[i].Name)
 		}
 	}
-	if len(bad) > 0 {
-		return []finding{problem("", "kubectl annotate node NODE "+conditions.AnnotationQuarantine+"-, then look at its taints", "annotation %s cannot be read, so the remediator leaves the node alone: %s", conditions.AnnotationQuarantine, some(bad))}, nil
+	var found []finding
+	for _, key := range slices.Sorted(maps.Keys(bad)) {
+		found = append(found, problem("", "kubectl annotate node NODE "+key+"-, then look at its taints", "annotation %s cannot be read, so the remediator leaves the node alone: %s", key, some(bad[key])))
 	}
-	return []finding{good("", "all can be read")}, nil
+	if len(found) == 0 {
+		found = append(found, good("", "all can be read"))
+	}
+	return found, nil
 }
 
 // deliveredWithin is when a notice that is still in a node's record is late.

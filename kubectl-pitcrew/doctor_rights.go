@@ -20,8 +20,9 @@ import (
 // right is a permission, in words and as the API server takes it.
 type right struct {
 	verb, group, resource, subresource, name string
-	// ours: it is needed in Pitcrew's namespace only.
-	ours bool
+	// ours: it is needed in Pitcrew's namespace only; namespace: in that one only.
+	ours      bool
+	namespace string
 }
 
 func (r right) String() string {
@@ -36,7 +37,7 @@ func (r right) String() string {
 }
 
 func (d *doctor) attributes(r right) *authorizationv1.ResourceAttributes {
-	namespace := ""
+	namespace := r.namespace
 	if r.ours {
 		namespace = d.namespace
 	}
@@ -203,6 +204,9 @@ var policiesOfChart = []string{
 	"pitcrew-remediator-commands", "pitcrew-remediator-jobs", "pitcrew-remediator-nodes",
 }
 
+// policiesOfRepair are those that the chart adds with repair.enabled.
+var policiesOfRepair = []string{"pitcrew-repair-jobs", "pitcrew-repair-pods", "pitcrew-repair-templates"}
+
 // admissionPolicies looks whether the admission policies are there, valid and bound.
 func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {
 	var policies admissionv1.ValidatingAdmissionPolicyList
@@ -213,9 +217,13 @@ func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {
 	if err := d.api.List(ctx, &bindings); err != nil {
 		return nil, fmt.Errorf("list the bindings of admission policies: %w", err)
 	}
+	wanted := policiesOfChart
+	if namespace, _ := d.repairNamespace(); namespace != "" {
+		wanted = slices.Concat(wanted, policiesOfRepair)
+	}
 	var missing, unbound []string
 	var found []finding
-	for _, name := range policiesOfChart {
+	for _, name := range wanted {
 		i := slices.IndexFunc(policies.Items, func(p admissionv1.ValidatingAdmissionPolicy) bool { return p.Name == name })
 		if i < 0 {
 			missing = append(missing, name)
@@ -232,7 +240,7 @@ func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {
 	}
 	const do = "helm upgrade --set admissionPolicies=true; without Helm: kubectl apply -f manifests/install.yaml"
 	switch {
-	case len(missing) == len(policiesOfChart):
+	case len(missing) == len(wanted):
 		found = append(found, warning("", do, "none is there: users may forge records, and a stolen token of the remediator may do more"))
 	case len(missing) > 0:
 		found = append(found, warning("", do, "missing: %s", strings.Join(missing, ", ")))
@@ -241,7 +249,7 @@ func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {
 		found = append(found, warning("", do, "no binding with Deny: %s", strings.Join(unbound, ", ")))
 	}
 	if len(missing)+len(unbound) == 0 {
-		found = append(found, good("", "all %d are there and bound", len(policiesOfChart)))
+		found = append(found, good("", "all %d are there and bound", len(wanted)))
 	}
 	return found, nil
 }

@@ -22,12 +22,12 @@ var pageOf = map[string]string{
 }
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.
-var kindsOfPages = []string{"condition", "alert", "class", "event", "reason", "metric"}
+var kindsOfPages = []string{"condition", "alert", "class", "event", "reason", "metric", "status", "visit", "phase"}
 
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [xid|sxid] CODE | [condition|alert|class|event|reason|metric] NAME",
-		Short: "Explain an Xid, SXid, condition, alert, repair class, Event, reason of a block or metric",
+		Use:   "explain [xid|sxid] CODE | [" + strings.Join(kindsOfPages, "|") + "] NAME",
+		Short: "Explain an Xid, SXid, condition, alert, repair class, Event, reason of a block, metric, status of a node or visit to one",
 		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034\n" +
 			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen\n" +
 			"  kubectl pitcrew explain ResetGPU\n  kubectl pitcrew explain reason BackOff",

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // The statuses of a node, the worst first.
@@ -25,6 +26,7 @@ const (
 	isUnreadable  = "unreadable"
 	isQuarantined = "quarantined"
 	isRepairing   = "repairing"
+	isValidating  = "validating"
 	isSuspect     = "suspect"
 	isReleased    = "released by a person"
 	isAlert       = "alert"
@@ -33,7 +35,7 @@ const (
 	isUnchecked   = "unchecked"
 )
 
-var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
+var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isValidating, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
 
 // fleet is what status shows.
 type fleet struct {
@@ -48,6 +50,8 @@ type fleet struct {
 	// Budgets are those of the policy; BudgetsUnknown is why they cannot be told.
 	Budgets        []limits.Use `json:"budgets,omitempty"`
 	BudgetsUnknown string       `json:"budgetsUnknown,omitempty"`
+	// Sweeps are those of the policy.
+	Sweeps []sweepTotal `json:"sweeps,omitempty"`
 
 	Pools []pool `json:"pools"`
 	Nodes []row  `json:"nodes"`
@@ -72,6 +76,14 @@ type row struct {
 	Rule   string            `json:"rule,omitempty"`
 	Taint  string            `json:"taint,omitempty"`
 	BootID string            `json:"bootID"`
+	// Visit is the sweep, repair or check that is under way, Request what a person asked for and is not done yet, Checked the newest
+	// check that the node has passed, and Advice what repairs so far recommend for the quarantine.
+	Visit   *repair.Visit   `json:"visit,omitempty"`
+	Request *repair.Request `json:"request,omitempty"`
+	Checked *repair.Checked `json:"checked,omitempty"`
+	Advice  *repair.Advice  `json:"advice,omitempty"`
+	// Approve is the command that the node's repair waits for; empty: it waits for none.
+	Approve string `json:"approve,omitempty"`
 }
 
 func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags) (f fleet, err error) {
@@ -99,20 +111,28 @@ func (c *target) fleet(ctx context.Context, api client.Client, flags statusFlags
 	if err != nil {
 		return f, fmt.Errorf("list nodes: %w", err)
 	}
-	if err := c.addBudgets(&f, h, nodes.Items, breaker, flags.policy); err != nil {
+	p, err := c.addBudgets(&f, h, nodes.Items, breaker, flags.policy)
+	if err != nil {
 		return f, err
 	}
 	watched, err := c.watchedBy(ctx, api)
 	if err != nil {
 		return f, err
 	}
+	repairs := p
+	if namespace, known := h.repairNamespace(); known && namespace == "" {
+		repairs = nil // nobody would do it
+	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		r := rowOf(n, c.now())
 		r.Pool = cmp.Or(watched[n.Name], firstLabel(n, flags.poolLabels))
+		r.addVisit(n)
+		r.addApproval(repairs, n, c.now())
 		f.Nodes = append(f.Nodes, r)
 	}
 	slices.SortFunc(f.Nodes, compareWorst)
+	f.addVisits(repairs, nodes.Items, c.now())
 	f.countPools()
 	return f, nil
 }
@@ -251,6 +271,11 @@ func readRow(n *corev1.Node, now time.Time) row {
 		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
 		if quarantine.Maintained(n, now) {
 			r.Status = isRepairing
+			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+				return t.Key == conditions.TaintMaintenance && t.Value == conditions.MaintenanceValidation
+			}) {
+				r.Status = isValidating
+			}
 		}
 	default:
 		r.Status = isSuspect

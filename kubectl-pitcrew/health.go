@@ -275,6 +275,23 @@ func hasFlag(pod corev1.PodSpec, name, value string) bool {
 	})
 }
 
+// flagValue is the value of a flag that the remediator runs with; empty: it has none.
+func flagValue(pod corev1.PodSpec, name string) string {
+	c := container(pod)
+	args := append(slices.Clone(c.Command), c.Args...)
+	for i, arg := range args {
+		key, value, set := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !strings.HasPrefix(arg, "-") || key != name:
+		case set:
+			return value
+		case i+1 < len(args):
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
 // remediatorFact says how many pods are ready, what is wrong with the others, and who leads.
 func (c *target) remediatorFact(ctx context.Context, api client.Client, h *inspection) (finding, error) {
 	const label = "remediator"

@@ -75,8 +75,9 @@ func newCommand() *cobra.Command {
 	clientcmd.BindOverrideFlags(&c.overrides, flags, kubectls)
 	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
-		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), clearCommand(c), abortCommand(c),
-		pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c), doctorCommand(c), uninstallCommand(c),
+		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), repairCommand(c), checkCommand(c),
+		clearCommand(c), abortCommand(c), pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c),
+		doctorCommand(c), uninstallCommand(c),
 	)
 	addVersion(c, root)
 	addOptions(root)

@@ -24,4 +24,8 @@ func TestAQuarantinedNodeUnderMaintenanceIsShownAsRepairing(t *testing.T) {
 	if got := rowOf(n, now).Status; got != isRepairing {
 		t.Errorf("in maintenance, got %s", got)
 	}
+	n.Spec.Taints[len(n.Spec.Taints)-1].Value = conditions.MaintenanceValidation
+	if got := rowOf(n, now).Status; got != isValidating {
+		t.Errorf("in its validation, got %s", got)
+	}
 }

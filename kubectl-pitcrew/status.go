@@ -55,14 +55,17 @@ in the namespace, no remediator is ready or leads, one crashes, or the policy is
 are no problems. What you may not read is shown as "not known". Exit code 1: the command failed.
 
   quarantined           tainted by Pitcrew
-  repairing             quarantined, and a sweep, a repair or an upgrade works on the node
+  repairing             quarantined, and a repair or an upgrade works on the node
+  validating            quarantined, and checked under load before it returns
   suspect               a fault stands; a timer, a budget or observe mode delays the taint
   released by a person  faults stand, and a user released the node
   alert                 a condition is a problem that the policy only alerts about
   unknown               a check has no result, its condition has no heartbeat any more, or the node is not Ready
   unreadable            the record on the node does not parse: the remediator leaves the node alone
 
-BUDGET counts the nodes that use up each budget of the policy, and names them.
+BUDGET counts the nodes that use up each budget of the policy, and names them. VISITS are the sweeps, repairs and checks under way,
+APPROVAL the repairs that wait for a person, and SWEEPS how many nodes each sweep has checked in time. -o wide shows when each node was
+checked.
 
 Healthy nodes, and nodes without a condition of ours (unchecked), are only counted; --all lists them, too.`,
 		Args: cobra.NoArgs,
@@ -140,7 +143,7 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	if len(f.Nodes) > 0 {
 		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
 		if wide {
-			nodes[0].text = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCAUSE"
+			nodes[0].text = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCHECKED\tCAUSE"
 		}
 		for _, r := range f.Nodes {
 			nodes = append(nodes, line{r.cells(wide, now), r.Status})
@@ -152,7 +155,7 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	}
 	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY\tUNCHECKED"}}
 	for _, p := range f.Pools {
-		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined]+p.Count[isRepairing], p.Count[isSuspect],
+		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined]+p.Count[isRepairing]+p.Count[isValidating], p.Count[isSuspect],
 			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy], p.Count[isUnchecked])})
 	}
 	return table(out, pools, colour)
@@ -168,7 +171,7 @@ func (r row) cells(wide bool, now time.Time) string {
 	}
 	cells := []string{r.Pool, r.Node, status, r.Repair.String(), since}
 	if wide {
-		cells = append(cells, r.Rule, r.Taint, r.BootID)
+		cells = append(cells, r.Rule, r.Taint, r.BootID, printable(checkedText(r.Checked, now)))
 	}
 	cells = append(cells, printable(r.Cause))
 	for i, cell := range cells {
@@ -190,7 +193,7 @@ func printable(text string) string {
 }
 
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
-var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
+var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isValidating: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
 
 // line is one of a table: cells between tabs, and the status that gives its colour.
 type line struct{ text, status string }

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // topics are the words of Pitcrew's output that have no page of their own.
@@ -49,11 +50,42 @@ var topics = map[string]string{
 	"PreflightIncomplete":         "Event on the job of a preflight run: not all ranks have reported. See SlowNode.",
 	"PreflightRefused":            "Event on the ConfigMap of a preflight report: it does not count. The text says why.",
 
+	repair.RepairStarted:                  "Event on a Node: a Job that repairs it has begun. `kubectl pitcrew describe NODE` shows each step.",
+	repair.RepairSucceeded:                "Event on a Node: after the repair, its conditions have proven that the fault is gone.",
+	repair.RepairFailed:                   "Event on a Node: the repair was given up, and the node waits for a person or its provider. The message says why.",
+	repair.RepairRefused:                  "Event on a Node: the Job found that it must not act now, for example because a process holds a GPU. It is tried again.",
+	repair.RepairWaiting:                  "Event on a Node: a repair is due and waits: for an approval, for pods that have to end, or for a limit. The message says for what.",
+	repair.SweepStarted:                   "Event on a Node: a sweep checks it, because it is idle and was not checked for the longest time.",
+	repair.SweepYielded:                   "Event on a Node: a sweep has ended early, because a pending pod could run on the node. It is not a failure.",
+	repair.NodeChecked:                    "Event on a Node: a sweep, a validation or a first check has ended. The message has the result.",
+	eventRequested[repair.RequestRepair]:  "Event on a Node: a person has approved its repair, by `kubectl pitcrew repair NODE --approve`.",
+	eventRequested[repair.RequestStop]:    "Event on a Node: a person has stopped its repair or its check, by `kubectl pitcrew repair NODE --stop`.",
+	eventRequested[repair.RequestCheck]:   "Event on a Node: a person has asked for a check of it, by `kubectl pitcrew check`.",
+	eventRequested[repair.RequestRelease]: "Event on a Node: a person released it, by `kubectl pitcrew release`; it returns when it has passed its check under load.",
+
+	isRepairing:  "Status of a node: quarantined, and a repair or a driver upgrade works on it. Its conditions do not count meanwhile.",
+	isValidating: "Status of a node: quarantined, and checked under load. When it passes, it is released.",
+
+	string(repair.Sweep):      "Kind of a visit: an idle node is checked, so that a fault is found before a job meets it.",
+	string(repair.Repair):     "Kind of a visit: a quarantined node is repaired, by the actions that the policy names for its repair class, one after the other until one helps.",
+	string(repair.Validation): "Kind of a visit: a quarantined node without a fault is checked under load before it returns.",
+	string(repair.FirstCheck): "Kind of a visit: a new node is checked before its first job.",
+
+	string(repair.Emptying): "Phase of a visit: it waits for pods that have to end, and for limits. Nothing is done on the node yet.",
+	string(repair.Working):  "Phase of a visit: its Job runs. The node has the taint pitcrew.dev/maintenance, and its conditions do not count.",
+	string(repair.Ending):   "Phase of a visit: its Job is deleted before it has ended, and its pod has to end. The taint stays until then, for the pod's grace period and 30 s at most; for a sweep 10 s.",
+	string(repair.Proving):  "Phase of a visit: its Job has ended, and the node's conditions have to show what became of the fault.",
+	string(repair.Passed):   "End of a visit: the fault is gone, or the check has found none.",
+	string(repair.Failed):   "End of a visit: the fault is still there, the check has found one, or the Job could not run. The outcome says which.",
+	string(repair.Refused):  "End of a visit: the Job found that it must not act now.",
+	string(repair.Yielded):  "End of a visit: a pending pod could use the node, so that the sweep made room.",
+
 	"PitcrewNodeCondition": "Alert of an installation without the remediator: a condition of a node is True. Its label condition names the page: explain that.",
 
 	quarantine.BlockedByObserve:         "Reason of a block: the rule is in observe mode. To act: mode: enforce in the policy.",
 	quarantine.BlockedByPause:           "Reason of a block: everything is paused. `kubectl pitcrew resume` ends the pause.",
 	quarantine.BlockedByStale:           "Reason of a block: the condition has no heartbeat any more. See PitcrewNodeConditionsStale.",
+	quarantine.BlockedByValidation:      "Reason of a block: the fault has cleared, and the node has to pass its check under load before it returns (validate: true of the rule).",
 	quarantine.BlockedByDetectorSuspect: "Reason of a block: many nodes show the same fault together. See PitcrewDetectorSuspect.",
 }
 

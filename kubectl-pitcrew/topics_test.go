@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 func TestEveryClassAndReasonIsExplained(t *testing.T) {
@@ -18,6 +19,15 @@ func TestEveryClassAndReasonIsExplained(t *testing.T) {
 		quarantine.BreakerOpen, quarantine.BreakerClosed, quarantine.PolicyInvalid,
 		quarantine.BlockedByObserve, quarantine.BlockedByBudget, quarantine.BlockedByBreaker, quarantine.BlockedByDetectorSuspect, quarantine.BlockedByStale,
 		quarantine.BlockedByPause, quarantine.BlockedByManualRelease, quarantine.BlockedByUnreadableRecord, quarantine.BlockedByMissingRule, quarantine.BlockedByUnconfirmed,
+		quarantine.BlockedByValidation,
+		repair.RepairStarted, repair.RepairSucceeded, repair.RepairFailed, repair.RepairRefused, repair.RepairWaiting,
+		repair.SweepStarted, repair.SweepYielded, repair.NodeChecked,
+		string(repair.Emptying), string(repair.Working), string(repair.Ending), string(repair.Proving),
+		string(repair.Passed), string(repair.Failed), string(repair.Refused), string(repair.Yielded),
+		string(repair.Sweep), string(repair.Repair), string(repair.Validation), string(repair.FirstCheck), conditions.StatusRepairing, conditions.StatusValidating,
+	}
+	for _, reason := range eventRequested {
+		names = append(names, reason)
 	}
 	for class := conditions.Monitor; class <= conditions.Replace; class++ {
 		names = append(names, class.String())

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,6 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 func uninstallCommand(c *target) *cobra.Command {
@@ -36,8 +38,8 @@ func uninstallCommand(c *target) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove everything of Pitcrew from the cluster",
 		Long: `Remove everything of Pitcrew from the cluster: the remediator, our Node Problem Detectors, the namespace and roles, on every node
-our taints, record, labels and conditions, and on every job our record, annotations and labels. Labels that users set (skip,
-restart-on-node-fault) stay.
+our taints, records, labels and conditions, and on every job our record, annotations and labels. Labels that users set (skip,
+restart-on-node-fault) stay. Jobs that repair or check nodes now are stopped.
 
 Restarts of jobs are finished first; a restart that waits for the job's checkpoint is aborted, because the job was not stopped yet.
 This includes the jobKinds of the policy.
@@ -97,11 +99,21 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 	if o.forHelm {
 		programs = notForEver(warn, programs)
 	}
+	visits, err := stopVisits(ctx, api)
+	if o.forHelm && apierrors.IsForbidden(err) { // the chart gives its hook the right where nodes are repaired
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.forHelm {
+		visits = notForEver(warn, visits)
+	}
 	jobs, err := cleanJobs(ctx, api, kinds)
 	if err != nil {
 		return nil, err
 	}
-	changes := slices.Concat(programs, jobs)
+	changes := slices.Concat(programs, visits, jobs)
 	if present, err := c.isInstalled(ctx, api, o); err != nil {
 		return nil, err
 	} else if present {
@@ -185,6 +197,24 @@ func notForEver(warn io.Writer, programs []change) []change {
 	return programs
 }
 
+// stopVisits deletes the Jobs that repair or check nodes.
+func stopVisits(ctx context.Context, api client.Client) ([]change, error) {
+	var jobs batchv1.JobList
+	if err := api.List(ctx, &jobs, client.InNamespace(conditions.RepairNamespace)); err != nil {
+		return nil, fmt.Errorf("list the Jobs of namespace %s: %w", conditions.RepairNamespace, err)
+	}
+	var changes []change
+	for i := range jobs.Items {
+		job := &jobs.Items[i]
+		stop := deletion(api, job)
+		if node := job.Annotations[conditions.AnnotationNode]; node != "" {
+			stop.text += " on node " + node
+		}
+		changes = append(changes, stop)
+	}
+	return changes, nil
+}
+
 // isInstalled reports whether there may be a remediator, whose restarts are to be finished.
 func (c *target) isInstalled(ctx context.Context, api client.Client, o uninstallOptions) (bool, error) {
 	if o.forHelm { // the hook runs in that namespace, and may not read it
@@ -227,12 +257,13 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 // cleanNode are the changes that remove what is ours from a node.
 func cleanNode(api client.Client, n *corev1.Node) []change {
 	var changes []change
-	if after := quarantine.Strip(n); !equality.Semantic.DeepEqual(n, after) {
+	strip := func(n *corev1.Node) *corev1.Node { return repair.Strip(quarantine.Strip(n)) }
+	if after := strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, change{
-			text: fmt.Sprintf("Clean node %s: %s, remove our record and labels", n.Name, taintChanges(n, after)),
+			text: fmt.Sprintf("Clean node %s: %s, remove our records and labels", n.Name, taintChanges(n, after)),
 			do: func(ctx context.Context) error {
-				strip := func(n *corev1.Node) (*corev1.Node, error) { return quarantine.Strip(n), nil }
-				return client.IgnoreNotFound(changeNode(ctx, api, n, strip))
+				to := func(n *corev1.Node) (*corev1.Node, error) { return strip(n), nil }
+				return client.IgnoreNotFound(changeNode(ctx, api, n, to))
 			},
 		})
 	}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
+	const on = "-repair-namespace=pitcrew-repair"
+	templates := []string{"check", "reboot", "reset-gpu"}
+	noFirstCheck := strings.Replace(repairPolicy, "  firstCheck: {}\n", "", 1)
+	none := strings.Split(repairPolicy, "  repair:")[0] + "  rules: {}\n"
+	for name, test := range map[string]struct {
+		policy, flag string
+		templates    []string
+		refuses      string
+		tainted      bool
+		want         string
+	}{
+		"all is there":            {repairPolicy, on, templates, "", true, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
+		"off":                     {none, "-x", nil, "", false, "ok: off: the policy asks for no repair, no sweep and no check"},
+		"no flag":                 {repairPolicy, "-x", nil, "", false, "problem: the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"},
+		"no templates":            {noFirstCheck, on, nil, "", false, "problem: repair.validate, sweep weekly names template check, and there is no such PodTemplate in namespace pitcrew-repair (there are: none)\nproblem: repair.actions.ResetGPU, repair.actions.Reboot names template reboot"},
+		"one is missing":          {noFirstCheck, on, []string{"check", "reboot"}, "", false, "problem: repair.actions.ResetGPU names template reset-gpu, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot)"},
+		"no right":                {repairPolicy, on, templates, "jobs", false, "problem: in namespace pitcrew-repair the remediator may not get jobs.batch, list jobs.batch, watch jobs.batch, create jobs.batch, delete jobs.batch"},
+		"no right of admission":   {repairPolicy, on, templates, "repairjobs", false, "problem: in namespace pitcrew-repair the remediator may not create repairjobs.pitcrew.dev"},
+		"nodes wait for no check": {noFirstCheck, on, templates, "", true, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu\nwarning: taint pitcrew.dev/unchecked is on nodes, and the policy has no firstCheck that removes it: new"},
+		"and nothing is on":       {none, "-x", nil, "", true, "ok: off: the policy asks for no repair, no sweep and no check\nwarning: taint pitcrew.dev/unchecked is on nodes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.Parse([]byte(test.policy))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var objects []client.Object
+			for _, name := range test.templates {
+				objects = append(objects, &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: name}})
+			}
+			api := fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+					review := o.(*authorizationv1.SubjectAccessReview)
+					asked := review.Spec.ResourceAttributes
+					review.Status.Allowed = asked.Namespace == conditions.RepairNamespace && asked.Resource != test.refuses
+					return nil
+				},
+			}).Build()
+			d := &doctor{target: &target{namespace: "pitcrew", now: time.Now}, api: api, inspection: &inspection{installation: installation{
+				policy: p, pods: []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{test.flag}}}}}},
+			}}}
+			if test.tainted {
+				d.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintUnchecked}}}}}
+			}
+			found, err := d.repairs(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for _, f := range found {
+				lines = append(lines, fmt.Sprintf("%s: %s", f.Level, f.Seen))
+				if (f.Level == isProblem || f.Level == isWarning) && f.Do == "" {
+					t.Errorf("nothing to do about %s", f.Seen)
+				}
+			}
+			if got := strings.Join(lines, "\n"); !strings.HasPrefix(got, test.want) {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+// The names that doctor compares with the policy are those of all its fields.
+func TestEveryTemplateOfAPolicyIsKnown(t *testing.T) {
+	p, err := policy.Parse([]byte(strings.Replace(repairPolicy, "firstCheck: {}", "firstCheck: {template: first}", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := templatesOf(p)
+	for name, fields := range map[string][]string{
+		"reset-gpu": {"repair.actions.ResetGPU"}, "reboot": {"repair.actions.ResetGPU", "repair.actions.Reboot"},
+		"check": {"repair.validate", "sweep weekly"}, "first": {"firstCheck"},
+	} {
+		if !slices.Equal(got[name], fields) {
+			t.Errorf("%s: %q, want %q", name, got[name], fields)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%v", got)
+	}
+}
