@@ -79,6 +79,9 @@ var (
 	PrometheusOperator = Component{
 		Name: "prometheus-operator", Dir: "prometheus-operator", Module: "github.com/prometheus-operator/prometheus-operator",
 	}
+	// Karpenter and ClusterAPI are never run: their modules have the CRDs that the example receiver writes.
+	Karpenter  = Component{Name: "karpenter", Dir: "karpenter", Module: "sigs.k8s.io/karpenter"}
+	ClusterAPI = Component{Name: "cluster-api", Dir: "cluster-api", Module: "sigs.k8s.io/cluster-api"}
 	// The job operators, each with the CRDs and webhooks of its module.
 
 	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.

@@ -12,21 +12,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,15 +27,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/pitcrew-dev/pitcrew/docs/examples/webhook"
 )
 
 const (
 	// every is how often the Nodes are looked at without a delivery, since a machine may stop later.
 	every = 15 * time.Second
-	// maxBody bounds what is read of a delivery, in bytes.
-	maxBody = 64 << 10
-	// maxAge is how old a delivery may be, so that it cannot be sent again later.
-	maxAge = 5 * time.Minute
 	// commandTimeout bounds one question to the provider.
 	commandTimeout = 30 * time.Second
 )
@@ -64,7 +55,7 @@ func main() {
 }
 
 func run(listen, secret, cert, key, command string) error {
-	signing, err := readKey(secret)
+	receiver, err := webhook.New(secret)
 	if err != nil {
 		return err
 	}
@@ -76,83 +67,21 @@ func run(listen, secret, cert, key, command string) error {
 	if err != nil {
 		return fmt.Errorf("make the client: %w", err)
 	}
-	f := &fencer{client: api, secret: signing, wake: make(chan struct{}, 1), now: time.Now, state: func(ctx context.Context, providerID string) (string, error) {
+	f := &fencer{client: api, woken: receiver.Woken, state: func(ctx context.Context, providerID string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, command, providerID).Output()
 		return strings.TrimSpace(string(out)), err
 	}}
 	go f.loop(context.Background())
-	server := &http.Server{Addr: listen, Handler: f, ReadTimeout: 10 * time.Second}
-	return server.ListenAndServeTLS(cert, key)
-}
-
-// readKey reads the secret of Standard Webhooks: base64 after whsec_, or else the bytes themselves.
-func readKey(path string) ([]byte, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the secret: %w", err)
-	}
-	text = bytes.TrimSpace(text)
-	key := text
-	if encoded, ok := bytes.CutPrefix(text, []byte("whsec_")); ok {
-		if key, err = base64.StdEncoding.DecodeString(string(encoded)); err != nil {
-			return nil, fmt.Errorf("read the secret: %s has no base64 after whsec_", path)
-		}
-	}
-	if len(key) < 16 {
-		return nil, fmt.Errorf("read the secret: %s has %d bytes, want 16 or more", path, len(key))
-	}
-	return key, nil
+	return receiver.ListenAndServeTLS(listen, cert, key)
 }
 
 type fencer struct {
 	client client.Client
-	secret []byte
-	wake   chan struct{}
-	now    func() time.Time
+	woken  <-chan struct{}
 	// state asks the provider for the state of a machine.
 	state func(ctx context.Context, providerID string) (string, error)
-}
-
-// ServeHTTP takes a delivery. It answers before anything is done, because the loop does it anyway.
-func (f *fencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		err = f.verify(r.Header, body)
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-		return
-	}
-	select {
-	case f.wake <- struct{}{}:
-	default: // it is awake
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-// verify checks the signature of a delivery, as Standard Webhooks define it, and its age.
-func (f *fencer) verify(header http.Header, body []byte) error {
-	id, at := header.Get("webhook-id"), header.Get("webhook-timestamp")
-	seconds, err := strconv.ParseInt(at, 10, 64)
-	if err != nil {
-		return errors.New("header webhook-timestamp is no number")
-	}
-	if age := f.now().Sub(time.Unix(seconds, 0)); age.Abs() > maxAge {
-		return fmt.Errorf("the delivery is %s old", age)
-	}
-	mac := hmac.New(sha256.New, f.secret)
-	mac.Write([]byte(id + "." + at + "."))
-	mac.Write(body)
-	want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
-	// There are several while a secret is changed.
-	for got := range strings.FieldsSeq(header.Get("webhook-signature")) {
-		if hmac.Equal([]byte(got), []byte(want)) {
-			return nil
-		}
-	}
-	return errors.New("no signature of the delivery is right")
 }
 
 // loop looks at the Nodes when it is woken, and from time to time.
@@ -164,7 +93,7 @@ func (f *fencer) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.wake:
+		case <-f.woken:
 		case <-time.After(every):
 		}
 	}
