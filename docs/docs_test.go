@@ -149,6 +149,9 @@ func anchors(page string) (all []string) {
 	return all
 }
 
+// ofTheProgram matches the arguments of the program repair.
+var ofTheProgram = regexp.MustCompile(`^(check|reset-gpu|reboot)\b`)
+
 // TestEveryFlagExists builds the programs and checks that each has the flags that a page gives it in `program -flag ...`.
 func TestEveryFlagExists(t *testing.T) {
 	root, files := pages(t)
@@ -156,7 +159,7 @@ func TestEveryFlagExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages := []string{"./remediator", "./preflight"}
+	packages := []string{"./remediator", "./preflight", "./repair"}
 	for _, plugin := range plugins {
 		packages = append(packages, "./plugins/"+filepath.Base(plugin))
 	}
@@ -169,6 +172,13 @@ func TestEveryFlagExists(t *testing.T) {
 		out, _ := exec.CommandContext(t.Context(), filepath.Join(root, "bin", program), "-h").CombinedOutput() // a program that is no plugin exits 2
 		usage[program] = string(out)
 	}
+	for _, command := range []string{"check", "reset-gpu", "reboot"} {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "repair"), command, "-h").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage["repair"] += string(out)
+	}
 	checked := 0
 	for _, file := range files {
 		if strings.HasPrefix(file, "docs/adr/") {
@@ -177,7 +187,8 @@ func TestEveryFlagExists(t *testing.T) {
 		for _, m := range codeSpan.FindAllStringSubmatch(read(t, filepath.Join(root, file)), -1) {
 			program, args, _ := strings.Cut(m[1], " ")
 			known, ours := usage[filepath.Base(program)]
-			if !ours {
+			// The command of the kubectl plugin has the same name, and other flags.
+			if !ours || program == "repair" && !ofTheProgram.MatchString(args) {
 				continue
 			}
 			for _, flag := range flagInUse.FindAllStringSubmatch(args, -1) {

@@ -25,7 +25,7 @@ func TestEveryReasonAndStatusIsExplained(t *testing.T) {
 	}
 	for dir, want := range map[string]int{
 		"../remediator/quarantine": 20, "../remediator/restart": 10, "../remediator/jobs": 6, "../remediator/jobs/kinds": 4,
-		"../remediator/preflight": 3, "../kubectl-pitcrew": 8,
+		"../remediator/repair": 8, "../remediator/preflight": 3, "../kubectl-pitcrew": 8,
 	} {
 		words := wordsOf(t, dir)
 		if len(words) < want {
@@ -74,6 +74,7 @@ var wordConst = map[string]*regexp.Regexp{
 	"jobs":            regexp.MustCompile(`^event`),
 	"preflight":       regexp.MustCompile(`^(Refused|Incomplete|Verdict)$`),
 	"kubectl-pitcrew": regexp.MustCompile(`^is[A-Z]`),
+	"repair":          regexp.MustCompile(`^(Repair|Sweep|Node)[A-Z]`),
 }
 
 // wordsOf are the string constants of a package that [wordConst] selects, the reasons of its literals of type Blocked, and those that
