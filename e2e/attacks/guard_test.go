@@ -383,7 +383,8 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 	for _, patch := range []string{
 		"{metadata: {labels: {pitcrew.dev/status: quarantined, example.com/broken: 'true'}, annotations: {pitcrew.dev/quarantine: '{}', cluster-autoscaler.kubernetes.io/scale-down-disabled: 'true'}}}",
 		"{spec: {taints: [" + kept + ", {key: pitcrew.dev/unhealthy, value: GPUXidError, effect: NoSchedule}]}}",
-		"{spec: {taints: [" + kept + "]}}",
+		"{metadata: {annotations: {pitcrew.dev/repair: '{}'}}, spec: {taints: [" + kept + ", {key: pitcrew.dev/unchecked, effect: NoSchedule}, {key: pitcrew.dev/maintenance, value: repair, effect: NoSchedule}]}}",
+		"{metadata: {annotations: {pitcrew.dev/repair: null}}, spec: {taints: [" + kept + "]}}",
 		"{metadata: {labels: {pitcrew.dev/status: null}, annotations: {pitcrew.dev/quarantine: null}}}",
 	} {
 		if err := patchOf(s, token, node, patch); err != nil {

@@ -46,6 +46,10 @@ type Options struct {
 	// NodeEvictionRate is on how many nodes in a second the controller manager starts the eviction of pods after they became
 	// unreachable; zero: the default of Kubernetes, one in 10 s, which delays the eviction if many nodes die together.
 	NodeEvictionRate int
+	// Audit has the API server write changes of Nodes, Pods and Jobs, and the lists of Pods, to [Cluster.AuditLog].
+	Audit bool
+	// WithoutJobs runs no job controller: a test plays the Jobs.
+	WithoutJobs bool
 	// Progress receives lines about what is being built and started; nil discards them.
 	Progress io.Writer
 

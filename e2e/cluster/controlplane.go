@@ -36,7 +36,7 @@ var kwokAdmission []byte
 
 func (c *Cluster) start(ctx context.Context, opts Options) error {
 	begun := time.Now()
-	if err := c.startAPI(ctx); err != nil {
+	if err := c.startAPI(ctx, opts); err != nil {
 		return err
 	}
 	controllers := func(context.Context) error { return c.startControllers(opts) }
@@ -58,7 +58,10 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 }
 
 // startAPI starts etcd and the API server.
-func (c *Cluster) startAPI(ctx context.Context) error {
+func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
+	if err := c.write("audit.yaml", auditPolicy); err != nil {
+		return err
+	}
 	// Unix sockets in c.Dir, where both programs run. etcd requires the form host:port.
 	const clients, peers = "etcd:1", "etcd:2"
 	etcd, err := c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir=etcd-data",
@@ -96,6 +99,9 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 			"--client-ca-file=ca.crt", "--tls-cert-file=tls.crt", "--tls-private-key-file=tls.key", "--cert-dir=certs",
 			"--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
+		}
+		if opts.Audit {
+			c.apiServerArgs = append(c.apiServerArgs, "--audit-policy-file=audit.yaml", "--audit-log-path=audit.log", "--audit-log-mode=blocking")
 		}
 		c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...)
 		return c.apiServer, c.apiServerReady, err
@@ -184,6 +190,9 @@ func (c *Cluster) startControllers(opts Options) error {
 	var nodes []string
 	if grace := opts.NodeGrace; grace > 0 {
 		nodes = []string{"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=" + (grace / 4).String()}
+	}
+	if opts.WithoutJobs {
+		nodes = append(nodes, "--controllers=*,-job-controller")
 	}
 	if opts.NodeEvictionRate > 0 {
 		nodes = append(nodes, "--node-eviction-rate="+strconv.Itoa(opts.NodeEvictionRate))

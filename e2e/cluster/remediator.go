@@ -23,15 +23,24 @@ const (
 // account, so that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
 // "-policy", file. It serves metrics and health only if args set their addresses.
 func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process, error) {
-	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
+	if err := c.InstallRemediator(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.InstallRemediator(ctx); err != nil {
+	return c.RunRemediator(ctx, nil, args...)
+}
+
+// RunRemediator is [Cluster.StartRemediator] without the installation of roles and admission policies. With a proxy the remediator
+// reaches the API server through it.
+func (c *Cluster) RunRemediator(ctx context.Context, through *Proxy, args ...string) (*Process, error) {
+	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
 	}
 	cfg, err := c.ServiceAccountConfig(ctx, remediatorNamespace, remediatorAccount)
 	if err != nil {
 		return nil, err
+	}
+	if through != nil {
+		through.redirect(cfg)
 	}
 	kubeconfig, err := c.WriteKubeconfig("remediator", cfg)
 	if err != nil {

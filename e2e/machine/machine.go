@@ -67,7 +67,8 @@ type Machine struct {
 	// Dir is the folder of this run.
 	Dir string
 	// Agent is the kubelet's process. Tests freeze and kill it.
-	Agent *Program
+	Agent   *Program
+	runtime *Program
 }
 
 var started struct {
@@ -84,6 +85,7 @@ func Get(t *testing.T, prepare func(*Machine)) *Machine {
 		return started.machine
 	}
 	m := &Machine{Cluster: clustertest.Get(t), Dir: os.Getenv(inside)}
+	m.ownBoots(t)
 	m.relay(t)
 	m.containerd(t)
 	for _, image := range append([]string{"pause"}, Images...) {
@@ -203,7 +205,7 @@ func (m *Machine) containerd(t *testing.T) {
 	network := m.Write(t, "cni/pods.conflist", `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 		{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "dataDir": "/run/cni", "routes": [{"dst": "0.0.0.0/0"}]}}]}`)
 	// The oom score: this machine may lack CAP_SYS_RESOURCE.
-	config := m.Write(t, "containerd.toml", fmt.Sprintf(`version = 2
+	m.Write(t, "containerd.toml", fmt.Sprintf(`version = 2
 root = %q
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt"]
@@ -217,10 +219,16 @@ bin_dir = %q
 conf_dir = %q
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = %q
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = %q
-`, filepath.Join(m.Dir, "containerd"), runtimeSocket, pauseImage, m.Debian("usr/lib/cni"), filepath.Dir(network), m.Debian("usr/sbin/runc")))
-	m.Start(t, m.Debian("usr/bin/containerd"), "--config", config)
+`, filepath.Join(m.Dir, "containerd"), runtimeSocket, pauseImage, m.Debian("usr/lib/cni"), filepath.Dir(network), m.runtimeSpec(t), m.Debian("usr/sbin/runc")))
+	m.startContainerd(t)
+}
+
+func (m *Machine) startContainerd(t *testing.T) {
+	t.Helper()
+	m.runtime = m.Start(t, m.Debian("usr/bin/containerd"), "--config", filepath.Join(m.Dir, "containerd.toml"))
 	clustertest.Until(t, Patience, "containerd", func() error {
 		if _, err := os.Stat(runtimeSocket); err != nil {
 			return fmt.Errorf("%w\n%s", err, m.Logs("containerd"))

@@ -56,7 +56,7 @@ func outside() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, removeGroups(), os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, removeGroups(podsGroup, SystemdGroup), os.RemoveAll(dir)) }()
 	if err := build(root, dir); err != nil {
 		return 1, err
 	}
@@ -82,13 +82,16 @@ func outside() (code int, err error) {
 	return 0, err
 }
 
-// SystemdGroup is the control group of our systemd.
-const SystemdGroup = "pitcrew-e2e-node"
+const (
+	// SystemdGroup is the control group of our systemd.
+	SystemdGroup = "pitcrew-e2e-node"
+	podsGroup    = "k8s.io"
+)
 
-// removeGroups removes the control groups of processes that have ended. Not all kinds of control groups have namespaces.
-func removeGroups() error {
+// removeGroups removes control groups of processes that have ended. Not all kinds of control groups have namespaces.
+func removeGroups(names ...string) error {
 	var errs []error
-	for _, name := range []string{"k8s.io", SystemdGroup} {
+	for _, name := range names {
 		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
 			groups, err := filepath.Glob(pattern)
 			errs = append(errs, err)

@@ -15,13 +15,11 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
@@ -145,6 +143,7 @@ var deadCases atomic.Int32
 // uninstall removes the chart of other tests: its remediator must not run beside that of a test.
 func (m *host) uninstall(t *testing.T) {
 	t.Helper()
+	m.installed = ""
 	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "uninstall", "pitcrew", "--ignore-not-found", "--wait",
 		"--namespace", namespace, "--kubeconfig", m.Kubeconfig)
 	helm.Env = append(os.Environ(), "HOME="+m.Dir)
@@ -486,37 +485,12 @@ func (d *deadCase) powerOff() {
 	<-d.m.Agent.Ended
 }
 
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
-
-// powerOn starts the kubelet again, in another boot: it reads the boot id once, when it starts. At the end of the test the
-// node is back in this machine's boot.
+// powerOn starts the kubelet again, in another boot.
 func (d *deadCase) powerOn() {
 	d.Helper()
-	boot := string(uuid.NewUUID())
-	if err := unix.Mount(d.m.Write(d.T, "boot-id", boot+"\n"), bootIDFile, "", unix.MS_BIND, ""); err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() {
-		d.m.signal(syscall.SIGKILL)
-		<-d.m.Agent.Ended
-		if err := unix.Unmount(bootIDFile, unix.MNT_DETACH); err != nil {
-			d.Error(err)
-		}
-		d.m.StartKubelet(d.T)
-	})
+	boot := d.m.NewBoot(d.T)
 	d.m.StartKubelet(d.T)
-	clustertest.Until(d, patience, "the node is Ready in a new boot", func() error {
-		node, err := d.m.Node(d.T)
-		if err != nil {
-			return err
-		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && node.Status.NodeInfo.BootID == boot {
-				return nil
-			}
-		}
-		return fmt.Errorf("boot id %s, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Status.Conditions, d.m.Logs("kubelet"))
-	})
+	d.m.UntilBoot(d.T, boot)
 }
 
 // A node that was only away. The kubelet, when it is back, ends the old rank; that is the proof that the job waits for.

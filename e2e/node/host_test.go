@@ -29,7 +29,8 @@ func (m *host) addFaults(t *testing.T) {
 	m.systemd(t)
 	m.chronyd(t)
 	m.adapter(t)
-	m.library(t)
+	m.library(t, "libnvidia-ml.so.1", "internal/nvml/nvmltest/testdata/libnvidia-ml.c", "NVML_STANDIN", "/standin", "github.com/NVIDIA/go-nvml", "pkg/nvml")
+	m.answer(t, sickGPU)
 	mount(t, "raid", "/var/log/raid", "tmpfs", unix.MS_RDONLY, "")
 }
 
@@ -95,29 +96,30 @@ func (m *host) adapter(t *testing.T) {
 	mount(t, "class", "/sys/class", "overlay", 0, "lowerdir="+filepath.Join(m.Dir, "class")+":/sys/class")
 }
 
-// library compiles the stand-in for NVIDIA's library into the driver's root. It reads its answers from a file there, which the
-// container can read.
-func (m *host) library(t *testing.T) {
+// library compiles a stand-in for a library of NVIDIA into the driver's root. It reads its answers from a file there: the environment
+// variable that names it is replaced by where pods have the file.
+func (m *host) library(t *testing.T, name, source, variable, answers, module, headers string) {
 	t.Helper()
-	source, err := os.ReadFile(filepath.Join(m.Root, "internal/nvml/nvmltest/testdata/libnvidia-ml.c"))
+	text, err := os.ReadFile(filepath.Join(m.Root, source))
 	if err != nil {
 		t.Fatal(err)
 	}
-	headers, err := exec.CommandContext(t.Context(), "go", "list", "-C", m.Root, "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-C", m.Root, "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := m.Write(t, "libnvidia-ml.c", strings.Replace(string(source), `getenv("NVML_STANDIN")`, `"/host/driver/standin"`, 1))
-	to := driverRoot + "/usr/lib64/libnvidia-ml.so.1"
+	// NPD's pods and those of repair Jobs have the driver's root at different paths.
+	path := fmt.Sprintf(`(access("/host/driver%[1]s", 0) == 0 ? "/host/driver%[1]s" : "/host%[2]s%[1]s")`, answers, driverRoot)
+	file := m.Write(t, filepath.Base(source), strings.Replace(string(text), `getenv("`+variable+`")`, path, 1))
+	to := filepath.Join(driverRoot, "usr/lib64", name)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations",
-		"-I", filepath.Join(strings.TrimSpace(string(headers)), "pkg/nvml"), "-o", to, file).CombinedOutput()
+		"-Wl,-soname,"+name, "-I", filepath.Join(strings.TrimSpace(string(dir)), headers), "-o", to, file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("compile the stand-in: %v\n%s", err, out)
 	}
-	m.answer(t, sickGPU)
 }
 
 // sickGPU is the answer for one GPU that needs replacement.
@@ -131,20 +133,22 @@ func (m *host) answer(t *testing.T, lines string) {
 	}
 }
 
+// gpuFiles are the files of a sysfs with an NVIDIA GPU on the PCI bus and its driver loaded.
+var gpuFiles = map[string]string{
+	"/sys/bus/pci/devices/0000:10:00.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:10:00.0/class": "0x030200\n",
+	"/sys/module/nvidia/initstate": "live\n", "/sys/module/nvidia/version": "550.163.01\n",
+}
+
 // plug puts an NVIDIA GPU on the PCI bus that a pod's container sees, and loads its driver.
 func (m *host) plug(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	files := map[string]string{
-		"/sys/bus/pci/devices/0000:10:00.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:10:00.0/class": "0x030200\n",
-		"/sys/module/nvidia/initstate": "live\n", "/sys/module/nvidia/version": "550.163.01\n",
-	}
 	m.within(t, pod, func() error {
 		for _, path := range []string{"/sys/bus/pci", "/sys/module"} {
 			if err := unix.Mount("hardware", path, "tmpfs", 0, ""); err != nil {
 				return fmt.Errorf("mount %s: %w", path, err)
 			}
 		}
-		for path, content := range files {
+		for path, content := range gpuFiles {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				return err
 			}

@@ -39,6 +39,10 @@ type host struct {
 	*machine.Machine
 	// others are the kubelets of simulated nodes beside this one, once a test needs them.
 	others *cluster.Kubelets
+	// installed are the values with which the chart is installed, empty if it is not.
+	installed string
+	// hardware is what repairs find, once a test needs it.
+	hardware *hardware
 }
 
 var started struct {
@@ -90,15 +94,22 @@ pools:
 // install installs the chart with images of that tag, or upgrades it, and waits until its pods run.
 func (m *host) install(t *testing.T, tag string) {
 	t.Helper()
-	file := m.Write(t, "values.yaml", fmt.Sprintf(values, tag, m.KubeletDir()))
-	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "upgrade", "--install", "pitcrew", filepath.Join(m.Root, "manifests", "chart"),
-		"--namespace", namespace, "--create-namespace", "--values", file, "--wait", "--timeout", patience.String(), "--kubeconfig", m.Kubeconfig)
+	m.helm(t, fmt.Sprintf(values, tag, m.KubeletDir()), "--wait", "--timeout", patience.String())
+}
+
+// helm installs the chart with those values, or upgrades it.
+func (m *host) helm(t *testing.T, values string, args ...string) {
+	t.Helper()
+	args = append([]string{"upgrade", "--install", "pitcrew", filepath.Join(m.Root, "manifests", "chart"), "--namespace", namespace,
+		"--create-namespace", "--values", m.Write(t, "values.yaml", values), "--kubeconfig", m.Kubeconfig}, args...)
+	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), args...)
 	helm.Env = append(os.Environ(), "HOME="+m.Dir)
 	if out, err := helm.CombinedOutput(); err != nil {
 		pods, _ := m.Kubectl(t.Context(), "--namespace", namespace, "get", "pods")
 		logs, _ := m.Kubectl(t.Context(), "--namespace", namespace, "logs", "--prefix", "--tail=5", "--selector=app.kubernetes.io/part-of=pitcrew")
 		t.Fatalf("helm: %v\n%s\n%s\n%s\n%s", err, out, pods, logs, m.Logs("kubelet"))
 	}
+	m.installed = values
 }
 
 // until waits until the condition has the status and a message with the text, and returns it.
@@ -150,26 +161,32 @@ type fault struct{ gpu string }
 // strike writes a fault of a GPU into the machine's kernel log.
 func (m *host) strike(t *testing.T) fault {
 	t.Helper()
+	f := fault{fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
+	m.kernel(t, "NVRM: Xid (PCI:"+f.gpu+"): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
+	return f
+}
+
+// kernel writes a line into the machine's kernel log.
+func (m *host) kernel(t *testing.T, line string) {
+	t.Helper()
 	log, err := kernellog.OpenNFT()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	f := fault{fmt.Sprintf("%04x:%02x:00", rand.IntN(1<<16), rand.IntN(1<<8))}
 	written := make(chan error)
 	go func() {
 		// The switch for records from other network namespaces is in the machine's own; the thread ends with this.
 		runtime.LockOSThread()
 		err := unix.Setns(machine.HostNetwork, unix.CLONE_NEWNET)
 		if err == nil {
-			_, err = log.Write(context.Background(), "NVRM: Xid (PCI:"+f.gpu+"): 119, Timeout after 6s of waiting for RPC response from GPU4 GSP!")
+			_, err = log.Write(context.Background(), line)
 		}
 		written <- err
 	}()
 	if err := <-written; err != nil {
 		t.Fatal(err)
 	}
-	return f
 }
 
 // tainted waits until the remediator has tainted the node, or removed the taint.
@@ -194,15 +211,20 @@ func (m *host) tainted(t *testing.T, want bool) {
 // clear has `kubectl pitcrew clear` forget all faults that the kernel log has reported.
 func (m *host) clear(t *testing.T) {
 	t.Helper()
+	m.pitcrew(t, "clear", machine.NodeName, conditions.GPUXidError, "-y")
+	m.until(t, conditions.GPUXidError, corev1.ConditionFalse, "")
+}
+
+// pitcrew runs `kubectl pitcrew` as admin.
+func (m *host) pitcrew(t *testing.T, args ...string) {
+	t.Helper()
 	if err := components.BuildOurs(t.Context(), m.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
-	plugin := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "kubectl-pitcrew"), "--kubeconfig", m.Kubeconfig,
-		"clear", machine.NodeName, conditions.GPUXidError, "-y")
+	plugin := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "kubectl-pitcrew"), append([]string{"--kubeconfig", m.Kubeconfig}, args...)...)
 	if out, err := plugin.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl pitcrew clear: %v\n%s", err, out)
+		t.Fatalf("kubectl pitcrew %q: %v\n%s", args, err, out)
 	}
-	m.until(t, conditions.GPUXidError, corev1.ConditionFalse, "")
 }
 
 func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {

@@ -1,0 +1,192 @@
+package machine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+)
+
+// bootIDFile is where the kubelet and all our programs read which boot this is. A file of this run is mounted over it, on the
+// node and, by a hook of the container runtime, in every container: each container has a /proc of its own.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// ownBoots makes the boot id a file of this run.
+func (m *Machine) ownBoots(t *testing.T) {
+	t.Helper()
+	m.NewBoot(t)
+	if err := unix.Mount(m.bootID(), bootIDFile, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *Machine) bootID() string { return filepath.Join(m.Dir, "boot-id") }
+
+// NewBoot puts the machine into another boot, whose id it returns. The kubelet reads the id once, when it starts.
+func (m *Machine) NewBoot(t testing.TB) string {
+	t.Helper()
+	boot := string(uuid.NewUUID())
+	if err := os.WriteFile(m.bootID(), []byte(boot+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return boot
+}
+
+// runtimeSpec writes what every container begins with: the runtime's defaults and a hook, which runs in the container's mounts, in its
+// root. It shows the container our boot id, and then runs the commands of [Machine.InContainers].
+func (m *Machine) runtimeSpec(t *testing.T) string {
+	t.Helper()
+	var spec map[string]any
+	if err := json.Unmarshal([]byte(m.Ctr(t, "oci", "spec")), &spec); err != nil {
+		t.Fatal(err)
+	}
+	m.InContainers(t, "")
+	script := fmt.Sprintf("mount --bind %s .%s && . %s", m.bootID(), bootIDFile, filepath.Join(m.Dir, "hook"))
+	spec["hooks"] = map[string]any{"createContainer": []any{map[string]any{
+		"path": "/bin/sh", "args": []string{"sh", "-euc", script}, "env": []string{"PATH=" + os.Getenv("PATH")},
+	}}}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Write(t, "runtime.json", string(text))
+}
+
+// InContainers sets commands for a shell that run in the root of every container that is created from now on, before its program. They
+// see the files of this machine, and the container's below the working directory.
+func (m *Machine) InContainers(t *testing.T, commands string) {
+	t.Helper()
+	m.Write(t, "hook", commands)
+}
+
+// PowerOff ends the kubelet, the container runtime and all containers at once, with no chance to report anything.
+func (m *Machine) PowerOff(t testing.TB) {
+	t.Helper()
+	pids := []int{m.Agent.PID, m.runtime.PID}
+	inContainers, err := containers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The shims are first in the list: none of them is left to see the end of its container.
+	for _, pid := range append(pids, inContainers...) {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+	<-m.Agent.Ended
+	<-m.runtime.Ended
+	// They are now children of this process, the first in its namespace. The first process in a namespace of pods ends after the others.
+	clustertest.Until(t, Patience, "the end of all containers", func() error {
+		inContainers = slices.DeleteFunc(inContainers, func(pid int) bool {
+			ended, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+			return ended == pid || errors.Is(err, syscall.ECHILD)
+		})
+		if len(inContainers) > 0 {
+			return fmt.Errorf("processes %v are left", inContainers)
+		}
+		return nil
+	})
+}
+
+// containers lists the shims of the container runtime, and then the processes in the containers.
+func containers() (pids []int, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		end := strings.LastIndex(string(text), ") ")
+		var state string
+		var parent int
+		if _, err := fmt.Sscanf(string(text)[end+2:], "%s %d", &state, &parent); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if strings.Contains(string(text)[:end], "(containerd-shim") {
+			pids = append(pids, pid)
+		} else {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	for i := 0; i < len(pids); i++ {
+		pids = append(pids, children[pids[i]]...)
+	}
+	return pids, nil
+}
+
+// volatile are the folders of a node that are empty after a boot, as far as they belong to Kubernetes or to us.
+var volatile = []string{"/run/pitcrew", "/run/containerd", "/run/cni", "/run/netns", "/run/runc"}
+
+// PowerOn starts the machine in a new boot, and returns its id. What a boot forgets is gone: mounts and control
+// groups of pods, files in /run, and, for our plugins, the records of the kernel log.
+func (m *Machine) PowerOn(t *testing.T) string {
+	t.Helper()
+	if err := m.emptyVolatile(); err != nil {
+		t.Fatal(err)
+	}
+	boot := m.NewBoot(t)
+	m.startContainerd(t)
+	m.forget(t)
+	m.StartKubelet(t)
+	return boot
+}
+
+func (m *Machine) emptyVolatile() error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(mounts)) {
+		points = append(points, strings.Fields(line)[1])
+	}
+	slices.Reverse(points) // the last ones may lie on others
+	var errs []error
+	for _, folder := range append(slices.Clone(volatile), m.KubeletDir()) {
+		for _, point := range points {
+			if strings.HasPrefix(point, folder+"/") {
+				errs = append(errs, unix.Unmount(point, unix.MNT_DETACH))
+			}
+		}
+	}
+	for _, folder := range volatile {
+		errs = append(errs, os.RemoveAll(folder))
+	}
+	errs = append(errs, removeGroups(podsGroup))
+	return errors.Join(errs...)
+}
+
+// UntilBoot waits until the node is Ready in that boot.
+func (m *Machine) UntilBoot(t *testing.T, boot string) {
+	t.Helper()
+	clustertest.Until(t, Patience, "the node is Ready in a new boot", func() error {
+		node, err := m.Node(t)
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && node.Status.NodeInfo.BootID == boot {
+				return nil
+			}
+		}
+		return fmt.Errorf("boot id %s, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Status.Conditions, m.Logs("kubelet"))
+	})
+}
