@@ -37,9 +37,9 @@ test: ## every test but those of test-operators and lint, including those agains
 	@$(MAKE) --no-print-directory test-packages
 	@$(MAKE) --no-print-directory test-node
 
-# The tests with a cluster wait most of the time, so more of them run side by side than there are cores.
+# The tests with a cluster wait most of the time, so more of them run side by side than there are cores. `make lint` vets everything.
 test-packages: components nft chromium bin/debian bin/images/debian
-	go test -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/newcomer$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
+	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/newcomer$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
 	go test -C images/build ./...
 
 # One by one: they report every fault in this machine's kernel log, and other tests write faults there.
@@ -54,8 +54,8 @@ operators:
 	@go run ./e2e/components/build kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 
-build: ## build plugins, remediator, preflight and kubectl plugin into bin/
-	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./kubectl-pitcrew
+build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
+	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## build the real components for the tests and the demo (once; minutes on a fresh machine)
@@ -69,7 +69,7 @@ lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabili
 	@$(MAKE) --no-print-directory vuln
 
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
-	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./kubectl-pitcrew ./images/install
+	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./repair ./kubectl-pitcrew ./images/install
 
 generate: ## the pages of conditions and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./monitors -run Page -update
@@ -111,6 +111,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/podlog
 	go run ./bench/restart
 	go run ./bench/deadnode
+	go run ./bench/repair
 	go run ./bench/slownode
 	go run ./bench/cost
 
