@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -220,6 +221,13 @@ func (m *host) job(t *testing.T, line string) {
 	if err := m.Client.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
+	// A pod without a controller keeps its node from a reboot.
+	t.Cleanup(func() {
+		//nolint:usetesting // the test's own context has ended by now
+		if err := m.Client.Delete(context.Background(), pod, client.GracePeriodSeconds(0)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Each of these findings needs one mount of the chart, in a pod with the chart's own security context: without
