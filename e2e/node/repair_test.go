@@ -108,6 +108,10 @@ func startRepairCase(t *testing.T, reset string, remediator bool) *repairCase {
 	r.diagnosis(t, diagPassed)
 	if m.installed != repairValues {
 		m.helm(t, repairValues)
+		// The pod of earlier values would run on until that of these is ready, which it cannot become, and keep the node from a reboot.
+		if _, err := m.Kubectl(t.Context(), "scale", "deployment", "pitcrew-remediator", "--namespace=pitcrew", "--replicas=0"); err != nil {
+			t.Fatal(err)
+		}
 		// The shipped one waits until the GPUs have been idle for half a minute. Flags of the plugin are for the admin, not for the policy.
 		if _, err := m.Kubectl(t.Context(), "patch", "podtemplate", "check", "--namespace", conditions.RepairNamespace, "--type=json", "--patch",
 			`[{"op": "replace", "path": "/template/spec/containers/0/args", "value": ["check", "-level=1", "--", "-idle-for=0s"]}]`); err != nil {
