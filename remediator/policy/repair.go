@@ -109,6 +109,9 @@ type Lemon struct {
 	Window time.Duration `yaml:"window" above:"0s"`
 }
 
+// DefaultProofTimeout is the proofTimeout of a policy that sets none.
+const DefaultProofTimeout = 10 * time.Minute
+
 // MaxLemonRepairs is the largest [Lemon.Repairs]: the record of a node keeps that many repairs.
 const MaxLemonRepairs = 20
 
@@ -174,14 +177,13 @@ const (
 	defaultActionTimeout = 20 * time.Minute
 	defaultCheckTimeout  = 45 * time.Minute
 	defaultDrainTimeout  = 30 * time.Minute
-	defaultProofTimeout  = 10 * time.Minute
 	defaultLemonRepairs  = 3
 	defaultLemonWindow   = 30 * 24 * time.Hour
 	defaultIdleFor       = 10 * time.Minute
 )
 
 func (r *Repair) setDefaults() {
-	r.Mode, r.MaxConcurrent, r.ProofTimeout = RepairApprove, 1, defaultProofTimeout
+	r.Mode, r.MaxConcurrent, r.ProofTimeout = RepairApprove, 1, DefaultProofTimeout
 	r.Drain = Drain{Mode: DrainWait, Timeout: defaultDrainTimeout}
 	r.Lemon = Lemon{Repairs: defaultLemonRepairs, Window: defaultLemonWindow}
 }

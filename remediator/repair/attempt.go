@@ -37,7 +37,7 @@ func (d *decider) empty(v *Visit) {
 		d.waits("held", "%s waits: %s", v.Kind, held)
 		return
 	}
-	timeout := v.ActionSince.Add(d.emptyTimeout(v))
+	timeout := v.ActionSince.Add(d.emptyTimeout())
 	late := !d.now.Before(timeout)
 	d.requeueAt(timeout)
 	switch {
@@ -59,7 +59,7 @@ func (d *decider) empty(v *Visit) {
 		return
 	}
 	reboots := rebootsNode(d.facts.Template, check)
-	blocking := d.inTheWay(v, reboots)
+	blocking := d.inTheWay(reboots)
 	if len(blocking) == 0 {
 		d.begun(v, check, reboots)
 		return
@@ -69,7 +69,7 @@ func (d *decider) empty(v *Visit) {
 		d.lacks(v, late, "pods", "%s", podNames(blocking, "has not ended", "have not ended"))
 		return
 	}
-	evictable := d.evictable(v, blocking)
+	evictable := d.evictable(blocking)
 	if len(evictable) == len(blocking) {
 		v.Outcome = podNames(blocking, "is evicted", "are evicted")
 	} else {
@@ -88,7 +88,7 @@ func (d *decider) makeRoom(v *Visit, why string) {
 }
 
 // emptyTimeout is how long a node may take to become empty.
-func (d *decider) emptyTimeout(*Visit) time.Duration {
+func (d *decider) emptyTimeout() time.Duration {
 	if d.policy.Repair == nil {
 		return 0
 	}
@@ -150,7 +150,7 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 		d.close(Yielded, "the fault has cleared by itself")
 		return check, true
 	}
-	if last := len(d.record.Repairs) - 1; why != "" && last >= 0 && d.record.Repairs[last].Quarantine == q.ID {
+	if why != "" && d.record.lastAction(q.ID) != nil {
 		class = worstAction(q) // nothing has proven the last action
 	}
 	check, left := d.nextAction(q.ID, class)
@@ -167,7 +167,7 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 		d.close(Failed, "no action for class %s is left", class)
 		return check, true
 	case !left: // a condition is not current just now
-		d.lacks(v, d.now.Sub(v.ActionSince) >= d.emptyTimeout(v), "conditions", "%s", why)
+		d.lacks(v, d.now.Sub(v.ActionSince) >= d.emptyTimeout(), "conditions", "%s", why)
 		return check, true
 	}
 	return check, false
@@ -221,7 +221,7 @@ func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
 
 // inTheWay are the pods that must end before an action: for a reboot all but those of DaemonSets and static ones, else those with an
 // accelerator. A pod of an earlier visit is always in the way: what it does has not provably ended.
-func (d *decider) inTheWay(_ *Visit, reboots bool) []corev1.Pod {
+func (d *decider) inTheWay(reboots bool) []corev1.Pod {
 	var pods []corev1.Pod
 	for _, pod := range d.facts.Pods {
 		switch {
@@ -243,7 +243,7 @@ func staysOnNode(pod *corev1.Pod) bool {
 }
 
 // evictable are the pods that may be evicted now. A pod without a controller would not come back, and one of a DaemonSet would at once.
-func (d *decider) evictable(_ *Visit, pods []corev1.Pod) []corev1.Pod {
+func (d *decider) evictable(pods []corev1.Pod) []corev1.Pod {
 	if d.policy.Repair == nil || d.policy.Repair.Drain.Mode != policy.DrainEvict {
 		return nil
 	}
@@ -293,10 +293,19 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	d.requeue(time.Millisecond)
 }
 
+// lastAction is the last repair that was begun, if it was for a quarantine; nil: it was for another, or there was none.
+func (r *Record) lastAction(quarantineID string) *Action {
+	last := len(r.Repairs) - 1
+	if last < 0 || r.Repairs[last].Quarantine != quarantineID {
+		return nil
+	}
+	return &r.Repairs[last]
+}
+
 // undo forgets the action of an attempt that did nothing to the node.
 func (d *decider) undo(v *Visit) {
-	if last := len(d.record.Repairs) - 1; v.Kind == Repair && last >= 0 && d.record.Repairs[last].Quarantine == v.Quarantine {
-		d.record.Repairs = d.record.Repairs[:last]
+	if v.Kind == Repair && d.record.lastAction(v.Quarantine) != nil {
+		d.record.Repairs = d.record.Repairs[:len(d.record.Repairs)-1]
 	}
 }
 
@@ -367,7 +376,7 @@ func (d *decider) create(v *Visit) {
 	if d.needs(Needs{Pods: true, Template: v.Template}) {
 		return
 	}
-	if blocking := d.inTheWay(v, v.Reboots); len(blocking) > 0 {
+	if blocking := d.inTheWay(v.Reboots); len(blocking) > 0 {
 		if v.isCheck() {
 			d.yield(v, "%s", podNames(blocking, "has come to the node", "have come to the node"))
 			return
@@ -435,7 +444,7 @@ func (d *decider) refused(v *Visit, why string) {
 	d.result(v, ResultRefused)
 	retry := d.now.Add(refusedRetry)
 	switch {
-	case d.policy.Repair == nil || retry.Before(v.ActionSince.Add(d.emptyTimeout(v))):
+	case d.policy.Repair == nil || retry.Before(v.ActionSince.Add(d.emptyTimeout())):
 		d.undo(v)
 		v.again(d.now)
 		v.RetryAt, v.Outcome = retry, quarantine.Clip("refused: "+why, conditions.MaxMessage)
@@ -527,7 +536,7 @@ func (d *decider) prove(v *Visit) {
 	if over {
 		return
 	}
-	proofTimeout := 10 * time.Minute
+	proofTimeout := policy.DefaultProofTimeout
 	if d.policy.Repair != nil {
 		proofTimeout = d.policy.Repair.ProofTimeout
 	}
@@ -559,8 +568,8 @@ func (d *decider) prove(v *Visit) {
 
 // passed closes a repair after which the fault has cleared.
 func (d *decider) passed(v *Visit, q *quarantine.Record) {
-	if last := len(d.record.Repairs) - 1; last >= 0 && d.record.Repairs[last].Quarantine == v.Quarantine {
-		d.record.Repairs[last].Proven = true
+	if last := d.record.lastAction(v.Quarantine); last != nil {
+		last.Proven = true
 	}
 	d.event(corev1.EventTypeNormal, RepairSucceeded, "%s has helped: %s has cleared; the repair took %s",
 		v.Template, causeNames(q), d.now.Sub(v.StartedAt).Round(time.Second))

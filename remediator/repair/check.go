@@ -102,7 +102,7 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
 		return
 	}
-	if pods := d.inTheWay(&v, false); len(pods) > 0 {
+	if pods := d.inTheWay(false); len(pods) > 0 {
 		if v.Kind == FirstCheck {
 			d.waits("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
 			d.requeue(emptyPoll)

@@ -43,7 +43,7 @@ func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
 		d.record.Repairs = append(d.record.Repairs, Action{At: now, Template: action.Template, Quarantine: q.ID})
 	}
 	if len(o.Left) > 0 && f.Has.Pods && f.Template != nil && f.Has.Template == o.Left[0].Template {
-		o.InTheWay = slices.Clone(d.inTheWay(f.Record.current(), rebootsNode(f.Template, o.Left[0])))
+		o.InTheWay = slices.Clone(d.inTheWay(rebootsNode(f.Template, o.Left[0])))
 	}
 	return o
 }

@@ -137,7 +137,7 @@ func (n *Node) remove(group string) {
 	})
 }
 
-// Wait waits until done, for at most 30 seconds.
+// Wait waits until done, for at most three minutes.
 func (n *Node) Wait(what string, done func() bool) {
 	n.T.Helper()
 	poll := time.NewTicker(20 * time.Millisecond)
@@ -145,7 +145,7 @@ func (n *Node) Wait(what string, done func() bool) {
 	for deadline := time.Now().Add(3 * time.Minute); !done(); <-poll.C {
 		if time.Now().After(deadline) {
 			log, err := os.ReadFile(filepath.Join(n.Dir, "log"))
-			n.T.Fatalf("waited 30 s for %s: %s %v", what, log, err)
+			n.T.Fatalf("waited 3 min for %s: %s %v", what, log, err)
 		}
 	}
 }
