@@ -46,8 +46,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	kmsg := filepath.Join(dir, "kmsg")
-	if err := write(kmsg); err != nil {
+	kmsg, apart := filepath.Join(dir, "kmsg"), filepath.Join(dir, "apart")
+	if err := errors.Join(write(kmsg, 10*time.Microsecond), write(apart, 2*time.Second)); err != nil {
 		return err
 	}
 	xid := filepath.Join(root, "bin/xid")
@@ -68,7 +68,10 @@ func run(ctx context.Context) (err error) {
 	if err := show("`xid`: 1,000,000 records, 1 % of them the driver's", xid, "-kmsg", kmsg, "-state-dir", filepath.Join(dir, "a")); err != nil {
 		return err
 	}
-	if err := show("`grep -cE 'NVRM: Xid\\|SXid'` over the same file", "grep", "-cE", "NVRM: Xid|SXid", kmsg); err != nil {
+	if err := show("the same, no two of the driver's within 3 minutes", xid, "-kmsg", apart, "-state-dir", filepath.Join(dir, "c")); err != nil {
+		return err
+	}
+	if err := show("`grep -cE 'NVRM: Xid\\|SXid'` over the first file", "grep", "-cE", "NVRM: Xid|SXid", kmsg); err != nil {
 		return err
 	}
 	// A plugin holds only for a parent of this name, and from its second run on.
@@ -84,7 +87,8 @@ func run(ctx context.Context) (err error) {
 	return show(fmt.Sprintf("`xid`: a quiet hold of %s on /dev/kmsg", hold), xid, args...)
 }
 
-func write(path string) error {
+// write makes a kernel log whose records have the given time between them.
+func write(path string, between time.Duration) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -95,7 +99,7 @@ func write(path string) error {
 		if i%100 == 0 {
 			body = fmt.Sprintf("NVRM: Xid (PCI:0000:%02x:00): 31, pid=%d, name=python3, Ch %08x, intr 00000000. MMU Fault", i/100%8, i, i)
 		}
-		fmt.Fprintf(w, "6,%d,%d,-;%s\n SUBSYSTEM=usb\n DEVICE=+usb:1-1.%d\n", i, i*10, body, i%7)
+		fmt.Fprintf(w, "6,%d,%d,-;%s\n SUBSYSTEM=usb\n DEVICE=+usb:1-1.%d\n", i, (time.Duration(i) * between).Microseconds(), body, i%7)
 	}
 	if err := w.Flush(); err != nil {
 		return err

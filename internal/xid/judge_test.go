@@ -243,8 +243,13 @@ func TestTheStateIsBoundedAndTheWorstStays(t *testing.T) {
 		e.At = time.Duration(i) * time.Second
 		s.Add(e)
 	}
-	if len(s.Events) != maxEvents || s.Dropped != 2*maxEvents+1 {
-		t.Errorf("%d events, %d dropped", len(s.Events), s.Dropped)
+	if n := len(s.Events); n > maxEvents || n <= maxEvents-droppedOnce || n+s.Dropped != 3*maxEvents+1 {
+		t.Errorf("%d events, %d dropped", n, s.Dropped)
+	}
+	for i, e := range s.Events[1:] { // of equal ones the oldest are gone, and the others are in order
+		if want := time.Duration(3*maxEvents-len(s.Events)+1+i) * time.Second; e.At != want {
+			t.Fatalf("event %d is of %s, not %s", i, e.At, want)
+		}
 	}
 	if f := (Case{Events: s.Events}).Judge()[0]; f.Code != 79 {
 		t.Errorf("the worst was dropped: %+v", f)

@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -12,8 +13,9 @@ import (
 const (
 	// burst is the silence that ends a burst of equal lines (NVIDIA Fleet Intelligence uses the same 3 minutes).
 	burst = 3 * time.Minute
-	// maxEvents bounds the state; the weakest and oldest go first.
-	maxEvents = 512
+	// maxEvents bounds the state; the weakest and oldest go first, several at once: to find them, each event is classified.
+	maxEvents   = 512
+	droppedOnce = 64
 )
 
 // State is what a plugin keeps of one boot's kernel log.
@@ -115,16 +117,14 @@ func (s *State) Add(e Event) {
 		if o.Kind == KindDriver || o.clears() && o.Device == e.Device {
 			break
 		}
-		if o.same(e) && e.At-o.Last <= e.quiet() {
+		if o.same(&e) && e.At-o.Last <= e.quiet() {
 			o.Last, o.SeenLast = e.At, e.Seen
 			o.Count++
 			return
 		}
 	}
 	s.Events = append(s.Events, e)
-	if len(s.Events) > maxEvents {
-		s.dropWeakest()
-	}
+	s.bound()
 }
 
 // Precede takes in events from before all others: what another log has kept that the ring had lost.
@@ -135,9 +135,7 @@ func (s *State) Precede(events []Event) {
 		s.Add(e)
 	}
 	s.Events = append(s.Events, later...)
-	for len(s.Events) > maxEvents {
-		s.dropWeakest()
-	}
+	s.bound()
 }
 
 // quiet is the silence after which an equal line is an event of its own. A line that is judged by its neighbours must
@@ -150,20 +148,27 @@ func (e Event) quiet() time.Duration {
 }
 
 // same reports whether two lines mean the same. It ignores their texts, which contain addresses and counters.
-func (e Event) same(o Event) bool {
+func (e *Event) same(o *Event) bool {
 	return e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Cause == o.Cause &&
 		e.Detail == o.Detail && e.Injected == o.Injected
 }
 
-func (s *State) dropWeakest() {
-	weakest := 0
-	for i, e := range s.Events {
-		if rank(e) < rank(s.Events[weakest]) {
-			weakest = i
-		}
+// bound drops the weakest events if there are too many.
+func (s *State) bound() {
+	if len(s.Events) <= maxEvents {
+		return
 	}
-	s.Events = slices.Delete(s.Events, weakest, weakest+1)
-	s.Dropped++
+	ranks, weakest := make([]int, len(s.Events)), make([]int, len(s.Events))
+	for i, e := range s.Events {
+		ranks[i], weakest[i] = rank(e), i
+	}
+	slices.SortStableFunc(weakest, func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
+	weakest = weakest[:len(s.Events)-maxEvents+droppedOnce-1]
+	slices.Sort(weakest)
+	for _, i := range slices.Backward(weakest) {
+		s.Events = slices.Delete(s.Events, i, i+1)
+	}
+	s.Dropped += len(weakest)
 }
 
 // rank orders events by what their loss would cost: what clears must not outlive what it cleared, but not go first.
