@@ -172,6 +172,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	}
 	busy := checked("gpu-3", 200*time.Hour)
 	record, _ := repair.RecordOf(busy)
+	record.Swept = map[string]time.Time{"weekly": testNow.Add(-2 * time.Hour)} // it has found a fault
 	record.Current = &repair.Visit{ID: "s", Kind: repair.Sweep, Sweep: "weekly", Phase: repair.Working, StartedAt: testNow.Add(-time.Minute), PhaseSince: testNow, Attempt: 1, Template: "check"}
 	visited(busy, record)
 	unchecked := nodeNamed("gpu-4")
@@ -198,7 +199,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	want := `VISITS      gpu-1: repair, reboot, attempt 2, 30m, Emptying: waits for pod ml/train-0 [2J
             gpu-3: sweep weekly, check, 60s, Working
 APPROVAL    gpu-5 waits for approval (Reboot): kubectl pitcrew repair gpu-5 --approve
-SWEEPS      weekly: 2 of 5 nodes checked within 7d, 2 never; now: gpu-3
+SWEEPS      weekly: 2 of 5 nodes checked within 7d, 3 never; now: gpu-3
 NEW NODES   1 wait for their first check: gpu-4
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -214,7 +215,7 @@ NEW NODES   1 wait for their first check: gpu-4
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"sweeps":[{"name":"weekly","every":"7d","nodes":5,"checked":2,"never":2,"underWay":["gpu-3"]}]`, `"visit":{"id":"v2","kind":"repair","phase":"Emptying"`, `"checked":{"at":`, `"advice":{`} {
+	for _, part := range []string{`"sweeps":[{"name":"weekly","every":"7d","nodes":5,"checked":2,"never":3,"underWay":["gpu-3"]}]`, `"visit":{"id":"v2","kind":"repair","phase":"Emptying"`, `"checked":{"at":`, `"advice":{`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("no %s in %s", part, text)
 		}
