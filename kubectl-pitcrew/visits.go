@@ -52,10 +52,10 @@ func visitText(v *repair.Visit, now time.Time) string {
 	if v.Sweep != "" {
 		words[0] += " " + v.Sweep
 	}
-	if v.Template != "" {
+	if v.Template != "" && v.Phase != repair.Emptying {
 		words = append(words, v.Template)
 	}
-	if v.Kind == repair.Repair && v.Attempt > 0 {
+	if v.Kind == repair.Repair && v.Attempt > 0 && v.Phase != repair.Emptying {
 		words = append(words, fmt.Sprintf("attempt %d", v.Attempt))
 	}
 	text := fmt.Sprintf("%s, %s, %s", strings.Join(words, ", "), duration.HumanDuration(now.Sub(v.StartedAt)), v.Phase)

@@ -124,9 +124,33 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
 		t.Error(diff)
 	}
 
-	proving := underRepair(t, repair.Proving)
-	record, err := repair.RecordOf(proving)
+	want = `Visit:    repair, attempt 2, since 30m0s ago
+          Emptying since 3m0s ago: waits for pod ml/train-0 [2J
+          1. reset-gpu, 25m0s ago: the fault is still there
+          2. reboot, 3m0s ago: the fault is still there
+` + rest
+	if diff := cmp.Diff(want, describe(underRepair(t, repair.Emptying))); diff != "" {
+		t.Error(diff)
+	}
+
+	ending := underRepair(t, repair.Working)
+	record, err := repair.RecordOf(ending)
 	if err != nil {
+		t.Fatal(err)
+	}
+	record.Current.Phase, record.Current.Then, record.Current.Outcome = repair.Ending, repair.Failed, "stopped by ann"
+	want = `Visit:    repair, attempt 2, since 30m0s ago
+          Ending since 3m0s ago: stopped by ann; then Failed
+          1. reset-gpu, 25m0s ago: the fault is still there
+          2. reboot, 3m0s ago: ends
+          reboot -boot-id=b1, until 2026-11-20T12:17:00Z at the latest
+` + rest
+	if diff := cmp.Diff(want, describe(visited(ending, record))); diff != "" {
+		t.Error(diff)
+	}
+
+	proving := underRepair(t, repair.Proving)
+	if record, err = repair.RecordOf(proving); err != nil {
 		t.Fatal(err)
 	}
 	record.Current.JobEndedAt, record.Current.Outcome = testNow.Add(-time.Minute), "waits for GPUXidError"
@@ -196,7 +220,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	f.addVisits(p, nodes, testNow)
 	var out strings.Builder
 	printFacts(&out, f.Pitcrew.Facts, false)
-	want := `VISITS      gpu-1: repair, reboot, attempt 2, 30m, Emptying: waits for pod ml/train-0 [2J
+	want := `VISITS      gpu-1: repair, 30m, Emptying: waits for pod ml/train-0 [2J
             gpu-3: sweep weekly, check, 60s, Working
 APPROVAL    gpu-5 waits for approval (Reboot): kubectl pitcrew repair gpu-5 --approve
 SWEEPS      weekly: 2 of 5 nodes checked within 7d, 3 never; now: gpu-3
