@@ -73,15 +73,14 @@ one were.
 }
 
 func (c *target) describe(ctx context.Context, out io.Writer, api client.Client, name, file string) error {
-	var nodes corev1.NodeList
-	if err := api.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name })
-	if i < 0 {
+	nodes, n, err := nodesWith(ctx, api, name)
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
 		return fmt.Errorf("there is no node %s (a job is named as KIND/NAME, as in jobset/train)", name)
 	}
-	n, now := &nodes.Items[i], c.now().UTC()
+	now := c.now().UTC()
 	ago := func(t time.Time) string {
 		return t.Format(time.RFC3339) + ", " + duration.HumanDuration(now.Sub(t)) + " ago"
 	}
@@ -98,7 +97,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	if c, ok := quarantine.NotReady(n); ok {
 		fmt.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), printable(cmp.Or(c.Message, c.Reason)))
 	}
-	next, blocked, err := c.next(ctx, api, nodes.Items, name, file)
+	next, blocked, err := c.next(ctx, api, nodes, name, file)
 	if err != nil {
 		return err
 	}
@@ -116,7 +115,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		}
 		c.describeOptIns(ctx, out, api, n, record, file)
 	}
-	if err := c.describeRepair(ctx, out, api, nodes.Items, n, file); err != nil {
+	if err := c.describeRepair(ctx, out, api, nodes, n, file); err != nil {
 		return err
 	}
 	if err := c.describeEvidence(ctx, out, api, n); err != nil {
@@ -130,6 +129,18 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		fmt.Fprintf(out, "Detector: pod %s/%s\n", pod.Namespace, pod.Name)
 	}
 	return describeConditions(out, n, record, now)
+}
+
+// nodesWith lists the nodes, and finds the one of a name; nil: there is none.
+func nodesWith(ctx context.Context, api client.Client, name string) (all []corev1.Node, n *corev1.Node, err error) {
+	var nodes corev1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return nil, nil, fmt.Errorf("list nodes: %w", err)
+	}
+	if i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name }); i >= 0 {
+		n = &nodes.Items[i]
+	}
+	return nodes.Items, n, nil
 }
 
 // describeRecord prints the record. blocked is the reason that holds back what would be done next; empty: none does.

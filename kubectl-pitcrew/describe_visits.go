@@ -66,14 +66,14 @@ func describeVisit(ctx context.Context, out io.Writer, api client.Client, r *rep
 		fmt.Fprintf(out, "          %s\n", printable(fmt.Sprintf(format, args...)))
 	}
 	fmt.Fprintf(out, "Visit:    %s\n", printable(fmt.Sprintf("%s, since %s", kindText(v), ago(v.StartedAt))))
-	indented("%s since %s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)))
+	indented("%s since %s%s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)), after("; then ", string(v.Then)))
 	if v.Kind == repair.Repair {
 		steps := slices.DeleteFunc(slices.Clone(r.Repairs), func(a repair.Action) bool { return a.Quarantine != v.Quarantine })
 		for i, a := range steps {
 			indented("%d. %s, %s: %s", i+1, a.Template, ago(a.At), proofText(a, v, i == len(steps)-1))
 		}
 	}
-	if v.Template != "" && v.Phase != repair.Proving {
+	if v.Template != "" && hasJob(v) {
 		indented("%s%s", jobText(v.Template, v.Args), until(v))
 	}
 	if !v.JobEndedAt.IsZero() {
@@ -89,6 +89,9 @@ func describeVisit(ctx context.Context, out io.Writer, api client.Client, r *rep
 	}
 	return err
 }
+
+// hasJob tells whether the template of a visit is that of a Job under way. Before, and after, it is that of the last one.
+func hasJob(v *repair.Visit) bool { return v.Phase == repair.Working || v.Phase == repair.Ending }
 
 func until(v *repair.Visit) string {
 	if v.Deadline.IsZero() {

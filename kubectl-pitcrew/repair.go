@@ -38,7 +38,7 @@ that is under way, and no other one begins for this quarantine. An action that r
 			}
 			kind, text, may := repair.RequestRepair, "Have node "+names[0]+" repaired", mayRepair
 			if stop {
-				kind, text, may = repair.RequestStop, "Stop what is done to node "+names[0]+", and repair it no more in this quarantine", mayStop
+				kind, text, may = repair.RequestStop, "Stop the repair or the check of node "+names[0]+"; if it is quarantined, no other begins in this quarantine", mayStop
 			}
 			asked, err := c.request(c.actor(cmd, api, reason), names[0], kind, text, may)
 			if err != nil {

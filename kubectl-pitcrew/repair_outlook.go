@@ -130,15 +130,13 @@ func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
 
 // showRepair prints how a node would be repaired, and what that waits for.
 func (c *target) showRepair(ctx context.Context, out io.Writer, api client.Client, name, file string) error {
-	var nodes corev1.NodeList
-	if err := api.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name })
-	if i < 0 {
+	nodes, n, err := nodesWith(ctx, api, name)
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
 		return fmt.Errorf("there is no node %s", name)
 	}
-	n := &nodes.Items[i]
 	p, from, err := c.policyInForce(ctx, api, file)
 	if err != nil {
 		return err
@@ -149,7 +147,7 @@ func (c *target) showRepair(ctx context.Context, out io.Writer, api client.Clien
 		fmt.Fprintf(out, "Repair:   not known: %s\n", printable(from))
 		return describeVisits(ctx, out, api, n, c.ago)
 	}
-	v, err := c.visitorTo(ctx, api, p, nodes.Items, n)
+	v, err := c.visitorTo(ctx, api, p, nodes, n)
 	if err != nil {
 		return err
 	}
@@ -229,6 +227,14 @@ func (v *visitor) does(step *repair.Step) string {
 		if last.Quarantine == q.ID && last.Phase == repair.Failed {
 			return fmt.Sprintf("none: %s, %s; `kubectl pitcrew repair %s --approve` tries again what is left", last.Kind, last.Outcome, n.Name)
 		}
+	}
+	switch o := repair.OutlookOf(v.policy, v.facts, v.now().UTC()); {
+	case o.Class == 0:
+		return "none: " + o.Why
+	case o.Lemon != "":
+		return "none: " + o.Lemon
+	case len(o.Left) == 0:
+		return fmt.Sprintf("none: no action for class %s is left", o.Class)
 	}
 	return "none is due"
 }

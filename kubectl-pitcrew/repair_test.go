@@ -108,8 +108,8 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 			"Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair gpu-1 --approve`\n"},
 		"not off":       {node: reset(), policy: strings.Replace(repairPolicy, "mode: approve", "mode: off", 1), want: "Repair:   none: the policy repairs no nodes (by POLICY)\n"},
 		"in service":    {node: nodeNamed("gpu-1"), want: "Repair:   none: the node is not quarantined (by POLICY)\n"},
-		"for a person":  {node: faulty(quarantinedBy(t, "gpu-1", "gpu", conditions.Inspect), lost), want: "Actions:  none: no cause of class ResetGPU or Reboot is there\n"},
-		"a lemon":       {node: visited(reset(), &repair.Record{Repairs: []repair.Action{{At: testNow, Template: "a", Quarantine: "1"}, {At: testNow, Template: "a", Quarantine: "2"}, {At: testNow, Template: "a", Quarantine: "3"}}}), want: "Actions:  none: the node is a lemon"},
+		"for a person":  {node: faulty(quarantinedBy(t, "gpu-1", "gpu", conditions.Inspect), lost), want: "Repair:   none: no cause of class ResetGPU or Reboot is there (by POLICY)\n"},
+		"a lemon":       {node: visited(reset(), &repair.Record{Repairs: []repair.Action{{At: testNow, Template: "a", Quarantine: "1"}, {At: testNow, Template: "a", Quarantine: "2"}, {At: testNow, Template: "a", Quarantine: "3"}}}), want: "Repair:   none: the node is a lemon: 3 repairs within 30 days have not mended it (by POLICY)\n"},
 		"validated":     {node: visited(quarantinedBy(t, "gpu-1", "gpu", conditions.Reboot), &repair.Record{Checked: &repair.Checked{At: testNow, BootID: "b1", Quarantine: "q1"}}), want: "Repair:   none: the node has passed its check (by POLICY)\n"},
 		"is unreadable": {node: func() *corev1.Node { n := reset(); n.Annotations[conditions.AnnotationRepair] = "{"; return n }(), want: "Repair:   annotation pitcrew.dev/repair cannot be read"},
 	} {
@@ -286,6 +286,31 @@ func TestReleaseAsksForTheCheckOfTheRule(t *testing.T) {
 				t.Errorf("%v\n%s", err, said)
 			}
 		})
+	}
+}
+
+// The role that releases nodes does not read the remediator's pods.
+func TestReleaseWithoutTheRightToReadThePolicy(t *testing.T) {
+	forbidding := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+	}}
+	api := fake.NewClientBuilder().WithObjects(quarantinedBy(t, "a", "gpu", conditions.Reboot)).WithInterceptorFuncs(forbidding).Build()
+	c := &target{namespace: "pitcrew", now: func() time.Time { return testNow }}
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	for want, o := range map[string]releaseOptions{
+		"cannot be listed":          {},
+		"Release node a after its ": {policyFile: policyFileOf(t, repairPolicy)},
+		"Release node a: remove ":   {unvalidated: true},
+	} {
+		changes, err := c.release(actor{cmd: cmd, api: api}, []string{"a"}, o)
+		said := fmt.Sprint(err)
+		if err == nil {
+			said = changes[0].text
+		}
+		if !strings.Contains(said, want) || err != nil && !strings.Contains(said, "name the policy with -f; --without-validation releases them at once") {
+			t.Errorf("%+v: %s, want %q", o, said, want)
+		}
 	}
 }
 

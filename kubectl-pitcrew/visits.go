@@ -25,18 +25,14 @@ func (r *row) addVisit(n *corev1.Node) {
 	r.Advice = adviceOf(n, record)
 }
 
-// waitsForApproval is the reason of [repair.Waiting] for a repair that a person has to approve.
-const waitsForApproval = "approval"
-
 // addApproval adds the command that the repair of a quarantined node waits for.
 func (r *row) addApproval(p *policy.Policy, n *corev1.Node, now time.Time) {
 	if p == nil || p.Repair == nil || r.Status != isQuarantined {
 		return
 	}
-	f := repair.Facts{Node: n}
-	f.Record, f.RecordErr = repair.RecordOf(n)
-	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(n)
-	if step := repair.Next(p, f, now); step.Waits != nil && step.Waits.Reason == waitsForApproval {
+	visits, err := repair.RecordOf(n)
+	q, badQuarantine := quarantine.RecordOf(n)
+	if err == nil && badQuarantine == nil && repair.AwaitsApproval(p, n, visits, q, now) {
 		r.Approve = "kubectl pitcrew repair " + n.Name + " --approve"
 	}
 }
@@ -56,10 +52,10 @@ func visitText(v *repair.Visit, now time.Time) string {
 	if v.Sweep != "" {
 		words[0] += " " + v.Sweep
 	}
-	if v.Template != "" {
+	if v.Template != "" && v.Phase != repair.Emptying {
 		words = append(words, v.Template)
 	}
-	if v.Kind == repair.Repair && v.Attempt > 0 {
+	if v.Kind == repair.Repair && v.Attempt > 0 && v.Phase != repair.Emptying {
 		words = append(words, fmt.Sprintf("attempt %d", v.Attempt))
 	}
 	text := fmt.Sprintf("%s, %s, %s", strings.Join(words, ", "), duration.HumanDuration(now.Sub(v.StartedAt)), v.Phase)
@@ -94,7 +90,8 @@ type sweepTotal struct {
 	Name string `json:"name"`
 	// Every is the sweep's.
 	Every string `json:"every"`
-	// Nodes is how many it is for, Checked how many of them were checked within Every, and Never how many never were.
+	// Nodes is how many it is for, Checked how many of them it, or another check by the same means, was at within Every, and Never at how
+	// many it never was.
 	Nodes   int `json:"nodes"`
 	Checked int `json:"checked"`
 	Never   int `json:"never"`
@@ -114,10 +111,14 @@ func sweepTotals(p *policy.Policy, nodes []corev1.Node, rows map[string]row, now
 			}
 			t.Nodes++
 			r := rows[n.Name]
-			switch {
-			case r.Checked == nil:
+			visits, err := repair.RecordOf(n)
+			if err != nil {
+				visits = nil
+			}
+			switch last := repair.LastSwept(&sweep, visits, now); {
+			case last.IsZero():
 				t.Never++
-			case now.Sub(r.Checked.At) <= sweep.Every:
+			case now.Sub(last) <= sweep.Every:
 				t.Checked++
 			}
 			if r.Visit != nil && r.Visit.Kind == repair.Sweep && r.Visit.Sweep == sweep.Name {

@@ -124,9 +124,33 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
 		t.Error(diff)
 	}
 
-	proving := underRepair(t, repair.Proving)
-	record, err := repair.RecordOf(proving)
+	want = `Visit:    repair, attempt 2, since 30m0s ago
+          Emptying since 3m0s ago: waits for pod ml/train-0 [2J
+          1. reset-gpu, 25m0s ago: the fault is still there
+          2. reboot, 3m0s ago: the fault is still there
+` + rest
+	if diff := cmp.Diff(want, describe(underRepair(t, repair.Emptying))); diff != "" {
+		t.Error(diff)
+	}
+
+	ending := underRepair(t, repair.Working)
+	record, err := repair.RecordOf(ending)
 	if err != nil {
+		t.Fatal(err)
+	}
+	record.Current.Phase, record.Current.Then, record.Current.Outcome = repair.Ending, repair.Failed, "stopped by ann"
+	want = `Visit:    repair, attempt 2, since 30m0s ago
+          Ending since 3m0s ago: stopped by ann; then Failed
+          1. reset-gpu, 25m0s ago: the fault is still there
+          2. reboot, 3m0s ago: ends
+          reboot -boot-id=b1, until 2026-11-20T12:17:00Z at the latest
+` + rest
+	if diff := cmp.Diff(want, describe(visited(ending, record))); diff != "" {
+		t.Error(diff)
+	}
+
+	proving := underRepair(t, repair.Proving)
+	if record, err = repair.RecordOf(proving); err != nil {
 		t.Fatal(err)
 	}
 	record.Current.JobEndedAt, record.Current.Outcome = testNow.Add(-time.Minute), "waits for GPUXidError"
@@ -172,6 +196,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	}
 	busy := checked("gpu-3", 200*time.Hour)
 	record, _ := repair.RecordOf(busy)
+	record.Swept = map[string]time.Time{"weekly": testNow.Add(-2 * time.Hour)} // it has found a fault
 	record.Current = &repair.Visit{ID: "s", Kind: repair.Sweep, Sweep: "weekly", Phase: repair.Working, StartedAt: testNow.Add(-time.Minute), PhaseSince: testNow, Attempt: 1, Template: "check"}
 	visited(busy, record)
 	unchecked := nodeNamed("gpu-4")
@@ -195,10 +220,10 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	f.addVisits(p, nodes, testNow)
 	var out strings.Builder
 	printFacts(&out, f.Pitcrew.Facts, false)
-	want := `VISITS      gpu-1: repair, reboot, attempt 2, 30m, Emptying: waits for pod ml/train-0 [2J
+	want := `VISITS      gpu-1: repair, 30m, Emptying: waits for pod ml/train-0 [2J
             gpu-3: sweep weekly, check, 60s, Working
 APPROVAL    gpu-5 waits for approval (Reboot): kubectl pitcrew repair gpu-5 --approve
-SWEEPS      weekly: 2 of 5 nodes checked within 7d, 2 never; now: gpu-3
+SWEEPS      weekly: 2 of 5 nodes checked within 7d, 3 never; now: gpu-3
 NEW NODES   1 wait for their first check: gpu-4
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -214,7 +239,7 @@ NEW NODES   1 wait for their first check: gpu-4
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"sweeps":[{"name":"weekly","every":"7d","nodes":5,"checked":2,"never":2,"underWay":["gpu-3"]}]`, `"visit":{"id":"v2","kind":"repair","phase":"Emptying"`, `"checked":{"at":`, `"advice":{`} {
+	for _, part := range []string{`"sweeps":[{"name":"weekly","every":"7d","nodes":5,"checked":2,"never":3,"underWay":["gpu-3"]}]`, `"visit":{"id":"v2","kind":"repair","phase":"Emptying"`, `"checked":{"at":`, `"advice":{`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("no %s in %s", part, text)
 		}

@@ -120,9 +120,8 @@ func run(ctx context.Context, f flags, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
 	for _, k := range kinds {
 		if k.operator == nil || k.operator.started {

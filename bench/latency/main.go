@@ -55,9 +55,8 @@ func run(ctx context.Context, faults int, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
 	log, err := kernellog.OpenNFT()
 	if err != nil {

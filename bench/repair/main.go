@@ -106,9 +106,8 @@ func run(ctx context.Context, rounds int, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
 	b := &bench{c: c, nodes: map[string]state{}, cancel: cancel}
 	if err := b.install(ctx); err != nil {

@@ -76,9 +76,8 @@ func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, o
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
 	if err := c.StartTrainingOperator19(ctx); err != nil {
 		return err

@@ -73,9 +73,8 @@ func run(ctx context.Context, n int, quiet time.Duration) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 
 	names, err := c.AddNodes(ctx, pool, n, nil)
 	if err != nil {

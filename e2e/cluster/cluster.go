@@ -130,6 +130,13 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 // Context ends when a program of the cluster ends without being stopped. Its cause quotes the program's log.
 func (c *Cluster) Context() context.Context { return c.ctx }
 
+// With returns a context that ends with another, and when that of the cluster ends, with its cause.
+func (c *Cluster) With(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	return ctx, cancel
+}
+
 // Close kills every program of the cluster and removes its folder. Calling it again does nothing.
 func (c *Cluster) Close() error {
 	c.mu.Lock()

@@ -77,9 +77,8 @@ func run(ctx context.Context, out io.Writer) (result string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-	context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
 	d := &demo{Cluster: c, out: out}
 	if result, err = d.run(ctx); err != nil {
 		d.logs()

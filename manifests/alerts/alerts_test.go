@@ -221,11 +221,11 @@ func generated(t *testing.T, path, want string) {
 	}
 }
 
-// exported are the metrics of the remediator, from its source.
-func exported(t *testing.T) []string {
+// exported are the metrics of the remediator, from the source of a package of it; "*": of all.
+func exported(t *testing.T, of string) []string {
 	t.Helper()
 	var names []string
-	files, err := filepath.Glob("../../remediator/*/*.go")
+	files, err := filepath.Glob("../../remediator/" + of + "/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func exported(t *testing.T) []string {
 }
 
 func TestEveryMetricOfOursIsExported(t *testing.T) {
-	names := exported(t)
+	names := exported(t, "*")
 	for path, rules := range ruleFiles(t) {
 		for _, r := range rules {
 			for _, metric := range regexp.MustCompile(`\bpitcrew_\w+`).FindAllString(r.Expr, -1) {
@@ -254,6 +254,26 @@ func TestEveryMetricOfOursIsExported(t *testing.T) {
 					t.Errorf("%s: %s asks for %s, which the remediator does not export", path, r.Alert, metric)
 				}
 			}
+		}
+	}
+}
+
+// The dashboard asks for nothing that does not exist, and for all that there is about visits to nodes.
+func TestTheDashboardAsksForExportedMetrics(t *testing.T) {
+	text, err := os.ReadFile("../dashboards/pitcrew.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, asked := exported(t, "*"), map[string]bool{}
+	for _, series := range regexp.MustCompile(`\bpitcrew_\w+`).FindAllString(string(text), -1) {
+		metric := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(series, "")
+		if asked[metric] = true; !slices.Contains(names, metric) {
+			t.Errorf("the dashboard asks for %s, which the remediator does not export", series)
+		}
+	}
+	for _, metric := range exported(t, "visits") {
+		if !asked[metric] {
+			t.Errorf("the dashboard does not show %s", metric)
 		}
 	}
 }
@@ -305,7 +325,7 @@ func TestThePageListsTheMetrics(t *testing.T) {
 		listed = append(listed, m[1])
 	}
 	slices.Sort(listed)
-	if diff := cmp.Diff(exported(t), listed); diff != "" {
+	if diff := cmp.Diff(exported(t, "*"), listed); diff != "" {
 		t.Errorf("%s: %s", page, diff)
 	}
 }

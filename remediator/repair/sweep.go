@@ -213,19 +213,23 @@ func period(s *policy.Sweep) time.Duration {
 	return s.Every - min(max(s.Every/20, 2*s.IdleFor+2*LookEvery), s.Every/2)
 }
 
-// lastChecked is when the sweep, or another check by the same means, was last at the node. One that never was counts from the
-// node's creation.
+// lastChecked is when the sweep was last at the node. One that never was counts from the node's creation.
 func lastChecked(s *policy.Sweep, n SweepNode, now time.Time) time.Time {
-	at := n.Created
-	later := func(t time.Time) {
-		if t.After(at) && !t.After(now.Add(conditions.MaxClockSkew)) { // the record is input
-			at = t
-		}
+	return later(n.Created, LastSwept(s, n.Record, now))
+}
+
+// LastSwept is when the sweep, or another check by the same means, was last at the node of a record; zero: it never was. r may be nil.
+func LastSwept(s *policy.Sweep, r *Record, now time.Time) (at time.Time) {
+	if r == nil {
+		return at
 	}
-	if r := n.Record; r != nil {
-		later(r.Swept[s.Name])
-		if c := r.Checked; c != nil && c.Template == s.Template && len(c.Args) >= len(s.Args) && slices.Equal(c.Args[len(c.Args)-len(s.Args):], s.Args) {
-			later(c.At)
+	known := []time.Time{r.Swept[s.Name]}
+	if c := r.Checked; c != nil && c.Template == s.Template && len(c.Args) >= len(s.Args) && slices.Equal(c.Args[len(c.Args)-len(s.Args):], s.Args) {
+		known = append(known, c.At)
+	}
+	for _, t := range known {
+		if !t.After(now.Add(conditions.MaxClockSkew)) { // the record is input
+			at = later(at, t)
 		}
 	}
 	return at

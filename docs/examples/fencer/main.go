@@ -42,23 +42,16 @@ const (
 var fenced = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "fencer", Effect: corev1.TaintEffectNoExecute}
 
 func main() {
-	listen := flag.String("listen", ":8443", "address of the webhook")
-	secret := flag.String("secret", "", "file with the webhook's secret, as in the policy's secretFile")
-	cert := flag.String("cert", "", "file with the certificate of the webhook")
-	key := flag.String("key", "", "file with its private key")
+	hook := webhook.Register(flag.CommandLine)
 	command := flag.String("command", "", "program that prints the state of the machine whose provider id is its argument")
 	flag.Parse()
-	if err := run(*listen, *secret, *cert, *key, *command); err != nil {
+	if err := run(hook, *command); err != nil {
 		slog.Error("The fencer ended", "error", err)
 		os.Exit(1)
 	}
 }
 
-func run(listen, secret, cert, key, command string) error {
-	receiver, err := webhook.New(secret)
-	if err != nil {
-		return err
-	}
+func run(hook *webhook.Flags, command string) error {
 	cfg, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("configure the client: %w", err)
@@ -67,36 +60,19 @@ func run(listen, secret, cert, key, command string) error {
 	if err != nil {
 		return fmt.Errorf("make the client: %w", err)
 	}
-	f := &fencer{client: api, woken: receiver.Woken, state: func(ctx context.Context, providerID string) (string, error) {
+	f := &fencer{client: api, state: func(ctx context.Context, providerID string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, command, providerID).Output()
 		return strings.TrimSpace(string(out)), err
 	}}
-	go f.loop(context.Background())
-	return receiver.ListenAndServeTLS(listen, cert, key)
+	return hook.Serve(every, f.fence)
 }
 
 type fencer struct {
 	client client.Client
-	woken  <-chan struct{}
 	// state asks the provider for the state of a machine.
 	state func(ctx context.Context, providerID string) (string, error)
-}
-
-// loop looks at the Nodes when it is woken, and from time to time.
-func (f *fencer) loop(ctx context.Context) {
-	for {
-		if err := f.fence(ctx); err != nil {
-			slog.Error("Fence nodes", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.woken:
-		case <-time.After(every):
-		}
-	}
 }
 
 // fence looks at every quarantined node.

@@ -239,7 +239,7 @@ func TestAQuarantineOfTheRemediatorReplacesAMachineOnce(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
-				r.loop(ctx, receiver.Woken)
+				receiver.Loop(ctx, every, r.look)
 				close(ended)
 			}()
 			t.Cleanup(func() {

@@ -50,10 +50,7 @@ const (
 )
 
 func main() {
-	listen := flag.String("listen", ":8443", "address of the webhook")
-	secret := flag.String("secret", "", "file with the webhook's secret, as in the policy's secretFile")
-	cert := flag.String("cert", "", "file with the certificate of the webhook")
-	key := flag.String("key", "", "file with its private key")
+	hook := webhook.Register(flag.CommandLine)
 	replace := flag.String("replace", "", "what is replaced: nodeclaim (Karpenter) or machine (Cluster API)")
 	when := flag.String("when", onClass, "when: class (a fault has the class Replace) or advice (Pitcrew's repairs advise it)")
 	pitcrew := flag.String("pitcrew-namespace", "pitcrew", "namespace of Pitcrew: nothing is replaced while everything is paused")
@@ -62,13 +59,13 @@ func main() {
 	machines := flag.String("machines-kubeconfig", "", "kubeconfig of the management cluster, if the Machines are not in the cluster of the Nodes")
 	flag.Parse()
 	r := &replacer{when: *when, pitcrewNamespace: *pitcrew}
-	if err := r.run(*listen, *secret, *cert, *key, *replace, *namespace, *cluster, *machines); err != nil {
+	if err := r.run(hook, *replace, *namespace, *cluster, *machines); err != nil {
 		slog.Error("The replacer ended", "error", err)
 		os.Exit(1)
 	}
 }
 
-func (r *replacer) run(listen, secret, cert, key, replace, namespace, cluster, machines string) (err error) {
+func (r *replacer) run(hook *webhook.Flags, replace, namespace, cluster, machines string) (err error) {
 	if r.when != onClass && r.when != onAdvice {
 		return fmt.Errorf("-when=%s: want %s or %s", r.when, onClass, onAdvice)
 	}
@@ -79,10 +76,6 @@ func (r *replacer) run(listen, secret, cert, key, replace, namespace, cluster, m
 		r.kind = machine(namespace, cluster)
 	default:
 		return fmt.Errorf("-replace=%s: want nodeclaim, or machine with -namespace and -cluster", replace)
-	}
-	receiver, err := webhook.New(secret)
-	if err != nil {
-		return err
 	}
 	cfg, err := config.GetConfig()
 	if err != nil {
@@ -99,8 +92,7 @@ func (r *replacer) run(listen, secret, cert, key, replace, namespace, cluster, m
 			return fmt.Errorf("make the client of the management cluster: %w", err)
 		}
 	}
-	go r.loop(context.Background(), receiver.Woken)
-	return receiver.ListenAndServeTLS(listen, cert, key)
+	return hook.Serve(every, r.look)
 }
 
 // kind is what stands for a machine.
@@ -151,21 +143,6 @@ type replacer struct {
 	nodes, machines  client.Client
 	when             string
 	pitcrewNamespace string
-}
-
-// loop looks at the Nodes when it is woken, and from time to time.
-func (r *replacer) loop(ctx context.Context, woken <-chan struct{}) {
-	for {
-		if err := r.look(ctx); err != nil {
-			slog.Error("Replace machines", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-woken:
-		case <-time.After(every):
-		}
-	}
 }
 
 // look has the machine of every node replaced that needs it. The machines are read before the nodes: a machine that is made for a

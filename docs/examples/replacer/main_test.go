@@ -143,7 +143,7 @@ func TestNothingIsReplacedWhileEverythingIsPaused(t *testing.T) {
 
 func TestAFlagThatIsWrongIsNamed(t *testing.T) {
 	for _, test := range []struct{ when, replace, namespace string }{{"", "nodeclaim", ""}, {onClass, "", ""}, {onClass, "machine", ""}, {onClass, "node", "clusters"}} {
-		if err := (&replacer{when: test.when}).run("", "", "", "", test.replace, test.namespace, "c", ""); err == nil || err.Error()[0] != '-' {
+		if err := (&replacer{when: test.when}).run(nil, test.replace, test.namespace, "c", ""); err == nil || err.Error()[0] != '-' {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}

@@ -4,12 +4,15 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
@@ -24,10 +27,36 @@ const (
 	maxAge = 5 * time.Minute
 )
 
-// Receiver is the server of a webhook. Use [New].
+// Flags are those of the webhook. Use [Register].
+type Flags struct{ listen, secret, cert, key string }
+
+// Register adds the flags of the webhook to a program's.
+func Register(f *flag.FlagSet) *Flags {
+	var o Flags
+	f.StringVar(&o.listen, "listen", ":8443", "address of the webhook")
+	f.StringVar(&o.secret, "secret", "", "file with the webhook's secret, as in the policy's secretFile")
+	f.StringVar(&o.cert, "cert", "", "file with the certificate of the webhook")
+	f.StringVar(&o.key, "key", "", "file with its private key")
+	return &o
+}
+
+// Serve looks at the cluster after each delivery, and from time to time, until the server fails.
+func (o *Flags) Serve(every time.Duration, look func(context.Context) error) error {
+	r, err := New(o.secret)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go r.Loop(ctx, every, look)
+	server := &http.Server{Addr: o.listen, Handler: r, ReadTimeout: 10 * time.Second}
+	return server.ListenAndServeTLS(o.cert, o.key)
+}
+
+// Receiver takes the deliveries of a webhook. Use [New].
 type Receiver struct {
-	// Woken gets a value after a delivery.
-	Woken  chan struct{}
+	// woken gets a value after a delivery.
+	woken  chan struct{}
 	secret []byte
 	now    func() time.Time
 }
@@ -38,13 +67,22 @@ func New(secretFile string) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{Woken: make(chan struct{}, 1), secret: secret, now: time.Now}, nil
+	return &Receiver{woken: make(chan struct{}, 1), secret: secret, now: time.Now}, nil
 }
 
-// ListenAndServeTLS serves until it fails. cert and key are files.
-func (r *Receiver) ListenAndServeTLS(address, cert, key string) error {
-	server := &http.Server{Addr: address, Handler: r, ReadTimeout: 10 * time.Second}
-	return server.ListenAndServeTLS(cert, key)
+// Loop looks at the cluster at once, after each delivery, and from time to time, until the context ends.
+func (r *Receiver) Loop(ctx context.Context, every time.Duration, look func(context.Context) error) {
+	for {
+		if err := look(ctx); err != nil {
+			slog.Error("Look at the cluster", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.woken:
+		case <-time.After(every):
+		}
+	}
 }
 
 // readKey reads the secret of Standard Webhooks: base64 after whsec_, or else the bytes themselves.
@@ -77,7 +115,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	select {
-	case r.Woken <- struct{}{}:
+	case r.woken <- struct{}{}:
 	default: // it is awake
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -53,7 +53,7 @@ func TestOnlyASignedAndFreshDeliveryWakesTheProgram(t *testing.T) {
 					t.Errorf("answered %d, want %d", answer.Code, test.want)
 				}
 			}
-			if woken := len(r.Woken) > 0; woken != (test.want == http.StatusNoContent) {
+			if woken := len(r.woken) > 0; woken != (test.want == http.StatusNoContent) {
 				t.Errorf("woken: %t", woken)
 			}
 		})
