@@ -103,13 +103,17 @@ const alone = "-leader-elect=false"
 // Context is the test's; it ends early when a component of the cluster dies.
 func (tm team) Context() context.Context { return tm.T.Context() }
 
-// report writes a condition as the Node Problem Detector does.
+// report writes condition GPUXidError as the Node Problem Detector does.
 func (tm team) report(name, status, message string) {
 	tm.Helper()
-	now := metav1.Now()
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-		status, message, now.Format(time.RFC3339), now.Format(time.RFC3339))
-	tm.patchStatus(name, patch)
+	tm.reportAs(name, conditions.GPUXidError, status, message)
+}
+
+func (tm team) reportAs(name, condition, status, message string) {
+	tm.Helper()
+	now := metav1.Now().UTC().Format(time.RFC3339)
+	tm.patchStatus(name, fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%[4]q}]}}`,
+		condition, status, message, now))
 }
 
 func (tm team) patchStatus(name, patch string) {
@@ -221,6 +225,12 @@ func taints(n *corev1.Node) string {
 		all = append(all, t.ToString())
 	}
 	return strings.Join(all, " ")
+}
+
+// avoids is one more rule for the pool, which acts on [conditions.SlowNode] immediately.
+func (tm team) avoids() string {
+	return fmt.Sprintf("\n    soft:\n      match: {condition: SlowNode, repair: [Inspect], nodeSelector: {%s: %s}}\n      unknownAfter: never\n      taint: {effect: PreferNoSchedule}",
+		cluster.LabelPool, tm.pool)
 }
 
 const ourTaint = "pitcrew.dev/unhealthy=GPUXidError:NoSchedule"

@@ -309,8 +309,7 @@ func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
 	ours, theirs, avoided := tm.nodes[0], tm.nodes[1], tm.nodes[2]
 	const suspected = "True GPUHealthCheckFailed (Soperator)"
 	tm.patchStatus(theirs, `{"status":{"conditions":[{"type":"HardwareIssuesSuspected","status":"True","reason":"GPUHealthCheckFailed (Soperator)"}]}}`)
-	path := tm.policy(3, "clearAfter: 1s",
-		fmt.Sprintf("\n    soft:\n      match: {condition: SlowNode, repair: [Inspect], nodeSelector: {e2e.pitcrew.dev/pool: %s}}\n      unknownAfter: never\n      taint: {effect: PreferNoSchedule}", tm.pool))
+	path := tm.policy(3, "clearAfter: 1s", tm.avoids())
 	tm.rewrite(path, "  rules:", "  output: {soperator: true}\n  rules:")
 	tm.start(path, alone)
 	shows := func(name, want string) {
@@ -322,8 +321,7 @@ func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
 			return nil
 		})
 	}
-	tm.patchStatus(avoided, fmt.Sprintf(`{"status":{"conditions":[{"type":"SlowNode","status":"True","reason":"x","message":"Inspect node: slow","lastHeartbeatTime":%q,"lastTransitionTime":%[1]q}]}}`,
-		time.Now().UTC().Format(time.RFC3339)))
+	tm.reportAs(avoided, conditions.SlowNode, "True", "Inspect node: slow")
 	tm.becomes(avoided, quarantine.Quarantined)
 	for _, name := range []string{ours, theirs} {
 		tm.report(name, "True", ecc)

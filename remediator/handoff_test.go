@@ -206,7 +206,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	server.down.Store(false)
 	running := tm.start(policy, alone)
 	ids := map[string]bool{}
-	for range 2 {
+	for len(ids) < 2 { // what could not be noted as delivered is delivered again, under its id
 		d := server.next(t)
 		ids[d.id] = true
 		if d.Type != quarantine.NodeQuarantined || d.Data.Repair != "ResetGPU" || d.Data.Message != ecc {
@@ -216,9 +216,6 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 			t.Errorf("delivered %+v, the record had %+v", d, r.Notices)
 		}
 	}
-	if len(ids) != 2 {
-		t.Errorf("two deliveries have ids %v", ids)
-	}
 	tm.until("no notice is left", func() error {
 		if _, r := tm.becomes(name, quarantine.Quarantined); len(r.Notices) > 0 {
 			return errStill
@@ -226,15 +223,18 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 		return nil
 	})
 	// A manual release is delivered too, although the remediator did not make it.
-	n := tm.get(name)
-	released, err := quarantine.ReleaseManually(n, quarantine.Manual{}, time.Now().UTC())
-	if err != nil {
-		t.Fatal(err)
+	tm.until("the release is written", func() error { // others write the node too
+		released, err := quarantine.ReleaseManually(tm.get(name), quarantine.Manual{}, time.Now().UTC())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tm.Client.Update(t.Context(), released)
+	})
+	d := server.next(t)
+	for ids[d.id] {
+		d = server.next(t)
 	}
-	if err := tm.Client.Update(t.Context(), released); err != nil {
-		t.Fatal(err)
-	}
-	if d := server.next(t); d.Type != quarantine.ReleaseByHand || d.Data.Node != name {
+	if d.Type != quarantine.ReleaseByHand || d.Data.Node != name {
 		t.Errorf("delivered %+v", d)
 	}
 	if log := running.Log() + killed.Log(); strings.Contains(log, server.URL) || strings.Contains(log, "MfKQ9r8GKYq") {

@@ -10,18 +10,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-// rewrite changes a policy file in place, as a mounted ConfigMap changes.
+// rewrite changes a policy file as a whole, as a mounted ConfigMap changes.
 func (tm team) rewrite(path, old, new string) {
 	tm.Helper()
 	text := read(tm.T, path)
 	if !strings.Contains(text, old) {
 		tm.Fatalf("no %q in\n%s", old, text)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(text, old, new, 1)), 0o644); err != nil {
+	next := path + ".next"
+	if err := os.WriteFile(next, []byte(strings.Replace(text, old, new, 1)), 0o644); err != nil {
+		tm.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil { // the remediator may be reading the file
 		tm.Fatal(err)
 	}
 }
@@ -31,7 +36,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	name := tm.nodes[0]
 	policy := tm.policy(1, "restartJobs: true")
 	tm.rewrite(policy, "mode: enforce", "mode: observe")
-	address := freeAddress(t)
+	address := clustertest.FreeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.report(name, "True", ecc)
 	n, r := tm.becomes(name, quarantine.Suspect)
@@ -41,12 +46,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	}
 
 	tm.rewrite(policy, "mode: observe", "mode: enforced")
-	tm.until("the broken policy shows", func() error {
-		if !strings.Contains(scrape(t, address), "pitcrew_policy_valid 0") {
-			return errStill
-		}
-		return nil
-	})
+	tm.until("the broken policy shows", func() error { return tm.shows(address, "pitcrew_policy_valid 0") })
 	tm.until("Event PolicyInvalid names the line", func() error {
 		for _, e := range tm.events("") {
 			if strings.Contains(e, "PolicyInvalid") && strings.Contains(e, "line 5: spec.mode") {
@@ -87,14 +87,12 @@ func TestTheBreakerOutlivesTheRemediatorAndAUserClosesIt(t *testing.T) {
 		return nil
 	})
 	first.Kill()
-	address := freeAddress(t)
+	address := clustertest.FreeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.report(tm.nodes[2], "True", lost)
 	n, _ = tm.becomes(tm.nodes[2], quarantine.Suspect)
 	tm.waitForEvent(n.UID, "but the breaker is open")
-	if !strings.Contains(scrape(t, address), "pitcrew_breaker_open 1") {
-		t.Error("the metric of the new remediator shows a closed breaker")
-	}
+	tm.until("the metric of the new remediator shows an open breaker", func() error { return tm.shows(address, "pitcrew_breaker_open 1") })
 	// A user closes it and raises the limit in the policy.
 	tm.rewrite(policy, "maxNodes: 1, window", "maxNodes: 3, window")
 	if err := tm.Client.Delete(t.Context(), stored); err != nil {

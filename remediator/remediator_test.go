@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -33,7 +33,9 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/theirs", Value: "1", Effect: corev1.TaintEffectNoSchedule}}
 	})
 	name := tm.nodes[0]
-	tm.start(tm.policy(1, "clearAfter: 2s"))
+	const clearAfter = "clearAfter: 1h"
+	policy := tm.policy(1, clearAfter)
+	tm.start(policy)
 	before := tm.get(name)
 
 	tm.report(name, "True", lost)
@@ -68,6 +70,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 		return nil
 	})
 	tm.report(name, "False", "no fault in this boot")
+	tm.rewrite(policy, clearAfter, "clearAfter: 2s")
 	n, r = tm.becomes(name, quarantine.Released)
 	if got, want := taints(n), taints(before); got != want {
 		t.Errorf("after the release taints are %q, want %q", got, want)
@@ -269,12 +272,13 @@ func TestTheBudgetHoldsWhenManyNodesFailTogether(t *testing.T) {
 func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	tm := newTeam(t, "restart", 1, nil)
 	name := tm.nodes[0]
-	policy := tm.policy(1, "for: 3s", "clearAfter: 3s")
+	policy := tm.policy(1, "for: 1h", "clearAfter: 1h")
 
 	killed := tm.start(policy, alone)
 	tm.report(name, "True", ecc)
 	_, suspect := tm.becomes(name, quarantine.Suspect)
 	killed.Kill()
+	tm.rewrite(policy, "for: 1h", "for: 3s") // not before, so that a slow machine sees the suspect
 	killed = tm.start(policy, alone)
 	_, r := tm.becomes(name, quarantine.Quarantined)
 	if r.ID != suspect.ID || !r.Causes[0].FirstSeen.Equal(suspect.Causes[0].FirstSeen) {
@@ -293,6 +297,7 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 		return nil
 	})
 	killed.Kill()
+	tm.rewrite(policy, "clearAfter: 1h", "clearAfter: 3s")
 	tm.start(policy, alone)
 	_, r = tm.becomes(name, quarantine.Released)
 	if !r.Causes[0].HealthySince.Equal(clearing.Causes[0].HealthySince) {
@@ -337,7 +342,8 @@ func TestDryRunReportsEverythingAndWritesNothing(t *testing.T) {
 func TestAPauseChangesNothingUntilItEnds(t *testing.T) {
 	tm := newTeam(t, "pause", 1, nil)
 	name := tm.nodes[0]
-	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
+	address := clustertest.FreeAddress(t)
+	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
 	pause := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap},
 		Data:       map[string]string{"reason": "network upgrade"},
@@ -345,6 +351,7 @@ func TestAPauseChangesNothingUntilItEnds(t *testing.T) {
 	if err := tm.Client.Create(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
+	tm.until("the pause is seen", func() error { return tm.shows(address, "pitcrew_paused 1") })
 	tm.report(name, "True", ecc)
 	tm.waitForEvent(tm.get(name).UID, "QuarantineBlocked: paused (network upgrade), would be NodeQuarantined: GPUXidError needs a GPU reset")
 	tm.untouched(name)
@@ -377,13 +384,15 @@ func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
 func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	tm := newTeam(t, "outage", 2, nil)
 	first, second := tm.nodes[0], tm.nodes[1]
-	remediator := tm.start(tm.policy(2, "for: 2s"), alone)
-	tm.report(first, "True", ecc)
+	policy := tm.policy(2, "for: 1h", tm.avoids())
+	remediator := tm.start(policy, alone)
+	tm.reportAs(first, conditions.SlowNode, "True", "Inspect node: slow")
 	_, before := tm.becomes(first, quarantine.Quarantined)
 	tm.report(second, "True", lost)
 	tm.becomes(second, quarantine.Suspect)
 
 	tm.StopAPIServer()
+	tm.rewrite(policy, "for: 1h", "for: 1s")
 	tm.until("a write fails", func() error {
 		if log := remediator.Log(); !strings.Contains(log, "patch node "+second) {
 			return errStill
@@ -453,7 +462,7 @@ func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
 
 func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	tm := newTeam(t, "metrics", 3, nil)
-	address := freeAddress(t)
+	address := clustertest.FreeAddress(t)
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
 	tm.report(tm.nodes[0], "True", ecc)
 	tm.becomes(tm.nodes[0], quarantine.Quarantined)
@@ -606,32 +615,40 @@ func (tm team) reconciles(address string) int {
 	return total
 }
 
+// shows returns an error until the metrics contain a line.
+func (tm team) shows(address, line string) error {
+	tm.Helper()
+	text, err := tryScrape(tm.T, address)
+	if err == nil && !strings.Contains(text, line+"\n") {
+		return errStill
+	}
+	return err
+}
+
 func scrape(t *testing.T, address string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	text, err := tryScrape(t, address)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return text
+}
+
+func tryScrape(t *testing.T, address string) (string, error) {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return "", err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%v %s %s", err, response.Status, body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s", response.Status, body)
 	}
-	return string(body)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return string(body), err
 }
 
 func read(t *testing.T, path string) string {

@@ -107,7 +107,7 @@ func once(t *testing.T, content string, args ...string) (code int, stdout, stder
 	if content != "absent" {
 		write(t, file, content)
 	}
-	cmd := exec.Command("/proc/self/exe", append([]string{"-file", file, "-state-dir", t.TempDir(), "-timeout", "2s"}, args...)...)
+	cmd := exec.Command("/proc/self/exe", append([]string{"-file", file, "-state-dir", t.TempDir(), "-timeout", patience.String()}, args...)...)
 	cmd.Env = append(os.Environ(), "TEST_PLUGIN=1")
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -254,8 +254,8 @@ func (n *aNPD) line() string {
 			n.t.Fatal("NPD ended")
 		}
 		return line
-	case <-time.After(20 * time.Second):
-		n.t.Fatal("no answer in 20 s")
+	case <-time.After(patience):
+		n.t.Fatalf("no answer in %s", patience)
 	}
 	return ""
 }
@@ -271,7 +271,7 @@ func (n *aNPD) answers(want string) {
 // holding waits until the plugin has begun its hold.
 func (n *aNPD) holding() {
 	n.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		files, _ := filepath.Glob(filepath.Join(n.state, "told-test-*.json"))
 		for _, f := range files {
 			if data, err := os.ReadFile(f); err == nil && strings.Contains(string(data), "begun") {
@@ -410,7 +410,7 @@ func TestPluginDiesWithNPD(t *testing.T) {
 	// A pidfd becomes readable when its process ends.
 	n, err := 0, error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 20_000)
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
 	}
 	if n != 1 {
 		t.Errorf("the plugin outlives its NPD: %v", err)

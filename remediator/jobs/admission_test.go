@@ -60,11 +60,13 @@ func (g gang) beginsByCalls(r *Controller, q restart.Quarantine) restart.Restart
 func TestNodesOfAWaveAreOneStop(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, limited(policy.Restart{Settle: 10 * time.Second}))
+	const settle = 10 * time.Minute
+	var clock movedClock
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { clock.on(o); limited(policy.Restart{Settle: settle})(o) })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	ranks := g.runs()
 	q1 := tm.quarantineOf(ranks[0].Spec.NodeName)
-	if again := delayed(t, r, q1); again > 10*time.Second {
+	if again := delayed(t, r, q1); again > settle {
 		t.Errorf("call again after %s", again)
 	}
 	q2 := tm.quarantineOf(ranks[1].Spec.NodeName)
@@ -73,6 +75,7 @@ func TestNodesOfAWaveAreOneStop(t *testing.T) {
 	if notes := tm.notes("JobRestartBlocked", g.read().Object.GetUID()); len(notes) != 0 {
 		t.Errorf("said %q", notes)
 	}
+	clock.move(settle)
 	closed := g.beginsByCalls(r, q1)
 	if closed.Phase != restart.Done || closed.Streak != 1 || closed.RunningSince.IsZero() {
 		t.Errorf("record %+v", closed)
@@ -84,7 +87,12 @@ func TestNodesOfAWaveAreOneStop(t *testing.T) {
 func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	limits := limited(policy.Restart{BackOff: policy.BackOff{First: 15 * time.Second, Max: time.Minute}})
+	const backOff = 15 * time.Minute
+	var clock movedClock
+	limits := func(o *Options) {
+		clock.on(o)
+		limited(policy.Restart{BackOff: policy.BackOff{First: backOff, Max: time.Hour}})(o)
+	}
 	cfg := tm.config()
 	r, stop := run(t, cfg, interceptor.Funcs{}, limits)
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
@@ -93,20 +101,21 @@ func TestARestartWaitsForItsBackOffAndBeginsThen(t *testing.T) {
 	q2 := tm.quarantineOf(g.runs()[0].Spec.NodeName)
 	again := delayed(t, r, q2)
 	delayed(t, r, q2)
-	if again > 15*time.Second {
+	if again > backOff {
 		t.Errorf("call again after %s", again)
 	}
 	uid := g.read().Object.GetUID()
-	tm.event("JobRestartBlocked", uid, "the back-off after 1 in a row is 15s")
-	tm.event("JobRestartBlocked", q2.NodeUID, "the back-off after 1 in a row is 15s")
+	tm.event("JobRestartBlocked", uid, "the back-off after 1 in a row is 15m")
+	tm.event("JobRestartBlocked", q2.NodeUID, "the back-off after 1 in a row is 15m")
 	if notes := tm.notes("JobRestartBlocked", uid); len(notes) != 1 {
 		t.Errorf("said %d times: %q", len(notes), notes)
 	}
 	stop() // the pause is in the record, not in the process
 	r, _ = run(t, cfg, interceptor.Funcs{}, limits)
 	delayed(t, r, q2)
+	clock.move(backOff)
 	second := g.beginsByCalls(r, q2)
-	if pause := second.StartedAt.Sub(first.EndedAt); pause < 15*time.Second || second.Streak != 2 {
+	if pause := second.StartedAt.Sub(first.EndedAt); pause < backOff || second.Streak != 2 {
 		t.Errorf("the second restart began %s after the first had ended, streak %d", pause, second.Streak)
 	}
 	g.incarnations(3, q1.Node, q2.Node)

@@ -45,45 +45,51 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 	tests := map[string]struct {
 		grace time.Duration
 		then  func(g gang, r *Controller, q restart.Quarantine, by string)
+		// over: its time is over then.
+		over bool
 		// stopped: it is restarted then, else it runs on.
 		stopped bool
 		nodes   int // that cause the restart
 	}{
 		"and is stopped as soon as it has": {time.Hour, func(g gang, _ *Controller, _ restart.Quarantine, by string) {
 			g.annotate(conditions.AnnotationCheckpointed, by)
-		}, true, 1},
-		"and is stopped when its time is over": {2 * time.Second, func(gang, *Controller, restart.Quarantine, string) {}, true, 1},
+		}, false, true, 1},
+		"and is stopped when its time is over": {time.Minute, func(gang, *Controller, restart.Quarantine, string) {}, true, true, 1},
 		"and is stopped when a node fails that cannot wait": {time.Hour, func(g gang, r *Controller, _ restart.Quarantine, _ string) {
 			hard := g.quarantineOf(g.runs()[1].Spec.NodeName)
 			restartJobs(g.T, r, hard)
-		}, true, 2},
+		}, false, true, 2},
 		"and is stopped when the fault gets worse": {time.Hour, func(g gang, r *Controller, q restart.Quarantine, _ string) {
 			q.CheckpointGrace = 0
 			restartJobs(g.T, r, q)
-		}, true, 1},
-		"and keeps its time when one more node fails softly": {15 * time.Second, func(g gang, r *Controller, q restart.Quarantine, by string) {
+		}, false, true, 1},
+		"and keeps its time when one more node fails softly": {time.Minute, func(g gang, r *Controller, q restart.Quarantine, by string) {
 			soft := g.quarantineOf(g.runs()[1].Spec.NodeName)
 			soft.CheckpointGrace = time.Hour
 			restartJobs(g.T, r, soft)
 			if now := g.read().Object.GetAnnotations()[conditions.AnnotationCheckpointBy]; now != by {
 				g.Errorf("announced for %s, then for %s", by, now)
 			}
-		}, true, 2},
+		}, true, true, 2},
 		"and runs on if the node is well again": {time.Hour, func(g gang, _ *Controller, q restart.Quarantine, _ string) {
 			g.untaint(q.Node)
-		}, false, 1},
+		}, false, false, 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tm := newTeam(t, 6, nil)
-			r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
+			var clock movedClock
+			r, _ := run(t, tm.config(), interceptor.Funcs{}, clock.on)
 			g := tm.createJob("train", optedIn, tm.jobSpec(4))
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
 			q.CheckpointGrace = test.grace
 			by := g.announced(r, q)
 			test.then(g, r, q, by)
+			if test.over {
+				clock.move(test.grace)
+			}
 			closed := g.closes()
 			job := g.read()
 			if a := job.Object.GetAnnotations(); a[conditions.AnnotationCheckpointBy] != "" || a[conditions.AnnotationCheckpointed] != "" {

@@ -57,6 +57,21 @@ func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*
 	})
 }
 
+// movedClock is the real clock, which a test can move on: what it waits for then is due, however long the test took until now.
+type movedClock struct {
+	clock.RealClock
+	ahead atomic.Int64
+}
+
+func (c *movedClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *movedClock) Since(at time.Time) time.Duration { return c.Now().Sub(at) }
+
+func (c *movedClock) move(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// on gives a controller this clock.
+func (c *movedClock) on(o *Options) { o.Clock = c }
+
 var (
 	batchJob = jobstest.Kind("batch/v1", "Job")
 	jobSet   = jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet")
@@ -232,14 +247,20 @@ func (tm team) eventually(what string, check func() error) {
 	}
 }
 
-// livePods lists the team's pods that have not ended and are not being deleted.
-func (tm team) livePods() []corev1.Pod {
+// pods lists the team's pods.
+func (tm team) pods() []corev1.Pod {
 	tm.Helper()
 	var list corev1.PodList
 	if err := tm.c.Client.List(tm.Context(), &list, client.InNamespace(tm.name)); err != nil {
 		tm.Fatal(err)
 	}
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+	return list.Items
+}
+
+// livePods lists the team's pods that have not ended and are not being deleted.
+func (tm team) livePods() []corev1.Pod {
+	tm.Helper()
+	return slices.DeleteFunc(tm.pods(), func(p corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
 }

@@ -84,9 +84,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 				}
 				if slices.Contains(test.writes[n], "hold") {
 					g.isHeld()
-					for i := range ranks {
-						tm.annotatePod(&ranks[i], dying(0, 0))
-					}
+					tm.letEnd(ranks)
 				}
 				select {
 				case <-m.Dead:

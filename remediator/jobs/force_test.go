@@ -54,6 +54,7 @@ func TestAPodThatDoesNotEndIsDeletedByForceIfThePolicySaysSo(t *testing.T) {
 			uid := g.read().Object.GetUID()
 			if test.forced == "" {
 				tm.event("JobRestartBlocked", uid, "pod "+stuck.Name+" on node "+q.Node+" "+test.waits)
+				tm.event("JobRestarting", uid, "restarting all ranks")
 				if notes := tm.notes("JobRestarting", uid); len(notes) != 1 {
 					t.Errorf("said %q, want the stop alone", notes)
 				}
@@ -87,6 +88,14 @@ func (tm team) annotatePod(pod *corev1.Pod, change func(*batchv1.JobSpec)) {
 	maps.Copy(pod.Annotations, spec.Template.Annotations)
 	if err := tm.c.Client.Patch(tm.Context(), pod, client.MergeFrom(before)); err != nil {
 		tm.Fatal(err)
+	}
+}
+
+// letEnd ends the pods of [dying] that are being deleted.
+func (tm team) letEnd(pods []corev1.Pod) {
+	tm.Helper()
+	for i := range pods {
+		tm.annotatePod(&pods[i], dying(0, 0))
 	}
 }
 

@@ -91,7 +91,7 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
 	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
-	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Second, 0)))
+	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Hour, 0)))
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
 	var calls sync.WaitGroup
@@ -103,6 +103,7 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 		})
 	}
 	calls.Wait()
+	tm.letEnd(ranks)
 	closed := g.closes()
 	if closed.Phase != restart.Done || !closed.Covers(q1.ID) || !closed.Covers(q2.ID) {
 		t.Errorf("record %+v", closed)
@@ -131,11 +132,14 @@ func TestANodeThatFailsWhileAJobStartsStopsItAgain(t *testing.T) {
 		}
 		return nil
 	})
+	slow := g.onNode(tm.nodes[1])
+	tm.annotatePod(slow, dying(time.Hour, 0))
 	q2 := tm.quarantineOf(tm.nodes[1])
 	restartJobs(t, r, q2)
 	if rec := g.record(); rec.Current == nil || rec.Current.Phase != restart.Stopping || !rec.Current.Covers(q1.ID) || !rec.Current.Covers(q2.ID) {
 		t.Errorf("record %+v", rec)
 	}
+	tm.annotatePod(slow, dying(0, 0))
 	g.inPhase(restart.Starting)
 	tm.untaint(tm.nodes[0])
 	tm.untaint(tm.nodes[1])
@@ -259,13 +263,21 @@ func TestAPersonWinsOverARestart(t *testing.T) {
 func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 5, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = time.Second })
+	var clock movedClock
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { clock.on(o); o.StopTimeout = patience })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	slow := g.runs()[0]
 	// Like a rank in D state: it outlives its deletion until somebody helps.
 	tm.setFinalizers(&slow, "example.com/stuck")
 	q := tm.quarantineOf(slow.Spec.NodeName)
 	restartJobs(t, r, q)
+	tm.eventually("wait for the end of all others", func() error {
+		if n := len(tm.pods()); n != 1 {
+			return fmt.Errorf("%d pods are left", n)
+		}
+		return nil
+	})
+	clock.move(patience)
 	uid := g.read().Object.GetUID()
 	tm.event("JobRestartBlocked", uid, "pod "+slow.Name+" on node "+slow.Spec.NodeName+" has not ended")
 	tm.event("JobRestartBlocked", q.NodeUID, slow.Name)
@@ -326,10 +338,20 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	patch(`{"metadata":{"annotations":{"e2e.pitcrew.dev/term-delay":"4s"}}}`)
+	tm.annotatePod(&stray, dying(time.Hour, 0))
 	q := tm.quarantineOf(stray.Spec.NodeName)
 	restartJobs(t, r, q)
 	patch(`{"metadata":{"labels":null}}`)
+	tm.eventually("wait for the end of all others", func() error {
+		if n := len(tm.pods()); n != 1 {
+			return fmt.Errorf("%d pods are left", n)
+		}
+		return nil
+	})
+	if rec := g.record(); rec.Current == nil || rec.Current.Phase != restart.Stopping {
+		t.Errorf("it does not wait: record %+v", rec)
+	}
+	tm.annotatePod(&stray, dying(0, 0))
 	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
@@ -340,23 +362,23 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StopTimeout = 10 * time.Second })
+	var clock movedClock
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { clock.on(o); o.StopTimeout = patience })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4, dying(time.Hour, 0)))
 	ranks := g.runs()
 	old := ranks[0]
 	q := tm.quarantineOf(old.Spec.NodeName)
 	restartJobs(t, r, q)
-	// The Job controller deletes it at once, and it ends after the others.
+	// The Job controller deletes it at once, perhaps before a scheduler had the time to place it, and it ends after the others.
 	late := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: tm.name, Name: "late", Labels: old.Labels, OwnerReferences: old.OwnerReferences, Annotations: old.Annotations},
-		Spec:       corev1.PodSpec{NodeSelector: map[string]string{cluster.LabelPool: tm.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		Spec:       corev1.PodSpec{NodeName: ranks[1].Spec.NodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
 	if err := tm.c.Client.Create(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
-	for i := range ranks {
-		tm.annotatePod(&ranks[i], dying(0, 0))
-	}
+	tm.letEnd(ranks)
+	clock.move(patience)
 	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "pod late on node ")
 	tm.annotatePod(late, dying(0, 0))
 	if closed := g.closes(); closed.Phase != restart.Done {
@@ -412,10 +434,15 @@ func (g *gang) complete(rank corev1.Pod) {
 func TestAStartThatDoesNotEndIsReportedAndClosed(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 4, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.StartTimeout = time.Second })
+	var clock movedClock
+	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { clock.on(o); o.StartTimeout = patience })
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	q := tm.quarantineOf(tm.nodes[0])
 	restartJobs(t, r, q)
+	g.inPhase(restart.Starting)
+	g.ranks = 3
+	g.runs()
+	clock.move(patience)
 	closed := g.closes()
 	if closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "3/4 ranks running") {
 		t.Errorf("record %+v", closed)
@@ -489,9 +516,11 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 			if err := tm.c.Client.Create(tm.Context(), cron); err != nil {
 				tm.Fatal(err)
 			}
-			object := job.object()
+			before := job.object()
+			object := before.DeepCopyObject().(client.Object)
 			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(cron, batchv1.SchemeGroupVersion.WithKind("CronJob"))})
-			if err := tm.c.Client.Update(tm.Context(), object); err != nil {
+			// Without a resourceVersion: the Job controller may be writing the status.
+			if err := tm.c.Client.Patch(tm.Context(), object, client.MergeFrom(before)); err != nil {
 				tm.Fatal(err)
 			}
 			return job

@@ -328,8 +328,7 @@ func TestTheSlowAndTheFailedNodeOf64AreFound(t *testing.T) {
 
 func TestBadReportsAreRefusedAndDelayNoOther(t *testing.T) {
 	s := newSite(t, "refused", 8)
-	s.start("-preflight-trusted-namespaces", "refused", "-preflight-report-collection-timeout", "20s")
-	reports := s.reports("r", 2)
+	reports, begun := s.reports("r", 2), time.Now()
 	// Two ranks' reports are bad: one has another size, one is not a report at all.
 	reports[6].Size = 12
 	pod := &s.pods[7]
@@ -338,6 +337,9 @@ func TestBadReportsAreRefusedAndDelayNoOther(t *testing.T) {
 	broken.Data[reportconfigmap.Key] = `{"workload_size":8,"rank":7,"node_name":"` + pod.Spec.NodeName + `","node_check_busbw_threshold_gbps":"NaN"}`
 	s.must(s.as("pitcrew-preflight", pod).Create(t.Context(), broken))
 	s.submit(reports[:7])
+	// The time is that of the reports, which are slow on a busy machine, and some for the remediator to start.
+	collect := time.Since(begun).Round(time.Second) + 30*time.Second
+	s.start("-preflight-trusted-namespaces", "refused", "-preflight-report-collection-timeout", collect.String())
 
 	s.waitForEvent(Refused, "NaN")
 	s.waitForEvent(Refused, "report of pod "+s.pods[6].Name+" in run r refused: workload_size is 12, but the run has 8")

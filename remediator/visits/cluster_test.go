@@ -614,12 +614,19 @@ func TestNodesShareThePlacesOfTheLimit(t *testing.T) {
 	})
 	s.until("all nodes are repaired and validated", func() error {
 		s.clock.SetTime(s.clock.Now().Add(5 * time.Second))
+		// One list: between two reads one visit may end and the next one begin.
+		var all corev1.NodeList
+		s.must(s.c.Client.List(t.Context(), &all, client.MatchingLabels{cluster.LabelPool: s.name}))
 		active, left := 0, ""
-		s.each(func() {
-			r := s.record()
-			if r.Current != nil {
+		for i := range all.Items {
+			if r, err := repair.RecordOf(&all.Items[i]); err != nil {
+				t.Fatal(err)
+			} else if r != nil && r.Current != nil {
 				active++
 			}
+		}
+		s.each(func() {
+			r := s.record()
 			if len(r.Last) == 0 || r.Last[0].Kind != repair.Validation {
 				left += " " + r.String()
 			}

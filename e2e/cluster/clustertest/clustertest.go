@@ -8,8 +8,11 @@ package clustertest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -80,6 +83,23 @@ func Until(t testing.TB, patience time.Duration, what string, check func() error
 		case <-ticker.C:
 		}
 	}
+}
+
+// FreeAddress returns a loopback address for a server of the test. Linux gives the ports of outgoing connections and of listeners on
+// port 0 from a range above it, so no other program gets it by chance before the server has bound it.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	var err error
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(20_000+rand.IntN(10_000)))
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err == nil {
+			l.Close()
+			return address
+		}
+	}
+	t.Fatalf("find a free port: %v", err)
+	return ""
 }
 
 func closeCluster() {

@@ -1,9 +1,12 @@
 package clustertest
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +18,10 @@ import (
 
 // Pods are the pods of a namespace in the order in which the API server recorded their events.
 type Pods struct {
+	testing.TB
+	c         *cluster.Cluster
+	namespace string
+
 	mu     sync.Mutex
 	events int
 	at     map[types.UID]int
@@ -35,7 +42,7 @@ func WatchPods(t testing.TB, c *cluster.Cluster, namespace string) *Pods {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Pods{at: map[types.UID]int{}}
+	p := &Pods{TB: t, c: c, namespace: namespace, at: map[types.UID]int{}}
 	go func() {
 		for e := range w.ResultChan() {
 			if pod, ok := e.Object.(*corev1.Pod); ok {
@@ -66,9 +73,34 @@ func (p *Pods) see(what watch.EventType, pod *corev1.Pod) {
 	}
 }
 
-// Lives returns the lives of all pods so far, in the order of their creation.
+// Lives returns the lives of all pods so far, in the order of their creation. It waits until the watch shows what a list shows now.
 func (p *Pods) Lives() []Life {
+	p.Helper()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.lives)
+	before := slices.Collect(maps.Keys(p.at))
+	p.mu.Unlock()
+	var list corev1.PodList
+	if err := p.c.Client.List(p.Context(), &list, client.InNamespace(p.namespace)); err != nil {
+		p.Fatal(err)
+	}
+	var lives []Life
+	Until(p, time.Minute, "the watch of the pods keeps up", func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		there := map[types.UID]bool{}
+		for _, pod := range list.Items {
+			there[pod.UID] = true
+			if i, known := p.at[pod.UID]; !known || pod.Status.Phase == corev1.PodRunning && p.lives[i].Running == 0 {
+				return fmt.Errorf("pod %s is listed as %s", pod.Name, pod.Status.Phase)
+			}
+		}
+		for _, uid := range before {
+			if life := p.lives[p.at[uid]]; !there[uid] && life.Gone == 0 {
+				return fmt.Errorf("pod %s is listed no more", life.Name)
+			}
+		}
+		lives = slices.Clone(p.lives)
+		return nil
+	})
+	return lives
 }
