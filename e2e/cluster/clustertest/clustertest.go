@@ -62,6 +62,16 @@ func Get(t *testing.T) *cluster.Cluster {
 	return shared.cluster
 }
 
+// FreeAddress is a host:port on which nothing listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := cluster.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
 // Until polls until check returns nil. After patience it fails the test with the last error.
 func Until(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
