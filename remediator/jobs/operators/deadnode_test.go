@@ -229,7 +229,8 @@ var (
 			g.Fatal(err)
 		}
 	}}
-	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 8 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
+	// Long enough for a test on a busy machine to see first that the restart waits.
+	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 30 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
 )
 
 func tainted(taint string) ending {
@@ -277,7 +278,7 @@ func waitsAndIsRestartedOnce(t *testing.T, test frozenJob, r *jobs.Controller) {
 	}
 	g.waitsForNode(bad)
 	g.says("JobRestartBlocked", uid, "on node "+bad+" may still run")
-	running := slices.DeleteFunc(g.pods.Lives(), func(l clustertest.Life) bool { return l.Running == 0 })
+	running := slices.DeleteFunc(g.pods.LivesNow(t), func(l clustertest.Life) bool { return l.Running == 0 })
 	if len(running) != g.ranks {
 		t.Errorf("while the job waits, %d pods have run: %+v", len(running), running)
 	}
@@ -337,7 +338,7 @@ func getsOneNewPod(t *testing.T, test frozenJob, r *jobs.Controller) {
 			}
 			return nil
 		})
-	} else if lives := g.pods.Lives(); len(lives) != 3 {
+	} else if lives := g.pods.LivesNow(t); len(lives) != 3 {
 		t.Errorf("beside the pod on the dead node there are %+v", lives)
 	}
 	test.end(g, bad, freezer)
@@ -349,7 +350,7 @@ func getsOneNewPod(t *testing.T, test frozenJob, r *jobs.Controller) {
 			t.Errorf("pod %s is on the dead node", pod.Name)
 		}
 	}
-	lives := g.pods.Lives()
+	lives := g.pods.LivesNow(t)
 	old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
 	if len(lives) != 4 || lives[old].Gone == 0 || !atOnce && lives[old].Gone > lives[3].Created {
 		t.Errorf("pods %+v, want one successor", lives)
@@ -427,7 +428,7 @@ func runsWholeAgain(t *testing.T, test frozenJob, r *jobs.Controller) {
 	if rec := g.record(); rec.Current != nil || len(rec.Last) != 1 {
 		t.Errorf("restarts %+v, want one", rec)
 	}
-	lives := g.pods.Lives()
+	lives := g.pods.LivesNow(t)
 	old := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Node == bad })
 	for _, pod := range after {
 		fresh := slices.IndexFunc(lives, func(l clustertest.Life) bool { return l.Name == pod.Name && l.Gone == 0 })
