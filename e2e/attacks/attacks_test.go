@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
 
 // patience is how long a test waits for what takes a second or two.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // Messages of GPUXidError.
 const (
@@ -171,6 +171,22 @@ func (s *scene) policy(spec string) string {
 		s.Fatal(err)
 	}
 	return path
+}
+
+// change changes a text of a policy file that a remediator reads.
+func (s *scene) change(policy, old, replacement string) {
+	s.Helper()
+	text, err := os.ReadFile(policy)
+	if err != nil {
+		s.Fatal(err)
+	}
+	changed := strings.Replace(string(text), old, replacement, 1)
+	if changed == string(text) {
+		s.Fatalf("the policy has no %q", old)
+	}
+	if err := os.WriteFile(policy, []byte(changed), 0o644); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // remediator runs the built remediator under its own service account until the test ends, without a lease.

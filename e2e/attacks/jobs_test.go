@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -211,11 +212,12 @@ func TestAttack07AForgedDeadlineEnds(t *testing.T) {
 	s := newScene(t, "attack07b", 2, nil)
 	mallory := s.tenant("mallory07b")
 	job, here := s.job(mallory, "mallory07b", "train")
-	s.remediator(s.policy(`
+	policy := s.policy(`
   budget: {maxNodes: 3}
   rules:
-    xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}, restartJobs: true, checkpointGrace: 3s}
-`))
+    xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}, restartJobs: true, checkpointGrace: 1h}
+`)
+	s.remediator(policy)
 	s.report(here, corev1.ConditionTrue, lost)
 	key, gvk := client.ObjectKeyFromObject(job), batchv1.SchemeGroupVersion.WithKind("Job")
 	var rec restart.Record
@@ -227,6 +229,7 @@ func TestAttack07AForgedDeadlineEnds(t *testing.T) {
 	})
 	rec.Current.StartedAt, rec.Current.CheckpointBy = time.Now().AddDate(100, 0, 0), time.Now().AddDate(100, 0, 0)
 	s.forgeRestart(mallory, job, rec)
+	s.change(policy, "checkpointGrace: 1h", "checkpointGrace: 1s") // the forgery comes while the job saves its state
 	s.restarted(gvk, key)
 }
 
@@ -235,7 +238,7 @@ func TestAttack07AForgedDeadlineEnds(t *testing.T) {
 func TestAttack08LabelledJobsDoNotFillTheCache(t *testing.T) {
 	s := newScene(t, "attack08", 1, nil)
 	mallory := s.tenant("mallory08")
-	const metrics = "127.0.0.1:18408"
+	metrics := clustertest.FreeAddress(t)
 	s.remediator(s.policy(restartXid), "-metrics-bind-address", metrics)
 	const n, size = 150, 240 << 10
 	filler := strings.Repeat("x", size)

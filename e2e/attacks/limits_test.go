@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -312,12 +311,13 @@ func TestAttack09LostAnswersFreeNoPlace(t *testing.T) {
 	s := newScene(t, "unanswered", 4, nil)
 	first, others := s.nodes[0], s.nodes[1:]
 	network := s.badNetwork(first)
-	s.remediatorAt(network.Server, s.policy(`
+	policy := s.policy(`
   budget: {maxNodes: 1}
   rules:
     xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}}
-    later: {match: {condition: GPUXidError, repair: [ResetGPU], POOL}, for: 15s}
-`))
+    later: {match: {condition: GPUXidError, repair: [ResetGPU], POOL}, for: 1h}
+`)
+	s.remediatorAt(network.Server, policy)
 	for _, name := range others {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, ecc)
 	}
@@ -326,6 +326,7 @@ func TestAttack09LostAnswersFreeNoPlace(t *testing.T) {
 	}
 	s.says(first, conditions.GPUXidError, corev1.ConditionTrue, lost)
 	s.becomes(first, quarantine.Quarantined)
+	s.change(policy, "for: 1h", "for: 1s")
 	for _, name := range others {
 		s.event(s.get(name), "1 nodes are out of service and the budget is 1: "+first+" (quarantined)")
 	}
@@ -420,23 +421,11 @@ func TestAttack25ParkedNodesUseUpNoBudget(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, got)
 	}
 	// After parkedAfter the cordoned nodes are parked: the same policy with a shorter time.
-	text := read(t, recent)
-	if err := os.WriteFile(recent, []byte(strings.Replace(text, "parkedAfter: 1h", "parkedAfter: 1s", 1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.change(recent, "parkedAfter: 1h", "parkedAfter: 1s")
 	s.becomes(healthy[0], quarantine.Quarantined)
 	if got, want := s.status(recent), fmt.Sprintf("BUDGET      policy: 1/3 nodes: %s (quarantined)", healthy[0]); !strings.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, got)
 	}
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // status is what `kubectl pitcrew status` prints under a policy.

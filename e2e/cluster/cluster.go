@@ -86,7 +86,7 @@ type Cluster struct {
 }
 
 // startTimeout is far above the 5 s that a start takes on two idle cores.
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // Start builds what is missing and starts a cluster. It is ready when a pod runs in it. The caller must call
 // [Cluster.Close]. When Start fails nothing is left running.

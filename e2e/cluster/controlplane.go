@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -326,11 +327,24 @@ func (c *Cluster) onFreePort(ctx context.Context, start func(port int) (*Process
 
 func hostURL(port int) string { return "https://" + net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
-func freePort() (int, error) {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(loopback, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+// The ports of our servers lie below those that Linux gives to clients. A client that asks for a server which is not there may get the
+// server's own port for its end of the connection; then the server could not come back.
+const firstPort, ports = 20000, 10000
+
+// freePort is a port on which nothing listens.
+func freePort() (port int, err error) {
+	for range 100 {
+		port = firstPort + rand.IntN(ports)
+		var listener net.Listener
+		if listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(loopback, strconv.Itoa(port))); err == nil {
+			return port, listener.Close()
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("find a free port: %w", err)
+}
+
+// FreeAddress is a host:port on which nothing listens, for a program that must be told where to serve.
+func FreeAddress() (string, error) {
+	port, err := freePort()
+	return net.JoinHostPort(loopback, strconv.Itoa(port)), err
 }

@@ -10,7 +10,10 @@ import (
 	"regexp"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 // The remediator's namespace and service account, as manifests/remediator has them.
@@ -71,6 +74,29 @@ func (c *Cluster) InstallRemediator(ctx context.Context) error {
 		}
 		if err := c.Apply(ctx, text); err != nil {
 			return fmt.Errorf("install the remediator's account from %s: %w", path, err)
+		}
+	}
+	if err := poll(ctx, c.remediatorAuthorized); err != nil {
+		return fmt.Errorf("wait for the remediator's roles: %w", err)
+	}
+	return nil
+}
+
+// remediatorAuthorized checks that the API server has read the remediator's roles: a cluster-wide one and those of its namespaces.
+func (c *Cluster) remediatorAuthorized(ctx context.Context) error {
+	for _, may := range []authorizationv1.ResourceAttributes{
+		{Verb: "list", Resource: "nodes"},
+		{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: remediatorNamespace},
+		{Verb: "create", Resource: "configmaps", Namespace: conditions.EvidenceNamespace},
+	} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + remediatorNamespace + ":" + remediatorAccount, ResourceAttributes: &may,
+		}}
+		if err := c.Client.Create(ctx, review); err != nil {
+			return err
+		}
+		if !review.Status.Allowed {
+			return fmt.Errorf("it may not %s %s in namespace %q: %s", may.Verb, may.Resource, may.Namespace, review.Status.Reason)
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{NodeGrace: 5 * time.Second}) }
 
 // patience is far more than anything here takes on an idle machine.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // rules is the shipped policy, but for its times.
 const rules = `

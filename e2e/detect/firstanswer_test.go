@@ -32,7 +32,7 @@ func TestNoConditionBeforeAnAnswer(t *testing.T) {
 	var monitors []cluster.Monitor
 	for name, skip := range map[string]bool{"Ours": true, "Theirs": false} {
 		file := filepath.Join(dir, name+".json")
-		text := fmt.Sprintf(`{"plugin": "custom", "source": %q, "pluginConfig": {"invoke_interval": "1s", "timeout": "50s", "max_output_length": 512, "concurrency": 1, "skip_initial_status": %v},
+		text := fmt.Sprintf(`{"plugin": "custom", "source": %q, "pluginConfig": {"invoke_interval": "1s", "timeout": "1h", "max_output_length": 512, "concurrency": 1, "skip_initial_status": %v},
 			"conditions": [{"type": %q, "reason": "Fine", "message": "fine"}], "rules": [{"type": "permanent", "condition": %q, "reason": "Bad", "path": %q}]}`, name, skip, name, name, plugin)
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

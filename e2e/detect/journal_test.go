@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
 )
@@ -71,18 +72,16 @@ func TestTheJournalFillsWhatTheRingHasLost(t *testing.T) {
 
 	marker := fmt.Sprintf("%d", time.Now().UnixNano())
 	fault("119, Timeout " + marker)
-	for deadline := time.Now().Add(patience); ; {
+	clustertest.Until(t, patience, "journald sees the record", func() error {
 		out, err := exec.Command("journalctl", "--quiet", "--no-pager", "--directory="+journal, "_TRANSPORT=kernel").Output()
 		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(out), marker) {
-			break
+		if !strings.Contains(string(out), marker) {
+			return errors.New("it has not")
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("journald has not seen the record in %s", patience)
-		}
-	}
+		return nil
+	})
 	if both := xid("-journal", "-journal-dir", journal); strings.Count(both, marker) != 1 {
 		t.Errorf("a record that stands in ring and journal counts %d times", strings.Count(both, marker))
 	}

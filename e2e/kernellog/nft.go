@@ -123,14 +123,11 @@ var discard = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
 // trigger sends the packet. The output hook runs inside the send, so that the record is there when it returns and
 // the setting can be restored immediately. The setting exists only in the first network namespace, where this runs.
 func trigger(conn net.PacketConn) (at time.Time, err error) {
-	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "pitcrew-nf_log.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err := lockSetting()
 	if err != nil {
 		return at, err
 	}
-	defer lock.Close() // and unlock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return at, fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
+	defer unlock()
 	before, err := os.ReadFile(allNamespaces)
 	if err != nil {
 		return at, err
@@ -141,4 +138,17 @@ func trigger(conn net.PacketConn) (at time.Time, err error) {
 	at = time.Now()
 	_, err = conn.WriteTo([]byte("x"), discard)
 	return at, errors.Join(err, os.WriteFile(allNamespaces, before, 0))
+}
+
+// lockSetting keeps every other program that uses this package from the setting.
+func lockSetting() (unlock func(), err error) {
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "pitcrew-nf_log.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	return func() { lock.Close() }, nil
 }

@@ -99,7 +99,7 @@ func (i *Inbox) Names() []string {
 }
 
 // Patience is much longer than an alert takes.
-const Patience = 90 * time.Second
+const Patience = 5 * time.Minute
 
 // alertmanagerConfig sends everything to one webhook, soon.
 const alertmanagerConfig = `

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,7 +66,7 @@ func TestAttack23AStolenTokenSuspectsOnlyQuarantinedNodes(t *testing.T) {
 		others    = `{"type":"HardwareIssuesSuspected","status":"True","reason":"GPUHealthCheckFailed (Soperator)"}`
 		head      = `{"v":1,"nodeUID":"u","boot":{"id":"b","seen":"2026-01-01T00:00:00Z"},"id":"q","phase":`
 	)
-	clustertest.Until(t, time.Minute, "the policies are in force", func() error {
+	clustertest.Until(t, patience, "the policies are in force", func() error {
 		if err := suspect(others); !denied(err) {
 			return fmt.Errorf("the reason of another writer: %w", err)
 		}

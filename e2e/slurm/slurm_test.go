@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{HandOff: true}) }
 
 // patience is for slurm-operator, which asks for its slurmrestd every 10 s and reads the Slurm nodes every 30 s.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 const ecc = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
 

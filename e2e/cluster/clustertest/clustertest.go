@@ -8,11 +8,8 @@ package clustertest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -65,6 +62,16 @@ func Get(t *testing.T) *cluster.Cluster {
 	return shared.cluster
 }
 
+// FreeAddress is a host:port on which nothing listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := cluster.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
 // Until polls until check returns nil. After patience it fails the test with the last error.
 func Until(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
@@ -83,23 +90,6 @@ func Until(t testing.TB, patience time.Duration, what string, check func() error
 		case <-ticker.C:
 		}
 	}
-}
-
-// FreeAddress returns a loopback address for a server of the test. Linux gives the ports of outgoing connections and of listeners on
-// port 0 from a range above it, so no other program gets it by chance before the server has bound it.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	var err error
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(20_000+rand.IntN(10_000)))
-		var l net.Listener
-		if l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err == nil {
-			l.Close()
-			return address
-		}
-	}
-	t.Fatalf("find a free port: %v", err)
-	return ""
 }
 
 func closeCluster() {

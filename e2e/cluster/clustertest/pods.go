@@ -84,7 +84,7 @@ func (p *Pods) Lives() []Life {
 		p.Fatal(err)
 	}
 	var lives []Life
-	Until(p, time.Minute, "the watch of the pods keeps up", func() error {
+	Until(p, 3*time.Minute, "the watch of the pods keeps up", func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		there := map[types.UID]bool{}

@@ -229,7 +229,8 @@ var (
 			g.Fatal(err)
 		}
 	}}
-	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 8 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
+	// Long enough for a test on a busy machine to see first that the restart waits.
+	podForced = ending{policy: policy.Restart{ForceDelete: policy.ForceUnreachable, ForceDeleteAfter: 30 * time.Second}, end: func(gang, string, *cluster.Kubelets) {}}
 )
 
 func tainted(taint string) ending {

@@ -162,6 +162,17 @@ func (g gang) runs() []corev1.Pod {
 	return running
 }
 
+// release lets deleted pods end, and go, that would not by their annotations.
+func (g gang) release(pods []corev1.Pod) {
+	g.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"e2e.pitcrew.dev/term-delay":"0s","e2e.pitcrew.dev/delete-delay":"0s"}}}`))
+	for i := range pods {
+		if err := client.IgnoreNotFound(g.c.Client.Patch(g.Context(), &pods[i], patch)); err != nil {
+			g.Fatal(err)
+		}
+	}
+}
+
 // quarantine taints a node and returns the quarantine, as the node controller would.
 func (g gang) quarantine(node string) restart.Quarantine {
 	g.Helper()

@@ -125,9 +125,10 @@ func TestADeadWorkerDoesNotComeBackAsARank(t *testing.T) {
 
 func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
 	t.Parallel()
-	g := start(t, queuedJob.with("term-delay: 1s", "term-delay: 5s"))
+	g := start(t, queuedJob.lasting())
 	r, _ := run(t, g.config(), interceptor.Funcs{}, nil)
-	q := g.quarantine(g.runs()[0].Spec.NodeName)
+	old := g.runs()
+	q := g.quarantine(old[0].Spec.NodeName)
 	restartJobs(t, r, q)
 	clustertest.Until(t, patience, "wait until the Workload is inactive", func() error {
 		workload := g.workload()
@@ -139,6 +140,7 @@ func TestAPersonWithTheWorkloadOfAQueuedJobWins(t *testing.T) {
 	if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "spec.active") {
 		t.Errorf("closed as %+v", closed)
 	}
+	g.release(old)
 	g.runs()
 }
 
@@ -159,9 +161,10 @@ func (g gang) workload() *unstructured.Unstructured {
 // The training-operator fails a job for good whose old ranks are still there when it starts.
 func TestAnAbortFailsNoJobThatMustNotMeetItsOldRanks(t *testing.T) {
 	t.Parallel()
-	g := start(t, pyTorchJob("Never").with("term-delay: 1s", "term-delay: 6s"))
+	g := start(t, pyTorchJob("Never").lasting())
 	r, _ := run(t, g.config(), interceptor.Funcs{}, func(o *jobs.Options) { o.StopTimeout = time.Second })
-	q := g.quarantine(g.runs()[0].Spec.NodeName)
+	old := g.runs()
+	q := g.quarantine(old[0].Spec.NodeName)
 	restartJobs(t, r, q)
 	job := g.get()
 	g.says("JobRestartBlocked", job.GetUID(), "has not ended")
@@ -169,6 +172,7 @@ func TestAnAbortFailsNoJobThatMustNotMeetItsOldRanks(t *testing.T) {
 	if err := g.c.Client.Patch(t.Context(), job, client.RawPatch(types.MergePatchType, abort)); err != nil {
 		t.Fatal(err)
 	}
+	g.release(old)
 	if closed := g.closes(); closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, "aborted") {
 		t.Errorf("closed as %+v", closed)
 	}

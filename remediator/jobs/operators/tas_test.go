@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,12 +80,13 @@ func (g gang) deletePodsOn(node string) {
 // Kueue's own replacement of a node keeps the admission, but no road to it restarts the whole job as it has to be.
 func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 	t.Run("only the ranks of the node are replaced", func(t *testing.T) {
-		g := start(t, queuedJob.placed().with("backoffLimit: 0", "backoffLimit: 6").slow())
+		g := start(t, queuedJob.placed().with("backoffLimit: 0", "backoffLimit: 6").lasting())
 		before, workload := g.runs(), g.workload()
 		bad := before[0]
 		g.quarantine(bad.Spec.NodeName)
 		g.deletePodsOn(bad.Spec.NodeName)
 		g.keptAdmission(workload)
+		g.release([]corev1.Pod{bad})
 		clustertest.Until(t, patience, "wait for the rank to be replaced", func() error {
 			if slices.Contains(uids(g.runs()), bad.UID) {
 				return fmt.Errorf("it is still there")
@@ -110,11 +112,13 @@ func TestTrapKueueReplacesANodeAndNotTheJob(t *testing.T) {
 	t.Run("a suspend of the job starts a rank beside the old ones", func(t *testing.T) {
 		for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 			t.Run(name, func(t *testing.T) {
-				g := start(t, j.placed().slow())
-				workload := g.workload()
-				g.quarantine(g.runs()[0].Spec.NodeName)
+				g := start(t, j.placed().lasting())
+				workload, old := g.workload(), g.runs()
+				g.quarantine(old[0].Spec.NodeName)
 				g.patch(g.get(), stop)
 				g.keptAdmission(workload)
+				g.runBeside(old)
+				g.release(old)
 				if !g.runTogether() {
 					t.Error("the second incarnation waited for the first")
 				}

@@ -4,12 +4,15 @@ package operators
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,8 +24,8 @@ import (
 )
 
 // These tests run without the remediator. They measure the traps that docs/jobs.md describes. One that fails after an
-// update means that the page, and what the remediator does about the trap, have to be looked at again. They run one by one: most traps
-// are races of an operator, which comes out otherwise on a busy machine.
+// update means that the page, and what the remediator does about the trap, have to be looked at again. Old ranks end when the test
+// lets them, not after a time: a busy machine would miss it.
 
 var (
 	kubernetes = &operator{start: func(*cluster.Cluster, context.Context) error { return nil }}
@@ -159,16 +162,18 @@ func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			g := start(t, test.slow())
+			g := start(t, test.lasting())
+			old := g.runs()
 			g.patch(g.get(), stop)
-			test.stopped(g)
-			if n := len(g.listed()); n == 0 {
-				t.Error("no pod is listed any more: the status came after the last pod was gone")
-			}
+			test.stopped(g) // although all its pods are still there
 			if test.reliable && conditionTrue(g.get(), "RayClusterSuspended") {
 				t.Error("the status says that it is suspended although pods are listed")
 			}
 			g.patch(g.get(), resume)
+			if !test.reliable {
+				g.runBeside(old)
+			}
+			g.release(old)
 			if got := g.runTogether(); got == test.reliable {
 				t.Errorf("two incarnations ran together: %t, want %t", got, !test.reliable)
 			}
@@ -176,25 +181,46 @@ func TestTrapAStatusSaysStoppedBeforeThePodsAreGone(t *testing.T) {
 	}
 }
 
-// slow is the job with ranks that take 6 s to end.
-func (j job) slow() job {
-	for range j.ranks {
-		const quick = "term-delay: 1s"
-		if !strings.Contains(j.manifest, quick) {
-			break
-		}
-		j = j.with(quick, "term-delay: 6s")
+// lasting is the job with ranks that run on when they are deleted, see [gang.release].
+func (j job) lasting() job {
+	const quick = "term-delay: 1s"
+	if !strings.Contains(j.manifest, quick) {
+		panic(fmt.Sprintf("the manifest of the %s has no %q", j.kind.GVK.Kind, quick))
 	}
+	j.manifest = strings.ReplaceAll(j.manifest, quick, "term-delay: 1h")
 	return j
 }
 
+// runBeside waits until a pod of the second incarnation runs. The old ones hold most of the nodes.
+func (g gang) runBeside(old []corev1.Pod) {
+	g.Helper()
+	clustertest.Until(g, patience, "wait for a rank of the second incarnation to run beside the first", func() error {
+		pods := g.listed()
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool {
+			return p.Status.Phase == corev1.PodRunning && !slices.Contains(uids(old), p.UID)
+		}) {
+			return fmt.Errorf("%d pods are listed, none of it runs", len(pods))
+		}
+		return nil
+	})
+}
+
 func TestTrapAJobFailsByItsStop(t *testing.T) {
-	// A stopped rank stays listed for 3 s: the Job controller sees it fail.
-	const listed = "term-delay: 1s, e2e.pitcrew.dev/delete-delay: 3s"
+	// A stopped rank stays listed: the Job controller sees it fail.
+	const listed = "term-delay: 1s, e2e.pitcrew.dev/delete-delay: 1h"
 	rule := "backoffLimit: 0\n  podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [143]}}]}"
 	t.Run("podFailurePolicy", func(t *testing.T) {
 		g := start(t, batchJob.with("backoffLimit: 0", rule).with("term-delay: 1s", listed))
 		g.patch(g.get(), stop)
+		clustertest.Until(t, patience, "wait for the Job controller to count the failed ranks", func() error {
+			for _, pod := range g.listed() {
+				if pod.Status.Phase != corev1.PodFailed || slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer) {
+					return fmt.Errorf("%s is %s and has finalizers %q", pod.Name, pod.Status.Phase, pod.Finalizers)
+				}
+			}
+			return nil
+		})
+		g.release(g.listed())
 		g.gone()
 		g.patch(g.get(), resume)
 		g.reports(g.get, "Failed")
@@ -225,7 +251,7 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 				j := pyTorchJob(test.restartPolicy)
 				j.operator = operator
 				for range 2 { // the master and the workers
-					j = j.with("term-delay: 1s}", fmt.Sprintf("term-delay: 2s, e2e.pitcrew.dev/exit-code: %q, e2e.pitcrew.dev/delete-delay: 4s}", test.exitCode))
+					j = j.with("term-delay: 1s}", fmt.Sprintf("term-delay: 2s, e2e.pitcrew.dev/exit-code: %q, e2e.pitcrew.dev/delete-delay: 1h}", test.exitCode))
 				}
 				g := start(t, j)
 				g.patch(g.get(), `{"spec":{"runPolicy":{"suspend":true}}}`)
@@ -347,10 +373,13 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 	})
 	// Up to v1.10 the job was Pending at once, and then a second Command counted while the first was still carried out.
 	t.Run("two Commands are two retries", func(t *testing.T) {
-		g := start(t, volcanoJob.slow())
+		g := start(t, volcanoJob.lasting())
+		old := g.runs()
 		g.command("first", g.get().GetUID())
 		g.becomes(g.get, "Restarting", "status", "state", "phase")
 		g.command("during", g.get().GetUID())
+		g.carriedOut("during")
+		g.release(old)
 		g.becomes(g.get, "Running", "status", "state", "phase")
 		g.becomes(g.get, "1", "status", "retryCount")
 		g.command("second", g.get().GetUID())
@@ -363,14 +392,38 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 	})
 }
 
+// carriedOut waits until Volcano has deleted a Command, which it does when it takes it.
+func (g gang) carriedOut(name string) {
+	g.Helper()
+	clustertest.Until(g, patience, "wait for Volcano to take Command "+name, func() error {
+		command := &unstructured.Unstructured{}
+		command.SetAPIVersion("bus.volcano.sh/v1alpha1")
+		command.SetKind("Command")
+		err := g.c.Client.Get(g.Context(), client.ObjectKey{Namespace: g.namespace, Name: name}, command)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	})
+}
+
 // Up to LeaderWorkerSet v0.7 a leader that was deleted in the background restarted its group twice.
 func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
-	g := start(t, leaderWorkerSet("1", 4).slow())
+	g := start(t, leaderWorkerSet("1", 4).lasting())
 	before := g.runs()
 	leader := before[slices.IndexFunc(before, func(p corev1.Pod) bool { return p.Labels["leaderworkerset.sigs.k8s.io/worker-index"] == "0" })]
 	if err := g.c.Client.Delete(t.Context(), &leader, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		t.Fatal(err)
 	}
+	clustertest.Until(t, patience, "wait for the whole group to be deleted", func() error {
+		for _, pod := range g.listed() {
+			if pod.DeletionTimestamp == nil {
+				return fmt.Errorf("%s is not", pod.Name)
+			}
+		}
+		return nil
+	})
+	g.release(before)
 	clustertest.Until(t, patience, "wait for the old group to be gone and a new one to run", func() error {
 		after := uids(g.runs())
 		for _, old := range before {
@@ -380,7 +433,6 @@ func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("pods: %+v", g.pods.Lives())
 	if lives := g.pods.Lives(); len(lives) != 2*g.ranks {
 		t.Errorf("%d pods were created, want two groups of %d", len(lives), g.ranks)
 	}
@@ -420,13 +472,13 @@ func TestTrapAnotherControllerUndoesTheSuspend(t *testing.T) {
 func TestTrapAnEvictedWorkloadStillHasPods(t *testing.T) {
 	for name, j := range map[string]job{"Job": queuedJob, "JobSet": queuedJobSet} {
 		t.Run(name, func(t *testing.T) {
-			g := start(t, j.slow())
+			g := start(t, j.lasting())
+			old := g.runs()
 			g.patch(g.workload(), `{"spec":{"active":false}}`)
-			g.reports(g.workload, "Evicted")
-			if n := len(g.listed()); n != g.ranks {
-				t.Errorf("%d pods are listed, want %d", n, g.ranks)
-			}
+			g.reports(g.workload, "Evicted") // although all its pods are still there
 			g.patch(g.workload(), `{"spec":{"active":true}}`)
+			g.runBeside(old)
+			g.release(old)
 			if !g.runTogether() {
 				t.Error("the second incarnation waited for the first")
 			}
