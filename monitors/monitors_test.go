@@ -22,6 +22,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
 // installed is the folder of the plugins in our images.
@@ -34,6 +35,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// patience is how long a test waits for an answer that NPD has in seconds.
+const patience = 2 * time.Minute
 
 // load reads one monitor strictly: NPD itself ignores unknown keys.
 func load(t *testing.T, file string) npdconfig.CustomPluginConfig {
@@ -63,11 +67,7 @@ func files(t *testing.T) []string {
 // build compiles the plugin of a monitor.
 func build(t *testing.T, plugin string) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), plugin)
-	if out, err := exec.Command("go", "build", "-o", binary, "../plugins/"+plugin).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return binary
+	return npdtest.BuildIn(t, "../plugins/"+plugin)
 }
 
 func TestEveryConditionHasAMonitor(t *testing.T) {
@@ -209,7 +209,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 	var events []types.Event
 	until := func(want types.ConditionStatus, reason, message string) {
 		t.Helper()
-		for deadline := time.After(30 * time.Second); ; {
+		for deadline := time.After(patience); ; {
 			select {
 			case status := <-statuses:
 				events = append(events, status.Events...)
@@ -218,7 +218,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("no status %s %s %q within 30 s", want, reason, message)
+				t.Fatalf("no status %s %s %q within %s", want, reason, message, patience)
 			}
 		}
 	}

@@ -90,13 +90,17 @@ func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
 }
 
 func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
+	const hangs = `sleep 1000`
 	for command, want := range map[string]result{
 		`test $PREFLIGHT_PEER = 10.0.0.2 && test $PREFLIGHT_SELF = 10.0.0.1 && test $PREFLIGHT_SERVER = true && echo bw=$PREFLIGHT_ROUND`: {report.OK, 3},
-		`true`:       {report.Skip, 0},
-		`exit 3`:     {report.Fail, 0},
-		`sleep 1000`: {report.Fail, 0},
+		`true`:   {report.Skip, 0},
+		`exit 3`: {report.Fail, 0},
+		hangs:    {report.Fail, 0},
 	} {
-		tester := tester{command: command, pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
+		tester := tester{command: command, pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: time.Minute}
+		if command == hangs {
+			tester.timeout = time.Second
+		}
 		got := tester.test(t.Context(), nil, netip.MustParseAddr("10.0.0.1"), order{Round: 3, Serve: true, Peer: netip.MustParseAddrPort("10.0.0.2:1")})
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", command, got, want)
@@ -127,7 +131,7 @@ func TestLocalChecks(t *testing.T) {
 
 func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	arguments := []string{
-		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "2s",
+		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "10s",
 		"-figure", `gemm=printf 'warm-up 12\nTFLOPS: 612.5\n'`, "-figure", "hbm=echo 3.3e3", "-figure", "says-nothing=true",
 		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0", "-figure", "hangs=sleep 1000",
 	}
@@ -167,7 +171,7 @@ func TestAForeignConnectionDoesNotDelayTheRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	o := options{group: group{size: 2, leader: address}, meetTimeout: 20 * time.Second}
+	o := options{group: group{size: 2, leader: address}, meetTimeout: time.Minute}
 	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

@@ -200,7 +200,7 @@ func TestReaderOnTheKernelLog(t *testing.T) {
 	drain(t, r)
 	marker := fmt.Sprintf("pitcrew test %d", time.Now().UnixNano())
 	fmt.Fprintf(w, "<5>%s one\ntwo\n", marker)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		if err := r.Wait(ctx); err != nil {

@@ -135,7 +135,7 @@ preflight: {namespaces: [upgrade]}
 		t.Errorf("the plugins are %s", third.Spec.Template.Spec.Containers[0].Image)
 	}
 
-	mustHelm(t, c, "rollback", "pitcrew", "1", "--wait", "--timeout=60s")
+	mustHelm(t, c, "rollback", "pitcrew", "1", "--wait", "--timeout=5m")
 	if diff := cmp.Diff(installed, owned(t, c)); diff != "" {
 		t.Error("after the rollback:", diff)
 	}
@@ -163,7 +163,7 @@ func uninstall(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := tryHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=120s")
+		_, err := tryHelm(t, c, "uninstall", "pitcrew", "--wait", "--timeout=5m")
 		ended <- err
 	}()
 	var job batchv1.Job
@@ -315,8 +315,8 @@ func TestApplyAndUninstall(t *testing.T) {
 	if out := kubectl(t, c, "get", "configmap", "pitcrew-policy", "--namespace", namespace, "--output=yaml"); !strings.Contains(out, "mode: enforce\n") {
 		t.Error("the policy was set back")
 	}
-	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "deployment/pitcrew-remediator")
-	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=60s", "daemonset/pitcrew-npd-nvidia")
+	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=5m", "deployment/pitcrew-remediator")
+	kubectl(t, c, "rollout", "status", "--namespace", namespace, "--timeout=5m", "daemonset/pitcrew-npd-nvidia")
 	writesItsOwnNodeOnly(t, c, nodes[0], nodes[1])
 	addMarks(t, c, nodes[0])
 	clean(t, c, nodes[0])
@@ -433,7 +433,7 @@ func TestOtherWritersAreRefused(t *testing.T) {
 	if _, err := tryHelm(t, c, "upgrade", "pitcrew", ".", "--dry-run=server", "--values", valuesFile(t, pool)); err == nil {
 		t.Error("an upgrade does not check for other writers")
 	}
-	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=60s")
+	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=5m")
 	pitcrew(t, c, "uninstall", "--yes")
 }
 
@@ -478,7 +478,7 @@ func TestUserRoles(t *testing.T) {
 			t.Errorf("an operator can %s: %s%v", question, out, err)
 		}
 	}
-	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=60s")
+	mustHelm(t, c, "uninstall", "pitcrew", "--no-hooks", "--wait", "--timeout=5m")
 	pitcrew(t, c, "uninstall", "--yes")
 }
 
@@ -608,7 +608,7 @@ func remediatorImage(t *testing.T, c *cluster.Cluster) string {
 // release installs or upgrades the release and waits until its pods are ready.
 func release(t *testing.T, c *cluster.Cluster, verb, chart, values string) {
 	t.Helper()
-	mustHelm(t, c, verb, "pitcrew", chart, "--wait", "--timeout=60s", "--values", valuesFile(t, values))
+	mustHelm(t, c, verb, "pitcrew", chart, "--wait", "--timeout=5m", "--values", valuesFile(t, values))
 }
 
 func valuesFile(t *testing.T, values string) string {

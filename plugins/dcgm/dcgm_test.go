@@ -152,7 +152,7 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	n.dcgm("hang")
 	start := time.Now()
 	n.diag("exit 2\nunknown: no answer within 3s", "-timeout", "4s")
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("a diagnostic that hangs took %s", took)
 	}
 	n.diag("exit 2\nunknown: DCGM: libdcgm.so.4 not found", "-driver-root", n.nvmlOnly())

@@ -153,13 +153,13 @@ func (n *node) until(want string, args ...string) {
 	n.t.Helper()
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	got := n.run(args...)
 	for got != want && time.Now().Before(deadline) {
 		<-poll.C
 		got = n.run(args...)
 	}
 	if got != want {
-		n.t.Fatalf("after 30 s still\n%swant\n%s", got, want)
+		n.t.Fatalf("after 2 min still\n%swant\n%s", got, want)
 	}
 }

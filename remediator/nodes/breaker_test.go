@@ -262,7 +262,7 @@ func await[T any](t *testing.T, what string, c <-chan T) (got T) {
 	t.Helper()
 	select {
 	case got = <-c:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("waited in vain for %s", what)
 	}
 	return got

@@ -20,21 +20,11 @@ import (
 // cordons has every rule cordon, but for the one with a soft taint.
 func cordons(w *world) {
 	w.t.Helper()
-	p, err := policy.Parse([]byte(strings.Replace(testPolicy, "  rules:\n", "  handOff: {cordon: true}\n  rules:\n", 1)))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.policy = p
+	w.policy = policyOf(w.t, strings.Replace(testPolicy, "  rules:\n", "  handOff: {cordon: true}\n  rules:\n", 1))
 }
 
 // cordonsNoMore drops the cordon from the policy.
-func cordonsNoMore(w *world) {
-	p, err := policy.Parse([]byte(testPolicy))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.policy = p
-}
+func cordonsNoMore(w *world) { w.policy = policyOf(w.t, testPolicy) }
 
 // setCordon changes spec.unschedulable as the API server does: the manager that sets the field has it, and nobody has a field that
 // was removed.

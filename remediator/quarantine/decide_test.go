@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,13 +103,27 @@ type world struct {
 	reasons []string
 }
 
+// policyOf is a policy of its own with that text. Random walks begin thousands of times with the same few texts.
+func policyOf(t *testing.T, text string) *policy.Policy {
+	t.Helper()
+	known, found := parsedPolicies.Load(text)
+	if !found {
+		p, err := policy.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, _ = parsedPolicies.LoadOrStore(text, p)
+	}
+	p := *known.(*policy.Policy)
+	p.Rules = slices.Clone(p.Rules)
+	return &p
+}
+
+var parsedPolicies sync.Map
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	p, err := policy.Parse([]byte(testPolicy))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, policy: p, now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
+	w := &world{t: t, policy: policyOf(t, testPolicy), now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
 	w.node = &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1"},
 		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}},

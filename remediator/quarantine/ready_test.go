@@ -45,11 +45,7 @@ const deadTaint = "pitcrew.dev/unhealthy=Ready:NoSchedule"
 func newReadyWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
-	p, err := policy.Parse([]byte(readyPolicy))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.policy = p
+	w.policy = policyOf(t, readyPolicy)
 	w.node.CreationTimestamp = metav1.NewTime(w.now.AddDate(0, -1, 0))
 	kubelet(corev1.ConditionTrue)(w)
 	return w
@@ -612,12 +608,8 @@ func newReadyWorldWith(t *testing.T, from, to string) *world {
 	if text == readyPolicy {
 		t.Fatalf("%q is not in the policy", from)
 	}
-	p, err := policy.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newReadyWorld(t)
-	w.policy = p
+	w.policy = policyOf(t, text)
 	return w
 }
 

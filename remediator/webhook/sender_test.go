@@ -99,7 +99,7 @@ func (r *receiver) next(t *testing.T) request {
 	select {
 	case got := <-r.got:
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no delivery arrives")
 		return request{}
 	}
@@ -154,7 +154,7 @@ func (r rig) finished(t *testing.T, node string) {
 		if got != node {
 			t.Fatalf("finished for %s, want %s", got, node)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no delivery is finished; log:\n%s", r.logs)
 	}
 }
@@ -315,7 +315,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 			test.change(t, &w, server)
 			r := start(t, w)
 			r.Deliver("n", []Delivery{delivery("id-1")})
-			deadline := time.After(30 * time.Second)
+			deadline := time.After(time.Minute)
 			for !strings.Contains(r.logs.String(), "Deliver to a webhook") {
 				select {
 				case <-deadline:

@@ -10,9 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
 var update = flag.Bool("update", false, "rewrite the `want` section of the golden files")
@@ -26,13 +29,26 @@ func Build(t *testing.T) string { return BuildIn(t, ".") }
 // BuildIn compiles the plugin in a folder and returns the binary's path.
 func BuildIn(t *testing.T, folder string) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "plugin")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, folder).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
 	}
-	noticeSources(t)
-	return binary
+	path, err := filepath.Abs(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err = filepath.Rel(root, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.BuildOurs(t.Context(), root, "./"+path); err != nil {
+		t.Fatal(err)
+	}
+	noticed.Do(func() { noticeSources(t) })
+	return filepath.Join(root, "bin", filepath.Base(path))
 }
+
+var noticed sync.Once
 
 // noticeSources looks at every source file of the plugin. `go test` sees only what the test itself links and opens: it
 // would answer from its cache after a change of the plugin's main package.
