@@ -18,6 +18,9 @@ LINTER   := bin/components/golangci-lint
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 export KUBERNETES
+# Registries may refuse once.
+APT      := apt-get -qq -o Acquire::Retries=5
+RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
 .PHONY: help try demo test test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
 
@@ -34,21 +37,31 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 	@bin/demo
 
 test: ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
-	@$(MAKE) --no-print-directory test-packages
-	@$(MAKE) --no-print-directory test-node
+	@$(SIDE_BY_SIDE) test-node test-packages
+
+# What .ci/run runs after `make verify`. The tests with a node wait most of the time and take as long as all others.
+.PHONY: ci
+ci:
+	@$(SIDE_BY_SIDE) test-node lint test-packages test-operators
+
+# Two targets at a time, each with its output as a whole when it has ended.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
+
+# These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
+KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 
 # The tests with a cluster wait most of the time, so more of them run side by side than there are cores. `make lint` vets everything.
 test-packages: components nft chromium bin/debian bin/images/debian
-	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v -e /e2e/node$$ -e /e2e/newcomer$$ -e /e2e/alerts$$ -e /e2e/lint$$ -e /e2e/vuln$$)
-	go test -C images/build ./...
+	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln))
+	go test -vet=off -C images/build ./...
 
-# One by one: they report every fault in this machine's kernel log, and other tests write faults there.
+# One by one.
 test-node: components nft bin/debian bin/images/debian
-	go test -timeout 30m -p 1 ./e2e/alerts ./e2e/node ./e2e/newcomer
+	go test -vet=off -timeout 30m -p 1 $(addprefix ./,$(KERNEL_LOG))
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
 test-operators: operators ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
-	go test -timeout 60m -parallel 8 -tags operators ./remediator/jobs/operators
+	go test -vet=off -timeout 60m -parallel 8 -tags operators ./remediator/jobs/operators
 
 operators:
 	@go run ./e2e/components/build kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
@@ -65,7 +78,7 @@ lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabili
 	@go run ./e2e/components/build golangci-lint
 	$(LINTER) run ./...
 	cd images/build && ../../$(LINTER) run ./...
-	go test ./e2e/lint ./e2e/vuln
+	go test -vet=off ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
@@ -80,7 +93,8 @@ generate: ## the pages of conditions and policy, the policy's schema, the alerts
 verify: ## fail if formatting, modules or generated files are not as committed, and name them
 	@stale="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$stale" ] || { echo "not formatted, run gofmt -w:" $$stale; exit 1; }
 	@for module in . images/build; do \
-		go -C $$module mod tidy -diff && go -C $$module mod verify >/dev/null || { echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
+		$(call RETRY,diff="$$(go -C $$module mod tidy -diff)" || [ -n "$$diff" ]); \
+		[ -z "$$diff" ] && go -C $$module mod verify >/dev/null || { echo "$$diff"; echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
 	@go run ./e2e/components/build helm
 	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
 
@@ -122,19 +136,19 @@ clean: ## remove everything that was built
 .PHONY: cross
 cross:
 	@if [ "$$(id -u)" = 0 ] && [ "$$(uname -m)" = x86_64 ] && ! command -v aarch64-linux-gnu-gcc >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross >/dev/null; fi
+		$(APT) update && $(APT) install -y --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross >/dev/null; fi
 
 # The tests write real kernel records through netfilter's log, which needs root and nft.
 .PHONY: nft
 nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
-		apt-get update -qq && apt-get install -y -qq nftables >/dev/null; fi
+		$(APT) update && $(APT) install -y nftables >/dev/null; fi
 
-# A test looks at HTML pages in a real browser: about 100 MB from Debian.
+# A test looks at HTML pages in a real browser: about 100 MB from Debian. After nft, because apt-get runs once at a time.
 .PHONY: chromium
-chromium:
+chromium: nft
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
+		$(APT) update && $(APT) install -y --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
 
 # Programs that the tests run but must not install: chrony would replace the machine's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.
@@ -156,7 +170,7 @@ define FETCH
 rm -rf $@.new && mkdir -p $@.new/apt/{lists/partial,sources.list.d}; \
 cp -r $(wildcard /etc/apt/sources.list /etc/apt/sources.list.d) $@.new/apt; \
 find $@.new/apt -type f -exec sed -i -E '/^(Components:|deb )/s/$$/ non-free/' {} +; \
-cd $@.new; apt="apt-get -qq -o Dir::Etc::sourcelist=$$PWD/apt/sources.list -o Dir::Etc::sourceparts=$$PWD/apt/sources.list.d \
+cd $@.new; apt="$(APT) -o Dir::Etc::sourcelist=$$PWD/apt/sources.list -o Dir::Etc::sourceparts=$$PWD/apt/sources.list.d \
 	-o Dir::State::lists=$$PWD/apt/lists -o Dir::Cache=$$PWD/apt -o APT::Sandbox::User=root -o APT::Architectures::=arm64"; \
 $$apt update; $$apt download $(PACKAGES) || $$apt download $(foreach p,$(PACKAGES),$(firstword $(subst =, ,$(p)))); rm -rf apt
 endef

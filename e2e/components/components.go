@@ -217,10 +217,11 @@ func (c Component) Path(root string) string {
 // module when needed.
 func (c Component) ModuleDir(ctx context.Context, root string) (string, error) {
 	var module struct{ Dir string }
-	if err := goJSON(ctx, c.dir(root), &module, "mod", "download", "-json", c.Module); err != nil {
-		return "", err
+	out, err := download(ctx, []string{"CGO_ENABLED=0"}, c.dir(root), "mod", "download", "-json", c.Module)
+	if err == nil {
+		err = json.Unmarshal(out, &module)
 	}
-	return module.Dir, nil
+	return module.Dir, err
 }
 
 // Build makes sure that the components are built and up to date, and that no two programs build them at the same time.
@@ -454,6 +455,24 @@ func runWith(ctx context.Context, env []string, dir string, args ...string) (std
 		return nil, fmt.Errorf("go %s in %s: %w\n%s", args[0], dir, err, stderr.String())
 	}
 	return out, nil
+}
+
+// pauses are those before a go command asks a registry again that has refused.
+var pauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute}
+
+// download runs a go command that downloads modules when needed. If it fails it runs again, a few times.
+func download(ctx context.Context, env []string, dir string, args ...string) (stdout []byte, err error) {
+	for _, pause := range pauses {
+		if stdout, err = runWith(ctx, env, dir, args...); err == nil {
+			return stdout, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+		}
+	}
+	return runWith(ctx, env, dir, args...)
 }
 
 func command(ctx context.Context, env []string, dir string, args ...string) *exec.Cmd {

@@ -6,12 +6,15 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,6 +153,38 @@ func TestOnlyProgramsThatLoadALibraryAreBuiltWithCgo(t *testing.T) {
 				t.Errorf("%s is built with %s=%s", program, s.Key, s.Value)
 			}
 		}
+	}
+}
+
+func TestARegistryThatRefusesOnceIsAskedAgain(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	if _, err := tiny.ModuleDir(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	cache, err := run(t.Context(), root, "env", "GOMODCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := http.FileServer(http.Dir(filepath.Join(strings.TrimSpace(string(cache)), "cache", "download")))
+	var asked atomic.Int32
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(registry.Close)
+	before := pauses
+	t.Cleanup(func() { pauses = before })
+	pauses = []time.Duration{0}
+	empty := t.TempDir()
+	for name, value := range map[string]string{"GOPROXY": registry.URL, "GOMODCACHE": empty, "GOSUMDB": "off", "GOFLAGS": "-modcacherw"} {
+		t.Setenv(name, value)
+	}
+	dir, err := tiny.ModuleDir(t.Context(), root)
+	if err != nil || !strings.HasPrefix(dir, empty) || asked.Load() < 2 {
+		t.Errorf("%s, %v after %d requests", dir, err, asked.Load())
 	}
 }
 

@@ -58,7 +58,7 @@ func compile(ctx context.Context, progress io.Writer, name string, env []string,
 // the modules that are missing.
 func stale(ctx context.Context, env []string, dir string, args ...string) (map[string]int64, error) {
 	const format = `{{if .Stale}}{{.ImportPath}}{{"\t"}}{{.Dir}}{{range .GoFiles}}{{"\t"}}{{.}}{{end}}{{end}}`
-	out, err := runWith(ctx, env, dir, append([]string{"list", "-deps", "-f", format}, args...)...)
+	out, err := download(ctx, env, dir, append([]string{"list", "-deps", "-f", format}, args...)...)
 	if err != nil {
 		return nil, err
 	}
