@@ -143,7 +143,9 @@ var others = []string{
 }
 
 // resetAll resets all GPUs if none is named.
-func resetAll() *corev1.PodTemplate { return template("reset-gpu", "reset-gpu", "-gpu=$(GPUS)", "-all") }
+func resetAll() *corev1.PodTemplate {
+	return template("reset-gpu", "reset-gpu", "-gpu=$(GPUS)", "-all")
+}
 
 // resets is a reset after which a condition is healthy.
 func (w *world) resets(m *machine, condition string) func(*batchv1.Job) {
