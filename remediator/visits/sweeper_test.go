@@ -146,7 +146,7 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 			pods:  func(now time.Time) []corev1.Pod { return pending(now.Format(time.RFC3339), first) },
 			first: 63 * time.Minute, others: 4 * time.Hour, starts: 4,
 		},
-		"a pod waits for any node":        {pods: func(time.Time) []corev1.Pod { return pending("p", nil) }, first: 63 * time.Minute, others: 16 * time.Hour, starts: 4},
+		"a pod waits for any node": {pods: func(time.Time) []corev1.Pod { return pending("p", nil) }, first: 63 * time.Minute, others: 16 * time.Hour, starts: 4},
 		"no scheduler has ever seen the pod that waits": {
 			pods: func(time.Time) []corev1.Pod {
 				pods := pending("p", first)
