@@ -145,6 +145,10 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 	if over {
 		return check, true
 	}
+	if q == nil { // the record is input: a check begins with its Job
+		d.close(Yielded, "a %s waits for no pods", v.Kind)
+		return check, true
+	}
 	if d.policy.Repair == nil {
 		d.close(Yielded, "the policy does not repair any more")
 		return check, true
