@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 const enableRepair = "helm upgrade --reuse-values --set repair.enabled=true; see docs/repair.md"
@@ -44,7 +45,25 @@ func (d *doctor) repairs(ctx context.Context) ([]finding, error) {
 		}
 		found = append(found, more...)
 	}
+	if known && namespace == "" {
+		found = append(found, d.unfinished()...)
+	}
 	return append(found, d.untouched()...), nil
+}
+
+// unfinished looks for nodes that a visit keeps out of use although no remediator ends it any more.
+func (d *doctor) unfinished() []finding {
+	var names []string
+	for i := range d.nodes {
+		if repair.OrphanOf(&d.nodes[i], nil) != nil {
+			names = append(names, d.nodes[i].Name)
+		}
+	}
+	if d.nodesErr != nil || len(names) == 0 {
+		return nil
+	}
+	return []finding{problem("", "wait until no Job in namespace "+conditions.RepairNamespace+" runs there, then kubectl taint nodes NODE "+conditions.TaintMaintenance+"-; or set repair.enabled again",
+		"visits were not finished before the remediator ran without -repair-namespace: their taint %s stays on nodes: %s", conditions.TaintMaintenance, some(names))}
 }
 
 // repairTools looks for the templates and the remediator's rights in the namespace of the Jobs.

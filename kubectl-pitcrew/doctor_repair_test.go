@@ -28,18 +28,20 @@ func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
 		policy, flag string
 		templates    []string
 		refuses      string
-		tainted      bool
+		tainted      string
 		want         string
 	}{
-		"all is there":            {repairPolicy, on, templates, "", true, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
-		"off":                     {none, "-x", nil, "", false, "ok: off: the policy asks for no repair, no sweep and no check"},
-		"no flag":                 {repairPolicy, "-x", nil, "", false, "problem: the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"},
-		"no templates":            {noFirstCheck, on, nil, "", false, "problem: repair.validate, sweep weekly names template check, and there is no such PodTemplate in namespace pitcrew-repair (there are: none)\nproblem: repair.actions.ResetGPU, repair.actions.Reboot names template reboot"},
-		"one is missing":          {noFirstCheck, on, []string{"check", "reboot"}, "", false, "problem: repair.actions.ResetGPU names template reset-gpu, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot)"},
-		"no right":                {repairPolicy, on, templates, "jobs", false, "problem: in namespace pitcrew-repair the remediator may not get jobs.batch, list jobs.batch, watch jobs.batch, create jobs.batch, delete jobs.batch"},
-		"no right of admission":   {repairPolicy, on, templates, "repairjobs", false, "problem: in namespace pitcrew-repair the remediator may not create repairjobs.pitcrew.dev"},
-		"nodes wait for no check": {noFirstCheck, on, templates, "", true, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu\nwarning: taint pitcrew.dev/unchecked is on nodes, and the policy has no firstCheck that removes it: new"},
-		"and nothing is on":       {none, "-x", nil, "", true, "ok: off: the policy asks for no repair, no sweep and no check\nwarning: taint pitcrew.dev/unchecked is on nodes"},
+		"all is there":             {repairPolicy, on, templates, "", conditions.TaintUnchecked, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
+		"off":                      {none, "-x", nil, "", "", "ok: off: the policy asks for no repair, no sweep and no check"},
+		"no flag":                  {repairPolicy, "-x", nil, "", "", "problem: the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"},
+		"no templates":             {noFirstCheck, on, nil, "", "", "problem: repair.validate, sweep weekly names template check, and there is no such PodTemplate in namespace pitcrew-repair (there are: none)\nproblem: repair.actions.ResetGPU, repair.actions.Reboot names template reboot"},
+		"one is missing":           {noFirstCheck, on, []string{"check", "reboot"}, "", "", "problem: repair.actions.ResetGPU names template reset-gpu, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot)"},
+		"no right":                 {repairPolicy, on, templates, "jobs", "", "problem: in namespace pitcrew-repair the remediator may not get jobs.batch, list jobs.batch, watch jobs.batch, create jobs.batch, delete jobs.batch"},
+		"no right of admission":    {repairPolicy, on, templates, "repairjobs", "", "problem: in namespace pitcrew-repair the remediator may not create repairjobs.pitcrew.dev"},
+		"nodes wait for no check":  {noFirstCheck, on, templates, "", conditions.TaintUnchecked, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu\nwarning: taint pitcrew.dev/unchecked is on nodes, and the policy has no firstCheck that removes it: new"},
+		"and nothing is on":        {none, "-x", nil, "", conditions.TaintUnchecked, "ok: off: the policy asks for no repair, no sweep and no check\nwarning: taint pitcrew.dev/unchecked is on nodes"},
+		"visits were not finished": {none, "-x", nil, "", conditions.TaintMaintenance, "ok: off: the policy asks for no repair, no sweep and no check\nproblem: visits were not finished before the remediator ran without -repair-namespace: their taint pitcrew.dev/maintenance stays on nodes: new"},
+		"a visit is under way":     {repairPolicy, on, templates, "", conditions.TaintMaintenance, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := policy.Parse([]byte(test.policy))
@@ -61,8 +63,8 @@ func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
 			d := &doctor{target: &target{namespace: "pitcrew", now: time.Now}, api: api, inspection: &inspection{installation: installation{
 				policy: p, pods: []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{test.flag}}}}}},
 			}}}
-			if test.tainted {
-				d.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintUnchecked}}}}}
+			if test.tainted != "" {
+				d.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: test.tainted, Value: "repair"}}}}}
 			}
 			found, err := d.repairs(t.Context())
 			if err != nil {
@@ -75,7 +77,7 @@ func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
 					t.Errorf("nothing to do about %s", f.Seen)
 				}
 			}
-			if got := strings.Join(lines, "\n"); !strings.HasPrefix(got, test.want) {
+			if got := strings.Join(lines, "\n"); !strings.HasPrefix(got, test.want) || strings.Contains(got, "not finished") != strings.Contains(test.want, "not finished") {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})

@@ -34,9 +34,17 @@ func (n *node) flags(f *flag.FlagSet, wait time.Duration) {
 	f.StringVar(&n.vendor, "vendor", "", "`name` of the vendor, nvidia, metax or ascend (default: what is on the PCI bus)")
 	f.StringVar(&n.podResources, "pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock", "`path` of the kubelet's pod resources socket")
 	f.StringVar(&n.podLogs, "pod-logs", "/var/log/pods", "`directory` of the logs of pods, for the names of those that hold a device")
-	flags.List(f, &n.devices, "devices", "`beginnings` of the paths of device files that no process may hold (default: those of the vendor)", nil)
+	flags.List(f, &n.devices, "devices", "`beginnings` of the paths of device files that no process may hold (default: those of the vendor)", checkPath)
 	flags.List(f, &n.tolerate, "tolerate", "`names` of programs that may hold devices, besides those of the vendor, e.g. nv-fabricmanager", nil)
 	f.DurationVar(&n.wait, "wait", wait, "how long to wait for processes and pods that hold a device; after that it refuses")
+}
+
+// checkPath refuses what no device file begins with: nothing would be found to hold a device.
+func checkPath(s string) error {
+	if !strings.HasPrefix(s, "/") {
+		return fmt.Errorf("%q is not an absolute path", s)
+	}
+	return nil
 }
 
 func (n *node) check() error {

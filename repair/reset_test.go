@@ -403,6 +403,7 @@ func TestWhatIsNotKnownIsRefused(t *testing.T) {
 	want(t, n.run("reset-gpu", "-gpu", gpu0, "more"), repairresult.Refused, `unexpected argument "more"`)
 	want(t, n.run("reset-gpu", "-gpu", gpu0, "-vendor", "amd"), repairresult.Refused, `-vendor "amd" is none of`)
 	want(t, n.run("reset-gpu", "-gpu", gpu0, "-devices="), repairresult.Refused, "-devices is empty")
+	want(t, n.run("reset-gpu", "-gpu", gpu0, "-devices", "0"), repairresult.Refused, `"0" is not an absolute path`)
 	n.untouched()
 	// In a PID namespace of its own.
 	cmd := n.command("reset-gpu", "-gpu", gpu0)

@@ -3,7 +3,6 @@ package nodes
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -70,18 +69,8 @@ func Slim(object any) (any, error) {
 // minutes. That heartbeats stop, or continue, is noticed because [quarantine.Decide] asks to decide again in time.
 var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return a.UID != b.UID ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
-		a.Annotations[conditions.AnnotationRepair] != b.Annotations[conditions.AnnotationRepair] ||
-		!maps.Equal(a.Labels, b.Labels) ||
-		a.Spec.Unschedulable != b.Spec.Unschedulable ||
-		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
-		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID ||
-		!slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+	return quarantine.Differ(a, b) || !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
 }}
-
-func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
 
 func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message

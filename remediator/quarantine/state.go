@@ -2,6 +2,7 @@ package quarantine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,6 +14,18 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
+
+// Differ tells whether two versions of a node can lead to different decisions about it, whatever its conditions show.
+func Differ(a, b *corev1.Node) bool {
+	return a.UID != b.UID ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
+		a.Annotations[conditions.AnnotationRepair] != b.Annotations[conditions.AnnotationRepair] ||
+		!maps.Equal(a.Labels, b.Labels) ||
+		a.Spec.Unschedulable != b.Spec.Unschedulable ||
+		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }) ||
+		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID
+}
 
 // Changes tells whether the decision changes a node.
 func (d Decision) Changes(n *corev1.Node) bool {

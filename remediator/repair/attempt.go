@@ -58,6 +58,10 @@ func (d *decider) empty(v *Visit) {
 		d.lacks(v, late || d.now.Sub(v.ActionSince) >= StartTimeout, "template", "%s", d.noTemplate())
 		return
 	}
+	if v.Kind == Repair && needsGPUs(d.facts.Template, check) && len(d.gpusOf(v)) == 0 {
+		d.skip(v, check)
+		return
+	}
 	reboots := rebootsNode(d.facts.Template, check)
 	blocking := d.inTheWay(reboots)
 	if len(blocking) == 0 {
@@ -76,6 +80,21 @@ func (d *decider) empty(v *Visit) {
 		d.lacks(v, false, "pods", "%s", podNames(blocking, "has not ended", "have not ended"))
 	}
 	d.step.Evict = evictable
+}
+
+// skip goes on to the action after one that needs the addresses of GPUs, of which none are known: the program would refuse it.
+func (d *decider) skip(v *Visit, check policy.Check) {
+	v.Skipped = append(slices.Clone(v.Skipped), check.Template)
+	why := check.Template + " was skipped: it needs the addresses of the GPUs, and the messages of the causes do not name them"
+	action, left := d.nextAction(v.Quarantine, worstAction(d.facts.Quarantine))
+	if !left {
+		d.event(corev1.EventTypeWarning, RepairFailed, "%s; the node waits for a person or its provider", why)
+		d.close(Failed, "%s", why)
+		return
+	}
+	d.event(corev1.EventTypeWarning, RepairRefused, "%s; next is %s", why, action.Template)
+	v.ActionSince, v.Outcome = d.now, quarantine.Clip(why, conditions.MaxMessage)
+	d.requeue(time.Millisecond)
 }
 
 // makeRoom ends a visit while another repairer works on the node, however long that takes: it must not keep its place of maxConcurrent
@@ -124,6 +143,10 @@ func (d *decider) noTemplate() string {
 func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 	q, over := d.quarantineOf(v)
 	if over {
+		return check, true
+	}
+	if q == nil { // the record is input: a check begins with its Job
+		d.close(Yielded, "a %s waits for no pods", v.Kind)
 		return check, true
 	}
 	if d.policy.Repair == nil {
@@ -277,11 +300,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	v.Template, v.Reboots, v.JobUID, v.JobEndedAt, v.RetryAt = check.Template, reboots, "", time.Time{}, time.Time{}
 	v.BootID = n.Status.NodeInfo.BootID
 	v.Deadline = d.now.Add(StartTimeout + check.Timeout)
-	var gpus []string
-	if q := d.facts.Quarantine; q != nil && v.Quarantine != "" {
-		gpus = d.faultyGPUs(q)
-	}
-	v.Args = arguments(d.facts.Template, check, map[string]string{nodeVariable: n.Name, gpusVariable: strings.Join(gpus, ","), bootVariable: v.BootID})
+	v.Args = arguments(d.facts.Template, check, map[string]string{nodeVariable: n.Name, gpusVariable: strings.Join(d.gpusOf(v), ","), bootVariable: v.BootID})
 	v.Verdict = verdictOf(d.facts.Template)
 	switch v.Kind {
 	case Repair:

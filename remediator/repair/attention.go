@@ -10,18 +10,18 @@ import (
 )
 
 // GivenUp is the repair or the validation that has failed for the quarantine of a node, if the node now waits for a person; nil: it
-// does not. A person who has stopped the visit, or has asked for another one, knows.
-func GivenUp(n *corev1.Node, r *Record, q *quarantine.Record) *Visit {
-	if q = standing(n, q); q == nil || r == nil || r.Current != nil || r.Stopped == q.ID || r.Request != nil && r.Request.Quarantine == q.ID {
+// does not. A person who has stopped the visit, has asked for another one, or has switched repairs off knows.
+func GivenUp(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Record) *Visit {
+	if q = standing(n, q); q == nil || p.Repair == nil || r == nil || r.Current != nil || r.Stopped == q.ID || r.Request != nil && r.Request.Quarantine == q.ID {
 		return nil
 	}
 	for i := range r.Last {
 		v := &r.Last[i]
 		if v.Quarantine == q.ID && (v.Kind == Repair || v.Kind == Validation) {
-			if v.Phase == Failed {
-				return v
+			if v.Phase != Failed || v.Kind == Repair && p.Repair.Mode == policy.RepairOff {
+				return nil
 			}
-			return nil
+			return v
 		}
 	}
 	return nil

@@ -92,19 +92,40 @@ func (d *decider) refuse(format string, args ...any) {
 // beginValidation begins a validation if the quarantine needs one now, and tells whether it does.
 func (d *decider) beginValidation(q *quarantine.Record) bool {
 	boot := d.facts.Node.Status.NodeInfo.BootID
-	requested := d.requested(RequestRelease)
-	if boot == "" || d.record.Validated(d.facts.Node, q, d.now) {
-		return requested // the engine releases the node now
+	validated := boot == "" || d.record.Validated(d.facts.Node, q, d.now)
+	if d.requested(RequestRelease) {
+		if why := d.cannotRelease(q, validated); why != "" {
+			d.refuse("not released: %s; `kubectl pitcrew release %s --without-validation` releases the node", why, d.facts.Node.Name)
+		}
 	}
-	if requested && d.policy.Repair.Validate == nil {
-		d.refuse("the policy has no repair.validate, so the node cannot be validated; use `kubectl pitcrew release %s --without-validation`", d.facts.Node.Name)
-		return false
+	requested := d.requested(RequestRelease)
+	if validated {
+		return requested // the engine releases the node now
 	}
 	if d.policy.Repair.Validate == nil || !requested && (!d.awaitsValidation(q) || d.validationFailed(q, boot)) {
 		return false
 	}
 	d.tryOpen(Visit{Kind: Validation, Quarantine: q.ID})
 	return true
+}
+
+// cannotRelease says why no validation leads to the release that a person asks for; empty: one does. The request must not keep the
+// repair from beginning.
+func (d *decider) cannotRelease(q *quarantine.Record, validated bool) string {
+	switch {
+	case d.policy.Repair.Validate == nil:
+		return "the policy has no repair.validate, so the node cannot be validated"
+	case !quarantine.NeedsValidation(d.policy, &q.Quarantine):
+		return "no rule of the quarantine has validate: true"
+	case !validated:
+		return ""
+	}
+	for i := range q.Causes {
+		if c := &q.Causes[i]; c.Due && d.shows(c, q.Boot.Seen.Truncate(time.Second)) == faulty {
+			return fmt.Sprintf("the validation has passed, but %s has not cleared", c.Condition)
+		}
+	}
+	return ""
 }
 
 // awaitsValidation tells whether every cause has cleared and the rule of one asks for a validation.
@@ -221,13 +242,18 @@ func isReady(n *corev1.Node) bool {
 }
 
 // nextAction is the next action for a class; false: none is left. It comes after the last one of the list that was done for the
-// quarantine, so that a milder one never follows.
+// quarantine or skipped by the visit, so that a milder one never follows.
 func (d *decider) nextAction(quarantineID string, class conditions.Repair) (policy.Check, bool) {
 	list := d.actions(class)
 	done := map[string]int{}
 	for _, a := range d.record.Repairs {
 		if a.Quarantine == quarantineID {
 			done[a.Template]++
+		}
+	}
+	if v := d.record.Current; v != nil && v.Quarantine == quarantineID {
+		for _, template := range v.Skipped {
+			done[template]++
 		}
 	}
 	next := 0

@@ -24,6 +24,13 @@ func rebootsNode(t *corev1.PodTemplate, check policy.Check) bool {
 	return slices.ContainsFunc(unexpanded(t, check), func(arg string) bool { return strings.Contains(arg, bootVariable) })
 }
 
+// needsGPUs tells whether an action is about GPUs that its arguments name. With -all the program resets all of them where none is named.
+func needsGPUs(t *corev1.PodTemplate, check policy.Check) bool {
+	args := unexpanded(t, check)
+	return slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, gpusVariable) }) &&
+		!slices.Contains(args, "-all") && !slices.Contains(args, "--all")
+}
+
 // unexpanded are the arguments of the first container.
 func unexpanded(t *corev1.PodTemplate, check policy.Check) []string {
 	var args []string

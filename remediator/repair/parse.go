@@ -172,6 +172,7 @@ func (b *bounds) visit(v *Visit) {
 	b.text("outcome", v.Outcome)
 	b.texts("args", v.Args)
 	b.texts("verdict", v.Verdict)
+	b.texts("skipped", v.Skipped)
 }
 
 // clampTimes takes each time that is further ahead than clocks differ for now: it is of a clock that was ahead, or forged, and a

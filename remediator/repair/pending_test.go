@@ -2,6 +2,7 @@ package repair
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -9,6 +10,27 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
+
+func TestAPodThatNoSchedulerKnows(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	unscheduled := []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	tests := map[string]struct {
+		age        time.Duration
+		conditions []corev1.PodCondition
+		want       bool
+	}{
+		"new":                       {unansweredTimeout - time.Second, nil, true},
+		"no scheduler has seen it":  {unansweredTimeout, nil, false},
+		"a scheduler found no node": {unansweredTimeout, unscheduled, true},
+		"only another condition":    {unansweredTimeout, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}, false},
+	}
+	for name, tt := range tests {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-tt.age))}, Status: corev1.PodStatus{Conditions: tt.conditions}}
+		if got := HasScheduler(pod, now); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
 
 func TestCouldRunOn(t *testing.T) {
 	gpus := func(n string) corev1.ResourceList {

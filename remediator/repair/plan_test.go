@@ -142,6 +142,11 @@ var others = []string{
 	"match: {condition: GPUMemoryError, repair: [ResetGPU, Reboot, Replace]}", "match: {condition: GpuXid, repair: [ResetGPU]}\n      validate: true",
 }
 
+// resetAll resets all GPUs if none is named.
+func resetAll() *corev1.PodTemplate {
+	return template("reset-gpu", "reset-gpu", "-gpu=$(GPUS)", "-all")
+}
+
 // resets is a reset after which a condition is healthy.
 func (w *world) resets(m *machine, condition string) func(*batchv1.Job) {
 	return func(job *batchv1.Job) {
@@ -152,6 +157,7 @@ func (w *world) resets(m *machine, condition string) func(*batchv1.Job) {
 
 func TestAConditionOfOthersThatIsHealthyForAMomentProvesNothing(t *testing.T) {
 	w, m := sick(t, "", others...)
+	w.templates["reset-gpu"] = resetAll()
 	w.fault(m, "GpuXid", "Xid 95")
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.resets(m, "GpuXid")})
 	w.untilPhase(m, Proving)
@@ -175,6 +181,7 @@ func TestConditionsOfOthersMustStayHealthyForAMinute(t *testing.T) {
 		}
 		t.Run("the proof, "+condition, func(t *testing.T) {
 			w, m := sick(t, "", others...)
+			w.templates["reset-gpu"] = resetAll()
 			w.fault(m, condition, ecc)
 			w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.resets(m, condition)})
 			w.untilClosed(m, Repair, Passed)
@@ -229,6 +236,7 @@ func TestGPUsAreNamedOnlyIfTheMessageNamesAll(t *testing.T) {
 	}
 	for count, want := range map[int]string{2: "-gpu=0000:00:00,0000:01:00", 20: "-gpu="} {
 		w, m := sick(t, conditions.Summarize(findings[:count]).String())
+		w.templates["reset-gpu"] = resetAll()
 		m.run = w.cures(m)
 		var args []string
 		w.onCreate = func(_ *machine, job *batchv1.Job) { args = append(args, job.Spec.Template.Spec.Containers[0].Args...) }
@@ -236,6 +244,58 @@ func TestGPUsAreNamedOnlyIfTheMessageNamesAll(t *testing.T) {
 		if !slices.Contains(args, want) {
 			t.Errorf("%d GPUs: args %q", count, args)
 		}
+	}
+}
+
+func TestARepairThatHasFailedIsNoConcernWhileRepairsAreOff(t *testing.T) {
+	w, m := sick(t, ecc)
+	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 1, ""), "reboot": w.exits(m, 1, `{"result":"failed","message":"no"}`)})
+	w.untilClosed(m, Repair, Failed)
+	if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) == nil {
+		t.Errorf("record %s", m.record())
+	}
+	off := w.without(func(r *policy.Repair) *policy.Repair { r.Mode = policy.RepairOff; return r })
+	for name, p := range map[string]*policy.Policy{"mode: off": off, "no repair": w.without(noRepair)} {
+		if v := GivenUp(p, m.Node, m.record(), m.quarantine()); v != nil {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+	r := m.record()
+	r.Last[0].Kind = Validation
+	if GivenUp(off, m.Node, r, m.quarantine()) == nil {
+		t.Error("a validation runs in each mode")
+	}
+}
+
+func TestAnActionThatNeedsUnknownGPUsIsSkipped(t *testing.T) {
+	const unnamed = "ResetGPU driver: 3 GPUs have hung"
+	w, m := sick(t, unnamed)
+	m.run = w.cures(m)
+	begins := w.now
+	w.untilPhase(m, Working)
+	if v := m.record().Current; v.Template != "reboot" || v.Attempt != 1 || w.now.Sub(begins) > time.Minute || m.done() != "reboot" {
+		t.Errorf("after %s: %s", w.now.Sub(begins), m.record())
+	}
+	if !w.happened("RepairRefused", "reset-gpu was skipped", "next is reboot") || w.created["reset-gpu"] > 0 {
+		t.Errorf("events:\n%s", strings.Join(w.events, "\n"))
+	}
+	w.untilClosed(m, Repair, Passed)
+
+	w, m = sick(t, unnamed, ", {template: reboot, timeout: 20m}]", "]")
+	m.run = w.cures(m)
+	w.untilClosed(m, Repair, Failed)
+	if v := m.last(); !strings.Contains(v.Outcome, "reset-gpu was skipped") || len(w.created) > 0 || m.record().Advice != nil {
+		t.Errorf("Jobs %v, record %s", w.created, m.record())
+	}
+	if !w.happened("RepairFailed", "reset-gpu was skipped", "waits for a person") {
+		t.Errorf("events:\n%s", strings.Join(w.events, "\n"))
+	}
+	// A person asks for it when the GPU is known.
+	w.fault(m, "GPUXidError", ecc)
+	w.ask(m, RequestRepair)
+	w.untilClosed(m, Repair, Passed)
+	if m.done() != "reset-gpu" {
+		t.Errorf("done: %s", m.done())
 	}
 }
 
@@ -606,6 +666,9 @@ func TestANodeBecomesEmptyFirst(t *testing.T) {
 				if m.waiting == nil || m.waiting.Reason != "pods" || !strings.Contains(m.waiting.Message, test.pod.Name) {
 					t.Errorf("waits %+v", m.waiting)
 				}
+				if v := m.record().Current; v == nil || !strings.Contains(v.Outcome, "pod "+test.pod.Namespace+"/p has not ended") && test.pod.Name == "p" {
+					t.Errorf("visit %+v", v)
+				}
 				m.pods = nil
 			}
 			w.untilClosed(m, Repair, Passed)
@@ -861,7 +924,7 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 				if v := m.record().Last; kind == RequestRelease && v[0].Kind == Repair {
 					t.Errorf("another repair: %+v", v[0])
 				}
-				if GivenUp(m.Node, m.record(), m.quarantine()) != nil {
+				if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) != nil {
 					t.Error("it is reported to the person who has stopped it")
 				}
 				m.run = w.cures(m)
@@ -1143,6 +1206,36 @@ func TestReleaseWithValidation(t *testing.T) {
 		w.untilClosed(m, Validation, Failed)
 		m.pods = nil
 		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
+	})
+	t.Run("keeps no repair from beginning", func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			change  []string
+			checked func(m *machine) *Checked
+			why     string
+		}{
+			"no rule validates": {[]string{"      validate: true\n", ""}, func(*machine) *Checked { return nil }, "no rule of the quarantine has validate: true"},
+			"no rule validates, and a validation has passed": {[]string{"      validate: true\n", ""}, func(m *machine) *Checked {
+				return &Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
+			}, "no rule of the quarantine has validate: true"},
+			"a forged validation has passed": {nil, func(m *machine) *Checked {
+				return &Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
+			}, "the validation has passed, but GPUXidError has not cleared"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				w, m := sick(t, ecc, "mode: auto", "mode: off")
+				m.run = w.cures(m)
+				w.step(2 * time.Hour)
+				r := m.record()
+				r.V, r.NodeUID, r.Checked = recordVersion, m.UID, tt.checked(m)
+				Step{Record: r}.putRecord(m.Node)
+				w.ask(m, RequestRelease)
+				w.policy = parse(t, tt.change...)
+				w.untilClosed(m, Repair, Passed)
+				if !w.happened("RepairRefused", "not released: "+tt.why, "release a --without-validation") {
+					t.Errorf("events %q", w.events)
+				}
+			})
+		}
 	})
 	t.Run("needs a check", func(t *testing.T) {
 		w, m := sick(t, ecc, "mode: auto", "mode: off")

@@ -209,6 +209,14 @@ func causeNames(q *quarantine.Record) string {
 	return strings.Join(names, ", ")
 }
 
+// gpusOf are the faulty GPUs that a visit is about, by their PCI addresses; none: they are not known.
+func (d *decider) gpusOf(v *Visit) []string {
+	if q := d.facts.Quarantine; q != nil && v.Quarantine != "" {
+		return d.faultyGPUs(q)
+	}
+	return nil
+}
+
 // faultyGPUs are the PCI addresses of the GPUs that need an action, as far as messages name them; none if one names only a part.
 func (d *decider) faultyGPUs(q *quarantine.Record) []string {
 	var gpus []string

@@ -104,6 +104,8 @@ type Visit struct {
 	Held string `json:"held,omitempty"`
 	// RetryAt is when a Job that was refused is tried again at the earliest.
 	RetryAt time.Time `json:"retryAt,omitzero"`
+	// Skipped are the templates of actions that this visit cannot do: they need the addresses of GPUs, and none are known.
+	Skipped []string `json:"skipped,omitempty"`
 	// Failures counts the Jobs of the visit that could not run.
 	Failures int `json:"failures,omitempty"`
 	// JobUID is the Job of this attempt once it was seen. A Job that was seen and is gone is not created again.

@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
@@ -123,4 +125,57 @@ func FuzzParseRecord(f *testing.F) {
 			t.Errorf("what is written for %q cannot be read: %v", text, err)
 		}
 	})
+}
+
+// A record that parses may still be one that no remediator writes.
+func TestNoRecordIsTooMuchForAStep(t *testing.T) {
+	full := parse(t, "  rules:\n", "  sweeps: {all: {every: 24h, template: check}}\n  firstCheck: {template: check, conditions: [GPUXidError]}\n  rules:\n")
+	none := *full
+	none.Repair, none.Sweeps, none.FirstCheck = nil, nil, nil
+	unactionable := *full
+	actionless := *full.Repair
+	actionless.Actions, actionless.Validate = policy.RepairActions{}, nil
+	unactionable.Repair = &actionless
+	for _, kind := range []Kind{Sweep, Repair, Validation, FirstCheck} {
+		for _, phase := range []Phase{Emptying, Working, Ending, Proving} {
+			for _, of := range []string{"", "mine", "old"} {
+				for _, request := range []string{"", RequestRepair, RequestStop, RequestCheck, RequestRelease} {
+					for _, p := range []*policy.Policy{full, &none, &unactionable} {
+						for facts := range 32 {
+							w := newWorld(t, p, "a")
+							m := w.nodes["a"]
+							if facts&1 != 0 {
+								w.fault(m, "GPUXidError", ecc)
+								w.engine(m)
+							}
+							v := Visit{ID: "v", Kind: kind, Phase: phase, Quarantine: of, Sweep: "all", Template: "check", Attempt: 1, Reboots: facts&8 != 0}
+							if q := m.quarantine(); of == "mine" && q != nil {
+								v.Quarantine = q.ID
+							}
+							if phase == Ending {
+								v.Then = Emptying
+							}
+							r := &Record{V: recordVersion, NodeUID: m.UID, Current: &v}
+							if request != "" {
+								r.Request = &Request{Kind: request, Quarantine: v.Quarantine}
+							}
+							if facts&2 != 0 {
+								m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, string(kind)))
+							}
+							Step{Record: r}.putRecord(m.Node)
+							if _, err := RecordOf(m.Node); err != nil {
+								t.Fatal(err)
+							}
+							if job := (&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: r.JobName(m.Node)}}); facts&4 != 0 && job.Name != "" {
+								m.jobs[job.Name], m.ended[job.Name] = job, corev1.Pod{}
+								w.end(m, job, int32(facts/16), "")
+							}
+							w.now = w.now.Add(time.Hour)
+							w.visit(m)
+						}
+					}
+				}
+			}
+		}
+	}
 }

@@ -67,6 +67,8 @@ func (i Idle) Seen(busy bool, now time.Time) Idle {
 type SweepStart struct {
 	Node  string
 	Sweep *policy.Sweep
+	// Urgent: a person or a suspicion asks for it, or it is late.
+	Urgent bool
 }
 
 // SweepPlan is what sweeps need now.
@@ -126,7 +128,7 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 			case slots > 0 && now.Sub(q.Idle.Since) >= q.idleFor:
 				slots--
 				taken[q.Name] = true
-				plan.Start = append(plan.Start, SweepStart{q.Name, s})
+				plan.Start = append(plan.Start, SweepStart{q.Name, s, q.urgent(s, now)})
 			}
 		}
 	}

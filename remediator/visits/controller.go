@@ -29,6 +29,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +54,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -168,7 +171,10 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 // proof that is waited for.
 var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return decidesDifferently(a, b)
+	visited := strings.Contains(b.Annotations[conditions.AnnotationRepair], `"current":`)
+	return quarantine.Differ(a, b) || visited && !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, func(a, b corev1.NodeCondition) bool {
+		return a.Type == b.Type && a.Status == b.Status && a.Message == b.Message && a.LastHeartbeatTime.Equal(&b.LastHeartbeatTime)
+	})
 }}
 
 // Reconcile takes the next step of the visit to one node, or begins one.

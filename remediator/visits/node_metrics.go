@@ -43,7 +43,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		if err != nil || q == nil || q.Phase != quarantine.Quarantined {
 			continue
 		}
-		if v := repair.GivenUp(n, r, q); v != nil {
+		if v := repair.GivenUp(p, n, r, q); v != nil {
 			out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, float64(v.EndedAt.UnixMilli())/1000, n.Name, string(v.Kind), adviceOf(r, q))
 		}
 		if repair.AwaitsApproval(p, n, r, q, now) {

@@ -3,9 +3,6 @@ package visits
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -178,24 +175,5 @@ func changes(s repair.Step, n *corev1.Node) bool {
 	}
 	after := n.DeepCopy()
 	s.Apply(after)
-	return after.Annotations[conditions.AnnotationRepair] != n.Annotations[conditions.AnnotationRepair] ||
-		!slices.EqualFunc(after.Spec.Taints, n.Spec.Taints, sameTaint)
-}
-
-func sameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
-
-// decidesDifferently tells whether an update of a node can change a decision.
-func decidesDifferently(a, b *corev1.Node) bool {
-	visited := strings.Contains(b.Annotations[conditions.AnnotationRepair], `"current":`)
-	return a.UID != b.UID ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
-		a.Annotations[conditions.AnnotationRepair] != b.Annotations[conditions.AnnotationRepair] ||
-		!maps.Equal(a.Labels, b.Labels) ||
-		a.Spec.Unschedulable != b.Spec.Unschedulable ||
-		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) ||
-		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID ||
-		visited && !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, func(a, b corev1.NodeCondition) bool {
-			return a.Type == b.Type && a.Status == b.Status && a.Message == b.Message && a.LastHeartbeatTime.Equal(&b.LastHeartbeatTime)
-		})
+	return quarantine.Differ(after, n)
 }

@@ -45,8 +45,10 @@ type sweeper struct {
 	awaitedFor map[string]repair.Idle
 	// unopened has when a check was selected that did not begin, by node.
 	unopened map[string]time.Time
-	// overruled are the pods that waited when a check began although they could have run on the node, by node.
-	overruled map[string]map[types.UID]bool
+	// overruled are the pods that a check does not make way for, by node.
+	overruled map[string]overruled
+	// yields are the checks in a row that have made way for pods of a namespace of which none came, by node and namespace.
+	yields map[string]map[string]yields
 
 	mu       sync.Mutex
 	selected map[string]repair.Selection
@@ -54,8 +56,24 @@ type sweeper struct {
 	awaited map[string]string
 }
 
+// maxYields is how many checks of a node in a row make way for pods of one namespace of which none comes.
+const maxYields = 3
+
+type overruled struct {
+	pods       map[types.UID]bool
+	namespaces map[string]bool
+}
+
+func (o overruled) has(pod *corev1.Pod) bool { return o.pods[pod.UID] || o.namespaces[pod.Namespace] }
+
+type yields struct {
+	count int
+	// visit is the last of the checks.
+	visit string
+}
+
 func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), lookEvery time.Duration) *sweeper {
-	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]repair.Idle{}, awaitedFor: map[string]repair.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]map[types.UID]bool{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
+	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]repair.Idle{}, awaitedFor: map[string]repair.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]overruled{}, yields: map[string]map[string]yields{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
 }
 
 // Start runs the sweeps until the context ends. It runs on the leader only.
@@ -110,6 +128,7 @@ func (s *sweeper) tick(ctx context.Context) error {
 	gone := func(name string, _ repair.Idle) bool { return nodes[name] == nil }
 	maps.DeleteFunc(s.idle, gone)
 	maps.DeleteFunc(s.awaitedFor, gone)
+	maps.DeleteFunc(s.yields, func(name string, _ map[string]yields) bool { return nodes[name] == nil })
 	return s.selectNodes(ctx, p, nodes, now)
 }
 
@@ -124,7 +143,7 @@ func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) er
 		}
 	}
 	s.mu.Lock()
-	maps.DeleteFunc(s.overruled, func(name string, _ map[types.UID]bool) bool {
+	maps.DeleteFunc(s.overruled, func(name string, _ overruled) bool {
 		_, selected := s.selected[name]
 		return !selected && swept[name] == nil
 	})
@@ -148,13 +167,26 @@ func (s *sweeper) waiting(ctx context.Context, nodes map[string]*corev1.Node) (m
 	pods, err := s.pending(ctx)
 	for name, n := range nodes {
 		for i := range pods {
-			if !s.overruled[name][pods[i].UID] && repair.CouldRunOn(&pods[i], n) {
+			if !s.overruled[name].has(&pods[i]) && repair.CouldRunOn(&pods[i], n) {
 				found[name] = pods[i].Namespace + "/" + pods[i].Name
+				s.countYield(n, pods[i].Namespace)
 				break
 			}
 		}
 	}
 	return found, err
+}
+
+// countYield counts a check that makes way.
+func (s *sweeper) countYield(n *corev1.Node, namespace string) {
+	r, err := s.controller.records.of(n)
+	if err != nil || r == nil || r.Current == nil || r.Current.ID == s.yields[n.Name][namespace].visit {
+		return
+	}
+	if s.yields[n.Name] == nil {
+		s.yields[n.Name] = map[string]yields{}
+	}
+	s.yields[n.Name][namespace] = yields{s.yields[n.Name][namespace].count + 1, r.Current.ID}
 }
 
 // pending lists the pods that wait for a node and an accelerator.
@@ -166,7 +198,8 @@ func (s *sweeper) pending(ctx context.Context) ([]corev1.Pod, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
 	}
-	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !repair.HoldsAccelerator(&pod) }), nil
+	now := s.controller.clock.Now()
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !repair.HoldsAccelerator(&pod) || !repair.HasScheduler(&pod, now) }), nil
 }
 
 // selectNodes selects nodes for the sweeps of a policy.
@@ -175,6 +208,9 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 	for name, n := range nodes {
 		r, err := s.controller.records.of(n)
 		node := repair.NewSweepNode(p, n, r, err, s.idle[name], now)
+		if last := node.Record; last != nil && len(last.Last) > 0 && last.Last[0].Kind == repair.Sweep && last.Last[0].Phase != repair.Yielded {
+			delete(s.yields, name)
+		}
 		s.mu.Lock()
 		if selection, ok := s.selected[name]; ok && node.Record != nil && node.Record.Current == nil {
 			// It has its place until the check has begun.
@@ -208,13 +244,16 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 			return err
 		}
 		s.idle[name] = s.idle[name].Seen(busy, now)
+		if busy {
+			delete(s.yields, name)
+		}
 	}
 	for i := range all {
 		all[i].Idle = s.idle[all[i].Name]
 	}
 	plan = repair.PlanSweeps(p.Sweeps, all, awaited, now)
 	for _, start := range plan.Start {
-		if !awaited(start.Node).IsZero() {
+		if start.Urgent {
 			if err := s.overrule(ctx, start, nodes[start.Node], list); err != nil {
 				return err
 			}
@@ -227,20 +266,29 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 	return nil
 }
 
-// overrule notes which pods a check does not make way for: they could have run on the node while it was idle.
+// overrule notes which pods an urgent check does not make way for: those that could have run on the node while it was idle, and those of
+// a namespace that earlier checks have made way for in vain.
 func (s *sweeper) overrule(ctx context.Context, start repair.SweepStart, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
 	pods, err := list()
 	if err != nil {
 		return err
 	}
-	s.overruled[n.Name] = map[types.UID]bool{}
+	o := overruled{map[types.UID]bool{}, map[string]bool{}}
+	s.overruled[n.Name] = o
+	for namespace, y := range s.yields[n.Name] {
+		if y.count >= maxYields {
+			ctrl.LoggerFrom(ctx).Info("A sweep begins that makes no way for the pods of a namespace: it did so several times in a row, and none came to the node",
+				"sweep", start.Sweep.Name, "node", n.Name, "namespace", namespace, "times", y.count)
+			o.namespaces[namespace] = true
+		}
+	}
 	for i := range pods {
 		if repair.CouldRunOn(&pods[i], n) {
-			if len(s.overruled[n.Name]) == 0 {
+			if len(o.pods) == 0 {
 				ctrl.LoggerFrom(ctx).Info("A sweep begins although a pod waits that could have run on the idle node for an hour",
 					"sweep", start.Sweep.Name, "node", n.Name, "namespace", pods[i].Namespace, "pod", pods[i].Name)
 			}
-			s.overruled[n.Name][pods[i].UID] = true
+			o.pods[pods[i].UID] = true
 		}
 	}
 	return nil

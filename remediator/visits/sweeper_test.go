@@ -102,10 +102,10 @@ func TestRequestsOfSweeps(t *testing.T) {
 	}
 }
 
-// waitingPods has pods that wait, and none on the nodes.
+// waitingPods has pods that wait, and those on each of the nodes; nil: none.
 type waitingPods struct {
 	client.Reader
-	pods func() []corev1.Pod
+	pods, there func() []corev1.Pod
 }
 
 func (w waitingPods) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -113,6 +113,8 @@ func (w waitingPods) List(_ context.Context, list client.ObjectList, options ...
 	o.ApplyOptions(options)
 	if strings.Contains(o.FieldSelector.String(), string(corev1.PodPending)) {
 		list.(*corev1.PodList).Items = w.pods()
+	} else if w.there != nil {
+		list.(*corev1.PodList).Items = w.there()
 	}
 	return nil
 }
@@ -123,6 +125,7 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 	pending := func(name string, selector map[string]string) []corev1.Pod {
 		return []corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name)},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse}}},
 			Spec: corev1.PodSpec{SchedulerName: "nobody", NodeSelector: selector, Containers: []corev1.Container{{
 				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
 			}}},
@@ -143,7 +146,15 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 			pods:  func(now time.Time) []corev1.Pod { return pending(now.Format(time.RFC3339), first) },
 			first: 63 * time.Minute, others: 4 * time.Hour, starts: 4,
 		},
-		"a pod waits for any node":        {pods: func(time.Time) []corev1.Pod { return pending("p", nil) }, first: 63 * time.Minute, others: 16 * time.Hour, starts: 4},
+		"a pod waits for any node": {pods: func(time.Time) []corev1.Pod { return pending("p", nil) }, first: 63 * time.Minute, others: 16 * time.Hour, starts: 4},
+		"no scheduler has ever seen the pod that waits": {
+			pods: func(time.Time) []corev1.Pod {
+				pods := pending("p", first)
+				pods[0].Status.Conditions = nil
+				return pods
+			},
+			first: 11 * time.Minute, others: 4 * time.Hour, starts: 4,
+		},
 		"the check of one does not begin": {hangs: "n00", first: 11 * time.Minute, others: 4 * time.Hour, starts: 24},
 	}
 	for name, tt := range tests {
@@ -191,13 +202,108 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := starts["n00"]; len(got) == 0 || got[0] > tt.first || len(got) > tt.starts || tt.pods != nil && got[0] < repair.AwaitedIdle {
+			if got := starts["n00"]; len(got) == 0 || got[0] > tt.first || len(got) > tt.starts || tt.first > repair.AwaitedIdle && got[0] < repair.AwaitedIdle {
 				t.Errorf("the first node: %s", got)
 			}
 			for _, n := range nodes[1:] {
 				if got := starts[n.Name]; len(got) == 0 || got[0] > tt.others {
 					t.Errorf("%s: %s", n.Name, got)
 				}
+			}
+		})
+	}
+}
+
+// TestSweepsAndNamespacesWhosePodsDoNotCome has one node, whose check is late, and a namespace with a new pod each few minutes that could
+// run on it, and never does.
+func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
+	start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for every, most := range map[time.Duration]time.Duration{time.Minute: 2 * time.Hour, 12 * time.Minute: 6 * time.Hour} {
+		t.Run(every.String(), func(t *testing.T) {
+			p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, weekEvery, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			clock := clocktesting.NewFakePassiveClock(start)
+			pod := func(namespace, name string) corev1.Pod {
+				return corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(clock.Now())},
+					Spec: corev1.PodSpec{Containers: []corev1.Container{{
+						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+					}}},
+				}
+			}
+			nodes := []corev1.Node{*gpuNode("n", "uid", start)}
+			n := &nodes[0]
+			n.CreationTimestamp = metav1.NewTime(start.Add(-2 * weekEvery))
+			n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("110")
+			var honest []corev1.Pod
+			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords(), clock: clock}
+			var there []corev1.Pod
+			c.apiReader = waitingPods{pods: func() []corev1.Pod {
+				return append([]corev1.Pod{pod("liar", clock.Now().Truncate(every).String())}, honest...)
+			}, there: func() []corev1.Pod { return there }}
+			var s *sweeper
+			var last []repair.Visit
+			var current *repair.Visit
+			ending := false
+			end := func(phase repair.Phase) {
+				v := *current
+				v.Phase, v.EndedAt = phase, clock.Now()
+				last, current, n.Spec.Taints = append([]repair.Visit{v}, last...), nil, nil
+			}
+			put := func() {
+				r := repair.Record{V: 1, NodeUID: n.UID, Current: current, Last: last[:min(len(last), 8)]}
+				n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
+			}
+			s = newSweeper(c, func(context.Context, string) {
+				switch {
+				case current != nil && s.awaited["n"] != "" && !ending:
+					ending = true // until its Job has ended
+				case ending:
+					ending = false
+					end(repair.Yielded)
+				case current == nil:
+					current = &repair.Visit{ID: fmt.Sprint("v", len(last)), Kind: repair.Sweep, Sweep: "all", Phase: repair.Working, Attempt: 1, StartedAt: clock.Now()}
+					n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(repair.Sweep), Effect: corev1.TaintEffectNoSchedule}}
+				}
+				put()
+			}, 0)
+			pass := func(until func() bool) time.Duration {
+				begins := clock.Now()
+				for !until() {
+					clock.SetTime(clock.Now().Add(5 * time.Second))
+					if err := s.tick(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if clock.Now().Sub(begins) > 24*time.Hour {
+						t.Fatalf("%d visits, yields %v", len(last), s.yields)
+					}
+				}
+				return clock.Now().Sub(begins)
+			}
+			took := pass(func() bool { return current != nil && clock.Now().Sub(current.StartedAt) >= 20*time.Minute })
+			if took > most || len(last) != maxYields {
+				t.Errorf("the check goes on for 20 min after %s and %d that made way", took, len(last))
+			}
+			// A pod of another namespace gets the node at once.
+			honest = []corev1.Pod{pod("team", "gang")}
+			if took := pass(func() bool { return current == nil }); took > 15*time.Second {
+				t.Errorf("another pod waits for %s", took)
+			}
+			honest = nil
+			// A check that has ended begins a new count.
+			pass(func() bool { return current != nil })
+			end(repair.Passed)
+			put()
+			if took := pass(func() bool { return len(s.yields) == 0 }); took > repair.LookEvery {
+				t.Errorf("yields are forgotten after %s", took)
+			}
+			// So does a pod that has come to the node.
+			pass(func() bool { return len(s.yields) > 0 && current == nil })
+			there = []corev1.Pod{pod("liar", "there")}
+			if took := pass(func() bool { return len(s.yields) == 0 }); took > 10*time.Minute {
+				t.Errorf("yields are forgotten after %s", took)
 			}
 		})
 	}

@@ -393,6 +393,14 @@ func (w *week) gang(number int, more []string) {
 	for _, pod := range pods {
 		w.must(w.c.Client.Create(w.Context(), pod))
 	}
+	for _, pod := range pods {
+		w.until("the scheduler to answer for pod "+pod.Name, func() error { // by the test's clock the pod is days old
+			if err := w.c.Client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || len(pod.Status.Conditions) == 0 {
+				return fmt.Errorf("it is %+v, %w", pod.Status, err)
+			}
+			return nil
+		})
+	}
 	for range 3 {
 		w.pass(yieldEvery)
 	}
