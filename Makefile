@@ -50,9 +50,12 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
 KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 
-# The tests with a cluster wait most of the time, so more of them run side by side than there are cores. `make lint` vets everything.
+# The tests with a cluster wait most of the time, so more of them run side by side than there are cores. The longest packages come
+# first: at the end one of them would run alone. `make lint` vets everything.
 test-packages: components nft chromium bin/debian bin/images/debian
-	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 $$(go list ./... | grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln))
+	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 \
+		$$(go list ./remediator ./e2e/attacks ./remediator/... ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
+			grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln))
 	go test -vet=off -C images/build ./...
 
 # One by one.
