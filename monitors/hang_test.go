@@ -49,14 +49,14 @@ func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 	}()
 	until := func(want types.ConditionStatus, message string) {
 		t.Helper()
-		for deadline := time.After(20 * time.Second); ; {
+		for deadline := time.After(patience); ; {
 			select {
 			case status := <-statuses:
 				if c := status.Conditions[0]; c.Status == want && (message == "" || c.Message == message) {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("no status %s %q within 20 s", want, message)
+				t.Fatalf("no status %s %q within %s", want, message, patience)
 			}
 		}
 	}

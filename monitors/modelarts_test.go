@@ -79,7 +79,7 @@ func TestNPDReportsModelArtsConditions(t *testing.T) {
 	defer monitor.Stop()
 	until := func(want types.ConditionStatus, message string) {
 		t.Helper()
-		for deadline := time.After(30 * time.Second); ; {
+		for deadline := time.After(patience); ; {
 			select {
 			case status := <-statuses:
 				c := status.Conditions[0]
@@ -87,7 +87,7 @@ func TestNPDReportsModelArtsConditions(t *testing.T) {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("no status %s %q within 30 s", want, message)
+				t.Fatalf("no status %s %q within %s", want, message, patience)
 			}
 		}
 	}

@@ -24,6 +24,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
+// patience is far more than NPD takes to run a plugin.
+const patience = 3 * time.Minute
+
 // installed is the folder of the plugins in our images.
 const installed = "/opt/pitcrew/bin/"
 
@@ -209,7 +212,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 	var events []types.Event
 	until := func(want types.ConditionStatus, reason, message string) {
 		t.Helper()
-		for deadline := time.After(30 * time.Second); ; {
+		for deadline := time.After(patience); ; {
 			select {
 			case status := <-statuses:
 				events = append(events, status.Events...)
@@ -218,7 +221,7 @@ func TestNPDRunsTheXidMonitor(t *testing.T) {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("no status %s %s %q within 30 s", want, reason, message)
+				t.Fatalf("no status %s %s %q within %s", want, reason, message, patience)
 			}
 		}
 	}

@@ -96,7 +96,10 @@ func TestAPairCommandFailsSkipsOrMeasures(t *testing.T) {
 		`exit 3`:     {report.Fail, 0},
 		`sleep 1000`: {report.Fail, 0},
 	} {
-		tester := tester{command: command, pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: 2 * time.Second}
+		tester := tester{command: command, pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1, timeout: time.Minute}
+		if strings.HasPrefix(command, "sleep") {
+			tester.timeout = time.Second
+		}
 		got := tester.test(t.Context(), nil, netip.MustParseAddr("10.0.0.1"), order{Round: 3, Serve: true, Peer: netip.MustParseAddrPort("10.0.0.2:1")})
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", command, got, want)
@@ -127,9 +130,9 @@ func TestLocalChecks(t *testing.T) {
 
 func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	arguments := []string{
-		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "2s",
+		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "1m",
 		"-figure", `gemm=printf 'warm-up 12\nTFLOPS: 612.5\n'`, "-figure", "hbm=echo 3.3e3", "-figure", "says-nothing=true",
-		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0", "-figure", "hangs=sleep 1000",
+		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0",
 	}
 	o, err := parse(arguments, func(string) string { return "" })
 	if err != nil {
@@ -145,6 +148,13 @@ func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	o.figures = o.figures[:2]
 	if diff := cmp.Diff(map[string]float64{"gemm": 12}, o.measureFigures(t.Context())); diff != "" {
 		t.Error(diff)
+	}
+	o, err = parse(append(arguments[:8:8], "-pair-timeout", "1s", "-figure", "hangs=sleep 1000"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := o.measureFigures(t.Context()); len(got) > 0 {
+		t.Errorf("a command that hangs has measured %v", got)
 	}
 }
 
@@ -167,7 +177,7 @@ func TestAForeignConnectionDoesNotDelayTheRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	o := options{group: group{size: 2, leader: address}, meetTimeout: 20 * time.Second}
+	o := options{group: group{size: 2, leader: address}, meetTimeout: 3 * time.Minute}
 	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
