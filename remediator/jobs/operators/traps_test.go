@@ -407,9 +407,10 @@ func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
 	if err := g.c.Client.Delete(t.Context(), &leader, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		t.Fatal(err)
 	}
-	clustertest.Until(t, patience, "wait for the whole group to be deleted", func() error {
+	g.release([]corev1.Pod{leader})
+	clustertest.Until(t, patience, "wait for the rest of the group to be deleted", func() error {
 		for _, pod := range g.listed() {
-			if pod.DeletionTimestamp == nil {
+			if pod.DeletionTimestamp == nil && slices.Contains(uids(before), pod.UID) {
 				return fmt.Errorf("%s is not", pod.Name)
 			}
 		}
