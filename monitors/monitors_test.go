@@ -25,6 +25,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
+// patience is far more than NPD takes to run a plugin.
+const patience = 3 * time.Minute
+
 // installed is the folder of the plugins in our images.
 const installed = "/opt/pitcrew/bin/"
 

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 // The shipped example, roles and admission policies let a pod write its report, once.
 func TestAPodWritesItsReportOnce(t *testing.T) {
 	c := clustertest.Get(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := c.AddNamespace(ctx, "team", nil); err != nil {
 		t.Fatal(err)

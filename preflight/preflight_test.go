@@ -131,9 +131,9 @@ func TestLocalChecks(t *testing.T) {
 
 func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	arguments := []string{
-		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "10s",
+		"-rank", "0", "-size", "2", "-leader", "a", "-node", "n", "-pair-timeout", "1m",
 		"-figure", `gemm=printf 'warm-up 12\nTFLOPS: 612.5\n'`, "-figure", "hbm=echo 3.3e3", "-figure", "says-nothing=true",
-		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0", "-figure", "hangs=sleep 1000",
+		"-figure", "fails=echo 1; exit 1", "-figure", "zero=echo 0",
 	}
 	o, err := parse(arguments, func(string) string { return "" })
 	if err != nil {
@@ -149,6 +149,13 @@ func TestFiguresAreMeasuredOrLeftOut(t *testing.T) {
 	o.figures = o.figures[:2]
 	if diff := cmp.Diff(map[string]float64{"gemm": 12}, o.measureFigures(t.Context())); diff != "" {
 		t.Error(diff)
+	}
+	o, err = parse(append(arguments[:8:8], "-pair-timeout", "1s", "-figure", "hangs=sleep 1000"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := o.measureFigures(t.Context()); len(got) > 0 {
+		t.Errorf("a command that hangs has measured %v", got)
 	}
 }
 
@@ -171,7 +178,7 @@ func TestAForeignConnectionDoesNotDelayTheRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	o := options{group: group{size: 2, leader: address}, meetTimeout: time.Minute}
+	o := options{group: group{size: 2, leader: address}, meetTimeout: 3 * time.Minute}
 	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", `{"Rank":7,"Port":1}`} {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // answers counts the writes of a replacer, and loses the answer to the first one: to the replacer that is as if it had crashed after it.
 type answers struct {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -212,14 +211,7 @@ func TestTrapAJobFailsByItsStop(t *testing.T) {
 	t.Run("podFailurePolicy", func(t *testing.T) {
 		g := start(t, batchJob.with("backoffLimit: 0", rule).with("term-delay: 1s", listed))
 		g.patch(g.get(), stop)
-		clustertest.Until(t, patience, "wait for the Job controller to count the failed ranks", func() error {
-			for _, pod := range g.listed() {
-				if pod.Status.Phase != corev1.PodFailed || slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer) {
-					return fmt.Errorf("%s is %s and has finalizers %q", pod.Name, pod.Status.Phase, pod.Finalizers)
-				}
-			}
-			return nil
-		})
+		g.reports(g.get, "FailureTarget")
 		g.release(g.listed())
 		g.gone()
 		g.patch(g.get(), resume)
@@ -415,9 +407,10 @@ func TestTrapADeletedLeaderRestartsItsGroup(t *testing.T) {
 	if err := g.c.Client.Delete(t.Context(), &leader, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		t.Fatal(err)
 	}
-	clustertest.Until(t, patience, "wait for the whole group to be deleted", func() error {
+	g.release([]corev1.Pod{leader})
+	clustertest.Until(t, patience, "wait for the rest of the group to be deleted", func() error {
 		for _, pod := range g.listed() {
-			if pod.DeletionTimestamp == nil {
+			if pod.DeletionTimestamp == nil && slices.Contains(uids(before), pod.UID) {
 				return fmt.Errorf("%s is not", pod.Name)
 			}
 		}
