@@ -137,9 +137,9 @@ func TestAProblemWithoutAVerdictIsNoCheck(t *testing.T) {
 // Whatever takes one node out of a group ends the visits of the others, and nothing of them has failed.
 func TestAGroupEndsAsAWhole(t *testing.T) {
 	for name, leave := range map[string]func(w *world, m *machine){
-		"a pod waits":           func(_ *world, m *machine) { m.awaited = "ml/train" },
-		"a pod has come":        func(_ *world, m *machine) { m.pods = append(m.pods, gpuPod("train", "Job")) },
-		"a person stops it":     func(w *world, m *machine) {
+		"a pod waits":    func(_ *world, m *machine) { m.awaited = "ml/train" },
+		"a pod has come": func(_ *world, m *machine) { m.pods = append(m.pods, gpuPod("train", "Job")) },
+		"a person stops it": func(w *world, m *machine) {
 			r := m.record()
 			r.Request = &Request{Kind: RequestStop, At: w.now}
 			m.Annotations[conditions.AnnotationRepair] = r.String()
@@ -276,7 +276,9 @@ func TestRandomGroupsEnd(t *testing.T) {
 }
 
 func pairs(change ...func(*policy.Sweep)) policy.Sweep {
-	s := weekly(func(s *policy.Sweep) { s.Name, s.Pairwise = "pairs", &policy.Pairwise{Rounds: 5, MinNodes: 3, MaxNodes: 6} })
+	s := weekly(func(s *policy.Sweep) {
+		s.Name, s.Pairwise = "pairs", &policy.Pairwise{Rounds: 5, MinNodes: 3, MaxNodes: 6}
+	})
 	for _, f := range change {
 		f(&s)
 	}
