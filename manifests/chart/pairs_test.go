@@ -124,7 +124,7 @@ spec:
 		Record: &repair.Record{V: 1, NodeUID: node.UID, Current: &repair.Visit{
 			ID: "v", Kind: repair.Sweep, Sweep: "pairs", Phase: repair.Emptying, Group: repair.Group{ID: "g", Rank: 2, Size: 3, Leader: "fd00::1"},
 		}},
-		Members: []repair.Member{{Node: "a"}, {Node: "b"}},
+		Members: []repair.Member{{Node: "a", Phase: repair.Emptying}, {Node: "b", Phase: repair.Emptying}},
 	}
 	now := time.Now()
 	begun := repair.Next(p, f, now)

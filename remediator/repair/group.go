@@ -164,7 +164,7 @@ func (d *decider) openGroup(s *Selection) {
 	if d.step.Needs.Any() {
 		return
 	}
-	d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group})
+	d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group, Outcome: "waits for the other nodes of its group"})
 	if d.requested(RequestCheck) {
 		d.record.Request = nil
 	}
