@@ -3,6 +3,8 @@
 //
 // It exits with 0 when the job may start, with 1 when this node is bad, and with 2 when the result is unknown. What follows
 // from 1 and 2 is up to the job, e.g. to its podFailurePolicy.
+//
+// With -termination-log it is the check of a sweep of idle nodes, and ends as the program repair does: see package repairresult.
 package main
 
 import (
@@ -24,6 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
+	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
@@ -51,9 +54,11 @@ type options struct {
 	// figurePattern finds the figure in a command's output; its first group is the number.
 	figurePattern *regexp.Regexp
 
-	pair    tester
-	out     string
-	version bool
+	pair tester
+	out  string
+	// terminationLog is the file of the result of a sweep's Job; empty: it is no sweep.
+	terminationLog string
+	version        bool
 }
 
 // group is the position of this rank in its run.
@@ -84,7 +89,31 @@ func start() int {
 	if err != nil {
 		slog.Error("Preflight ended early", "err", err)
 	}
-	return code
+	if o.terminationLog == "" {
+		return code
+	}
+	r := resultOf(o, code, err)
+	if err := r.Write(os.Stdout, o.terminationLog); err != nil {
+		slog.Error("Cannot write the result", "err", err)
+	}
+	return r.Result.ExitCode()
+}
+
+// resultOf is the result of the Job of a sweep. A run that has not ended in order says nothing about the node.
+func resultOf(o options, code int, err error) repairresult.Result {
+	r := repairresult.Result{Result: repairresult.Failed}
+	where := fmt.Sprintf("rank %d of %d", o.group.rank, o.group.size)
+	switch {
+	case err != nil:
+		r.Message = fmt.Sprintf("%s: %v", where, err)
+	case code == exitNodeBad:
+		r.Result, r.Message = repairresult.Problem, where+": this node has failed a local check, or is slower than the others"
+	case code == exitOK:
+		r.Result, r.Message = repairresult.Healthy, where+": this node has passed its local checks, and is not slower than the others"
+	default:
+		r.Message = where + ": the result is unknown"
+	}
+	return r
 }
 
 // parse reads the flags. The environment variables that LeaderWorkerSet, Kubeflow and indexed Jobs set are their defaults.
@@ -133,6 +162,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
+	f.StringVar(&o.terminationLog, "termination-log", "", "write the result of a sweep's Job to `file`, as one line of JSON; then exit 0 also when this node is bad, 1 when the result is unknown, and report only a run that rank 0 has ended")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stdout)
@@ -201,11 +231,13 @@ func run(ctx context.Context, o options) (int, error) {
 		led <- nil
 	}
 	slow, err := follow(ctx, o, &r)
-	if err == nil {
+	ended := err == nil
+	if ended {
 		// Rank 0 runs until it has sent the result to the last rank.
 		err = <-led
 	}
-	if r.RunID != "" {
+	// A sweep may be ended at any time. Reports from before its last test would blame a node whose partner has gone.
+	if r.RunID != "" && (ended || o.terminationLog == "") {
 		if err := writeReport(ctx, o, r); err != nil {
 			return exitUnknown, err
 		}

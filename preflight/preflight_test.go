@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/preflighttest"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 )
@@ -206,60 +206,10 @@ func TestAForeignConnectionDoesNotDelayTheRanks(t *testing.T) {
 	}
 }
 
-// namespaces makes n network namespaces on one bridge, 10.77.0.1 and on, in which every node sends at most rate, and
-// the slow one less. It needs root, as do the tests of the kernel log.
-func namespaces(t *testing.T, n, slow int, rate, slowRate string) []string {
-	t.Helper()
-	prefix := fmt.Sprintf("pf%d", os.Getpid()%100000)
-	command := func(ctx context.Context, line string) error {
-		words := strings.Fields(line)
-		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", line, err, out)
-		}
-		return nil
-	}
-	do := func(format string, args ...any) {
-		t.Helper()
-		if err := command(t.Context(), fmt.Sprintf(format, args...)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// The switch is a namespace of its own, so that the machine's network stays as it is.
-	hub := prefix + "hub"
-	names := []string{hub}
-	t.Cleanup(func() {
-		for _, name := range names {
-			//nolint:usetesting // the test's own context has ended by now
-			if err := command(context.Background(), "ip netns del "+name); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	do("ip netns add %s", hub)
-	do("ip -n %s link add br0 type bridge", hub)
-	do("ip -n %s link set br0 up", hub)
-	for i := range n {
-		name := fmt.Sprintf("%sn%d", prefix, i)
-		do("ip netns add %s", name)
-		names = append(names, name)
-		do("ip -n %s link add eth0 type veth peer name port%d netns %s", name, i, hub)
-		do("ip -n %s link set port%d master br0 up", hub, i)
-		do("ip -n %s addr add 10.77.0.%d/24 dev eth0", name, i+1)
-		do("ip -n %s link set lo up", name)
-		do("ip -n %s link set eth0 up", name)
-		limit := rate
-		if i == slow {
-			limit = slowRate
-		}
-		do("ip netns exec %s tc qdisc add dev eth0 root tbf rate %s burst 256kb latency 50ms", name, limit)
-	}
-	return names[1:]
-}
-
 // Six processes on six network stacks, of which one sends at half of the rate: the whole program over the TCP test.
 func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 	const n, slow = 6, 3
-	names := namespaces(t, n, slow, "400mbit", "200mbit")
+	names := preflighttest.Networks(t, n, slow, "400mbit", "200mbit")
 	folder := t.TempDir()
 	binary := filepath.Join(folder, "preflight")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
@@ -312,7 +262,7 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 // A node with a failed local check takes no part in the pair tests, and the others continue.
 func TestANodeThatFailsItsLocalCheckReportsIt(t *testing.T) {
 	const n, bad = 4, 2
-	names := namespaces(t, n, -1, "400mbit", "")
+	names := preflighttest.Networks(t, n, -1, "400mbit", "")
 	folder := t.TempDir()
 	binary := filepath.Join(folder, "preflight")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {

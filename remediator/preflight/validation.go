@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
@@ -155,7 +156,7 @@ func compareAge(a, b *corev1.ConfigMap) int {
 }
 
 // workloadOf is the UID of the object whose pods run together: the owner itself, or the controller of a Job that belongs to
-// something larger, e.g. a JobSet.
+// something larger, e.g. a JobSet. Where only admins create Jobs, those of one group of a sweep run together.
 func (c *Controller) workloadOf(ctx context.Context, namespace string, owner metav1.OwnerReference) (types.UID, error) {
 	isName := len(content.IsPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
 	if owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() || !isName {
@@ -170,7 +171,13 @@ func (c *Controller) workloadOf(ctx context.Context, namespace string, owner met
 	if err != nil {
 		return "", fmt.Errorf("get job %s/%s: %w", namespace, owner.Name, err)
 	}
-	if controller := metav1.GetControllerOf(&job); controller != nil && job.UID == owner.UID {
+	if job.UID != owner.UID {
+		return owner.UID, nil
+	}
+	if group := job.Labels[conditions.LabelGroup]; group != "" && slices.Contains(c.trusted, namespace) {
+		return types.UID(groupPrefix + group), nil
+	}
+	if controller := metav1.GetControllerOf(&job); controller != nil {
 		return controller.UID, nil
 	}
 	return owner.UID, nil

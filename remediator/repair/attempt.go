@@ -300,7 +300,9 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	v.Template, v.Reboots, v.JobUID, v.JobEndedAt, v.RetryAt = check.Template, reboots, "", time.Time{}, time.Time{}
 	v.BootID = n.Status.NodeInfo.BootID
 	v.Deadline = d.now.Add(StartTimeout + check.Timeout)
-	v.Args = arguments(d.facts.Template, check, map[string]string{nodeVariable: n.Name, gpusVariable: strings.Join(d.gpusOf(v), ","), bootVariable: v.BootID})
+	values := variables(d.policy, n, v)
+	values[gpusVariable] = strings.Join(d.gpusOf(v), ",")
+	v.Args = arguments(d.facts.Template, check, values)
 	v.Verdict = verdictOf(d.facts.Template)
 	switch v.Kind {
 	case Repair:
@@ -342,7 +344,7 @@ func (d *decider) work(v *Visit) {
 			return
 		}
 	}
-	if d.madeWay(v) {
+	if d.leftGroup(v) || d.madeWay(v) {
 		return
 	}
 	late := !d.now.Before(v.Deadline)
@@ -433,6 +435,9 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 		return
 	}
 	switch {
+	case v.Group.ID != "" && (job.says(repairresult.Healthy) || job.says(repairresult.Problem)):
+		v.Group.Result = job.result.Result
+		d.ended(v, job.message)
 	case job.refused() && v.isCheck():
 		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.name(), job.message)
 		d.result(v, ResultRefused)
@@ -567,6 +572,10 @@ func (d *decider) prove(v *Visit) {
 	d.requeueAt(soon)
 	d.requeueAt(late)
 	d.requeue(waitPoll)
+	if v.Group.ID != "" {
+		d.proveGroup(v)
+		return
+	}
 	if v.Kind != Repair {
 		d.proveHealthy(v, late)
 		return
@@ -596,6 +605,15 @@ func (d *decider) passed(v *Visit, q *quarantine.Record) {
 	d.close(Passed, "%s has helped", v.Template)
 }
 
+// healthy closes a check that has found nothing.
+func (d *decider) healthy(v *Visit) {
+	d.record.Checked = &Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
+	d.event(corev1.EventTypeNormal, NodeChecked, "%s has passed: %s", v.Kind, strings.Join(append([]string{v.Template}, v.Args...), " "))
+	d.result(v, ResultHealthy)
+	d.swept(v)
+	d.close(Passed, "passed")
+}
+
 // proveHealthy closes a check whose Job has found nothing, once the conditions say the same.
 func (d *decider) proveHealthy(v *Visit, late time.Time) {
 	fault, waits := d.judge(v)
@@ -606,14 +624,10 @@ func (d *decider) proveHealthy(v *Visit, late time.Time) {
 	case fault != "":
 		d.problem(v, fault+" is a fault")
 	case waits == "":
-		d.record.Checked = &Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
-		d.event(corev1.EventTypeNormal, NodeChecked, "%s has passed: %s", v.Kind, strings.Join(append([]string{v.Template}, v.Args...), " "))
-		d.result(v, ResultHealthy)
-		d.swept(v)
 		if v.Kind == FirstCheck && d.policy.FirstCheck != nil {
 			d.step.untaint = d.policy.FirstCheck.Taint
 		}
-		d.close(Passed, "passed")
+		d.healthy(v)
 	case !d.now.Before(late):
 		d.event(corev1.EventTypeWarning, NodeChecked, "%s has not passed: %s has not been reported since the check", v.Kind, waits)
 		d.result(v, ResultFailed)

@@ -54,6 +54,13 @@ func arguments(t *corev1.PodTemplate, check policy.Check, values map[string]stri
 	return args
 }
 
+// variables are the values of those variables that follow from the policy and the record.
+func variables(p *policy.Policy, n *corev1.Node, v *Visit) map[string]string {
+	values := map[string]string{nodeVariable: n.Name, bootVariable: v.BootID}
+	v.addVariables(values, p)
+	return values
+}
+
 // gpuList is what stands for [gpusVariable]: which GPUs have a fault may change between two steps, what they are called does not.
 const gpuList = `[0-9A-Za-z:.,-]*`
 
@@ -64,7 +71,7 @@ func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *Visit) 
 		if check.Template != v.Template || rebootsNode(t, check) != v.Reboots {
 			continue
 		}
-		args := arguments(t, check, map[string]string{nodeVariable: n.Name, bootVariable: v.BootID})
+		args := arguments(t, check, variables(p, n, v))
 		if slices.EqualFunc(args, v.Args, func(want, got string) bool {
 			pattern := strings.ReplaceAll(regexp.QuoteMeta(want), regexp.QuoteMeta(gpusVariable), gpuList)
 			matches, err := regexp.MatchString("^(?s:"+pattern+")$", got)
@@ -129,10 +136,14 @@ func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *
 	if len(spec.Containers) > 0 {
 		spec.Containers[0].Args = slices.Clone(v.Args)
 	}
+	labels := map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID}
+	if v.Group.ID != "" {
+		labels[conditions.LabelGroup] = v.Group.ID
+	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: v.jobName(n),
-			Labels:      map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID},
+			Labels:      labels,
 			Annotations: map[string]string{conditions.AnnotationNode: n.Name},
 		},
 		Spec: batchv1.JobSpec{

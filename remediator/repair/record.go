@@ -83,6 +83,8 @@ type Visit struct {
 	Phase Phase  `json:"phase"`
 	// Sweep is the name of the sweep in the policy.
 	Sweep string `json:"sweep,omitempty"`
+	// Group is the place in a group of nodes that are checked together.
+	Group Group `json:"group,omitzero"`
 	// Quarantine is the id of the quarantine that a repair or a validation is for.
 	Quarantine string    `json:"quarantine,omitempty"`
 	StartedAt  time.Time `json:"startedAt"`

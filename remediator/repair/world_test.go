@@ -96,6 +96,9 @@ type machine struct {
 	// run is what the program of a Job does: it ends the Job by world.end, or leaves it running.
 	run     func(job *batchv1.Job)
 	waiting *Waiting
+	// selected and awaited are those of [Facts].
+	selected *Selection
+	awaited  string
 	// stalled: nothing writes Jobs, as if the process had died after its patch.
 	stalled bool
 }
@@ -221,6 +224,15 @@ func (w *world) facts(m *machine) Facts {
 	f.Record, f.RecordErr = RecordOf(m.Node)
 	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(m.Node)
 	f.Job = m.jobs[f.Record.JobName(m.Node)]
+	f.Selected, f.Awaited = m.selected, m.awaited
+	if f.Record != nil && f.Record.Current != nil {
+		groups := Groups{}
+		for name, other := range w.nodes {
+			r, _ := RecordOf(other.Node) // of one that cannot be read nothing is known
+			groups.Add(name, r)
+		}
+		f.Members = groups[f.Record.Current.Group.ID]
+	}
 	return f
 }
 

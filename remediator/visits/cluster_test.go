@@ -96,6 +96,8 @@ type site struct {
 	nodes  []string
 	policy *policy.Policy
 	clock  *clocktesting.FakePassiveClock
+	// controllers run beside that of visits.
+	controllers []func(context.Context, ctrl.Manager) error
 }
 
 func newSite(t *testing.T, name string, change ...string) *site {
@@ -212,6 +214,12 @@ func (s *site) process(writes interceptor.Funcs, change ...func(*Options)) (stop
 	if err := SetupWithManager(ctx, mgr, prometheus.NewRegistry(), o); err != nil {
 		cancel()
 		s.Fatal(err)
+	}
+	for _, add := range s.controllers {
+		if err := add(ctx, mgr); err != nil {
+			cancel()
+			s.Fatal(err)
+		}
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
