@@ -39,9 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for an answer that NPD has in seconds.
-const patience = 2 * time.Minute
-
 // load reads one monitor strictly: NPD itself ignores unknown keys.
 func load(t *testing.T, file string) npdconfig.CustomPluginConfig {
 	t.Helper()
