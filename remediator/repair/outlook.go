@@ -47,11 +47,3 @@ func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
 	}
 	return o
 }
-
-// current is the visit under way, or an empty one.
-func (r *Record) current() *Visit {
-	if r == nil || r.Current == nil {
-		return &Visit{}
-	}
-	return r.Current
-}
