@@ -127,7 +127,10 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	toFile := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(file+".next", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".next", file); err != nil { // the remediator may be reading it
 			t.Fatal(err)
 		}
 	}
@@ -264,18 +267,18 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 	if err := p.Client.Update(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	p.wants(2, "status", "no leader: pitcrew-remediator-abc has not renewed the Lease for 60m")
+	p.wants(2, "status", "no leader: pitcrew-remediator-abc has not renewed the Lease for 6")
 
 	// The pods.
-	if err := p.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil {
-		t.Fatal(err)
-	}
-	deployment.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(2)), MaxSurge: ptr.To(intstr.FromInt32(1))}
-	deployment.Spec.Template.Spec.NodeSelector = map[string]string{"no": "such-node"}
-	deployment.Spec.Template.Spec.Containers[0].Args = append(deployment.Spec.Template.Spec.Containers[0].Args, "-dry-run", "-leader-elect=false")
-	if err := p.Client.Update(t.Context(), deployment); err != nil {
-		t.Fatal(err)
-	}
+	p.until("the deployment is changed", func() error { // its controller may be writing the status
+		if err := p.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil {
+			return err
+		}
+		deployment.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(2)), MaxSurge: ptr.To(intstr.FromInt32(1))}
+		deployment.Spec.Template.Spec.NodeSelector = map[string]string{"no": "such-node"}
+		deployment.Spec.Template.Spec.Containers[0].Args = append(deployment.Spec.Template.Spec.Containers[0].Args, "-dry-run", "-leader-elect=false")
+		return p.Client.Update(t.Context(), deployment)
+	})
 	p.wants(2, "status", "PROBLEM: 0 of 2 ready; pod ", ": not scheduled: 0/", "; runs without leader election; kubectl describe pods -n pitcrew -l ", "MODE        dry run: nothing is written")
 	deployment.Spec.Replicas = ptr.To[int32](0)
 	if err := p.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))); err != nil {

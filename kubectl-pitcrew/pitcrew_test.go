@@ -261,5 +261,5 @@ func (p person) report(name string) {
 
 func (p person) until(what string, check func() error) {
 	p.Helper()
-	clustertest.Until(p, time.Minute, what, check)
+	clustertest.Until(p, 2*time.Minute, what, check)
 }

@@ -284,8 +284,7 @@ func TestAQuarantineOfTheRemediatorReplacesAMachineOnce(t *testing.T) {
 			remediator.Stop(10 * time.Second)
 			for _, n := range nodes {
 				object := get(n)
-				object.SetFinalizers(nil)
-				if err := c.Client.Update(t.Context(), object); err != nil {
+				if err := c.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
 					t.Fatal(err)
 				}
 				if err := c.Client.Delete(t.Context(), object); client.IgnoreNotFound(err) != nil {
