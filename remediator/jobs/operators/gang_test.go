@@ -165,9 +165,11 @@ func (g gang) runs() []corev1.Pod {
 // release lets deleted pods end, and go, that would not by their annotations.
 func (g gang) release(pods []corev1.Pod) {
 	g.Helper()
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"e2e.pitcrew.dev/term-delay":"0s","e2e.pitcrew.dev/delete-delay":"0s"}}}`))
-	for i := range pods {
-		if err := client.IgnoreNotFound(g.c.Client.Patch(g.Context(), &pods[i], patch)); err != nil {
+	for _, pod := range pods {
+		// With the UID: by now the name may be that of a successor.
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{"e2e.pitcrew.dev/term-delay":"0s","e2e.pitcrew.dev/delete-delay":"0s"}}}`, pod.UID)
+		err := g.c.Client.Patch(g.Context(), pod.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsInvalid(err) {
 			g.Fatal(err)
 		}
 	}
