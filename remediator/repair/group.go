@@ -78,8 +78,6 @@ func (b *bounds) group(v *Visit) {
 type Member struct {
 	Node  string
 	Phase Phase
-	// Then follows Phase if that is Ending.
-	Then Phase
 	// Since is when it entered the phase.
 	Since time.Time
 	// Result is that of [Group.Result].
@@ -97,7 +95,7 @@ func (g Groups) Add(node string, r *Record) {
 	}
 	add := func(v *Visit) {
 		if v.Group.ID != "" {
-			g[v.Group.ID] = append(g[v.Group.ID], Member{node, v.Phase, v.Then, v.PhaseSince, v.Group.Result, v.Outcome})
+			g[v.Group.ID] = append(g[v.Group.ID], Member{node, v.Phase, v.PhaseSince, v.Group.Result, v.Outcome})
 		}
 	}
 	if r.Current != nil {
