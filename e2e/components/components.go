@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -253,9 +254,22 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 	return nil
 }
 
-// BuildOurs builds programs of this repository into bin. packages are paths from the root, e.g. "./plugins/xid".
+// built has the programs of this repository that this process has built, as their root and packages: to find out that a program is up to
+// date takes a second.
+var built sync.Map
+
+// BuildOurs builds programs of this repository into bin, once in the life of this process. packages are paths from the root, e.g.
+// "./plugins/xid".
 func BuildOurs(ctx context.Context, root string, packages ...string) error {
-	return BuildOursWith(ctx, nil, root, packages...)
+	key := fmt.Sprintf("%q %q", root, packages)
+	if _, ok := built.Load(key); ok {
+		return nil
+	}
+	err := BuildOursWith(ctx, nil, root, packages...)
+	if err == nil {
+		built.Store(key, nil)
+	}
+	return err
 }
 
 // BuildOursWith is [BuildOurs] that writes to progress, unless it is nil, how much is left to compile.
