@@ -38,8 +38,8 @@ const (
 // Images are our images.
 var Images = []string{"npd-plugins", "remediator", "preflight", "plugins"}
 
-// Patience is much longer than a start takes, even on a busy machine.
-const Patience = 90 * time.Second
+// Patience is much longer than anything takes that a test waits for, also on a busy machine: only a test that fails waits so long.
+const Patience = 5 * time.Minute
 
 // Grace is how long the kubelet may be silent before the node controller takes the node for unreachable.
 const Grace = 8 * time.Second
@@ -67,7 +67,11 @@ type Machine struct {
 	// Dir is the folder of this run.
 	Dir string
 	// Agent is the kubelet's process. Tests freeze and kill it.
-	Agent   *Program
+	Agent *Program
+	// RegisterWithTaint is the key of a taint, of effect NoSchedule, that the kubelet registers a new Node with when it starts the next
+	// time; empty: none.
+	RegisterWithTaint string
+
 	runtime *Program
 }
 
@@ -95,7 +99,8 @@ func Get(t *testing.T, prepare func(*Machine)) *Machine {
 		prepare(m)
 	}
 	m.forget(t)
-	m.kubelet(t)
+	m.StartKubelet(t)
+	m.untilReady(t, func(node *corev1.Node) bool { return len(node.Spec.Taints) == 0 })
 	started.machine = m
 	return m
 }
@@ -229,9 +234,10 @@ BinaryName = %q
 func (m *Machine) startContainerd(t *testing.T) {
 	t.Helper()
 	m.runtime = m.Start(t, m.Debian("usr/bin/containerd"), "--config", filepath.Join(m.Dir, "containerd.toml"))
+	// A kubelet that gets no answer from it in the first seconds ends.
 	clustertest.Until(t, Patience, "containerd", func() error {
-		if _, err := os.Stat(runtimeSocket); err != nil {
-			return fmt.Errorf("%w\n%s", err, m.Logs("containerd"))
+		if out, err := m.ctr(t, "plugins", "list"); err != nil {
+			return fmt.Errorf("%w: %s\n%s", err, out, m.Logs("containerd"))
 		}
 		return nil
 	})
@@ -240,11 +246,16 @@ func (m *Machine) startContainerd(t *testing.T) {
 // Ctr runs containerd's own client in the namespace of Kubernetes.
 func (m *Machine) Ctr(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), m.Debian("usr/bin/ctr"), append([]string{"--address", runtimeSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
+	out, err := m.ctr(t, args...)
 	if err != nil {
 		t.Fatalf("ctr %q: %v\n%s", args, err, out)
 	}
-	return string(out)
+	return out
+}
+
+func (m *Machine) ctr(t *testing.T, args ...string) (string, error) {
+	out, err := exec.CommandContext(t.Context(), m.Debian("usr/bin/ctr"), append([]string{"--address", runtimeSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
+	return string(out), err
 }
 
 // StartKubelet starts the kubelet. Two must not run at the same time.
@@ -257,6 +268,10 @@ func (m *Machine) StartKubelet(t *testing.T) {
 	kubeconfig, err := m.WriteKubeconfig("kubelet", identity)
 	if err != nil {
 		t.Fatal(err)
+	}
+	taints := "[]"
+	if m.RegisterWithTaint != "" {
+		taints = fmt.Sprintf("[{key: %s, effect: %s}]", m.RegisterWithTaint, corev1.TaintEffectNoSchedule)
 	}
 	// Only the tests use this network, so every client may ask this kubelet for logs and exec.
 	config := m.Write(t, "kubelet.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -276,26 +291,31 @@ cgroupsPerQOS: false
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: false
 evictionHard: {memory.available: 50Mi}
+registerWithTaints: `+taints+`
 `)
 	m.Agent = m.Start(t, components.Kubelet.Path(m.Root), "--config", config, "--kubeconfig", kubeconfig,
 		"--root-dir", m.KubeletDir(), "--cert-dir", filepath.Join(m.Dir, "kubelet-certs"), "--hostname-override", NodeName, "--node-ip", nodeIP)
 }
 
-// kubelet starts the kubelet and waits until the node is ready for pods.
-func (m *Machine) kubelet(t *testing.T) {
+// untilReady waits until the node is Ready and is as that function reports.
+func (m *Machine) untilReady(t *testing.T, as func(*corev1.Node) bool) {
 	t.Helper()
-	m.StartKubelet(t)
-	clustertest.Until(t, Patience, "kubelet", func() error {
+	clustertest.Until(t, Patience, "the node is Ready", func() error {
+		select {
+		case <-m.Agent.Ended:
+			t.Fatalf("the kubelet has ended:\n%s", m.Logs("kubelet"))
+		default:
+		}
 		node, err := m.Node(t)
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, m.Logs("kubelet"))
 		}
 		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && len(node.Spec.Taints) == 0 {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && as(node) {
 				return nil
 			}
 		}
-		return fmt.Errorf("not Ready\n%s", m.Logs("kubelet"))
+		return fmt.Errorf("boot id %s, taints %v, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Spec.Taints, node.Status.Conditions, m.Logs("kubelet"))
 	})
 }
 

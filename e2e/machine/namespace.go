@@ -48,6 +48,10 @@ func outside() (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("a real kubelet needs root")
 	}
+	// What a run has left that was killed.
+	if err := removeGroups(podsGroup, SystemdGroup); err != nil {
+		return 1, fmt.Errorf("is there another run? %w", err)
+	}
 	root, err := components.Root()
 	if err != nil {
 		return 1, err

@@ -74,37 +74,39 @@ func (m *Machine) InContainers(t *testing.T, commands string) {
 // PowerOff ends the kubelet, the container runtime and all containers at once, with no chance to report anything.
 func (m *Machine) PowerOff(t testing.TB) {
 	t.Helper()
-	pids := []int{m.Agent.PID, m.runtime.PID}
-	inContainers, err := containers()
-	if err != nil {
-		t.Fatal(err)
+	for _, p := range []*Program{m.Agent, m.runtime} {
+		_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have ended
+		<-p.Ended
 	}
-	// The shims are first in the list: none of them is left to see the end of its container.
-	for _, pid := range append(pids, inContainers...) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-	}
-	<-m.Agent.Ended
-	<-m.runtime.Ended
-	// They are now children of this process, the first in its namespace. The first process in a namespace of pods ends after the others.
+	var killed []int
 	clustertest.Until(t, Patience, "the end of all containers", func() error {
-		inContainers = slices.DeleteFunc(inContainers, func(pid int) bool {
-			ended, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-			return ended == pid || errors.Is(err, syscall.ECHILD)
+		running, err := containers()
+		if err != nil {
+			return err
+		}
+		for _, pid := range running {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+		// They become children of this process, the first in its namespace, when their shim has ended. The first process in a namespace of
+		// pods ends when the others are reaped.
+		killed = slices.DeleteFunc(append(killed, running...), func(pid int) bool {
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // it may not be our child yet
+			return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 		})
-		if len(inContainers) > 0 {
-			return fmt.Errorf("processes %v are left", inContainers)
+		if len(running)+len(killed) > 0 {
+			return fmt.Errorf("processes %v are left", append(running, killed...))
 		}
 		return nil
 	})
 }
 
-// containers lists the shims of the container runtime, and then the processes in the containers.
+// containers lists the processes of containers. The shims of the container runtime come first: none of them is left to see the end of
+// its container.
 func containers() (pids []int, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil, err
 	}
-	children := map[int][]int{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -114,20 +116,15 @@ func containers() (pids []int, err error) {
 		if err != nil {
 			return nil, err
 		}
-		end := strings.LastIndex(string(text), ") ")
-		var state string
-		var parent int
-		if _, err := fmt.Sscanf(string(text)[end+2:], "%s %d", &state, &parent); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if strings.Contains(string(text)[:end], "(containerd-shim") {
+		name, state, _ := strings.Cut(string(text), ") ")
+		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup")) // as above
+		switch {
+		case strings.HasPrefix(state, "Z"):
+		case strings.Contains(name, "(containerd-shim"):
+			pids = slices.Insert(pids, 0, pid)
+		case strings.Contains(string(groups), ":/"+podsGroup+"/"):
 			pids = append(pids, pid)
-		} else {
-			children[parent] = append(children[parent], pid)
 		}
-	}
-	for i := 0; i < len(pids); i++ {
-		pids = append(pids, children[pids[i]]...)
 	}
 	return pids, nil
 }
@@ -177,16 +174,5 @@ func (m *Machine) emptyVolatile() error {
 // UntilBoot waits until the node is Ready in that boot.
 func (m *Machine) UntilBoot(t *testing.T, boot string) {
 	t.Helper()
-	clustertest.Until(t, Patience, "the node is Ready in a new boot", func() error {
-		node, err := m.Node(t)
-		if err != nil {
-			return err
-		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && node.Status.NodeInfo.BootID == boot {
-				return nil
-			}
-		}
-		return fmt.Errorf("boot id %s, conditions %v\n%s", node.Status.NodeInfo.BootID, node.Status.Conditions, m.Logs("kubelet"))
-	})
+	m.untilReady(t, func(node *corev1.Node) bool { return node.Status.NodeInfo.BootID == boot })
 }

@@ -41,8 +41,8 @@ spec:
   rules:
     node-not-ready:
       match: {condition: Ready, status: [Unknown, "False"], repair: [Inspect]}
-      for: 3s
-      clearAfter: 5s
+      for: 1s
+      clearAfter: 1s
       restartJobs: true
 `
 
@@ -143,13 +143,16 @@ var deadCases atomic.Int32
 // uninstall removes the chart of other tests: its remediator must not run beside that of a test.
 func (m *host) uninstall(t *testing.T) {
 	t.Helper()
-	m.installed = ""
+	if m.installed == "" {
+		return
+	}
 	helm := exec.CommandContext(t.Context(), components.Helm.Path(m.Root), "uninstall", "pitcrew", "--ignore-not-found", "--wait",
 		"--namespace", namespace, "--kubeconfig", m.Kubeconfig)
 	helm.Env = append(os.Environ(), "HOME="+m.Dir)
 	if out, err := helm.CombinedOutput(); err != nil {
 		t.Fatalf("helm: %v\n%s", err, out)
 	}
+	m.installed = ""
 }
 
 // runRemediator runs a remediator until the test ends. Then its roles are removed, because Helm does not take over those of others.
@@ -413,9 +416,14 @@ func (d *deadCase) runsElsewhere(beside bool) {
 		d.Errorf("rank %s runs on the machine", on.Name)
 	}
 	var seen []laterPod
-	clustertest.Until(d, patience, "the watch shows all ranks", func() error {
-		if seen = d.later.of(ranks); len(seen) != deadRanks {
-			return fmt.Errorf("%+v", seen)
+	var lives []clustertest.Life
+	clustertest.Until(d, patience, "the watches show all ranks", func() error {
+		seen, lives = d.later.of(ranks), d.pods.Lives()
+		shown := slices.DeleteFunc(slices.Clone(ranks), func(p corev1.Pod) bool {
+			return !slices.ContainsFunc(lives, func(l clustertest.Life) bool { return l.Name == p.Name })
+		})
+		if len(seen) != deadRanks || len(shown) != deadRanks {
+			return fmt.Errorf("%+v of %+v", seen, lives)
 		}
 		return nil
 	})
@@ -424,7 +432,6 @@ func (d *deadCase) runsElsewhere(beside bool) {
 			d.Errorf("when rank %s was created, the old rank on the machine was alive: %v", rank.name, rank.beside)
 		}
 	}
-	lives := d.pods.Lives()
 	for i, old := range lives {
 		for _, rank := range lives[len(lives)-deadRanks:] {
 			if i < len(lives)-deadRanks && (old.Gone == 0 || old.Gone > rank.Created) {
@@ -532,9 +539,12 @@ func TestAJobIsRestartedOnceBesideKubernetesOwnEviction(t *testing.T) {
 		return fmt.Errorf("conditions %v", pod.Status.Conditions)
 	})
 	d.run()
-	if lives := d.pods.Lives(); len(lives) != deadRanks+1 {
-		t.Fatalf("Kubernetes did not replace the evicted rank alone: %+v", lives)
-	}
+	clustertest.Until(t, patience, "the watch shows that Kubernetes has replaced the evicted rank alone", func() error {
+		if lives := d.pods.Lives(); len(lives) != deadRanks+1 {
+			return fmt.Errorf("%+v", lives)
+		}
+		return nil
+	})
 	resume()
 	d.quarantined(true)
 	d.waits()

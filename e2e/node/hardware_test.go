@@ -30,7 +30,6 @@ type hardware struct {
 // addHardware gives the node the hardware, once.
 func (m *host) addHardware(t *testing.T) *hardware {
 	t.Helper()
-	m.InContainers(t, m.pciBus(t))
 	if m.hardware != nil {
 		return m.hardware
 	}
@@ -157,7 +156,7 @@ func (h *hardware) rebooted(t *testing.T) {
 	t.Helper()
 	h.askedForReboot(t)
 	h.m.PowerOff(t)
-	h.m.PowerOn(t)
+	h.m.UntilBoot(t, h.m.PowerOn(t))
 }
 
 func (h *hardware) askedForReboot(t *testing.T) {

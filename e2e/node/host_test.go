@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -59,8 +58,13 @@ func (m *host) systemd(t *testing.T) {
 done
 exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_UNIT_PATH=` + filepath.Join(m.Dir, "units") + `\
 	unshare --cgroup /lib/systemd/systemd --user --unit=node.target --log-target=console`
-	m.Start(t, "sh", "-c", script)
+	systemd := m.Start(t, "sh", "-c", script)
 	clustertest.Until(t, patience, "systemd", func() error {
+		select {
+		case <-systemd.Ended:
+			t.Fatalf("systemd has ended:\n%s", m.Logs("sh"))
+		default:
+		}
 		if _, err := os.Stat("/run/systemd/private"); err != nil {
 			return fmt.Errorf("%w\n%s", err, m.Logs("sh"))
 		}
@@ -140,54 +144,6 @@ var gpuFiles = map[string]string{
 	"/sys/module/nvidia/initstate": "live\n", "/sys/module/nvidia/version": "550.163.01\n",
 }
 
-// plug puts an NVIDIA GPU on the PCI bus that a pod's container sees, and loads its driver.
-func (m *host) plug(t *testing.T, pod *corev1.Pod) {
-	t.Helper()
-	m.within(t, pod, func() error {
-		for _, path := range []string{"/sys/bus/pci", "/sys/module"} {
-			if err := unix.Mount("hardware", path, "tmpfs", 0, ""); err != nil {
-				return fmt.Errorf("mount %s: %w", path, err)
-			}
-		}
-		for path, content := range gpuFiles {
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				return err
-			}
-			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// within runs a function in the mount namespace of a pod's container.
-func (m *host) within(t *testing.T, pod *corev1.Pod, do func() error) {
-	t.Helper()
-	done := make(chan error)
-	mounts := fmt.Sprintf("/proc/%d/ns/mnt", m.pid(t, pod))
-	go func() {
-		runtime.LockOSThread() // the thread ends with this
-		done <- func() error {
-			namespace, err := unix.Open(mounts, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(namespace)
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return err
-			}
-			if err := unix.Setns(namespace, unix.CLONE_NEWNS); err != nil {
-				return err
-			}
-			return do()
-		}()
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
 // pid returns the process id of a pod's only container.
 func (m *host) pid(t *testing.T, pod *corev1.Pod) (pid int) {
 	t.Helper()
@@ -236,7 +192,6 @@ func TestEveryMountIsSeenThrough(t *testing.T) {
 	m := theMachine(t)
 	m.install(t, tag)
 	m.job(t, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
-	m.plug(t, m.pod(t, "gpu", nil))
 	for _, want := range []struct{ mount, condition, text string }{
 		{"/host/sys", conditions.HCAPortDown, "hca mlx5_0 port 1: state DOWN, expected ACTIVE"},
 		{"/host/driver", conditions.GPUMemoryError, "Replace gpu 0000:10:00: row remapping failed"},

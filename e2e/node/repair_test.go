@@ -32,6 +32,7 @@ import (
 )
 
 // repairValues are the chart's values for repairs. The remediator of the tests is not in a pod: a reboot of the only node would end it.
+// The Job that uninstalls the chart has no node either, so the tests with these values come last.
 const repairValues = `
 image: {tag: ` + tag + `, pullPolicy: Never}
 npd: {heartbeatPeriod: 1s}
@@ -48,7 +49,11 @@ pools:
     DCGMDiagFailed: {}
 `
 
-// repairPolicy repairs every fault at once. RESET are the actions for class ResetGPU.
+// jobTimeout bounds a Job, and how long its node may take to be in a new boot. Only a test that fails waits so long.
+const jobTimeout = 4 * time.Minute
+
+// repairPolicy repairs every fault at once. RESET are the actions for class ResetGPU. What the node refuses is not tried again: the drain
+// would have to take longer than the 5 minutes until then.
 const repairPolicy = `
 apiVersion: pitcrew.dev/v1alpha1
 kind: RemediationPolicy
@@ -69,10 +74,10 @@ spec:
     mode: auto
     actions:
       ResetGPU: RESET
-      Reboot: [{template: reboot, timeout: 1m}]
-    drain: {mode: wait, timeout: 1m}
-    proofTimeout: 5s
-    validate: {template: check, timeout: 1m}
+      Reboot: [{template: reboot, timeout: 4m}]
+    drain: {mode: wait, timeout: 4m}
+    proofTimeout: 4m
+    validate: {template: check, timeout: 4m}
     lemon: {repairs: 0}
 `
 
@@ -80,11 +85,16 @@ const (
 	xid79  = "NVRM: Xid (PCI:" + theGPU + "): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 	xid119 = "NVRM: Xid (PCI:" + theGPU + "): 119, Timeout after 6s of waiting for RPC response from GPU0 GSP!"
 
-	resetThenReboot = "[{template: reset-gpu, timeout: 1m}, {template: reboot, timeout: 1m}]"
+	resetThenReboot = "[{template: reset-gpu, timeout: 4m}, {template: reboot, timeout: 4m}]"
+	// noReset are actions of which the first cannot run.
+	noReset = "[{template: no-image, timeout: 4m}, {template: reboot, timeout: 4m}]"
 	// What DCGM's diagnostics answer: GPU, test, result, error. Test 2 is that of the memory, error 118 one of its faults.
 	diagPassed = "result 0 2 0 0\n"
 	diagFailed = "result 0 2 3 81 uncontained\n"
 )
+
+// repairs is the policy with these actions for class ResetGPU.
+func repairs(reset string) string { return strings.Replace(repairPolicy, "RESET", reset, 1) }
 
 // repairCase is one run of the loop, with a remediator of its own.
 type repairCase struct {
@@ -99,12 +109,12 @@ type repairCase struct {
 }
 
 // startRepairCase starts with a healthy node in service, and a remediator unless the case starts its own.
-func startRepairCase(t *testing.T, reset string, remediator bool) *repairCase {
+func startRepairCase(t *testing.T, policy string, remediator bool) *repairCase {
 	t.Helper()
 	m := theMachine(t)
 	r := &repairCase{T: t, m: m, hardware: m.addHardware(t), old: map[types.UID]bool{}}
-	t.Cleanup(func() { m.InContainers(t, "") })
 	m.answer(t, "gpus 1\n")
+	t.Cleanup(func() { m.answer(t, sickGPU) })
 	r.diagnosis(t, diagPassed)
 	if m.installed != repairValues {
 		m.helm(t, repairValues)
@@ -123,7 +133,7 @@ func startRepairCase(t *testing.T, reset string, remediator bool) *repairCase {
 		r.old[e.UID] = true
 	}
 	r.reboots0, r.resets0 = r.counts()
-	r.policy = m.Write(t, "repair-policy.yaml", strings.Replace(repairPolicy, "RESET", reset, 1))
+	r.policy = m.Write(t, "repair-policy.yaml", policy)
 	if remediator {
 		r.remediator()
 	}
@@ -138,6 +148,11 @@ func (r *repairCase) clean() {
 		if err := r.m.Client.List(r.Context(), &jobs, client.InNamespace(conditions.RepairNamespace)); err != nil || len(jobs.Items) > 0 {
 			return errors.Join(err, fmt.Errorf("%d Jobs, deleting them: %w", len(jobs.Items), r.m.Client.DeleteAllOf(r.Context(), &batchv1.Job{},
 				client.InNamespace(conditions.RepairNamespace), client.PropagationPolicy(metav1.DeletePropagationBackground))))
+		}
+		// They would be in the way of the next visit.
+		var pods corev1.PodList
+		if err := r.m.Client.List(r.Context(), &pods, client.InNamespace(conditions.RepairNamespace)); err != nil || len(pods.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("%d pods of Jobs", len(pods.Items)))
 		}
 		node := r.node()
 		changed := node.DeepCopy()
@@ -386,7 +401,7 @@ func (r *repairCase) train() (elsewhere func()) {
 // The whole loop: a GPU falls off the bus, its node is quarantined, the job restarts elsewhere, the node is rebooted and checked under
 // load, and returns.
 func TestANodeWhoseGPUFellOffTheBusIsRebootedCheckedAndReturned(t *testing.T) {
-	r := startRepairCase(t, "[]", true)
+	r := startRepairCase(t, repairs("[]"), true)
 	elsewhere := r.train()
 	before := r.node().Status.NodeInfo.BootID
 	r.m.kernel(t, xid79)
@@ -408,7 +423,7 @@ func TestANodeWhoseGPUFellOffTheBusIsRebootedCheckedAndReturned(t *testing.T) {
 
 // A fault that shows only under load: the check after the reset finds it. The node gets what is left of its actions, and then waits.
 func TestANodeThatFailsUnderLoadStaysOutEscalatesAndWaitsForAPerson(t *testing.T) {
-	r := startRepairCase(t, resetThenReboot, true)
+	r := startRepairCase(t, repairs(resetThenReboot), true)
 	r.diagnosis(t, diagFailed)
 	r.m.kernel(t, xid119)
 	r.reset(t, r.resets0)
@@ -432,7 +447,7 @@ func TestANodeThatFailsUnderLoadStaysOutEscalatesAndWaitsForAPerson(t *testing.T
 
 // A process that the cluster does not know to have a GPU holds its device file.
 func TestAResetIsRefusedWhileAPodHoldsTheDevice(t *testing.T) {
-	r := startRepairCase(t, "[{template: reset-gpu, args: [-wait=1s], timeout: 1m}]", true)
+	r := startRepairCase(t, repairs("[{template: reset-gpu, args: [-wait=1s], timeout: 4m}]"), true)
 	holder := r.holder()
 	r.m.kernel(t, xid119)
 	r.event(repair.RepairRefused, "pod "+holder)
@@ -492,7 +507,7 @@ func (r *repairCase) holder() string {
 }
 
 func TestAJobWhoseImageIsMissingWaitsForAPerson(t *testing.T) {
-	r := startRepairCase(t, "[{template: no-image, timeout: 1m}, {template: reboot, timeout: 1m}]", true)
+	r := startRepairCase(t, repairs(noReset), true)
 	r.m.kernel(t, xid119)
 	r.visit(repair.Repair, repair.Working)
 	var pods corev1.PodList
@@ -514,7 +529,7 @@ func TestAJobWhoseImageIsMissingWaitsForAPerson(t *testing.T) {
 }
 
 func TestANodeThatDiesDuringItsRepairWaitsForItsProvider(t *testing.T) {
-	r := startRepairCase(t, "[]", true)
+	r := startRepairCase(t, repairs("[]"), true)
 	r.m.kernel(t, xid79)
 	r.askedForReboot(t)
 	r.m.PowerOff(t)
@@ -530,7 +545,7 @@ func TestANodeThatDiesDuringItsRepairWaitsForItsProvider(t *testing.T) {
 	if v := r.visit(repair.Repair, repair.Working); v.Attempt != 1 {
 		t.Errorf("attempt %d", v.Attempt)
 	}
-	r.later(repair.StartTimeout + time.Minute)
+	r.later(repair.StartTimeout + jobTimeout)
 	r.event(repair.RepairFailed, "has not come back")
 	r.visit(repair.Repair, repair.Failed)
 	r.waitsForAPerson()
@@ -547,7 +562,7 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := startRepairCase(t, "[{template: no-image, timeout: 1m}, {template: reboot, timeout: 1m}]", true)
+			r := startRepairCase(t, repairs(noReset), true)
 			r.m.kernel(t, xid119)
 			r.visit(repair.Repair, repair.Working)
 			var jobs batchv1.JobList
@@ -574,7 +589,26 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 
 // Each life of the remediator does one write, and ends before it learns of it.
 func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T) {
-	r := startRepairCase(t, "[]", false)
+	r := startRepairCase(t, repairs("[]"), false)
+	stop := r.mortal()
+	r.m.kernel(t, xid79)
+	r.rebooted(t)
+	r.released()
+	writes := stop()
+	r.actions(1, 0)
+	if jobs := created(writes); jobs != 2 {
+		t.Errorf("%d Jobs were created, want a reboot and a check: %q", jobs, writes)
+	}
+	if record := r.record(); len(record.Repairs) != 1 || !record.Repairs[0].Proven {
+		t.Errorf("record %s", record)
+	}
+	t.Logf("%d writes, each the last one of a process", len(writes))
+}
+
+// mortal runs one remediator after the other. Each does one write, and ends before it learns of it. stop ends the last one and returns
+// all writes, as method and path.
+func (r *repairCase) mortal() (stop func() (writes []string)) {
+	r.Helper()
 	var mu sync.Mutex
 	var life *cluster.Process
 	var writes []string
@@ -590,15 +624,13 @@ func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T
 		life.Kill()
 	})
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
-	t.Cleanup(proxy.Close)
-	over := make(chan struct{})
-	ended := make(chan error)
+	over, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
 			mu.Lock()
-			p, err := r.m.RunRemediator(t.Context(), proxy, r.flags()...)
+			p, err := r.m.RunRemediator(r.Context(), proxy, r.flags()...)
 			life = p
 			mu.Unlock()
 			if err != nil {
@@ -614,32 +646,31 @@ func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T
 			}
 		}
 	}()
-	r.m.kernel(t, xid79)
-	r.rebooted(t)
-	r.released()
-	close(over)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	r.actions(1, 0)
-	jobs := 0
+	stop = sync.OnceValue(func() []string {
+		close(over)
+		if err := <-ended; err != nil {
+			r.Error(err)
+		}
+		proxy.Close()
+		return writes
+	})
+	r.Cleanup(func() { stop() })
+	return stop
+}
+
+// created counts the Jobs among writes.
+func created(writes []string) (jobs int) {
 	for _, write := range writes {
 		if strings.HasPrefix(write, http.MethodPost) && strings.HasSuffix(write, "/jobs") {
 			jobs++
 		}
 	}
-	if jobs != 2 {
-		t.Errorf("%d Jobs were created, want a reboot and a check: %q", jobs, writes)
-	}
-	if record := r.record(); len(record.Repairs) != 1 || !record.Repairs[0].Proven {
-		t.Errorf("record %s", record)
-	}
-	t.Logf("%d writes, each the last one of a process", len(writes))
+	return jobs
 }
 
 // The API server is away from before the reset until after it.
 func TestARepairGoesOnWhenTheAPIServerIsBack(t *testing.T) {
-	r := startRepairCase(t, resetThenReboot, true)
+	r := startRepairCase(t, repairs(resetThenReboot), true)
 	r.m.kernel(t, xid119)
 	clustertest.Until(t, patience, "a call of nvidia-smi", func() error {
 		if _, resets := r.counts(); resets == r.resets0 {
