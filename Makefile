@@ -45,7 +45,7 @@ ci:
 	@$(SIDE_BY_SIDE) test-node lint test-packages test-operators
 
 # Two targets at a time, each with its output as a whole when it has ended.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
 KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
