@@ -26,6 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestMain(m *testing.M) { machine.Main(m) }
@@ -250,6 +251,23 @@ func (m *host) clear(t *testing.T) {
 	m.until(t, conditions.GPUXidError, corev1.ConditionFalse, "")
 }
 
+// healthy makes the node healthy and has it in service: earlier runs may have left faults in the machine's kernel log that ask for a reboot,
+// and then clearing them releases no node.
+func (m *host) healthy(t *testing.T) {
+	t.Helper()
+	m.clear(t)
+	node, err := m.Node(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q, err := quarantine.RecordOf(node); err != nil {
+		t.Fatal(err)
+	} else if q != nil && q.Phase == quarantine.Quarantined {
+		m.pitcrew(t, "release", machine.NodeName, "-y")
+	}
+	m.tainted(t, false)
+}
+
 // pitcrew runs `kubectl pitcrew` as admin.
 func (m *host) pitcrew(t *testing.T, args ...string) {
 	t.Helper()
@@ -265,7 +283,7 @@ func (m *host) pitcrew(t *testing.T, args ...string) {
 func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {
 	m := theMachine(t)
 	m.install(t, tag)
-	m.clear(t)
+	m.healthy(t)
 	f := m.strike(t)
 	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu+": Xid 119")
 	m.tainted(t, true)
@@ -277,7 +295,7 @@ func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {
 func TestHelmUninstallCleansTheNode(t *testing.T) {
 	m := theMachine(t)
 	m.install(t, tag)
-	m.clear(t)
+	m.healthy(t)
 	f := m.strike(t)
 	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu)
 	m.tainted(t, true)
@@ -311,7 +329,7 @@ func TestHelmUninstallCleansTheNode(t *testing.T) {
 func TestAFaultOutlivesPodAndUpgrade(t *testing.T) {
 	m := theMachine(t)
 	m.install(t, tag)
-	m.clear(t)
+	m.healthy(t)
 	f := m.strike(t)
 	m.until(t, conditions.GPUXidError, corev1.ConditionTrue, f.gpu)
 	doubts := m.doubts(t)
