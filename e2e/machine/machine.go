@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -234,10 +237,15 @@ BinaryName = %q
 func (m *Machine) startContainerd(t *testing.T) {
 	t.Helper()
 	m.runtime = m.Start(t, m.Debian("usr/bin/containerd"), "--config", filepath.Join(m.Dir, "containerd.toml"))
-	// A kubelet that gets no answer from it in the first seconds ends.
+	// A kubelet ends if the runtime does not answer, and containerd answers other clients before it answers a kubelet.
+	kubelets, err := grpc.NewClient("unix://"+runtimeSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kubelets.Close()
 	clustertest.Until(t, Patience, "containerd", func() error {
-		if out, err := m.ctr(t, "plugins", "list"); err != nil {
-			return fmt.Errorf("%w: %s\n%s", err, out, m.Logs("containerd"))
+		if err := kubelets.Invoke(t.Context(), "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
+			return fmt.Errorf("%w\n%s", err, m.Logs("containerd"))
 		}
 		return nil
 	})
@@ -246,16 +254,12 @@ func (m *Machine) startContainerd(t *testing.T) {
 // Ctr runs containerd's own client in the namespace of Kubernetes.
 func (m *Machine) Ctr(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := m.ctr(t, args...)
+	ctr := exec.CommandContext(t.Context(), m.Debian("usr/bin/ctr"), append([]string{"--address", runtimeSocket, "--namespace", "k8s.io"}, args...)...)
+	out, err := ctr.CombinedOutput()
 	if err != nil {
 		t.Fatalf("ctr %q: %v\n%s", args, err, out)
 	}
-	return out
-}
-
-func (m *Machine) ctr(t *testing.T, args ...string) (string, error) {
-	out, err := exec.CommandContext(t.Context(), m.Debian("usr/bin/ctr"), append([]string{"--address", runtimeSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
-	return string(out), err
+	return string(out)
 }
 
 // StartKubelet starts the kubelet. Two must not run at the same time.
