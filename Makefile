@@ -56,7 +56,7 @@ test-packages: components nft chromium bin/debian bin/images/debian
 	go test -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8 \
 		$$(go list ./remediator ./e2e/attacks ./remediator/... ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
 			grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln))
-	go test -vet=off -C images/build ./...
+	go test -C images/build -vet=off ./...
 
 # One by one.
 test-node: components nft bin/debian bin/images/debian
