@@ -313,15 +313,18 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 		if !isDue(*q) && due == nil || watched == min(most, max(s.Pairwise.MaxNodes, s.Pairwise.MinNodes)) {
 			break
 		}
-		since := awaited(q.Name)
-		if taken[q.Name] || !since.IsZero() && !q.urgent(s, now) {
+		if taken[q.Name] {
 			continue
 		}
-		if q.wasBusy() {
+		if q.wasBusy() { // awaited compares a node with every pod that waits
 			if busy < busyLooks && now.Sub(q.Idle.LookedAt) >= max(q.idleFor/2, LookEvery) {
 				busy++
 				look = append(look, *q)
 			}
+			continue
+		}
+		since := awaited(q.Name)
+		if !since.IsZero() && !q.urgent(s, now) {
 			continue
 		}
 		watched++

@@ -376,6 +376,9 @@ func TestPlanGroups(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			plan := PlanSweeps([]policy.Sweep{pairs()}, tt.nodes, func(node string) time.Time {
+				if i := slices.IndexFunc(tt.nodes, func(n SweepNode) bool { return n.Name == node }); (queued{SweepNode: tt.nodes[i]}).wasBusy() {
+					t.Errorf("%s is busy and compared with every pod that waits", node)
+				}
 				if ago, ok := tt.awaited[node]; ok {
 					return noon.Add(-ago)
 				}
