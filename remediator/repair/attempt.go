@@ -450,6 +450,7 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 		d.ended(v, job.message)
 	case job.says(repairresult.Problem):
 		d.problem(v, job.message)
+	case d.mayLeaveGroup(v):
 	default:
 		d.failed(v, job.why())
 	}

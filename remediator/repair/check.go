@@ -93,7 +93,7 @@ func (d *decider) beginSweep() {
 		return
 	}
 	if s.Group.ID != "" {
-		d.openGroup(s)
+		d.openGroup(s, d.policy.Sweeps[i].Check)
 		return
 	}
 	d.openCheck(Visit{Kind: Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)
@@ -101,20 +101,7 @@ func (d *decider) beginSweep() {
 
 // openCheck begins a sweep or a first check with its Job, unless a pod is in the way.
 func (d *decider) openCheck(v Visit, check policy.Check) {
-	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
-		return
-	}
-	if d.facts.Template == nil {
-		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
-		return
-	}
-	if pods := d.inTheWay(false); len(pods) > 0 {
-		if v.Kind == FirstCheck {
-			d.waits("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
-			d.requeue(emptyPoll)
-		} else if pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace }); len(pods) > 0 {
-			d.waits("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
-		}
+	if !d.mayOpen(v.Kind, check) {
 		return
 	}
 	d.open(v)
@@ -123,6 +110,28 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 	if d.requested(RequestCheck) {
 		d.record.Request = nil
 	}
+}
+
+// mayOpen tells whether nothing is in the way of a check, and notes what is. It is false while facts are missing.
+func (d *decider) mayOpen(kind Kind, check policy.Check) bool {
+	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
+		return false
+	}
+	if d.facts.Template == nil {
+		d.waits("template", "%s waits: %s", kind, d.noTemplate())
+		return false
+	}
+	pods := d.inTheWay(false)
+	if len(pods) == 0 {
+		return true
+	}
+	if kind == FirstCheck {
+		d.waits("pods", "%s waits: %s", kind, podNames(pods, "has not ended", "have not ended"))
+		d.requeue(emptyPoll)
+	} else if pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace }); len(pods) > 0 {
+		d.waits("pods", "%s waits: %s", kind, podNames(pods, "has not ended", "have not ended"))
+	}
+	return false
 }
 
 // isCheck tells whether a visit is a check of a node that is not quarantined. Its Job is tried once: another sweep follows in time.

@@ -35,6 +35,8 @@ const (
 	groupTimeout = 2 * time.Minute
 	// groupPoll is how often a visit looks whether its group is complete.
 	groupPoll = 5 * time.Second
+	// leaveTime is how long after the end of a Job it is known whether another node had left the group: records are read each 5 s.
+	leaveTime = 10 * time.Second
 	// verdictTime is how long after the end of the last Job the verdict on the reports is in the conditions.
 	verdictTime = 30 * time.Second
 	// maxPairWatch is how many nodes are watched at most for groups: so many that no gap is longer than maxGap.
@@ -157,21 +159,36 @@ func (d *decider) leaveGroup(v *Visit, why string) {
 	d.close(Yielded, "the group has ended: %s", why)
 }
 
-// openGroup begins the visit of a node of a group. Its Job begins when the visits of all have begun.
-func (d *decider) openGroup(s *Selection) {
-	if d.step.Needs.Any() {
-		return
+// mayLeaveGroup tells whether a Job may have ended without a result because another node has left the group, which is not known yet.
+func (d *decider) mayLeaveGroup(v *Visit) bool {
+	if v.Group.ID == "" {
+		return false
 	}
-	d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group, Outcome: "waits for the other nodes of its group"})
-	if d.requested(RequestCheck) {
-		d.record.Request = nil
+	if v.JobEndedAt.IsZero() {
+		v.JobEndedAt = d.now
 	}
+	known := v.JobEndedAt.Add(leaveTime)
+	d.requeueAt(known)
+	return d.now.Before(known)
+}
+
+// openGroup begins the visit of a node of a group. Its Job begins when the visits of all have begun. What may be in the way for long
+// keeps the visit from beginning: the node is then not chosen again for an hour.
+func (d *decider) openGroup(s *Selection, check policy.Check) {
+	if d.mayOpen(Sweep, check) {
+		d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group, Outcome: "waits for the other nodes of its group"})
+	}
+}
+
+// pairwise is the index of the sweep of a visit in the policy, -1 if it is not there, or not pairwise.
+func (d *decider) pairwise(v *Visit) int {
+	return slices.IndexFunc(d.policy.Sweeps, func(s policy.Sweep) bool { return s.Name == v.Sweep && s.Pairwise != nil })
 }
 
 // gather waits until the visits of all nodes of the group have begun, and then begins the Job.
 func (d *decider) gather(v *Visit) {
 	d.requeue(groupPoll)
-	i := slices.IndexFunc(d.policy.Sweeps, func(s policy.Sweep) bool { return s.Name == v.Sweep && s.Pairwise != nil })
+	i := d.pairwise(v)
 	if i < 0 {
 		d.leaveGroup(v, "the policy does not ask for it any more")
 		return
@@ -211,12 +228,15 @@ func (d *decider) gather(v *Visit) {
 		return
 	}
 	d.begun(v, check, false)
+	if d.requested(RequestCheck) {
+		d.record.Request = nil
+	}
 	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s, rank %d of %d nodes", v.name(), strings.Join(append([]string{check.Template}, check.Args...), " "),
 		v.Group.Rank, v.Group.Size)
 }
 
 // proveGroup closes a visit once the Jobs of all nodes of the group have run and the verdict on their reports is out. Until then the
-// Job stays, which owns the report.
+// Job stays, which owns the report. It waits no longer than the Jobs of the others may take.
 func (d *decider) proveGroup(v *Visit) {
 	if d.facts.Members == nil || d.leftGroup(v) {
 		return
@@ -225,21 +245,27 @@ func (d *decider) proveGroup(v *Visit) {
 	if len(others) < v.Group.Size-1 {
 		return
 	}
-	last := v.PhaseSince
+	last, limit := v.PhaseSince, v.PhaseSince.Add(StartTimeout+groupTimeout)
+	if i := d.pairwise(v); i >= 0 {
+		limit = limit.Add(d.policy.Sweeps[i].Timeout)
+	}
 	for _, m := range others {
-		if m.IsOpen() && m.Phase != Proving {
-			return
-		}
-		if m.Phase == Proving {
-			last = later(last, m.Since)
+		switch {
+		case m.Phase == Proving:
+			last = later(last, m.Since) // the record of another node is input: it may lie ahead
+		case m.IsOpen():
+			last = d.now
 		}
 	}
 	if out := last.Add(verdictTime); d.now.Before(out) {
-		d.requeueAt(out)
+		if d.requeueAt(out); !d.now.Before(limit) {
+			d.leaveGroup(v, "not all Jobs have ended in time")
+		}
 		return
 	}
 	for _, c := range conditions.Verdicts {
 		if condition, ok := conditionOf(d.facts.Node, corev1.NodeConditionType(c.Type)); ok && condition.Status == corev1.ConditionTrue {
+			v.Group.Result = repairresult.Problem // whatever its Job said: the others have been tested with the node
 			d.problem(v, c.Type+" is a fault")
 			return
 		}
@@ -313,15 +339,18 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 		if !isDue(*q) && due == nil || watched == min(most, max(s.Pairwise.MaxNodes, s.Pairwise.MinNodes)) {
 			break
 		}
-		since := awaited(q.Name)
-		if taken[q.Name] || !since.IsZero() && !q.urgent(s, now) {
+		if taken[q.Name] {
 			continue
 		}
-		if q.wasBusy() {
+		if q.wasBusy() { // awaited compares a node with every pod that waits
 			if busy < busyLooks && now.Sub(q.Idle.LookedAt) >= max(q.idleFor/2, LookEvery) {
 				busy++
 				look = append(look, *q)
 			}
+			continue
+		}
+		since := awaited(q.Name)
+		if !since.IsZero() && !q.urgent(s, now) {
 			continue
 		}
 		watched++

@@ -249,6 +249,105 @@ func TestAGroupThatDoesNotComeTogetherEnds(t *testing.T) {
 	}
 }
 
+// What may be in the way for long begins no visit: a group would end, and the next one begin, again and again.
+func TestAGroupIsNotOpenedInVain(t *testing.T) {
+	t.Run("there is no template", func(t *testing.T) {
+		w := groupOf(t)
+		delete(w.templates, "preflight")
+		w.never("a visit begins", time.Minute, func() bool { return w.nodes["a"].record().Current != nil })
+		if got := w.nodes["a"].waiting; got == nil || !strings.Contains(got.Message, "no PodTemplate preflight") {
+			t.Errorf("it waits for %+v", got)
+		}
+	})
+	t.Run("a pod of an earlier visit hangs", func(t *testing.T) {
+		w := groupOf(t)
+		m := w.nodes["b"]
+		hung := cpuPod("hung", "Job")
+		hung.Namespace = conditions.RepairNamespace
+		m.pods = append(m.pods, hung)
+		w.until("the others have begun", time.Minute, w.all(Emptying, "a", "c"))
+		if r := m.record(); r.Current != nil || len(r.Last) > 0 || m.waiting == nil || !strings.Contains(m.waiting.Message, "/hung has not ended") {
+			t.Errorf("%s, waits for %+v", r, m.waiting)
+		}
+		m.pods = nil
+		w.until("all work", time.Minute, func() bool { return len(w.created) == 3 })
+	})
+}
+
+// Jobs lose their partner before the remediator knows that it has left.
+func TestAJobThatEndsWithItsPartnerHasNotFailed(t *testing.T) {
+	w := groupOf(t)
+	w.until("the Jobs run", time.Minute, func() bool { return len(w.created) == 3 })
+	w.ends(repairresult.Failed, "a", "b")
+	r := w.nodes["c"].record() // it is looked at after the others
+	r.Request = &Request{Kind: RequestStop, At: w.now}
+	w.nodes["c"].Annotations[conditions.AnnotationRepair] = r.String()
+	w.until("the others have ended", time.Minute, w.all(Yielded, "a", "b"))
+	if w.happened("could not run") {
+		t.Errorf("%q", w.events)
+	}
+
+	w = groupOf(t)
+	w.until("the Jobs run", time.Minute, func() bool { return len(w.created) == 3 })
+	w.ends(repairresult.Failed, "a")
+	w.until("it has failed by itself", time.Minute, w.all(Failed, "a"))
+}
+
+// The verdict is about the node that has it; its partners pass, also when their visits are looked at later.
+func TestAVerdictEndsNoGroup(t *testing.T) {
+	w := groupOf(t)
+	w.ends(repairresult.Healthy, "a", "b", "c")
+	w.until("all have run", time.Minute, w.all(Proving, "a", "b", "c"))
+	w.fault(w.nodes["a"], conditions.SlowNode, "Inspect node: confirmed slow by run r/1, drop 0.50, seen by 2 partners")
+	w.until("it has failed", 2*time.Minute, w.all(Failed, "a"))
+	w.until("the others pass", time.Minute, w.all(Passed, "b", "c"))
+	if w.nodes["b"].record().Swept["pairs"].IsZero() {
+		t.Error("the check does not count")
+	}
+}
+
+// What a person asks for is done once the Job has begun.
+func TestARequestOutlastsAGroupThatDoesNotBegin(t *testing.T) {
+	w := groupOf(t)
+	m := w.nodes["a"]
+	r := m.record()
+	r.V, r.NodeUID, r.Request = recordVersion, m.UID, &Request{Kind: RequestCheck, At: w.now}
+	m.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
+	w.nodes["c"].selected = nil
+	w.until("it has begun", time.Minute, w.all(Emptying, "a", "b"))
+	w.until("it has ended", 5*time.Minute, w.all(Yielded, "a", "b"))
+	if m.record().Request == nil {
+		t.Fatal("the request is dropped")
+	}
+	w.step(time.Minute)
+	w.choose("h", "a", "b", "c")
+	w.until("all work", time.Minute, w.all(Working, "a", "b", "c"))
+	if m.record().Request != nil {
+		t.Error("the request stays")
+	}
+}
+
+// The records of the other nodes are input: no visit waits longer than their Jobs may take.
+func TestAVisitDoesNotWaitForeverForItsGroup(t *testing.T) {
+	w := groupOf(t)
+	w.ends(repairresult.Healthy, "a", "b")
+	w.until("two have run", time.Minute, w.all(Proving, "a", "b"))
+	for name, c := range map[string]Member{
+		"a Job that does not end":  {Node: "c", Phase: Working, Since: w.now},
+		"a time that is far ahead": {Node: "c", Phase: Proving, Since: w.now.Add(240 * time.Hour), Result: repairresult.Healthy},
+	} {
+		f := w.facts(w.nodes["a"])
+		f.Members = append(slices.DeleteFunc(f.Members, func(m Member) bool { return m.Node == "c" }), c)
+		limit := f.Record.Current.PhaseSince.Add(StartTimeout + 30*time.Minute + groupTimeout)
+		if r := Next(w.policy, f, limit.Add(-time.Second)).Record; r.Current == nil {
+			t.Errorf("%s: it ends before the Jobs must have ended: %s", name, r)
+		}
+		if r := Next(w.policy, f, limit).Record; r.Current != nil || r.Last[0].Phase != Yielded {
+			t.Errorf("%s: it waits on: %s", name, r)
+		}
+	}
+}
+
 // Random groups: processes die after patches, nodes leave, Jobs fail. Nothing hangs, and no taint stays.
 func TestRandomGroupsEnd(t *testing.T) {
 	seen := map[Phase]int{}
@@ -376,6 +475,9 @@ func TestPlanGroups(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			plan := PlanSweeps([]policy.Sweep{pairs()}, tt.nodes, func(node string) time.Time {
+				if i := slices.IndexFunc(tt.nodes, func(n SweepNode) bool { return n.Name == node }); (queued{SweepNode: tt.nodes[i]}).wasBusy() {
+					t.Errorf("%s is busy and compared with every pod that waits", node)
+				}
 				if ago, ok := tt.awaited[node]; ok {
 					return noon.Add(-ago)
 				}
