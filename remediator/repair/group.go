@@ -66,12 +66,18 @@ func (b *bounds) group(v *Visit) {
 	if g.Size < policy.MinGroup || g.Size > policy.MaxGroup || g.Rank < 0 || g.Rank >= g.Size {
 		b.fail("visit %.40q has rank %d of %d", v.ID, g.Rank, g.Size)
 	}
-	if ip, err := netip.ParseAddr(g.Leader); err != nil || ip.Zone() != "" {
+	if !CanLead(g.Leader) {
 		b.fail("visit %.40q has the leader %.80q, which is no IP address", v.ID, g.Leader)
 	}
 	if !slices.Contains([]repairresult.Kind{"", repairresult.Healthy, repairresult.Problem}, g.Result) {
 		b.fail("visit %.40q has the result %.40q", v.ID, g.Result)
 	}
+}
+
+// CanLead tells whether an address of a node is an IP address without a zone, as [Group.Leader] has to be.
+func CanLead(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && ip.Zone() == ""
 }
 
 // Member is what the record of a node says about the group.
@@ -160,6 +166,11 @@ func (d *decider) leaveGroup(v *Visit, why string) {
 // openGroup begins the visit of a node of a group. Its Job begins when the visits of all have begun.
 func (d *decider) openGroup(s *Selection) {
 	if d.step.Needs.Any() {
+		return
+	}
+	var b bounds
+	if b.group(&Visit{Kind: Sweep, Group: s.Group}); b.err != nil { // no record with it could be read
+		d.waits("group", "%s waits: %v", Sweep, b.err)
 		return
 	}
 	d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group, Outcome: "waits for the other nodes of its group"})

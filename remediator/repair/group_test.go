@@ -118,6 +118,24 @@ func TestAGroupIsCheckedTogether(t *testing.T) {
 	}
 }
 
+// What begins must be a record that can be read: else nothing would ever end it.
+func TestAGroupWithoutAnAddressDoesNotBegin(t *testing.T) {
+	for _, leader := range []string{"", "node-a.example", "fe80::1%eth0"} {
+		w := groupOf(t)
+		for _, m := range w.nodes {
+			if m.selected != nil {
+				m.selected.Group.Leader = leader
+			}
+		}
+		w.step(10 * time.Second)
+		for name, m := range w.nodes {
+			if m.phase() != "" || m.selected != nil && (m.waiting == nil || !strings.Contains(m.waiting.Message, "which is no IP address")) {
+				t.Errorf("leader %q: %s: %s, waits %+v", leader, name, m.record(), m.waiting)
+			}
+		}
+	}
+}
+
 func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
