@@ -324,8 +324,7 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 		if !isDue(*q) && due == nil || watched == min(most, max(s.Pairwise.MaxNodes, s.Pairwise.MinNodes)) {
 			break
 		}
-		since := awaited(q.Name)
-		if taken[q.Name] || !since.IsZero() && !q.urgent(s, now) {
+		if taken[q.Name] {
 			continue
 		}
 		if q.wasBusy() {
@@ -333,6 +332,10 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 				busy++
 				look = append(look, *q)
 			}
+			continue
+		}
+		since := awaited(q.Name)
+		if !since.IsZero() && !q.urgent(s, now) {
 			continue
 		}
 		watched++
