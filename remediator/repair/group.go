@@ -266,6 +266,8 @@ func (d *decider) proveGroup(v *Visit) {
 type SweepGroup struct {
 	Sweep *policy.Sweep
 	Nodes []string
+	// Urgent: the check of one of them is, see [SweepStart].
+	Urgent bool
 }
 
 // GroupID names a group.
@@ -293,8 +295,8 @@ func (p *SweepPlan) addGroups(sweeps []policy.Sweep, nodes []SweepNode, taken ma
 			}
 		}
 		if group != nil {
-			p.Groups = append(p.Groups, SweepGroup{&sweeps[i], group})
-			for _, name := range group {
+			p.Groups = append(p.Groups, *group)
+			for _, name := range group.Nodes {
 				taken[name] = true
 			}
 		}
@@ -309,7 +311,7 @@ func (p *SweepPlan) addGroups(sweeps []policy.Sweep, nodes []SweepNode, taken ma
 //
 // A group begins when a node is due and minNodes are idle. All idle nodes join it whose last check is longer ago than half of
 // [policy.Sweep.Every], the longest unchecked first. Others fill it up to minNodes: without partners nothing is found.
-func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most int, awaited func(string) time.Time, now time.Time) (look []queued, group []string) {
+func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most int, awaited func(string) time.Time, now time.Time) (look []queued, group *SweepGroup) {
 	queue, underWay, _ := queueOf(s, nodes, now)
 	if underWay > 0 {
 		return nil, nil
@@ -360,8 +362,10 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 	if due == nil || size < s.Pairwise.MinNodes || waiting > 0 && joining < s.Pairwise.MaxNodes && !late {
 		return look, nil
 	}
+	group = &SweepGroup{Sweep: s}
 	for _, q := range idle[:size] {
-		group = append(group, q.Name)
+		group.Nodes = append(group.Nodes, q.Name)
+		group.Urgent = group.Urgent || q.urgent(s, now)
 	}
 	return look, group
 }

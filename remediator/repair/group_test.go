@@ -413,6 +413,28 @@ func TestPlanGroups(t *testing.T) {
 	}
 }
 
+func TestAGroupIsUrgentIfOneOfItsNodesIs(t *testing.T) {
+	for want, first := range map[bool]time.Duration{true: week + 1, false: week - 1} {
+		plan := PlanSweeps([]policy.Sweep{pairs()}, []SweepNode{unchecked("a", first), unchecked("b", day), unchecked("c", day)}, notAwaited, noon)
+		if len(plan.Groups) != 1 || plan.Groups[0].Urgent != want {
+			t.Errorf("first unchecked for %s: %+v", first, plan.Groups)
+		}
+	}
+}
+
+// It costs a look at all pods that wait to know whether one could run on a node.
+func TestABusyNodeIsNotComparedWithPodsThatWait(t *testing.T) {
+	nodes := []SweepNode{unchecked("a", 8*day, looked(time.Hour, 0)), unchecked("b", 8*day), unchecked("c", 8*day), unchecked("d", 8*day)}
+	asked := map[string]bool{}
+	plan := PlanSweeps([]policy.Sweep{pairs()}, nodes, func(name string) time.Time {
+		asked[name] = true
+		return time.Time{}
+	}, noon)
+	if asked["a"] || len(asked) != 3 || len(plan.Groups) != 1 || !slices.Equal(plan.Look, []string{"a"}) {
+		t.Errorf("asked for %v: %+v", asked, plan)
+	}
+}
+
 // The largest group comes together although few nodes are looked at at a time, and as one.
 func TestTheLargestGroupComesTogether(t *testing.T) {
 	sweeps := []policy.Sweep{pairs(func(s *policy.Sweep) { s.Pairwise.MaxNodes = policy.MaxGroup }), weekly()}
