@@ -306,7 +306,8 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	v.Verdict = verdictOf(d.facts.Template)
 	switch v.Kind {
 	case Repair:
-		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine})
+		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
+		v.Skipped = nil
 		d.event(corev1.EventTypeNormal, RepairStarted, "%s for %s, attempt %d", check.Template, causeNames(d.facts.Quarantine), v.Attempt)
 	case Validation:
 		d.event(corev1.EventTypeNormal, RepairStarted, "validation before the node returns: %s", strings.Join(append([]string{check.Template}, check.Args...), " "))
@@ -325,7 +326,8 @@ func (r *Record) lastAction(quarantineID string) *Action {
 
 // undo forgets the action of an attempt that did nothing to the node.
 func (d *decider) undo(v *Visit) {
-	if v.Kind == Repair && d.record.lastAction(v.Quarantine) != nil {
+	if last := d.record.lastAction(v.Quarantine); v.Kind == Repair && last != nil {
+		v.Skipped = last.Skipped
 		d.record.Repairs = d.record.Repairs[:len(d.record.Repairs)-1]
 	}
 }

@@ -242,19 +242,23 @@ func isReady(n *corev1.Node) bool {
 }
 
 // nextAction is the next action for a class; false: none is left. It comes after the last one of the list that was done for the
-// quarantine or skipped by the visit, so that a milder one never follows.
+// quarantine, or skipped by the visit or before one that was done, so that a milder one never follows.
 func (d *decider) nextAction(quarantineID string, class conditions.Repair) (policy.Check, bool) {
 	list := d.actions(class)
 	done := map[string]int{}
+	count := func(templates ...string) {
+		for _, template := range templates {
+			done[template]++
+		}
+	}
 	for _, a := range d.record.Repairs {
 		if a.Quarantine == quarantineID {
-			done[a.Template]++
+			count(a.Template)
+			count(a.Skipped...)
 		}
 	}
 	if v := d.record.Current; v != nil && v.Quarantine == quarantineID {
-		for _, template := range v.Skipped {
-			done[template]++
-		}
+		count(v.Skipped...)
 	}
 	next := 0
 	for i, action := range list {

@@ -68,12 +68,18 @@ func (b *bounds) group(v *Visit) {
 	if g.Size < policy.MinGroup || g.Size > policy.MaxGroup || g.Rank < 0 || g.Rank >= g.Size {
 		b.fail("visit %.40q has rank %d of %d", v.ID, g.Rank, g.Size)
 	}
-	if ip, err := netip.ParseAddr(g.Leader); err != nil || ip.Zone() != "" {
+	if !CanLead(g.Leader) {
 		b.fail("visit %.40q has the leader %.80q, which is no IP address", v.ID, g.Leader)
 	}
 	if !slices.Contains([]repairresult.Kind{"", repairresult.Healthy, repairresult.Problem}, g.Result) {
 		b.fail("visit %.40q has the result %.40q", v.ID, g.Result)
 	}
+}
+
+// CanLead tells whether an address of a node is an IP address without a zone, as [Group.Leader] has to be.
+func CanLead(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && ip.Zone() == ""
 }
 
 // Member is what the record of a node says about the group.
@@ -175,6 +181,11 @@ func (d *decider) mayLeaveGroup(v *Visit) bool {
 // openGroup begins the visit of a node of a group. Its Job begins when the visits of all have begun. What may be in the way for long
 // keeps the visit from beginning: the node is then not chosen again for an hour.
 func (d *decider) openGroup(s *Selection, check policy.Check) {
+	var b bounds
+	if b.group(&Visit{Kind: Sweep, Group: s.Group}); b.err != nil { // no record with it could be read
+		d.waits("group", "%s waits: %v", Sweep, b.err)
+		return
+	}
 	if d.mayOpen(Sweep, check) {
 		d.open(Visit{Kind: Sweep, Sweep: s.Sweep, Group: s.Group, Outcome: "waits for the other nodes of its group"})
 	}
@@ -281,6 +292,8 @@ func (d *decider) proveGroup(v *Visit) {
 type SweepGroup struct {
 	Sweep *policy.Sweep
 	Nodes []string
+	// Urgent: the check of one of them is, see [SweepStart].
+	Urgent bool
 }
 
 // GroupID names a group.
@@ -308,8 +321,8 @@ func (p *SweepPlan) addGroups(sweeps []policy.Sweep, nodes []SweepNode, taken ma
 			}
 		}
 		if group != nil {
-			p.Groups = append(p.Groups, SweepGroup{&sweeps[i], group})
-			for _, name := range group {
+			p.Groups = append(p.Groups, *group)
+			for _, name := range group.Nodes {
 				taken[name] = true
 			}
 		}
@@ -324,7 +337,7 @@ func (p *SweepPlan) addGroups(sweeps []policy.Sweep, nodes []SweepNode, taken ma
 //
 // A group begins when a node is due and minNodes are idle. All idle nodes join it whose last check is longer ago than half of
 // [policy.Sweep.Every], the longest unchecked first. Others fill it up to minNodes: without partners nothing is found.
-func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most int, awaited func(string) time.Time, now time.Time) (look []queued, group []string) {
+func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most int, awaited func(string) time.Time, now time.Time) (look []queued, group *SweepGroup) {
 	queue, underWay, _ := queueOf(s, nodes, now)
 	if underWay > 0 {
 		return nil, nil
@@ -375,8 +388,10 @@ func planGroup(s *policy.Sweep, nodes []SweepNode, taken map[string]bool, most i
 	if due == nil || size < s.Pairwise.MinNodes || waiting > 0 && joining < s.Pairwise.MaxNodes && !late {
 		return look, nil
 	}
+	group = &SweepGroup{Sweep: s}
 	for _, q := range idle[:size] {
-		group = append(group, q.Name)
+		group.Nodes = append(group.Nodes, q.Name)
+		group.Urgent = group.Urgent || q.urgent(s, now)
 	}
 	return look, group
 }

@@ -118,6 +118,24 @@ func TestAGroupIsCheckedTogether(t *testing.T) {
 	}
 }
 
+// What begins must be a record that can be read: else nothing would ever end it.
+func TestAGroupWithoutAnAddressDoesNotBegin(t *testing.T) {
+	for _, leader := range []string{"", "node-a.example", "fe80::1%eth0"} {
+		w := groupOf(t)
+		for _, m := range w.nodes {
+			if m.selected != nil {
+				m.selected.Group.Leader = leader
+			}
+		}
+		w.step(10 * time.Second)
+		for name, m := range w.nodes {
+			if m.phase() != "" || m.selected != nil && (m.waiting == nil || !strings.Contains(m.waiting.Message, "which is no IP address")) {
+				t.Errorf("leader %q: %s: %s, waits %+v", leader, name, m.record(), m.waiting)
+			}
+		}
+	}
+}
+
 func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
@@ -494,6 +512,28 @@ func TestPlanGroups(t *testing.T) {
 				t.Errorf("looks at %q, want %q", look, tt.look)
 			}
 		})
+	}
+}
+
+func TestAGroupIsUrgentIfOneOfItsNodesIs(t *testing.T) {
+	for want, first := range map[bool]time.Duration{true: week + 1, false: week - 1} {
+		plan := PlanSweeps([]policy.Sweep{pairs()}, []SweepNode{unchecked("a", first), unchecked("b", day), unchecked("c", day)}, notAwaited, noon)
+		if len(plan.Groups) != 1 || plan.Groups[0].Urgent != want {
+			t.Errorf("first unchecked for %s: %+v", first, plan.Groups)
+		}
+	}
+}
+
+// It costs a look at all pods that wait to know whether one could run on a node.
+func TestABusyNodeIsNotComparedWithPodsThatWait(t *testing.T) {
+	nodes := []SweepNode{unchecked("a", 8*day, looked(time.Hour, 0)), unchecked("b", 8*day), unchecked("c", 8*day), unchecked("d", 8*day)}
+	asked := map[string]bool{}
+	plan := PlanSweeps([]policy.Sweep{pairs()}, nodes, func(name string) time.Time {
+		asked[name] = true
+		return time.Time{}
+	}, noon)
+	if asked["a"] || len(asked) != 3 || len(plan.Groups) != 1 || !slices.Equal(plan.Look, []string{"a"}) {
+		t.Errorf("asked for %v: %+v", asked, plan)
 	}
 }
 

@@ -108,6 +108,7 @@ func (r *Record) check() error {
 	for _, a := range r.Repairs {
 		b.name("repairs.template", a.Template)
 		b.name("repairs.quarantine", a.Quarantine)
+		b.texts("repairs.skipped", a.Skipped)
 	}
 	if a := r.Advice; a != nil {
 		b.name("advice.quarantine", a.Quarantine)

@@ -299,6 +299,35 @@ func TestAnActionThatNeedsUnknownGPUsIsSkipped(t *testing.T) {
 	}
 }
 
+func TestAnActionAfterASkippedOneIsDoneOnce(t *testing.T) {
+	once := []string{"{template: reset-gpu, timeout: 10m}, ", "{template: reset-gpu, timeout: 10m}, {template: reset-gpu, args: [-all], timeout: 10m}, "}
+	twice := []string{once[0], once[1] + "{template: reset-gpu, args: [--all], timeout: 10m}, "}
+	const unnamed = "ResetGPU driver: 3 GPUs have hung"
+	t.Run("by two visits", func(t *testing.T) {
+		w, m := sick(t, unnamed, twice...)
+		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 0, done)})
+		w.untilPhase(m, Proving)
+		m.pods = []corev1.Pod{gpuPod("train", "Job")}
+		w.untilPhase(m, Emptying)
+		m.Spec.Taints = append(m.Spec.Taints, taint("karpenter.sh/disrupted", ""))
+		w.untilClosed(m, Repair, Yielded)
+		m.pods = nil
+		m.Spec.Taints = slices.DeleteFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "karpenter.sh/disrupted" })
+		w.untilClosed(m, Repair, Passed)
+		if m.done() != "reset-gpu reset-gpu reboot" || !w.happened("reset-gpu has not helped", "next is reset-gpu") {
+			t.Errorf("done: %s; record %s", m.done(), m.record())
+		}
+	})
+	t.Run("when it was refused", func(t *testing.T) {
+		w, m := sick(t, unnamed, once...)
+		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, `{"result":"refused","message":"in use"}`)})
+		w.untilClosed(m, Repair, Passed)
+		if took := m.last().EndedAt.Sub(m.last().StartedAt); took > 35*time.Minute || m.done() != "reset-gpu reboot" {
+			t.Errorf("done in %s: %s; record %s", took, m.done(), m.record())
+		}
+	})
+}
+
 func TestTheNextActionFollowsOnlyWhenTheLastHasNotHelped(t *testing.T) {
 	w, m := sick(t, ecc)
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 0, done)})

@@ -106,7 +106,8 @@ type Visit struct {
 	Held string `json:"held,omitempty"`
 	// RetryAt is when a Job that was refused is tried again at the earliest.
 	RetryAt time.Time `json:"retryAt,omitzero"`
-	// Skipped are the templates of actions that this visit cannot do: they need the addresses of GPUs, and none are known.
+	// Skipped are the templates of actions that this visit cannot do, since its last action: they need the addresses of GPUs, and none
+	// are known.
 	Skipped []string `json:"skipped,omitempty"`
 	// Failures counts the Jobs of the visit that could not run.
 	Failures int `json:"failures,omitempty"`
@@ -131,6 +132,8 @@ type Action struct {
 	Template string    `json:"template"`
 	// Quarantine is the id of the quarantine.
 	Quarantine string `json:"quarantine"`
+	// Skipped are the templates of the actions that were skipped right before it, see [Visit.Skipped].
+	Skipped []string `json:"skipped,omitempty"`
 	// Proven is set when the fault had cleared afterwards.
 	Proven bool `json:"proven,omitempty"`
 }

@@ -34,6 +34,7 @@ func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
 		"a long stop":              {`{"v":1,"stopped":"` + long + `"}`, "stopped has 5000 bytes"},
 		"many arguments":           {`{"v":1,"checked":{"args":["` + strings.Repeat(`","`, 100) + `"]}}`, "checked.args has 101 entries"},
 		"many actions":             {`{"v":1,"repairs":[{}` + strings.Repeat(`,{}`, 50) + `]}`, "repairs has 51 entries"},
+		"many skipped actions":     {`{"v":1,"repairs":[{"skipped":["` + strings.Repeat(`","`, 100) + `"]}]}`, "repairs.skipped has 101 entries"},
 		"too large":                {`{"v":1,"x":"` + strings.Repeat(long, 10) + `"}`, "is larger than any"},
 	}
 	for name, test := range tests {

@@ -104,7 +104,7 @@ func (s *sweeper) startGroup(ctx context.Context, g repair.SweepGroup, now time.
 	return nil
 }
 
-// addressOf is the internal IP of a node, which the cache does not keep; empty: it has none.
+// addressOf is the first internal IP of a node with which it can lead a group; empty: it has none. The cache does not keep it.
 func (s *sweeper) addressOf(ctx context.Context, name string) (string, error) {
 	var n corev1.Node
 	if err := s.controller.apiReader.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
@@ -114,7 +114,7 @@ func (s *sweeper) addressOf(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("get node %s: %w", name, err)
 	}
 	for _, a := range n.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
+		if a.Type == corev1.NodeInternalIP && repair.CanLead(a.Address) {
 			return a.Address, nil
 		}
 	}

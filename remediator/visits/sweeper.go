@@ -260,7 +260,7 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 	plan = repair.PlanSweeps(p.Sweeps, all, awaited, now)
 	for _, g := range plan.Groups {
 		for _, name := range g.Nodes {
-			if !awaited(name).IsZero() {
+			if g.Urgent {
 				if err := s.overrule(ctx, repair.SweepStart{Node: name, Sweep: g.Sweep}, nodes[name], list); err != nil {
 					return err
 				}

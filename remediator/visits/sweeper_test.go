@@ -102,10 +102,16 @@ func TestRequestsOfSweeps(t *testing.T) {
 	}
 }
 
-// waitingPods has pods that wait, and those on each of the nodes; nil: none.
+// waitingPods has pods that wait, and those on each of the nodes; nil: none. Each node has the addresses.
 type waitingPods struct {
 	client.Reader
 	pods, there func() []corev1.Pod
+	addresses   []corev1.NodeAddress
+}
+
+func (w waitingPods) Get(_ context.Context, _ client.ObjectKey, n client.Object, _ ...client.GetOption) error {
+	n.(*corev1.Node).Status.Addresses = w.addresses
+	return nil
 }
 
 func (w waitingPods) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -304,6 +310,105 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 			there = []corev1.Pod{pod("liar", "there")}
 			if took := pass(func() bool { return len(s.yields) == 0 }); took > 10*time.Minute {
 				t.Errorf("yields are forgotten after %s", took)
+			}
+		})
+	}
+}
+
+const groupsPolicy = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 10}
+  sweeps:
+    pairs: {every: 120h, idleFor: 10m, template: check, pairwise: {minNodes: 3, maxNodes: 3}}
+  rules:
+    diag:
+      match: {condition: DCGMDiagFailed, repair: [Replace]}
+`
+
+// TestAGroupAndPodsThatGoOnceItHasEnded has a group that is late, and a namespace with a pod for one of its nodes while the group is under
+// way only.
+func TestAGroupAndPodsThatGoOnceItHasEnded(t *testing.T) {
+	start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	p, err := policy.Parse([]byte(groupsPolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := clocktesting.NewFakePassiveClock(start)
+	var nodes []corev1.Node
+	for _, name := range []string{"a", "b", "c"} {
+		n := gpuNode(name, name, start.Add(-2*weekEvery))
+		n.Labels[corev1.LabelHostname] = name
+		n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("110")
+		nodes = append(nodes, *n)
+	}
+	current := map[string]*repair.Visit{}
+	count, yielded := 0, 0
+	c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords(), clock: clock}
+	c.apiReader = waitingPods{addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}, pods: func() []corev1.Pod {
+		if len(current) == 0 {
+			return nil
+		}
+		return []corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "liar", Name: "p", UID: types.UID(fmt.Sprint(count)), CreationTimestamp: metav1.NewTime(clock.Now())},
+			Spec: corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "b"}, Containers: []corev1.Container{{
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+			}}},
+		}}
+	}}
+	last := map[string][]repair.Visit{}
+	var s *sweeper
+	s = newSweeper(c, func(_ context.Context, name string) {
+		n := &nodes[slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == name })]
+		switch v := current[name]; {
+		case v == nil && s.selected[name].At.Equal(clock.Now()):
+			count++
+			current[name] = &repair.Visit{ID: fmt.Sprint("v", count), Kind: repair.Sweep, Sweep: "pairs", Group: s.selected[name].Group, Phase: repair.Emptying, StartedAt: clock.Now()}
+		case v != nil && s.awaited[name] != "":
+			v.Phase, v.EndedAt = repair.Yielded, clock.Now()
+			last[name] = append([]repair.Visit{*v}, last[name]...)
+			delete(current, name)
+			yielded++
+		}
+		r := repair.Record{V: 1, NodeUID: n.UID, Current: current[name], Last: last[name][:min(len(last[name]), 8)]}
+		n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
+	}, 0)
+	for len(current) < 3 || clock.Now().Sub(current["a"].StartedAt) < 20*time.Minute {
+		clock.SetTime(clock.Now().Add(5 * time.Second))
+		if err := s.tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if clock.Now().Sub(start) > 4*time.Hour {
+			t.Fatalf("%d visits have made way; yields %v", yielded, s.yields)
+		}
+	}
+	if yielded != 3*maxYields {
+		t.Errorf("%d visits have made way", yielded)
+	}
+}
+
+func TestTheAddressOfALeader(t *testing.T) {
+	ip := func(address string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address}
+	}
+	tests := map[string]struct {
+		addresses []corev1.NodeAddress
+		want      string
+	}{
+		"none":                {},
+		"of another type":     {addresses: []corev1.NodeAddress{{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}}},
+		"no IP":               {addresses: []corev1.NodeAddress{ip("node-a.example"), ip("")}},
+		"with a zone":         {addresses: []corev1.NodeAddress{ip("fe80::1%eth0")}},
+		"the first that is":   {addresses: []corev1.NodeAddress{ip("node-a.example"), ip("10.0.0.1"), ip("10.0.0.2")}, want: "10.0.0.1"},
+		"of the other family": {addresses: []corev1.NodeAddress{ip("fd00::1")}, want: "fd00::1"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := &sweeper{controller: &Controller{apiReader: waitingPods{addresses: tt.addresses}}}
+			if got, err := s.addressOf(t.Context(), "n"); err != nil || got != tt.want {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
 			}
 		})
 	}
