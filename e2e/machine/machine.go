@@ -242,7 +242,11 @@ func (m *Machine) startContainerd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer kubelets.Close()
+	defer func() {
+		if err := kubelets.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	clustertest.Until(t, Patience, "containerd", func() error {
 		if err := kubelets.Invoke(t.Context(), "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
 			return fmt.Errorf("%w\n%s", err, m.Logs("containerd"))

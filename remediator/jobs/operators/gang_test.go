@@ -212,6 +212,13 @@ func (g gang) restartedOnce(bad string) {
 		return nil
 	})
 	if len(lives) != 2*g.ranks {
+		var events eventsv1.EventList // who has restarted it once more
+		if err := g.c.Client.List(g.Context(), &events, client.InNamespace(g.namespace)); err != nil {
+			g.Error(err)
+		}
+		for _, e := range events.Items {
+			g.Logf("%s %s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.Regarding.Name, e.Reason, e.Note)
+		}
 		g.Fatalf("%d pods ran, want two incarnations of %d: %+v", len(lives), g.ranks, lives)
 	}
 	for _, fresh := range lives[g.ranks:] {
