@@ -348,7 +348,8 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 				schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"})
 			object := s.createOf(kind.GVK, namespace, strings.ReplaceAll(path, ".", "-"), "{spec: {image: none, run: {image: none, policy: {image: none, deep: {image: none}}}}}")
 			s.until("the policy is in force", func() error {
-				if err := patchOf(&s, token, object, "{spec: {image: evil}}"); !deniedBy(err, "pitcrew-remediator-gangs") {
+				// A change that comes before the policy must not be made: the next one would be none.
+				if err := patchOf(&s, client.NewDryRunClient(token), object, "{spec: {image: evil}}"); !deniedBy(err, "pitcrew-remediator-gangs") {
 					return fmt.Errorf("an image may be changed: %w", err)
 				}
 				return nil
