@@ -146,7 +146,7 @@ preflight: {namespaces: [upgrade]}
 	addMarks(t, c, nodes[0])
 	job := jobWithPastRestart(t, c, "upgrade")
 	uninstall(t, c)
-	clustertest.Until(t, time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
+	clustertest.Until(t, 3*time.Minute, "uninstall", func() error { return nothing(owned(t, c)) })
 	isClean(t, c, nodes[0])
 	if out := kubectl(t, c, "get", "job", job, "--namespace=upgrade", "--output=jsonpath={.metadata.annotations}{.metadata.labels}"); strings.Contains(out, "pitcrew.dev/restart\"") || strings.Contains(out, conditions.LabelRestarting) {
 		t.Errorf("left on the job: %s", out)
@@ -167,7 +167,7 @@ func uninstall(t *testing.T, c *cluster.Cluster) {
 		ended <- err
 	}()
 	var job batchv1.Job
-	clustertest.Until(t, time.Minute, "the hook's Job runs", func() error {
+	clustertest.Until(t, 3*time.Minute, "the hook's Job runs", func() error {
 		select {
 		case err := <-ended:
 			t.Fatalf("helm uninstall ended without it: %v", err)
@@ -356,7 +356,7 @@ func writesItsOwnNodeOnly(t *testing.T, c *cluster.Cluster, own, other string) {
 		t.Error(err)
 	}
 	tries := 0
-	clustertest.Until(t, time.Minute, "the admission policy is in force", func() error {
+	clustertest.Until(t, 3*time.Minute, "the admission policy is in force", func() error {
 		tries++ // another message each time, for a patch that changes nothing is not admitted either way
 		err := write(other, fmt.Sprint(tries))
 		if err == nil {

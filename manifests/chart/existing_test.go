@@ -243,7 +243,7 @@ func TestCommunityChartValues(t *testing.T) {
 			Containers: []corev1.Container{{Name: "npd", Image: "npd", VolumeMounts: values.ExtraVolumeMounts}},
 		},
 	}
-	clustertest.Until(t, time.Minute, "the API server takes the pod", func() error {
+	clustertest.Until(t, 3*time.Minute, "the API server takes the pod", func() error {
 		return c.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
 	})
 	for _, path := range values.Settings.Monitors {
@@ -298,7 +298,7 @@ func TestAMissingPluginIsUnknown(t *testing.T) {
 		return "no condition"
 	}
 	missing := "Unknown unknown: " + dir + "/mounts is not installed yet"
-	clustertest.Until(t, time.Minute, "the plugin is missing", func() error {
+	clustertest.Until(t, 3*time.Minute, "the plugin is missing", func() error {
 		if got := message(); got != missing {
 			return fmt.Errorf("%s", got)
 		}
@@ -310,7 +310,7 @@ func TestAMissingPluginIsUnknown(t *testing.T) {
 	if err := os.Symlink(filepath.Join(c.Root, "bin", "mounts"), filepath.Join(dir, "mounts")); err != nil {
 		t.Fatal(err)
 	}
-	clustertest.Until(t, time.Minute, "the plugin is there", func() error {
+	clustertest.Until(t, 3*time.Minute, "the plugin is there", func() error {
 		if got := message(); got == missing {
 			return fmt.Errorf("%s", got)
 		}

@@ -139,14 +139,14 @@ spec:
 		change(&job.Spec.Template.Spec)
 		return c.Client.Create(t.Context(), job, client.DryRunAll)
 	}
-	clustertest.Until(t, time.Minute, "the Job is admitted", func() error { return dryRun(func(*corev1.PodSpec) {}) })
+	clustertest.Until(t, 3*time.Minute, "the Job is admitted", func() error { return dryRun(func(*corev1.PodSpec) {}) })
 	for name, attack := range map[string]func(*corev1.PodSpec){
 		"another leader":  func(p *corev1.PodSpec) { p.Containers[0].Args[2] = "-leader=evil" },
 		"another size":    func(p *corev1.PodSpec) { p.Containers[0].Args[1] = "-size=3 -check=evil" },
 		"another command": func(p *corev1.PodSpec) { p.Containers[0].Args = append(p.Containers[0].Args, "-command=evil") },
 		"another account": func(p *corev1.PodSpec) { p.ServiceAccountName = "default" },
 	} {
-		clustertest.Until(t, time.Minute, name+" is refused", func() error {
+		clustertest.Until(t, 3*time.Minute, name+" is refused", func() error {
 			if err := dryRun(attack); err == nil || !strings.Contains(err.Error(), "pitcrew-repair-templates") {
 				return fmt.Errorf("not refused: %v", err) //nolint:errorlint // it may be nil
 			}
