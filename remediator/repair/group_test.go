@@ -197,13 +197,11 @@ func TestAGroupEndsAsAWhole(t *testing.T) {
 				w.until("the others have run", time.Minute, w.all(Proving, "a", "c"))
 			},
 		} {
+			noJob := phase == Emptying && strings.HasPrefix(name, "its Job")
+			if noJob || phase != Emptying && name == "it becomes unhealthy" { // the engine ignores conditions while the taint stands
+				continue
+			}
 			t.Run(name+" while "+string(phase), func(t *testing.T) {
-				switch {
-				case phase == Emptying && strings.HasPrefix(name, "its Job"):
-					t.Skip("there is no Job")
-				case phase != Emptying && name == "it becomes unhealthy":
-					t.Skip("the engine ignores conditions while the taint stands")
-				}
 				w := groupOf(t)
 				arrive(w)
 				m := w.nodes["b"]
