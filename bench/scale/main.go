@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -84,7 +83,7 @@ func run(ctx context.Context, n int, quiet time.Duration) (err error) {
 	if err := os.WriteFile(path, []byte(policy), 0o644); err != nil {
 		return err
 	}
-	address, err := freeAddress()
+	address, err := cluster.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -312,13 +311,4 @@ func (b *bench) print(n int, quiet time.Duration, before, idle, after sample) {
 	row("its memory (RSS) after it", "%.0f MB", after.memory/(1<<20))
 	row(fmt.Sprintf("its CPU while only heartbeats come in, %s", quiet), "%.2f %% of a core", (idle.cpu-before.cpu)/idle.at.Sub(before.at).Seconds()*100)
 	row("its requests meanwhile", "%.0f", idle.requests-before.requests)
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed immediately
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -48,12 +48,12 @@ const rankVariable, sizeVariable, leaderVariable, roundsVariable = "$(RANK)", "$
 
 // addVariables adds what stands for the place in the group.
 func (v *Visit) addVariables(values map[string]string, p *policy.Policy) {
-	i := slices.IndexFunc(p.Sweeps, func(s policy.Sweep) bool { return s.Name == v.Sweep && s.Pairwise != nil })
-	if v.Group.ID == "" || i < 0 {
+	s := v.pairwise(p)
+	if v.Group.ID == "" || s == nil {
 		return
 	}
 	values[rankVariable], values[sizeVariable] = strconv.Itoa(v.Group.Rank), strconv.Itoa(v.Group.Size)
-	values[leaderVariable], values[roundsVariable] = v.Group.Leader, strconv.Itoa(p.Sweeps[i].Pairwise.Rounds)
+	values[leaderVariable], values[roundsVariable] = v.Group.Leader, strconv.Itoa(s.Pairwise.Rounds)
 }
 
 // group checks the place in a group. The record is input, and the Job connects to the leader.
@@ -191,16 +191,20 @@ func (d *decider) openGroup(s *Selection, check policy.Check) {
 	}
 }
 
-// pairwise is the index of the sweep of a visit in the policy, -1 if it is not there, or not pairwise.
-func (d *decider) pairwise(v *Visit) int {
-	return slices.IndexFunc(d.policy.Sweeps, func(s policy.Sweep) bool { return s.Name == v.Sweep && s.Pairwise != nil })
+// pairwise is the sweep of a visit in a policy; nil: it is not there, or not pairwise.
+func (v *Visit) pairwise(p *policy.Policy) *policy.Sweep {
+	i := slices.IndexFunc(p.Sweeps, func(s policy.Sweep) bool { return s.Name == v.Sweep && s.Pairwise != nil })
+	if i < 0 {
+		return nil
+	}
+	return &p.Sweeps[i]
 }
 
 // gather waits until the visits of all nodes of the group have begun, and then begins the Job.
 func (d *decider) gather(v *Visit) {
 	d.requeue(groupPoll)
-	i := d.pairwise(v)
-	if i < 0 {
+	s := v.pairwise(d.policy)
+	if s == nil {
 		d.leaveGroup(v, "the policy does not ask for it any more")
 		return
 	}
@@ -226,7 +230,7 @@ func (d *decider) gather(v *Visit) {
 	if len(d.others()) < v.Group.Size-1 {
 		return
 	}
-	check := d.policy.Sweeps[i].Check
+	check := s.Check
 	if d.needs(Needs{Pods: true, Template: check.Template}) {
 		return
 	}
@@ -257,8 +261,8 @@ func (d *decider) proveGroup(v *Visit) {
 		return
 	}
 	last, limit := v.PhaseSince, v.PhaseSince.Add(StartTimeout+groupTimeout)
-	if i := d.pairwise(v); i >= 0 {
-		limit = limit.Add(d.policy.Sweeps[i].Timeout)
+	if s := v.pairwise(d.policy); s != nil {
+		limit = limit.Add(s.Timeout)
 	}
 	for _, m := range others {
 		switch {
