@@ -74,7 +74,9 @@ func newNode(t *testing.T) *node {
 	n.Node = systemdtest.New(t, map[string]string{
 		dcgm:         holds("nvidia0") + "ExecStop=/bin/sh -c '! test -e " + n.path("stop-kill") + " || kill -9 $(cat " + n.path("ppid") + ")'\n",
 		persistenced: holds("nvidiactl"), other: holds("nvidia1"), trainer: holds("nvidia-uvm") + "Slice=" + podSlice + "\n",
-		lasting: "[Service]\nKillMode=process\nExecStart=/bin/sh -c 'sleep infinity 3<>" + n.path("dev/nvidia1") + " & exec sleep infinity'\n",
+		// It becomes sleep itself after the other, because waitFor sees only the main process.
+		lasting: "[Service]\nKillMode=process\nExecStart=/bin/sh -c 'sleep infinity 3<>" + n.path("dev/nvidia1") +
+			" & until [ \"$(cat /proc/$$!/comm)\" = sleep ]; do :; done; exec sleep infinity'\n",
 	}, dcgm, persistenced)
 	for _, g := range []string{gpu0, gpu1} {
 		n.file("sys/bus/pci/devices/"+g+".0/vendor", "0x10de\n")

@@ -129,6 +129,8 @@ var (
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
 		Module: "github.com/golangci/golangci-lint/v2", CPU: 200 * time.Second,
 	}
+	// Gotestsum runs go test, and a test that failed once more by itself.
+	Gotestsum = Component{Name: "gotestsum", Dir: "gotestsum", Package: "gotest.tools/gotestsum", Module: "gotest.tools/gotestsum", CPU: 15 * time.Second}
 	// Govulncheck reports known vulnerabilities.
 	Govulncheck = Component{
 		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", CPU: 40 * time.Second,
@@ -139,7 +141,7 @@ var (
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
 	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
-	GolangCILint, Govulncheck,
+	GolangCILint, Gotestsum, Govulncheck,
 }
 
 // VariableKubernetes is the environment variable that chooses an older minor version of [Kube], for example 1.36, among

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -341,6 +342,13 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 	tm.annotatePod(&stray, dying(time.Hour, 0))
 	q := tm.quarantineOf(stray.Spec.NodeName)
 	restartJobs(t, r, q)
+	// The Job controller lets go of a pod without its labels and would never delete it.
+	tm.eventually("wait for the deletion of the pod", func() error {
+		if err := tm.c.Client.Get(t.Context(), client.ObjectKeyFromObject(&stray), &stray); err != nil || stray.DeletionTimestamp != nil {
+			return err
+		}
+		return errors.New("it is not deleted")
+	})
 	patch(`{"metadata":{"labels":null}}`)
 	tm.eventually("wait for the end of all others", func() error {
 		if n := len(tm.pods()); n != 1 {
