@@ -51,7 +51,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync
 # have ended. What it printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than
 # five failures are not run again.
 GOTEST := bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test \
-	--rerun-fails-abort-on-data-race --rerun-fails-report=/dev/stderr --packages
+	--rerun-fails-abort-on-data-race --packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
 KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg

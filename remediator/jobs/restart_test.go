@@ -386,6 +386,13 @@ func TestAPodCreatedAfterTheRecordIsWaitedForToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.letEnd(ranks)
+	// The Event names the first of those that are left.
+	tm.eventually("wait for the end of all others", func() error {
+		if pods := tm.pods(); len(pods) != 1 || pods[0].Name != "late" {
+			return fmt.Errorf("%d pods are left", len(pods))
+		}
+		return nil
+	})
 	clock.move(patience)
 	tm.event("JobRestartBlocked", g.read().Object.GetUID(), "pod late on node ")
 	tm.annotatePod(late, dying(0, 0))
