@@ -11,5 +11,5 @@ func main() {
 	r := &reader{plugin: p}
 	r.source.Flags(p)
 	p.IntVar(&r.links, "links", -1, "how many links each GPU should have; 0: none, their state is not judged; -1: by model, else as many as its best peer")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module, Shared: r.source.Shared()})
 }
