@@ -153,7 +153,7 @@ func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
 	if err := n.write(filepath.Join(folder, "standin"), string(standin)+"write "+v.inits+"\n"); err != nil {
 		return nil, err
 	}
-	var files, packages []string
+	var files []string
 	for _, check := range checks {
 		data, err := os.ReadFile(filepath.Join(root, "monitors", check+".json"))
 		if err != nil {
@@ -166,7 +166,6 @@ func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
 		}
 		plugin := filepath.Base(m.Rules[0].Path)
 		v.plugins = append(v.plugins, plugin)
-		packages = append(packages, "./plugins/"+plugin)
 		if err := v.makeGroup(plugin); err != nil {
 			return v, err
 		}
@@ -185,10 +184,17 @@ func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
 	if err := v.makeGroup(detector); err != nil {
 		return v, err
 	}
-	slices.Sort(packages)
-	build := append([]string{"build", "-C", root, "-trimpath", "-ldflags=-s -w", "-o", v.dir + "/"}, slices.Compact(packages)...)
-	if err := command(ctx, "go", build...); err != nil {
-		return v, err
+	// As `make build` does it.
+	for cgo, linked := range map[string]bool{"CGO_ENABLED=0": false, "CGO_ENABLED=1": true} {
+		build := []string{cgo, "go", "build", "-C", root, "-trimpath", "-ldflags=-s -w", "-o", v.dir + "/"}
+		for _, plugin := range v.plugins {
+			if slices.Contains(onNVML, plugin) == linked {
+				build = append(build, "./plugins/"+plugin)
+			}
+		}
+		if err := command(ctx, "env", build...); err != nil {
+			return v, err
+		}
 	}
 	port, err := freePort(ctx)
 	if err != nil {
@@ -206,19 +212,22 @@ func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
 	return v, nil
 }
 
+// onNVML are the plugins that load NVML.
+var onNVML = []string{"ecc", "gpucount", "nvlink", "thermal"}
+
 // detector is the row of NPD itself.
 const detector = "node-problem-detector"
 
 // args are the paths of the node for a plugin.
 func (n *node) args(plugin string) []string {
-	switch plugin {
-	case "ecc", "thermal", "nvlink", "gpucount":
+	switch {
+	case slices.Contains(onNVML, plugin):
 		args := []string{"-sysfs", n.path("sys"), "-driver-root", n.path("driver")}
 		if plugin == "gpucount" {
 			args = append(args, "-dev", n.path("dev"), "-expect", strconv.Itoa(gpus))
 		}
 		return args
-	case "hca", "units":
+	case plugin == "hca" || plugin == "units":
 		return []string{"-sysfs", n.path("sys")}
 	}
 	return nil

@@ -30,9 +30,12 @@ type Part struct {
 var (
 	Memory   = Part{"memory", (*session).memory}
 	Thermal  = Part{"thermal", (*session).thermal}
-	NVLink   = Part{"nvlink", (*session).nvlink}
+	NVLink   = Part{"nvlink", func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, false) }}
 	Activity = Part{"activity", (*session).activity}
 	Identity = Part{"identity", (*session).identity}
+
+	// linkErrors is NVLink with the error counters of the links: three more questions for each link.
+	linkErrors = Part{NVLink.name, func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, true) }}
 )
 
 // Source is where the node's devices and libraries are.
@@ -42,6 +45,9 @@ type Source struct {
 	DriverRoot string
 	// Sysfs is where the sys filesystem lies.
 	Sysfs string
+
+	// LinkErrors, if set, reports after the flags are parsed whether the error counters of the links are judged in this run.
+	LinkErrors func() bool
 
 	shared *npd.Shared[shared]
 }
@@ -79,11 +85,19 @@ func (s shared) of(part Part) gpu.Reading {
 func (s *Source) Shared() *npd.Shared[shared] {
 	s.shared = &npd.Shared[shared]{
 		Name:    "nvml",
-		Read:    func(context.Context) (shared, error) { return s.read([]Part{Memory, Thermal, NVLink, Identity}) },
+		Read:    func(context.Context) (shared, error) { return s.read(s.parts()) },
 		Nothing: s.nothing,
 		Of:      s.identity,
 	}
 	return s.shared
+}
+
+func (s *Source) parts() []Part {
+	links := NVLink
+	if s.LinkErrors != nil && s.LinkErrors() {
+		links = linkErrors
+	}
+	return []Part{Memory, Thermal, links, Identity}
 }
 
 // ReadShared is [Source.Read] with a worker that other checks share.
@@ -119,7 +133,8 @@ func (s *Source) identity() (string, error) {
 	for _, device := range bus {
 		fmt.Fprintln(devices, device.Name())
 	}
-	return fmt.Sprintf("%s, load %s, devices %x, %q, %q", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot), nil
+	errors := s.LinkErrors != nil && s.LinkErrors()
+	return fmt.Sprintf("%s, load %s, devices %x, %q, %q, link errors %v", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot, errors), nil
 }
 
 func (s *Source) read(parts []Part) (shared, error) {
@@ -498,11 +513,11 @@ func degrees(v uint64) *int {
 // blackwell is the first architecture with NVLink 5, on which the counters of older links mean nothing.
 const blackwell = 10
 
-func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
+func (s *session) nvlink(d nvml.Device, g *gpu.GPU, errors bool) {
 	n := &gpu.NVLink{}
 	g.NVLink = n
 	legacy := true // a driver that does not know architectures knows none of the newer ones
-	if s.has("nvmlDeviceGetArchitecture") {
+	if errors && s.has("nvmlDeviceGetArchitecture") {
 		architecture, ret := d.GetArchitecture()
 		legacy = note(g, "architecture", ret) && architecture < blackwell
 	}
@@ -518,7 +533,7 @@ func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
 		// One link that cannot be asked hides no other.
 		l := gpu.Link{Active: read && state == nvml.FEATURE_ENABLED, Off: unsupported(ret)}
 		l.Unread = !read && !l.Off
-		if l.Active {
+		if errors && l.Active {
 			l.Errors = s.linkErrors(d, g, link, legacy)
 		}
 		n.Links = append(n.Links, l)

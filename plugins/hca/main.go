@@ -10,7 +10,7 @@ import (
 
 func main() {
 	p := npd.New("hca", "checks the ports of InfiniBand, RoCE and EFA adapters against what is expected of the node")
-	r := &reader{plugin: p}
+	r := &reader{plugin: p, adapters: map[string]adapter{}}
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for the driver's events about cables and optics")
