@@ -6,27 +6,45 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	pci "github.com/pitcrew-dev/pitcrew/internal/sysfs"
 )
 
-// ReadBus lists the NVIDIA GPUs below sysfs's bus/pci/devices: vendor 10de, class 0300 (VGA) or 0302 (3D controller).
-// Virtual functions are left out.
-func ReadBus(sysfs string) ([]BusDevice, error) {
-	dir := filepath.Join(sysfs, "bus/pci/devices")
+// OnBus lists the NVIDIA GPUs below sysfs's bus/pci/devices by their names there: vendor 10de, class 0300 (VGA) or 0302 (3D controller).
+// Virtual functions are left out. What it reads the kernel knows without asking the device.
+func OnBus(sysfs string) (names []string, err error) {
+	dir := filepath.Join(sysfs, devices)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("list the PCI bus: %w", err)
 	}
-	var devices []BusDevice
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		class := attribute(path, "class")
-		if attribute(path, "vendor") != "0x10de" || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
+		// A server has hundreds of functions, most of them of other vendors.
+		if attribute(path, "vendor") != "0x10de" {
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(path, "physfn")); err == nil {
+		if class := attribute(path, "class"); !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
 			continue
 		}
-		d := BusDevice{Address: Address(e.Name()), Width: number(path, "current_link_width"), MaxWidth: number(path, "max_link_width")}
+		if _, err := os.Lstat(filepath.Join(path, "physfn")); err != nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+const devices = "bus/pci/devices"
+
+// ReadBus reads what the PCI bus says of the GPUs of [OnBus].
+func ReadBus(sysfs string) (gpus []BusDevice, err error) {
+	names, err := OnBus(sysfs)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		path := filepath.Join(sysfs, devices, name)
+		d := BusDevice{Address: Address(name), Width: number(path, "current_link_width"), MaxWidth: number(path, "max_link_width")}
 		if driver, err := filepath.EvalSymlinks(filepath.Join(path, "driver")); err == nil {
 			d.Driver = filepath.Base(driver)
 		}
@@ -36,15 +54,15 @@ func ReadBus(sysfs string) ([]BusDevice, error) {
 				d.MaxWidth = port
 			}
 		}
-		devices = append(devices, d)
+		gpus = append(gpus, d)
 	}
-	return devices, nil
+	return gpus, nil
 }
 
 func attribute(dir, name string) string {
 	// A device that is being removed has no attributes left, and is not of interest then.
-	data, _ := os.ReadFile(filepath.Join(dir, name))
-	return strings.TrimSpace(string(data))
+	text, _ := pci.Read(filepath.Join(dir, name))
+	return text
 }
 
 // number returns a PCIe attribute, 0 if it is absent or says "Unknown". 255 and 63 lanes are what a device reads like

@@ -153,7 +153,7 @@ type Link struct {
 	Off bool `json:"off,omitempty"`
 	// Unread says that its state could not be asked.
 	Unread bool `json:"unread,omitempty"`
-	// Errors sums the counters that mean something on this generation of NVLink.
+	// Errors sums the counters that mean something on this generation of NVLink. Only a run that judges them asks for them.
 	Errors *uint64 `json:"errors,omitempty"`
 }
 

@@ -20,7 +20,7 @@ import (
 // this NPD got, else it goes on looking and repeats the answer when the hold ends. NPD starts the next run a few
 // milliseconds later, so the node is watched without a gap and without a resident agent.
 func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, stdout io.Writer) Status {
-	deadline := time.Now().Add(r.p.Hold)
+	deadline := time.Now().Add(r.p.length())
 	// NPD's death ends us too; the loop below notices an NPD that died before this call.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		slog.Warn("no parent death signal", "err", err)
@@ -37,7 +37,7 @@ func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, 
 		last = &now
 	}
 	for last != nil && *last == now && time.Now().Before(deadline) && ctx.Err() == nil && npd.isParent() {
-		pause, cancel := context.WithDeadline(ctx, earliest(deadline, time.Now().Add(r.p.Every)))
+		pause, cancel := context.WithDeadline(ctx, earliest(deadline, time.Now().Add(r.p.pause())))
 		// Beside a Read that has not come back nothing else may touch what it works on.
 		if r.stuck != nil || r.c.Wait == nil || r.c.Wait(pause) != nil {
 			<-pause.Done()
@@ -53,6 +53,25 @@ func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, 
 		}
 	}
 	return status
+}
+
+// pause is the time to the next look: they are at whole multiples of -every since the boot. So checks that share a reading look at
+// the same moment, and the reading is as fresh for all of them.
+func (p *Plugin) pause() time.Duration {
+	now, err := Uptime()
+	if err != nil || p.Every <= 0 {
+		return p.Every
+	}
+	return p.Every - now%p.Every
+}
+
+// length is the length of a hold, which ends with one of these looks.
+func (p *Plugin) length() time.Duration {
+	now, err := Uptime()
+	if err != nil || p.Every <= 0 || p.Every > p.Hold {
+		return p.Hold
+	}
+	return p.Hold - (now+p.Hold)%p.Every
 }
 
 func earliest(a, b time.Time) time.Time {

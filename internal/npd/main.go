@@ -51,6 +51,9 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	if c.UsesDriver != nil && !c.UsesDriver() {
 		c.Driver = nil
 	}
+	if c.Shared != nil {
+		p.shared = c.Shared.name()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
@@ -58,22 +61,26 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	case p.clear:
 		return clearLatch(ctx, p, c, stdout)
 	case os.Getenv(workerEnv) != "" && c.Driver != nil:
-		return work(p, c)
+		if c.Shared != nil {
+			return work(p, c.Shared.read)
+		}
+		return work(p, func(ctx context.Context) (any, error) { return c.Read(ctx) })
 	case p.snapshot != "":
 		c.Read = func(context.Context) (S, error) { return load[S](p.snapshot) }
 	}
 	r := &runner[S]{p: p, c: c}
+	npd, underNPD := parentNPD()
 	if c.Driver != nil && p.snapshot == "" {
 		w, err := newWorker(p, c.Driver, args)
 		if err != nil {
 			return respond(stdout, unknown("%v", err))
 		}
-		r.isolate(w)
+		r.isolate(w, underNPD)
 	}
 	if p.dump {
 		return dump(ctx, r, stdout)
 	}
-	if npd, ok := parentNPD(); ok && p.Hold > 0 && p.snapshot == "" {
+	if underNPD && p.Hold > 0 && p.snapshot == "" {
 		return hold(ctx, r, npd, args, stdout)
 	}
 	return respond(stdout, r.look(ctx))
@@ -188,9 +195,13 @@ func (r *runner[S]) read(ctx context.Context) (S, error) {
 	}
 }
 
-// isolate makes all looks of r read in workers of w.
-func (r *runner[S]) isolate(w *worker) {
+// isolate makes all looks of r call into the driver in workers of w. underNPD says that they judge what other checks have read.
+func (r *runner[S]) isolate(w *worker, underNPD bool) {
 	r.w = w
+	if shared := r.c.Shared; shared != nil {
+		shared.setGet(func(ctx context.Context) ([]byte, error) { return w.share(ctx, shared, underNPD && !w.p.dump) })
+		return
+	}
 	r.c.Read = func(ctx context.Context) (s S, err error) {
 		data, err := w.read(ctx)
 		if err != nil {
@@ -216,6 +227,9 @@ func (r *runner[S]) look(ctx context.Context) answer {
 		return last
 	}
 	now := r.judge(ctx)
+	if last, ok := r.w.last.Unchanged(); ok && last == now {
+		return now
+	}
 	if _, err := r.w.last.Update(func(last *answer) bool {
 		changed := *last != now
 		*last = now

@@ -49,6 +49,9 @@ type Check[S any] struct {
 	// killed. Read runs in a worker process then, and S goes through JSON. Driver identifies the loaded driver and
 	// returns "" while there is none or it is being changed; only a driver that is there can be at fault. See [Module].
 	Driver func() string
+	// Shared, if set, is the part of Read that calls into the driver, and several checks share it. Then Read runs in the plugin's own
+	// process and has the reading from [Shared.Get]. It needs Driver.
+	Shared sharedRead
 	// UsesDriver, if set, reports after the flags are parsed whether Read calls into the driver in this run.
 	UsesDriver func() bool
 	// Wait, if set, returns before the pause between two looks is over when there is something to look at.
@@ -80,6 +83,7 @@ type Plugin struct {
 	MinRepair conditions.Repair
 
 	snapshot    string
+	shared      string
 	dump, clear bool
 	prints      []*printer
 }

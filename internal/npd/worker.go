@@ -29,6 +29,8 @@ import (
 const (
 	// workerEnv makes a plugin be its own worker.
 	workerEnv = "PITCREW_WORKER"
+	// threadsEnv is Go's own. A worker does one thing at a time, and each thread costs its start.
+	threadsEnv = "GOMAXPROCS"
 	// replyFD and lockFD are the worker's ends of what it shares with its parent.
 	replyFD, lockFD = 3, 4
 )
@@ -52,6 +54,9 @@ func (p *Plugin) maintenance() (bool, error) {
 }
 
 func (p *Plugin) workerName() string {
+	if p.shared != "" {
+		return "worker-" + p.shared
+	}
 	if p.Work != "" {
 		return "worker-" + p.Name() + "-" + p.Work
 	}
@@ -59,20 +64,20 @@ func (p *Plugin) workerName() string {
 }
 
 // work is the worker's side: it reads once and hands the snapshot to its parent.
-func work[S any](p *Plugin, c Check[S]) Status {
+func work(p *Plugin, read func(context.Context) (any, error)) Status {
 	// For ps and top; exec of /proc/self/exe names it "exe".
 	if err := os.WriteFile("/proc/self/comm", []byte(p.Name()), 0); err != nil {
 		slog.Warn("the worker has no name", "err", err)
 	}
 	// Whatever Read starts is not a worker of its own.
-	if err := os.Unsetenv(workerEnv); err != nil {
+	if err := errors.Join(os.Unsetenv(workerEnv), os.Unsetenv(threadsEnv)); err != nil {
 		slog.Error("the worker cannot change its environment", "err", err)
 		return Unknown
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.limit())
 	defer cancel()
 	var r reply
-	s, err := readOrPanic(ctx, c)
+	s, err := readOrPanic(ctx, read)
 	if err == nil {
 		r.Snapshot, err = json.Marshal(s)
 	}
@@ -86,14 +91,14 @@ func work[S any](p *Plugin, c Check[S]) Status {
 	return OK
 }
 
-func readOrPanic[S any](ctx context.Context, c Check[S]) (s S, err error) {
+func readOrPanic(ctx context.Context, read func(context.Context) (any, error)) (s any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			slog.Error("panic", "value", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return c.Read(ctx)
+	return read(ctx)
 }
 
 // worker is the parent's side.
@@ -114,8 +119,11 @@ func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) 
 	return &worker{p: p, args: args, driver: driver, calls: calls, last: last}, err
 }
 
-// read runs one worker. It returns well before the look's end, whatever becomes of the worker.
-func (w *worker) read(ctx context.Context) ([]byte, error) {
+// read runs one worker.
+func (w *worker) read(ctx context.Context) ([]byte, error) { return w.locked(ctx, w.run) }
+
+// locked calls a function with the lock, when no worker is left. It returns well before the look's end, whatever becomes of a worker.
+func (w *worker) locked(ctx context.Context, f func(context.Context, *os.File) ([]byte, error)) ([]byte, error) {
 	maintenance, err := w.p.maintenance()
 	if err != nil {
 		return nil, err
@@ -133,6 +141,11 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("no worker may start: %w", err)
 	}
 	defer lock.Close()
+	return f(ctx, lock)
+}
+
+// run runs one worker, which inherits the lock.
+func (w *worker) run(ctx context.Context, lock *os.File) ([]byte, error) {
 	out, err := memory("reply")
 	if err != nil {
 		return nil, err
@@ -146,7 +159,7 @@ func (w *worker) read(ctx context.Context) ([]byte, error) {
 
 	cmd := exec.Command("/proc/self/exe", w.args...) //nolint:noctx // the kill below takes the whole group
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), workerEnv+"=1")
+	cmd.Env = append(os.Environ(), workerEnv+"=1", threadsEnv+"=1")
 	cmd.Stderr = logs
 	cmd.ExtraFiles = []*os.File{replyFD - 3: out, lockFD - 3: lock}
 	// The signal comes when the thread dies that started the worker, so this goroutine keeps its thread.

@@ -3,12 +3,15 @@
 package nvml
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -18,15 +21,21 @@ import (
 )
 
 // Part says what to ask each GPU, beyond what it is called and whether it answers.
-type Part func(*session, nvml.Device, *gpu.GPU)
+type Part struct {
+	name string
+	ask  func(*session, nvml.Device, *gpu.GPU)
+}
 
 // The parts.
 var (
-	Memory   Part = (*session).memory
-	Thermal  Part = (*session).thermal
-	NVLink   Part = (*session).nvlink
-	Activity Part = (*session).activity
-	Identity Part = (*session).identity
+	Memory   = Part{"memory", (*session).memory}
+	Thermal  = Part{"thermal", (*session).thermal}
+	NVLink   = Part{"nvlink", func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, false) }}
+	Activity = Part{"activity", (*session).activity}
+	Identity = Part{"identity", (*session).identity}
+
+	// linkErrors is NVLink with the error counters of the links: three more questions for each link.
+	linkErrors = Part{NVLink.name, func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, true) }}
 )
 
 // Source is where the node's devices and libraries are.
@@ -36,6 +45,11 @@ type Source struct {
 	DriverRoot string
 	// Sysfs is where the sys filesystem lies.
 	Sysfs string
+
+	// LinkErrors, if set, reports after the flags are parsed whether the error counters of the links are judged in this run.
+	LinkErrors func() bool
+
+	shared *npd.Shared[shared]
 }
 
 // Flags adds the flags of a plugin that reads from s.
@@ -48,20 +62,95 @@ func (s *Source) Flags(p *npd.Plugin) {
 func (s *Source) Module() string { return npd.Module(s.Sysfs, "nvidia") }
 
 // Read looks at all GPUs of the node. An error means that not even the PCI bus could be read.
-func (s *Source) Read(parts ...Part) (gpu.Reading, error) {
+func (s *Source) Read(part Part) (gpu.Reading, error) {
+	all, err := s.read([]Part{part})
+	return all.of(part), err
+}
+
+// shared is what the checks of [Source.Shared] judge.
+type shared struct {
+	// Reading has no GPUs.
+	gpu.Reading
+	// Parts are the GPUs as each part saw them, by its name: what fails in one is not known in another.
+	Parts map[string][]gpu.GPU `json:"parts"`
+}
+
+func (s shared) of(part Part) gpu.Reading {
+	r := s.Reading
+	r.GPUs = s.Parts[part.name]
+	return r
+}
+
+// Shared is the read that the checks of memory, heat, links and number share, see npd.Check. [Source.ReadShared] has its result.
+func (s *Source) Shared() *npd.Shared[shared] {
+	s.shared = &npd.Shared[shared]{
+		Name:    "nvml",
+		Read:    func(context.Context) (shared, error) { return s.read(s.parts()) },
+		Nothing: s.nothing,
+		Of:      s.identity,
+	}
+	return s.shared
+}
+
+func (s *Source) parts() []Part {
+	links := NVLink
+	if s.LinkErrors != nil && s.LinkErrors() {
+		links = linkErrors
+	}
+	return []Part{Memory, Thermal, links, Identity}
+}
+
+// ReadShared is [Source.Read] with a worker that other checks share.
+func (s *Source) ReadShared(ctx context.Context, part Part) (gpu.Reading, error) {
+	all, err := s.shared.Get(ctx)
+	return all.of(part), err
+}
+
+// nothing opens nothing on a node without a GPU.
+func (s *Source) nothing() (shared, bool, error) {
+	names, err := gpu.OnBus(s.Sysfs)
+	if err != nil || len(names) > 0 {
+		return shared{}, false, err
+	}
+	all, err := s.read(nil)
+	return all, true, err
+}
+
+// identity changes when the driver is loaded again, when a device comes or goes on the PCI bus, and with the flags.
+func (s *Source) identity() (string, error) {
+	load := "none"
+	// The kernel makes the folder with each load, under another number.
+	if info, err := os.Stat(filepath.Join(s.Sysfs, "module/nvidia")); err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			load = fmt.Sprint(stat.Ino)
+		}
+	}
+	bus, err := os.ReadDir(filepath.Join(s.Sysfs, "bus/pci/devices"))
+	if err != nil {
+		return "", fmt.Errorf("list the PCI bus: %w", err)
+	}
+	devices := sha256.New()
+	for _, device := range bus {
+		fmt.Fprintln(devices, device.Name())
+	}
+	errors := s.LinkErrors != nil && s.LinkErrors()
+	return fmt.Sprintf("%s, load %s, devices %x, %q, %q, link errors %v", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot, errors), nil
+}
+
+func (s *Source) read(parts []Part) (shared, error) {
 	uptime, err := npd.Uptime()
 	if err != nil {
-		return gpu.Reading{}, err
+		return shared{}, err
 	}
 	bus, err := gpu.ReadBus(s.Sysfs)
 	if err != nil {
-		return gpu.Reading{}, err
+		return shared{}, err
 	}
-	r := gpu.Reading{Uptime: uptime, Bus: bus, Module: s.Module()}
+	r := shared{Reading: gpu.Reading{Uptime: uptime, Bus: bus, Module: s.Module()}}
 	if len(bus) == 0 {
 		return r, nil
 	}
-	if r.GPUs, err = s.gpus(bus, uptime, parts); err != nil {
+	if r.Parts, err = s.gpus(bus, uptime, parts); err != nil {
 		r.Unread = err.Error()
 	}
 	return r, nil
@@ -86,7 +175,7 @@ func (s *Source) libraries() []string {
 	return paths
 }
 
-func (s *Source) gpus(bus []gpu.BusDevice, uptime time.Duration, parts []Part) ([]gpu.GPU, error) {
+func (s *Source) gpus(bus []gpu.BusDevice, uptime time.Duration, parts []Part) (map[string][]gpu.GPU, error) {
 	err := errors.New(library + " not found")
 	for _, path := range s.libraries() {
 		lib := nvml.New(nvml.WithLibraryPath(path))
@@ -125,13 +214,13 @@ type session struct {
 	uptime time.Duration
 }
 
-// gpus asks every GPU. Handles are tied to PCI addresses first: NVML gives index 0 for a GPU that is lost meanwhile.
-func (s *session) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
+// gpus asks every GPU, each part by itself. Handles are tied to PCI addresses first: NVML gives index 0 for a GPU that is lost meanwhile.
+func (s *session) gpus(bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU, error) {
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("count GPUs: %s", text(ret))
 	}
-	var gpus []gpu.GPU
+	gpus := map[string][]gpu.GPU{}
 	known := map[string]bool{}
 	for i := range count {
 		device, ret := s.lib.DeviceGetHandleByIndex(i)
@@ -144,8 +233,7 @@ func (s *session) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
 		}
 		g := gpu.GPU{Address: gpu.Address(cString(info.BusId[:]))}
 		known[g.Address] = true
-		s.ask(device, &g, parts)
-		gpus = append(gpus, g)
+		s.ask(device, g, parts, gpus)
 	}
 	for _, d := range bus {
 		if known[d.Address] || d.Driver == "vfio-pci" {
@@ -153,29 +241,33 @@ func (s *session) gpus(bus []gpu.BusDevice, parts []Part) ([]gpu.GPU, error) {
 		}
 		g := gpu.GPU{Address: d.Address}
 		device, ret := s.lib.DeviceGetHandleByPciBusId(d.Address + ".0")
-		switch {
-		case ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_GPU_NOT_FOUND:
-			g.NotInNVML = true
-		case note(&g, "handle", ret):
-			s.ask(device, &g, parts)
+		g.NotInNVML = ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_GPU_NOT_FOUND
+		if !g.NotInNVML && note(&g, "handle", ret) {
+			s.ask(device, g, parts, gpus)
+			continue
 		}
-		gpus = append(gpus, g)
+		for _, part := range parts {
+			gpus[part.name] = append(gpus[part.name], g)
+		}
 	}
 	return gpus, nil
 }
 
-func (s *session) ask(device nvml.Device, g *gpu.GPU, parts []Part) {
+// ask adds what a GPU answers to each part.
+func (s *session) ask(device nvml.Device, g gpu.GPU, parts []Part, to map[string][]gpu.GPU) {
 	name, ret := device.GetName()
-	if note(g, "name", ret) {
+	if note(&g, "name", ret) {
 		g.Name = name
 	}
 	if s.has("nvmlDeviceGetMigMode") {
 		mode, _, ret := device.GetMigMode()
-		g.MIG = note(g, "MIG mode", ret) && mode == nvml.DEVICE_MIG_ENABLE
+		g.MIG = note(&g, "MIG mode", ret) && mode == nvml.DEVICE_MIG_ENABLE
 		g.MIGUnread = ret != nvml.SUCCESS && !unsupported(ret)
 	}
 	for _, part := range parts {
-		part(s, device, g)
+		own := g
+		part.ask(s, device, &own)
+		to[part.name] = append(to[part.name], own)
 	}
 }
 
@@ -421,11 +513,11 @@ func degrees(v uint64) *int {
 // blackwell is the first architecture with NVLink 5, on which the counters of older links mean nothing.
 const blackwell = 10
 
-func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
+func (s *session) nvlink(d nvml.Device, g *gpu.GPU, errors bool) {
 	n := &gpu.NVLink{}
 	g.NVLink = n
 	legacy := true // a driver that does not know architectures knows none of the newer ones
-	if s.has("nvmlDeviceGetArchitecture") {
+	if errors && s.has("nvmlDeviceGetArchitecture") {
 		architecture, ret := d.GetArchitecture()
 		legacy = note(g, "architecture", ret) && architecture < blackwell
 	}
@@ -441,7 +533,7 @@ func (s *session) nvlink(d nvml.Device, g *gpu.GPU) {
 		// One link that cannot be asked hides no other.
 		l := gpu.Link{Active: read && state == nvml.FEATURE_ENABLED, Off: unsupported(ret)}
 		l.Unread = !read && !l.Off
-		if l.Active {
+		if errors && l.Active {
 			l.Errors = s.linkErrors(d, g, link, legacy)
 		}
 		n.Links = append(n.Links, l)

@@ -42,7 +42,7 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 		want = append(want, gpu.GPU{Address: gpu.Address(dgx.Devices[i].(*dgxa100.Device).PciBusID), Name: name, Minor: &minor[i], Persistence: &on, MIG: i == 1})
 	}
 	want = append(want, gpu.GPU{Address: "0000:02:00", Lost: true, Minor: &minor[2], Persistence: &on})
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string][]gpu.GPU{"identity": want}, got); diff != "" || err != nil {
 		t.Errorf("%v, -want +got\n%s", err, diff)
 	}
 }

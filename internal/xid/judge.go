@@ -130,6 +130,16 @@ func (e Event) clears() bool {
 	return e.Kind == KindXid && known && a.repair == 0
 }
 
+// Settled is how long it takes until no line is settling any more, 0 if none is.
+func (c Case) Settled() (wait time.Duration) {
+	for _, e := range c.Events {
+		if e.settling(c.Now) {
+			wait = max(wait, settle-(c.Now-cmp.Or(e.Seen, e.At)))
+		}
+	}
+	return wait
+}
+
 // settling reports whether the class of a line still depends on the lines after it. A line from the future is not a current one.
 func (e Event) settling(now time.Duration) bool {
 	entry, _ := Lookup(e.Code)

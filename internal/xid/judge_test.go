@@ -426,8 +426,12 @@ func TestSettlingGoesByWhenTheLineWasRead(t *testing.T) {
 	s := log(t, "10 a 48, x")
 	s.Events[0].Seen = 60 * time.Second
 	for now, want := range map[time.Duration]int{61 * time.Second: 0, 62 * time.Second: 1} {
-		if got := len((Case{Events: s.Events, Now: now}).Judge()); got != want {
+		c := Case{Events: s.Events, Now: now}
+		if got := len(c.Judge()); got != want {
 			t.Errorf("%s: %d faults, want %d", now, got, want)
+		}
+		if got := c.Settled(); got != 62*time.Second-now {
+			t.Errorf("%s: settled in %s", now, got)
 		}
 	}
 	old := log(t, "10 a 48, x")

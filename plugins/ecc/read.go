@@ -20,8 +20,8 @@ type reader struct {
 	source nvml.Source
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
-	reading, err := r.source.Read(nvml.Memory)
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	reading, err := r.source.ReadShared(ctx, nvml.Memory)
 	if err != nil {
 		return snapshot{}, err
 	}

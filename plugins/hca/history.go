@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,20 @@ type history struct {
 	// sequence number of the kernel log's record after it.
 	Modules map[string]string `json:"modules,omitempty"`
 	Next    uint64            `json:"next,omitempty"`
+}
+
+// clone returns a copy that shares nothing with h.
+func (h history) clone() history {
+	h.Ports, h.Management, h.Modules = maps.Clone(h.Ports), maps.Clone(h.Management), maps.Clone(h.Modules)
+	for k, rec := range h.Ports {
+		rec.Cycles, rec.Counters = slices.Clone(rec.Cycles), maps.Clone(rec.Counters)
+		for name, c := range rec.Counters {
+			c.Steps = slices.Clone(c.Steps)
+			rec.Counters[name] = c
+		}
+		h.Ports[k] = rec
+	}
+	return h
 }
 
 // addEvents takes in the driver's events in the kernel log up to the record next. Another run may have got further.

@@ -10,7 +10,7 @@ import (
 
 func main() {
 	p := npd.New("hca", "checks the ports of InfiniBand, RoCE and EFA adapters against what is expected of the node")
-	r := &reader{plugin: p}
+	r := &reader{plugin: p, adapters: map[string]adapter{}}
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for the driver's events about cables and optics")
@@ -28,5 +28,5 @@ func main() {
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
 	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
 	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Wait: r.wait, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
 }

@@ -82,18 +82,16 @@ func (r *reader) devices(management map[string]bool, counters bool) ([]device, e
 
 func (r *reader) device(dir string, management map[string]bool, counters bool) device {
 	d := device{Name: filepath.Base(dir), Ports: []port{}}
-	if pci, err := filepath.EvalSymlinks(filepath.Join(dir, "device")); err == nil && filepath.Base(pci) != "device" {
-		d.Address = filepath.Base(pci)
-	}
+	fixed := r.adapter(dir)
+	d.Address, d.Board = fixed.address, fixed.board
 	var known bool
 	if d.Management, known = management[d.Address]; !known {
 		d.Management = managesNVLink(dir)
 	}
-	_, virtual := os.Lstat(filepath.Join(dir, "device/physfn"))
 	switch {
 	case r.ignore.has(d.Name, 0):
 		d.Skip = "ignored"
-	case virtual == nil:
+	case fixed.virtual:
 		// Its physical function is judged. A virtual one without (in a VM) is all there is, and is judged.
 		d.Skip = "virtual function"
 	case d.Management:
@@ -101,11 +99,6 @@ func (r *reader) device(dir string, management map[string]bool, counters bool) d
 	}
 	if d.Skip != "" {
 		return d
-	}
-	for _, name := range []string{"board_id", "hca_type"} {
-		if board, err := sysfs.Read(filepath.Join(dir, name)); err == nil && d.Board == "" {
-			d.Board = board
-		}
 	}
 	ports, err := os.ReadDir(filepath.Join(dir, "ports"))
 	if err != nil {
@@ -128,6 +121,38 @@ func (r *reader) device(dir string, management map[string]bool, counters bool) d
 		d.Ports = append(d.Ports, p)
 	}
 	return d
+}
+
+// adapter is what does not change of an adapter while it is there.
+type adapter struct {
+	// info is its folder's: the kernel makes another one when the adapter comes back.
+	info           os.FileInfo
+	address, board string
+	virtual        bool
+}
+
+// adapter reads what does not change once per run.
+func (r *reader) adapter(dir string) adapter {
+	info, err := os.Stat(dir)
+	if known, ok := r.adapters[dir]; ok && err == nil && os.SameFile(known.info, info) && known.info.ModTime().Equal(info.ModTime()) {
+		return known
+	}
+	a := adapter{info: info}
+	if pci, err := filepath.EvalSymlinks(filepath.Join(dir, "device")); err == nil && filepath.Base(pci) != "device" {
+		a.address = filepath.Base(pci)
+	}
+	_, err = os.Lstat(filepath.Join(dir, "device/physfn"))
+	a.virtual = err == nil
+	for _, name := range []string{"board_id", "hca_type"} {
+		if board, err := sysfs.Read(filepath.Join(dir, name)); err == nil && a.board == "" {
+			a.board = board
+		}
+	}
+	// A part that could not be read is asked again.
+	if info != nil && a.address != "" && a.board != "" {
+		r.adapters[dir] = a
+	}
+	return a
 }
 
 // managesNVLink looks for the mark by which NVIDIA's own fabric manager start script knows the adapters that connect

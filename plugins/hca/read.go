@@ -36,6 +36,10 @@ type reader struct {
 
 	store npd.Store[history]
 	log   *kmsg.Reader
+	// adapters are those seen in this run, by their folders.
+	adapters map[string]adapter
+	// modules are events that are not in the store yet.
+	modules map[string]string
 	// fabric is what was seen of EFA, with the counters: it takes a walk over the PCI bus and all processes.
 	fabric *efa
 }
@@ -55,7 +59,10 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		return snapshot{Boot: b, Devices: []device{}, Gone: []gone{}, Tool: &tool}, err
 	}
 	s := snapshot{Boot: b, Devices: []device{}, Gone: []gone{}}
-	before, _ := r.store.Update(func(*history) bool { return false })
+	before, ok := r.store.Unchanged()
+	if !ok {
+		before, _ = r.store.Update(func(*history) bool { return false })
+	}
 	counters := before.CountersAt == 0 || b.Uptime-before.CountersAt >= r.countersEvery
 	if s.Devices, err = r.devices(before.Management, counters); err != nil {
 		return snapshot{}, err
@@ -64,7 +71,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		s.Unread = err.Error()
 	}
-	s.History, err = r.store.Update(func(h *history) bool {
+	s.History, err = r.remember(func(h *history) bool {
 		added := h.addEvents(modules, next)
 		return h.advance(b.Uptime, s.Devices, r.flaps) || added
 	})
@@ -78,6 +85,16 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	s.EFA = *r.fabric
 	return s, nil
+}
+
+// remember takes in a look. Most looks see what the one before has seen: then the state is neither locked nor read nor written.
+func (r *reader) remember(change func(*history) (changed bool)) (history, error) {
+	if h, ok := r.store.Unchanged(); ok {
+		if h = h.clone(); !change(&h) {
+			return h, nil
+		}
+	}
+	return r.store.Update(change)
 }
 
 func (r *reader) clear(_ context.Context, subject string) (cleared []string, err error) {

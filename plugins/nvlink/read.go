@@ -27,8 +27,8 @@ type reader struct {
 	links  int
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
-	reading, err := r.source.Read(nvml.NVLink)
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	reading, err := r.source.ReadShared(ctx, nvml.NVLink)
 	if err != nil {
 		return snapshot{}, err
 	}

@@ -32,8 +32,8 @@ type reader struct {
 	window time.Duration
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
-	reading, err := r.source.Read(nvml.Thermal)
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	reading, err := r.source.ReadShared(ctx, nvml.Thermal)
 	if err != nil {
 		return snapshot{}, err
 	}

@@ -93,8 +93,20 @@ func (r *reader) drain(ctx context.Context) error {
 	return nil
 }
 
-// wait returns when the driver has written something that matters.
+// wait returns when the driver has written something that matters, or when the class of a line that it has written may be decided.
 func (r *reader) wait(ctx context.Context) error {
+	if r.settled > 0 {
+		settled, cancel := context.WithTimeout(ctx, r.settled)
+		defer cancel()
+		if err := r.await(settled); settled.Err() == nil || ctx.Err() != nil {
+			return err
+		}
+		return nil
+	}
+	return r.await(ctx)
+}
+
+func (r *reader) await(ctx context.Context) error {
 	if r.log == nil {
 		<-ctx.Done()
 		return ctx.Err()

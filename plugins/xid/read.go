@@ -69,6 +69,8 @@ type reader struct {
 	// list is the driver's list of GPUs, if it was asked for.
 	list   map[string]xid.GPU
 	listed bool
+	// settled is how long it takes until no line waits for those beside it, 0 if none does.
+	settled time.Duration
 	// lost is how much of the log's count of lost records is in the state.
 	lost uint64
 }
@@ -103,6 +105,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	s := snapshot{
 		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, list), Overrides: overrides, Recovered: r.recovered(),
 	}.complete(state)
+	r.settled = s.asCase().Settled()
 	if logErr != nil {
 		s.Unread = logErr.Error()
 	}

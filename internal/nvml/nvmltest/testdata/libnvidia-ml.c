@@ -5,8 +5,10 @@
 //	init 9                  what nvmlInit returns
 //	hang NAME               calls of the function NAME never return (the name of a function instead of a number)
 //	slow 8                  nvmlInit takes that many seconds, as it does on a node without persistence mode
+//	burn 500                nvmlInit takes that many milliseconds of CPU time
 //	driver 575.57.08        the driver's version: what a field number means depends on it
-//	write PATH              every nvmlInit writes PATH: uninterruptible sleep while its filesystem is frozen
+//	crash NAME              calls of the function NAME end the process
+//	write PATH              every nvmlInit appends a byte to PATH: uninterruptible sleep while its filesystem is frozen
 //	3.error 15              all questions to GPU 3 fail with this nvmlReturn_t
 //	3.error.NAME 15         only those by the function NAME
 //	3.link5.error 999       the state of its link 5 cannot be asked
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
@@ -65,6 +68,8 @@ static void hang(const char *function) {
 	char text[512];
 	if (setting("hang", text, sizeof text) && strcmp(text, function) == 0)
 		for (;;) pause();
+	if (setting("crash", text, sizeof text) && strcmp(text, function) == 0)
+		abort();
 }
 
 static nvmlReturn_t fails(int gpu, const char *function) {
@@ -88,9 +93,10 @@ static nvmlReturn_t fails(int gpu, const char *function) {
 nvmlReturn_t nvmlInit_v2(void) {
 	hang(__func__);
 	for (unsigned int left = global("slow", 0); left > 0;) left = sleep(left);
+	for (clock_t until = clock() + global("burn", 0) * (CLOCKS_PER_SEC / 1000); clock() < until;);
 	char path[512];
 	if (setting("write", path, sizeof path)) {
-		int fd = open(path, O_CREAT | O_WRONLY, 0600);
+		int fd = open(path, O_CREAT | O_WRONLY | O_APPEND, 0600);
 		if (fd < 0 || write(fd, "x", 1) != 1) return NVML_ERROR_UNKNOWN;
 		close(fd);
 	}

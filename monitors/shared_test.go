@@ -1,0 +1,399 @@
+package monitors
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
+)
+
+// gpuChecks are the checks that share one look at the driver, with what each says on a healthy node.
+var gpuChecks = map[string]string{
+	"ecc": "no memory fault on any GPU", "gpucount": "all GPUs are on the PCI bus and known to the driver",
+	"nvlink": "all NVLinks are up", "thermal": "no GPU is too hot or slowed down",
+}
+
+// gpuNode is a node whose checks run under this process, which has NPD's name.
+type gpuNode struct {
+	*nvmltest.Node
+	t        *testing.T
+	args     []string
+	binaries map[string]string
+}
+
+func newGPUNode(t *testing.T) *gpuNode {
+	t.Helper()
+	n := &gpuNode{Node: nvmltest.NewFor(t, "../plugins/ecc"), t: t, binaries: map[string]string{}}
+	_, n.args = n.Command()
+	for check := range gpuChecks {
+		n.binaries[check] = build(t, check)
+	}
+	n.say()
+	return n
+}
+
+func (n *gpuNode) inits() string { return n.Path("inits") }
+
+// say sets what the stand-in answers. It always counts the initialisations.
+func (n *gpuNode) say(lines ...string) {
+	n.t.Helper()
+	n.Say(append(lines, "write "+n.inits())...)
+}
+
+// run runs a check as NPD does and returns its line.
+func (n *gpuNode) run(check string, args ...string) string {
+	n.t.Helper()
+	out, err := exec.CommandContext(n.t.Context(), n.binaries[check], append(append([]string{}, n.args...), args...)...).Output()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
+		n.t.Error(err)
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}
+
+// all runs all checks at the same time.
+func (n *gpuNode) all(args ...string) map[string]string {
+	n.t.Helper()
+	answers := map[string]string{}
+	var mutex sync.Mutex
+	var group sync.WaitGroup
+	for check := range gpuChecks {
+		group.Go(func() {
+			answer := n.run(check, args...)
+			mutex.Lock()
+			defer mutex.Unlock()
+			answers[check] = answer
+		})
+	}
+	group.Wait()
+	return answers
+}
+
+// opened returns how often NVML was initialised since the last call.
+func (n *gpuNode) opened() int {
+	n.t.Helper()
+	data, err := os.ReadFile(n.inits())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	if err := os.RemoveAll(n.inits()); err != nil {
+		n.t.Fatal(err)
+	}
+	return len(data)
+}
+
+func (n *gpuNode) wantOpened(want int, when string) {
+	n.t.Helper()
+	if got := n.opened(); got != want {
+		n.t.Errorf("%s: NVML was initialised %d times, want %d", when, got, want)
+	}
+}
+
+func (n *gpuNode) want(want map[string]string, got map[string]string) {
+	n.t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// reading is the file that the checks share.
+func (n *gpuNode) reading() string { return filepath.Join(n.State(), "reading-nvml.json") }
+
+// edit changes one value of the shared file.
+func (n *gpuNode) edit(change func(file map[string]any)) {
+	n.t.Helper()
+	data, err := os.ReadFile(n.reading())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	file := map[string]any{}
+	numbers := json.NewDecoder(bytes.NewReader(data))
+	numbers.UseNumber()
+	if err := numbers.Decode(&file); err != nil {
+		n.t.Fatal(err)
+	}
+	change(file)
+	if data, err = json.Marshal(file); err != nil {
+		n.t.Fatal(err)
+	}
+	n.replace(string(data), 0o600)
+}
+
+func (n *gpuNode) replace(text string, mode os.FileMode) {
+	n.t.Helper()
+	if err := errors.Join(os.RemoveAll(n.reading()), os.WriteFile(n.reading(), []byte(text), mode), os.Chmod(n.reading(), mode)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func each(text string) map[string]string {
+	all := map[string]string{}
+	for check := range gpuChecks {
+		all[check] = text
+	}
+	return all
+}
+
+func TestFourChecksThatStartTogetherOpenTheDriverOnce(t *testing.T) {
+	n := newGPUNode(t)
+	n.want(gpuChecks, n.all())
+	n.wantOpened(1, "together")
+	info, err := os.Stat(n.reading())
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the reading: %v, %v; want a file that only its owner can read", info, err)
+	}
+	// The answers are each check's own: what fails in one part is not known in another.
+	n.say("2.remap.failed 1", "3.temperature 99", "4.links 17", "5.persistence 0", "6.error.nvmlDeviceGetNvLinkState 999",
+		"7.error.nvmlDeviceGetRemappedRows 999", "1.error.nvmlDeviceGetMinorNumber 999")
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	n.want(map[string]string{
+		"ecc":      "Replace gpu 0000:12:00: row remapping failed; gpu 0000:17:00: not read: remapped rows: Unknown Error",
+		"gpucount": "unknown: gpu 0000:11:00: minor number: Unknown Error",
+		"nvlink":   "ResetGPU gpu 0000:14:00: inactive NVLink 17; gpu 0000:16:00: not read: NVLink state: Unknown Error",
+		"thermal":  "Reboot gpu 0000:13:00: at the temperature of its shutdown",
+	}, n.all())
+	n.wantOpened(1, "together, with faults")
+}
+
+func TestASlowDriverIsWaitedForOnce(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 2")
+	n.want(gpuChecks, n.all("-timeout", "1m"))
+	n.wantOpened(1, "a slow nvmlInit")
+}
+
+func TestOnlyNPDsRunsJudgeWhatAnotherCheckHasRead(t *testing.T) {
+	n := newGPUNode(t)
+	n.run("thermal")
+	n.opened()
+	n.say("2.remap.failed 1")
+	const sick = "Replace gpu 0000:12:00: row remapping failed"
+	if got := n.run("ecc"); got != gpuChecks["ecc"] {
+		t.Errorf("under NPD, just after another check: %s", got)
+	}
+	n.wantOpened(0, "under NPD, just after another check")
+	// A shell stands between, as on a terminal.
+	byHand := func(args ...string) string {
+		t.Helper()
+		out, _ := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@"; true`, "sh", n.binaries["ecc"]}, append(append([]string{}, n.args...), args...)...)...).Output()
+		return strings.TrimSuffix(string(out), "\n")
+	}
+	if got := byHand(); got != sick {
+		t.Errorf("by hand: %s", got)
+	}
+	n.wantOpened(1, "by hand")
+	n.run("thermal")
+	n.say()
+	if got := n.run("ecc", "-dump"); strings.Contains(got, `"failed": true`) {
+		t.Errorf("-dump shows an old reading")
+	}
+	n.wantOpened(1, "-dump")
+}
+
+func TestAReadingThatMayNotBeJudged(t *testing.T) {
+	begun := func(by time.Duration) func(map[string]any) {
+		return func(file map[string]any) {
+			at, _ := file["begun"].(json.Number).Int64()
+			file["begun"] = at + int64(by)
+		}
+	}
+	set := func(key string, value any) func(map[string]any) {
+		return func(file map[string]any) { file[key] = value }
+	}
+	n := newGPUNode(t)
+	tests := map[string]func(){
+		"too old":               func() { n.edit(begun(-time.Minute)) },
+		"from the future":       func() { n.edit(begun(time.Hour)) },
+		"from before a reboot":  func() { n.edit(set("bootID", "another")) },
+		"of another build":      func() { n.edit(set("version", "v0.0.1")) },
+		"without a reading":     func() { n.edit(func(file map[string]any) { delete(file, "reading") }) },
+		"empty":                 func() { n.replace("", 0o600) },
+		"cut short":             func() { data, _ := os.ReadFile(n.reading()); n.replace(string(data[:len(data)/2]), 0o600) },
+		"not JSON":              func() { n.replace("\x00\xff", 0o600) },
+		"a folder":              func() { _ = os.Remove(n.reading()); _ = os.Mkdir(n.reading(), 0o700) },
+		"writable by the group": func() { _ = os.Chmod(n.reading(), 0o620) },
+		"of another user":       func() { _ = os.Chown(n.reading(), 65534, 0) },
+		"a link": func() {
+			_ = os.Rename(n.reading(), n.Path("moved"))
+			_ = os.Symlink(n.Path("moved"), n.reading())
+		},
+		"of a driver that was loaded again": func() {
+			// Another folder: not one that was given back at once.
+			n.Write("sys/module/keep", "")
+			_ = os.Rename(n.Path("sys/module/nvidia"), n.Path("sys/module/before"))
+			n.Module("580.95.05")
+			_ = os.RemoveAll(n.Path("sys/module/before"))
+		},
+		"of another driver":         func() { n.Write("sys/module/nvidia/version", "570.1\n") },
+		"from before a device came": func() { n.Write("sys/bus/pci/devices/0000:99:00.0/vendor", "0x8086\n") },
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := os.RemoveAll(n.reading()); err != nil {
+				t.Fatal(err)
+			}
+			n.say("2.remap.failed 1")
+			n.run("thermal")
+			n.say()
+			// Without it, the reading is judged.
+			if got := n.run("ecc"); got != "Replace gpu 0000:12:00: row remapping failed" {
+				t.Fatalf("a good reading: %s", got)
+			}
+			n.wantOpened(1, "before")
+			spoil()
+			if got := n.run("ecc"); got != gpuChecks["ecc"] {
+				t.Errorf("got %s", got)
+			}
+			n.wantOpened(1, name)
+			n.Module("580.95.05")
+		})
+	}
+}
+
+func TestAReadingDoesNotGoByTheClockThatCanBeSet(t *testing.T) {
+	n := newGPUNode(t)
+	n.run("thermal")
+	n.opened()
+	for _, at := range []time.Time{time.Unix(1, 0), time.Now().Add(24 * time.Hour)} {
+		if err := os.Chtimes(n.reading(), at, at); err != nil {
+			t.Fatal(err)
+		}
+		n.run("ecc")
+		n.wantOpened(0, "a file that seems to be of "+at.String())
+	}
+}
+
+func TestAUnpluggedGPUIsSeenAtOnce(t *testing.T) {
+	n := newGPUNode(t)
+	n.want(gpuChecks, n.all())
+	n.Unplug(3)
+	if got := n.run("gpucount"); !strings.Contains(got, "gpu 0000:13:00: gone from the PCI bus") {
+		t.Error(got)
+	}
+}
+
+func TestAReadingOfADriverThatChangedMeanwhileIsForItsOwnLook(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 1")
+	done := make(chan string)
+	go func() { done <- n.run("ecc", "-timeout", "1m") }()
+	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(n.State(), "worker-nvml.json")); return err == nil })
+	n.Write("sys/module/nvidia/version", "590.1\n")
+	if got := <-done; got != gpuChecks["ecc"] {
+		t.Error(got)
+	}
+	if _, err := os.Stat(n.reading()); !errors.Is(err, os.ErrNotExist) {
+		t.Error("it is kept for the others:", err)
+	}
+}
+
+func TestAHungDriverMakesAllChecksUnknown(t *testing.T) {
+	n, frozen := newGPUNode(t), npdtest.Freeze(t)
+	n.want(gpuChecks, n.all())
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	// A worker that can be killed.
+	n.say("hang nvmlInit_v2")
+	for check, answer := range n.all("-timeout", "3s") {
+		if answer != "unknown: no answer within 2.25s" && answer != "unknown: driver: an earlier call into it has not returned" {
+			t.Errorf("%s: %s", check, answer)
+		}
+	}
+	// One that cannot.
+	n.Say("write " + filepath.Join(frozen.Dir, "file"))
+	for check, answer := range n.all("-timeout", "3s", "-hung-after", "1h") {
+		if answer != "unknown: no answer within 2.25s" && answer != "unknown: driver: an earlier call into it has not returned" {
+			t.Errorf("%s: %s", check, answer)
+		}
+	}
+	n.want(each("Reboot driver: a call into it has not returned for 1ns and cannot be killed"), n.all("-timeout", "3s", "-hung-after", "1ns"))
+	frozen.Thaw()
+	n.say()
+	waitFor(t, func() bool { return cmp.Equal(gpuChecks, n.all()) })
+}
+
+func TestAWorkerThatDiesLeavesNoReading(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("crash nvmlDeviceGetNvLinkState")
+	for check, answer := range n.all() {
+		if answer != "unknown: the worker gave no answer: signal: aborted" && answer != "unknown: the worker gave no answer: signal: aborted (core dumped)" &&
+			answer != "unknown: the worker gave no answer: exit status 2" {
+			t.Errorf("%s: %s", check, answer)
+		}
+	}
+	if _, err := os.Stat(n.reading()); !errors.Is(err, os.ErrNotExist) {
+		t.Error("there is a reading:", err)
+	}
+	n.say()
+	n.want(gpuChecks, n.all())
+}
+
+func TestACheckThatIsKilledHalfWayLeavesNoReading(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 1000")
+	check := exec.CommandContext(t.Context(), n.binaries["ecc"], append(n.args, "-timeout", "1h")...)
+	if err := check.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(n.State(), "worker-nvml.json")); return err == nil })
+	if err := check.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = check.Wait()
+	n.say()
+	n.want(gpuChecks, n.all("-timeout", "1m"))
+}
+
+func TestMaintenanceOpensNothingThoughAReadingIsFresh(t *testing.T) {
+	n := newGPUNode(t)
+	n.want(gpuChecks, n.all())
+	n.opened()
+	n.say("2.remap.failed 1")
+	if err := os.WriteFile(filepath.Join(n.State(), "maintenance"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	n.want(gpuChecks, n.all())
+	n.wantOpened(0, "under maintenance")
+}
+
+func TestANodeWithoutAGPUStartsNoWorker(t *testing.T) {
+	n := newGPUNode(t)
+	for gpu := range 8 {
+		n.Unplug(gpu)
+	}
+	want := each("no NVIDIA GPU")
+	want["gpucount"] = "unknown: gpu count: no GPU found on the PCI bus, set -expect to how many there should be"
+	n.want(want, n.all())
+	n.wantOpened(0, "without a GPU")
+	if _, err := os.Stat(filepath.Join(n.State(), "worker-nvml.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("a worker was started:", err)
+	}
+}
+
+// waitFor returns when something is so.
+func waitFor(t *testing.T, is func() bool) {
+	t.Helper()
+	for deadline := time.After(patience); !is(); {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("not within %s", patience)
+		}
+	}
+}
