@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -91,9 +92,8 @@ type Controller struct {
 	reports   *reports
 	known     *knownStore
 
-	deciding   sync.Mutex // held for one decision; guards what follows
-	summaries  map[string]summary
-	peerBuffer []limits.Peer
+	deciding sync.Mutex // held for one decision; guards what follows
+	fleet    fleet
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
 	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
@@ -117,11 +117,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
 			unsavedStarts: make(chan struct{}, 1),
 		},
-		pending:   newPendingWrites(o.DryRun),
-		reports:   newReports(),
-		known:     &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
-		summaries: map[string]summary{},
-		seen:      map[string]quarantine.Seen{},
+		pending: newPendingWrites(o.DryRun),
+		reports: newReports(),
+		known:   &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
+		seen:    map[string]quarantine.Seen{},
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -140,6 +139,13 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
+	}
+	informer, err := mgr.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	if _, err := informer.AddEventHandler(c.follow(ctx)); err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
 	}
 	finished := make(chan event.GenericEvent)
 	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(finished), registry); err != nil {
@@ -334,6 +340,5 @@ func (c *Controller) forget(name string) {
 	c.reports.isNewRefusal(statusOf(name), false)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
-	delete(c.summaries, name)
 	delete(c.seen, name)
 }

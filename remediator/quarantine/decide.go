@@ -60,7 +60,7 @@ type Observation struct {
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
 	// Peers are all other nodes that are not [Excluded]. They may be left out unless [NeedsPeers].
-	Peers []limits.Peer
+	Peers limits.Peers
 	// Breaker is nil while it is closed.
 	Breaker *limits.BreakerState
 	// Delivered are the notices that need no further delivery.

@@ -158,7 +158,7 @@ func (w *world) decide() {
 func (w *world) observe() Observation {
 	record, err := RecordOf(w.node)
 	return Observation{
-		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken, Delivered: w.told, Seen: w.seen,
+		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: limits.PeersOf(w.peers...), Breaker: w.broken, Delivered: w.told, Seen: w.seen,
 		LeadingSince: w.leadingSince, Visits: w.visits,
 	}
 }
@@ -784,7 +784,7 @@ func TestEventsFitTheirLimit(t *testing.T) {
 	for _, o := range []Observation{
 		{RecordErr: errors.New("invalid character")},
 		{},
-		{Peers: []limits.Peer{{OutOfService: true}}},
+		{Peers: limits.PeersOf(limits.Peer{OutOfService: true})},
 		{Paused: strings.Repeat("p", 200)},
 	} {
 		w := newWorld(t)

@@ -54,7 +54,7 @@ func TestABreakerOpenedInTheFutureOpensNow(t *testing.T) {
 
 func TestABreakerIsAskedAgainAtTheLatestWhenItHasCooledDown(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	peers := []Peer{{Starts: []Start{{At: now}}}}
+	peers := PeersOf(Peer{Starts: []Start{{At: now}}})
 	for coolDown, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: RetryBlocked} {
 		b := &policy.Breaker{MaxNodes: 1, Window: time.Minute, CoolDown: coolDown, Pace: time.Millisecond}
 		trip := TripBreaker(b, nil, peers, now)
@@ -72,7 +72,7 @@ func TestOnlyAProvenStartSetsThePace(t *testing.T) {
 	b := &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: 5 * time.Minute}
 	open := &BreakerState{OpenedAt: now.Add(-2 * time.Hour)}
 	for _, proven := range []bool{true, false} {
-		trip := TripBreaker(b, open, []Peer{{Starts: []Start{{At: now.Add(-time.Minute), Proven: proven}}}}, now)
+		trip := TripBreaker(b, open, PeersOf(Peer{Starts: []Start{{At: now.Add(-time.Minute), Proven: proven}}}), now)
 		if (trip.Reason != "") != proven {
 			t.Errorf("proven %v: %+v", proven, trip)
 		}
