@@ -66,7 +66,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
 		client: api, policy: policy.Fixed(p), recorder: events.NewFakeRecorder(0), clock: clock, metrics: newMetrics(), pending: newPendingWrites(false),
-		breaker: &breakerStore{clock: clock}, reports: newReports(), seen: map[string]quarantine.Seen{},
+		breaker: &breakerStore{clock: clock}, reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{},
 	}
 	if c.webhooks, err = webhook.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		b.Fatal(err)

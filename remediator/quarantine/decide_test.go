@@ -567,7 +567,7 @@ func TestDecide(t *testing.T) {
 
 		// Limits.
 		"the budget blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: 5 * time.Second}},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: time.Minute}},
 		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(5 * time.Second), decide},
 			quarantined.but(func(o *outcome) { o.Said = "blocked:budget NodeQuarantined" })},
 		"the budget blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},

@@ -363,7 +363,7 @@ func TestPlannedWorkIsNoFaultOfANode(t *testing.T) {
 	})
 }
 
-// Each look at a dead node goes through all others, and hundreds may wait for days.
+// Hundreds may wait for days.
 func TestADeadNodeThatWaitsForALimitIsTriedAgainAfterAMinute(t *testing.T) {
 	for name, wait := range map[string]step{
 		BlockedByBudget: func(w *world) {

@@ -48,7 +48,8 @@ func (s *BreakerState) String() string {
 	return fmt.Sprintf(`{"openedAt":%q}`, s.OpenedAt.UTC().Format(time.RFC3339Nano))
 }
 
-// RetryBlocked is how often a quarantine is tried again that a budget or the breaker blocks, and an open breaker read.
+// RetryBlocked is how soon nodes that a budget or the breaker holds back are decided again when something changes that may free a place,
+// and how often an open breaker is read.
 const RetryBlocked = 5 * time.Second
 
 // Trip is the answer of the breaker to one more quarantine.
@@ -57,7 +58,7 @@ type Trip struct {
 	Reason string
 	// Opened is the new state of a breaker that opens; nil: the state stays as it is.
 	Opened *BreakerState
-	// RetryAt is when to try again.
+	// RetryAt is when it may let it through, if nobody closes it before.
 	RetryAt time.Time
 }
 
@@ -75,7 +76,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.T
 		return Trip{
 			Reason:  fmt.Sprintf("%d quarantines began within %s: the breaker opens", started, b.Window),
 			Opened:  &BreakerState{OpenedAt: now},
-			RetryAt: retryAt(now.Add(b.CoolDown), now),
+			RetryAt: now.Add(b.CoolDown),
 		}
 	}
 	until := state.OpenedAt.Add(b.CoolDown)
@@ -85,15 +86,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.T
 	if !now.Before(until) {
 		return Trip{}
 	}
-	return Trip{Reason: "the breaker is open", RetryAt: retryAt(until, now)}
-}
-
-// retryAt is when to try again, though an open breaker lets nothing through until then: a person may close it before.
-func retryAt(until, now time.Time) time.Time {
-	if soon := now.Add(RetryBlocked); until.After(soon) {
-		return soon
-	}
-	return until
+	return Trip{Reason: "the breaker is open", RetryAt: until}
 }
 
 // MayClose tells whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
