@@ -100,16 +100,3 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 func (c *Controller) rememberDoubtful(w pendingWrite) {
 	c.breaker.remember(c.policy.Policy(), w.unanswered.node, w.unanswered.decision.Started)
 }
-
-// restartJobs has the jobs of the node restarted, if the decision asks for it. It is repeated on purpose: a pod that the
-// scheduler bound before it saw the taint only shows later. Unless after is zero, a job waits for that time.
-func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quarantine.Decision) (after time.Duration, err error) {
-	if !d.RestartJobs || c.dryRun {
-		return 0, nil
-	}
-	rule, _ := c.policy.Policy().Rule(d.RestartRule)
-	if after, err = c.jobs.RestartJobsOnNode(ctx, d.State.Record.JobRestart(n, rule)); err != nil {
-		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
-	}
-	return after, nil
-}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -90,10 +91,12 @@ type Controller struct {
 	pending   *pendingWrites
 	reports   *reports
 	known     *knownStore
+	looks     looks
 
-	deciding   sync.Mutex // held for one decision; guards what follows
-	summaries  map[string]summary
-	peerBuffer []limits.Peer
+	deciding sync.Mutex // held for one decision; guards what follows
+	fleet    fleet
+	// held are the nodes that a budget or the breaker holds back, by name.
+	held map[string]limitsState
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
 	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
@@ -117,11 +120,12 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
 			unsavedStarts: make(chan struct{}, 1),
 		},
-		pending:   newPendingWrites(o.DryRun),
-		reports:   newReports(),
-		known:     &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
-		summaries: map[string]summary{},
-		seen:      map[string]quarantine.Seen{},
+		pending: newPendingWrites(o.DryRun),
+		reports: newReports(),
+		known:   &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
+		seen:    map[string]quarantine.Seen{},
+		held:    map[string]limitsState{},
+		looks:   looks{byNode: map[string]look{}},
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -141,8 +145,18 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
 	}
-	finished := make(chan event.GenericEvent)
-	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(finished), registry); err != nil {
+	informer, err := mgr.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	if _, err := informer.AddEventHandler(c.follow(ctx)); err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	again := make(chan event.GenericEvent)
+	if err := mgr.Add(&waker{c, reconcileNode(again), limits.RetryBlocked}); err != nil {
+		return fmt.Errorf("add what wakes the nodes that a limit holds back: %w", err)
+	}
+	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(again), registry); err != nil {
 		return fmt.Errorf("webhooks: %w", err)
 	}
 	if err := mgr.Add(c.webhooks); err != nil {
@@ -160,7 +174,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		For(&corev1.Node{}, builder.WithPredicates(changed)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.allNodes)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.allNodes))).
-		WatchesRawSource(source.Channel(finished, whenIdle)).
+		WatchesRawSource(source.Channel(again, whenIdle)).
 		WithOptions(controller.Options{
 			// Only the writes and the requests about jobs are concurrent, see Controller.decide.
 			MaxConcurrentReconciles: writers,
@@ -169,17 +183,19 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		Complete(c)
 }
 
-// reconcileNode has a node reconciled when the delivery of a notice is finished, so that its record drops the notice.
-func reconcileNode(finished chan<- event.GenericEvent) func(context.Context, string) {
+// reconcileNode has a node reconciled when the delivery of a notice is finished, so that its record drops the notice, and when a limit may
+// hold it back no longer.
+func reconcileNode(again chan<- event.GenericEvent) func(context.Context, string) {
 	return func(ctx context.Context, name string) {
 		select {
-		case finished <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
+		case again <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// whenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint.
+// whenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint, and nodes that wait for one no
+// other.
 var whenIdle = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
 	if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
@@ -303,6 +319,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	c.metrics.setBreaker(observation.Breaker)
 	d := quarantine.Decide(p, observation, now)
 	c.setBreaker(d)
+	c.noteHeld(p, n.Name, d)
 	c.seen[n.Name] = observation.Seen.After(observation, d, now)
 	c.breaker.rememberRecord(p, n, observation.Record, now)
 	if d.Changes(n) {
@@ -334,6 +351,7 @@ func (c *Controller) forget(name string) {
 	c.reports.isNewRefusal(statusOf(name), false)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
-	delete(c.summaries, name)
+	c.looks.forget(name)
+	delete(c.held, name)
 	delete(c.seen, name)
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -63,17 +64,35 @@ func TestANodeThatIsDeletedUnderTheWriteIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestJobsAreRestartedOnEveryReconcileDuringTheQuarantine(t *testing.T) {
+// looksOf reconciles a node, and returns at how many of its quarantines the jobs were looked at.
+func (r rig) looksOf(t *testing.T, name string) int {
+	t.Helper()
+	before := len(r.restarts.quarantines)
+	r.reconcile(t, name)
+	return len(r.restarts.quarantines) - before
+}
+
+func TestJobsAreLookedAtWhenADecisionIsNewOrALookIsDue(t *testing.T) {
 	r := newRig(t, "a")
-	for range 3 {
-		r.reconcile(t, "a")
-	}
-	if len(r.restarts.quarantines) != 3 {
-		t.Fatalf("looked %d times", len(r.restarts.quarantines))
+	start := r.clock.Now()
+	for _, test := range []struct {
+		after time.Duration
+		want  int
+	}{
+		{0, 1}, {0, 1}, // before the taint, and with it
+		{0, 0}, {time.Second, 0},
+		{2 * time.Second, 1}, {3 * time.Second, 0}, {15 * time.Second, 1}, {time.Minute, 1}, // a pod may have been bound before the scheduler saw the taint
+		{2 * time.Minute, 0}, {5 * time.Minute, 0}, {time.Minute + lookLate, 1}, {time.Minute + lookLate, 0},
+	} {
+		r.clock.SetTime(start.Add(test.after))
+		r.client.nodes[0].Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(r.clock.Now())
+		if got := r.looksOf(t, "a"); got != test.want {
+			t.Errorf("after %s: looked %d times, want %d", test.after, got, test.want)
+		}
 	}
 	first := r.restarts.quarantines[0]
 	want := restart.Quarantine{
-		ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: r.clock.Now().UTC(),
+		ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: start.UTC(),
 		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 	}
 	for _, got := range r.restarts.quarantines {
@@ -81,17 +100,50 @@ func TestJobsAreRestartedOnEveryReconcileDuringTheQuarantine(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-
-	r.restarts.after = time.Millisecond
-	if got := r.reconcile(t, "a"); got.RequeueAfter != time.Millisecond {
-		t.Errorf("a job that waits for a millisecond is looked at again after %s", got.RequeueAfter)
+	r.Controller.policy = policy.Fixed(new(*r.policy.Policy()))
+	if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
+		t.Error("another policy may restart other jobs")
 	}
+}
 
+// A quarantine whose taint was missing for a while may have pods that came meanwhile.
+func TestJobsAreLookedAtWhenTheTaintIsPutBack(t *testing.T) {
+	r := newRig(t, "a")
+	r.reconcile(t, "a")
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
+		t.Fatal("the first looks")
+	}
+	r.client.nodes[0].Spec.Taints, r.client.nodes[0].ResourceVersion = nil, "9"
+	if r.looksOf(t, "a") != 1 {
+		t.Error("not looked at")
+	}
+}
+
+func TestAJobThatWaitsIsLookedAtWhenItAsks(t *testing.T) {
+	r := newRig(t, "a")
+	start := r.clock.Now()
+	r.reconcile(t, "a")
+	r.restarts.after = time.Second
+	if got := r.reconcile(t, "a"); got.RequeueAfter != time.Second {
+		t.Errorf("a job that waits for a second is looked at again after %s", got.RequeueAfter)
+	}
+	r.clock.SetTime(start.Add(400 * time.Millisecond))
+	if got := r.reconcile(t, "a"); got.RequeueAfter != 600*time.Millisecond || len(r.restarts.quarantines) != 2 {
+		t.Errorf("looked at again after %s, %d looks", got.RequeueAfter, len(r.restarts.quarantines))
+	}
+	r.clock.SetTime(start.Add(time.Second))
+	if r.looksOf(t, "a") != 1 {
+		t.Error("not looked at when it is due")
+	}
+	r.clock.SetTime(start.Add(2 * time.Second))
 	broken := errors.New("no pods today")
 	r.restarts.err = broken
-	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}})
-	if !errors.Is(err, broken) || result.RequeueAfter != 0 {
-		t.Errorf("a failed look is not tried again when the queue says: after %s, %v", result.RequeueAfter, err)
+	for range 2 {
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}})
+		if !errors.Is(err, broken) || result.RequeueAfter != 0 {
+			t.Errorf("a failed look is not tried again when the queue says: after %s, %v", result.RequeueAfter, err)
+		}
 	}
 }
 

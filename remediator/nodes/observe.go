@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -18,7 +17,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -112,61 +110,6 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	}
 	o.Paused, err = pause.Reason(ctx, c.client, c.namespace)
 	return o, err
-}
-
-// peers sums up all nodes but one, from the cache, from the pending writes and from what is remembered of quarantines. A node
-// that has not changed is summed up once. The result is valid until the next call.
-func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string) ([]limits.Peer, error) {
-	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	pending := c.pending.all()
-	for name, w := range pending {
-		if w.unanswered != nil && !slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == name && n.UID == w.uid }) {
-			c.rememberDoubtful(w) // the node was deleted or replaced, which has not been noticed yet
-		}
-	}
-	memory := c.breaker.remembered()
-	peers := slices.Grow(c.peerBuffer[:0], len(nodes.Items))
-	present := map[string]bool{except: true}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
-		if n.Name == except || quarantine.Excluded(n) {
-			continue
-		}
-		from := summarySource{p, n.UID, n.ResourceVersion, pending[n.Name].record, memory[n.Name]}
-		if from.remembered != nil {
-			present[n.Name] = true
-		}
-		known, ok := c.summaries[n.Name]
-		if !ok || known.from != from {
-			if from.pending != nil {
-				n = n.DeepCopy()
-				c.pending.overlay(n)
-			}
-			known = summary{from, quarantine.PeerWith(p, n, from.remembered)}
-			c.summaries[n.Name] = known
-		}
-		peers = append(peers, known.peer)
-	}
-	peers = append(peers, memory.GonePeers(func(node string) bool { return present[node] })...)
-	c.peerBuffer = peers
-	return peers, nil
-}
-
-// summary is a peer and what it was made from.
-type summary struct {
-	from summarySource
-	peer limits.Peer
-}
-
-type summarySource struct {
-	policy     *policy.Policy
-	uid        types.UID
-	version    string
-	pending    *quarantine.Record
-	remembered *limits.NodeStarts
 }
 
 // quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.

@@ -210,24 +210,3 @@ func TestALongValueOfOthersIsNeverTakenForOurs(t *testing.T) {
 		}
 	}
 }
-
-func TestPeersAreOnlySummedUpAnew(t *testing.T) {
-	r := newRig(t, "a", "b")
-	p := r.policy.Policy()
-	first, err := r.peers(t.Context(), p, "a")
-	if err != nil || len(first) != 1 || len(first[0].ProblemSince) != 1 {
-		t.Fatalf("peers %+v, %v", first, err)
-	}
-	r.client.nodes[1].Status.Conditions = nil // without a new version nobody can know
-	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again[0].ProblemSince) != 1 {
-		t.Errorf("summed up again: %+v, %v", again, err)
-	}
-	r.client.nodes[1].ResourceVersion = "new"
-	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again[0].ProblemSince) != 0 {
-		t.Errorf("a new version is not seen: %+v, %v", again, err)
-	}
-	r.client.nodes[1].DeletionTimestamp = &metav1.Time{Time: r.clock.Now()}
-	if again, err := r.peers(t.Context(), p, "a"); err != nil || len(again) != 0 {
-		t.Errorf("a node that goes is a peer: %+v, %v", again, err)
-	}
-}

@@ -19,6 +19,8 @@ type pendingWrites struct {
 
 	mu     sync.Mutex
 	byNode map[string]pendingWrite
+	// touched are the nodes that must be summed up anew, because of a write or of what the cache shows.
+	touched touched
 }
 
 // pendingWrite is a record that was written over a version of a node, or is being written.
@@ -56,14 +58,24 @@ func (w *pendingWrites) add(before *corev1.Node, record *quarantine.Record) {
 		last.earlier = nil
 		write.earlier = &last
 	}
-	w.byNode[before.Name] = write
+	w.set(before.Name, &write)
+}
+
+// set changes what is pending for a node; nil: nothing. w.mu must be held.
+func (w *pendingWrites) set(node string, write *pendingWrite) {
+	if write != nil {
+		w.byNode[node] = *write
+	} else {
+		delete(w.byNode, node)
+	}
+	w.touched.add(node)
 }
 
 // discard drops the write of a node that is gone.
 func (w *pendingWrites) discard(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.byNode, node)
+	w.set(node, nil)
 }
 
 // refused drops a write that the API server has refused. The one before it stands if the cache does not show it yet: the
@@ -71,11 +83,7 @@ func (w *pendingWrites) discard(node string) {
 func (w *pendingWrites) refused(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	earlier := w.byNode[node].earlier
-	delete(w.byNode, node)
-	if earlier != nil {
-		w.byNode[node] = *earlier
-	}
+	w.set(node, w.byNode[node].earlier)
 }
 
 // doubt notes that the answer to a write was lost, so that the node may have it or not.
@@ -84,7 +92,7 @@ func (w *pendingWrites) doubt(node string, lost unansweredWrite) {
 	defer w.mu.Unlock()
 	if pending, ok := w.byNode[node]; ok {
 		pending.unanswered = &lost
-		w.byNode[node] = pending
+		w.set(node, &pending)
 	}
 }
 
@@ -106,12 +114,12 @@ func (w *pendingWrites) settle(node string, now *corev1.Node) (written bool) {
 	}
 	pending.unanswered, pending.earlier = nil, nil
 	if now == nil || now.UID != pending.uid {
-		delete(w.byNode, node)
+		w.set(node, nil)
 		return false
 	}
 	if now.ResourceVersion == pending.over {
 		pending.failed = true
-		w.byNode[node] = pending
+		w.set(node, &pending)
 		return false
 	}
 	text := ""
@@ -121,10 +129,10 @@ func (w *pendingWrites) settle(node string, now *corev1.Node) (written bool) {
 	if now.Annotations[conditions.AnnotationQuarantine] != text {
 		// Another writer came first or later. What it wrote is input like any record, so it is not put over the cache.
 		pending.failed = true
-		w.byNode[node] = pending
+		w.set(node, &pending)
 		return false
 	}
-	w.byNode[node] = pending
+	w.set(node, &pending)
 	return true
 }
 
@@ -133,7 +141,7 @@ func (w *pendingWrites) dropFailed(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.byNode[node].failed {
-		delete(w.byNode, node)
+		w.set(node, nil)
 	}
 }
 
@@ -147,10 +155,30 @@ func (w *pendingWrites) overlay(n *corev1.Node) {
 		return
 	}
 	if pending.uid != n.UID || pending.over != n.ResourceVersion && !w.dryRun {
-		delete(w.byNode, n.Name)
+		w.set(n.Name, nil)
 		return
 	}
 	quarantine.Overlay(n, pending.record)
+}
+
+// hasRecord tells whether the write of a record is pending. One that removes a record frees no place until the cache shows it.
+func (w *pendingWrites) hasRecord(node string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.byNode[node].record != nil
+}
+
+// allDoubtful are the writes whose answers were lost, by node.
+func (w *pendingWrites) allDoubtful() map[string]pendingWrite {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lost := map[string]pendingWrite{}
+	for name, pending := range w.byNode {
+		if pending.unanswered != nil {
+			lost[name] = pending
+		}
+	}
+	return lost
 }
 
 // all copies the pending writes, by node.

@@ -137,6 +137,7 @@ func (r *restarts) RestartJobsOnNode(_ context.Context, q restart.Quarantine) (t
 
 type rig struct {
 	*Controller
+	names    []string
 	client   *laggard
 	clock    *clocktesting.FakePassiveClock
 	restarts *restarts
@@ -151,7 +152,7 @@ func newRig(t *testing.T, names ...string) rig {
 		t.Fatal(err)
 	}
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	r := rig{client: &laggard{}, clock: clocktesting.NewFakePassiveClock(now), restarts: &restarts{}, recorder: events.NewFakeRecorder(100)}
+	r := rig{names: names, client: &laggard{}, clock: clocktesting.NewFakePassiveClock(now), restarts: &restarts{}, recorder: events.NewFakeRecorder(100)}
 	for _, name := range names {
 		r.client.nodes = append(r.client.nodes, corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
@@ -168,12 +169,20 @@ func newRig(t *testing.T, names ...string) rig {
 		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
-		pending:  newPendingWrites(false), reports: newReports(), summaries: map[string]summary{}, seen: map[string]quarantine.Seen{},
+		pending:  newPendingWrites(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
 	}
 	if r.webhooks, err = webhook.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// Reconcile is [Controller.Reconcile] after the cache has told what has become of all nodes.
+func (r rig) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	for _, name := range r.names {
+		r.pending.touched.add(name)
+	}
+	return r.Controller.Reconcile(ctx, req)
 }
 
 func (r rig) reconcile(t *testing.T, name string) ctrl.Result {

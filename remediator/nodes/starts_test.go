@@ -214,26 +214,6 @@ func TestADryRunWritesNoStarts(t *testing.T) {
 	}
 }
 
-// BenchmarkPeers sums up a large fleet, in which a few nodes are remembered, for one decision.
-func BenchmarkPeers(b *testing.B) {
-	p, err := policy.Parse([]byte(testPolicy))
-	if err != nil {
-		b.Fatal(err)
-	}
-	c := &Controller{client: &laggard{}, pending: newPendingWrites(false), summaries: map[string]summary{}, breaker: &breakerStore{clock: clocktesting.NewFakePassiveClock(time.Now())}}
-	for i := range 10_000 {
-		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "7"}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "GPUXidError", Status: "False"}}
-		c.client.(*laggard).nodes = append(c.client.(*laggard).nodes, n)
-	}
-	for b.Loop() {
-		peers, err := c.peers(b.Context(), p, "node-0")
-		if err != nil || len(peers) != 9_999 {
-			b.Fatal(len(peers), err)
-		}
-	}
-}
-
 // lateReader is an API server that answers a read only after something else has happened.
 type lateReader struct {
 	*startsMap

@@ -51,6 +51,17 @@ const (
 // to the node before it saw the taint.
 var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
 
+// NextLook is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
+func NextLook(since, now time.Time, most time.Duration) time.Time {
+	next := now.Add(most)
+	for _, delay := range restartDelays {
+		if at := since.Add(delay); at.After(now) && at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
 // Observation is what is known about one node: plain values, no client.
 type Observation struct {
 	Node *corev1.Node
@@ -60,7 +71,7 @@ type Observation struct {
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
 	// Peers are all other nodes that are not [Excluded]. They may be left out unless [NeedsPeers].
-	Peers []limits.Peer
+	Peers limits.Peers
 	// Breaker is nil while it is closed.
 	Breaker *limits.BreakerState
 	// Delivered are the notices that need no further delivery.
@@ -332,13 +343,9 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 		d.alsoLimited(p, held, BlockedByBudget, BlockedByBreaker)
 		return true
 	}
-	// Many nodes may be away for days, and each look at one goes through all others.
-	retry := limits.RetryBlocked
-	if p.isReady() {
-		retry = recheck
-	}
+	// The nodes that are held back are also decided again when the others change. Time alone frees a place in minutes, not seconds.
 	if why := limits.ExceededBudget(d.policy, held, p.rule, labels, peers, d.now); why != "" {
-		d.next.requeueAt(d.now.Add(retry))
+		d.next.requeueAt(d.now.Add(recheck))
 		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
 		d.alsoLimited(p, held, BlockedByBreaker)
 		return true
@@ -350,7 +357,8 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if trip.Reason == "" {
 		return false
 	}
-	d.next.requeueAt(trip.RetryAt.Add(retry - limits.RetryBlocked))
+	d.next.requeueAt(trip.RetryAt)
+	d.next.requeueAt(d.now.Add(recheck))
 	d.result.SetBreaker = trip.Opened
 	d.block(p.rule.Name, BlockedByBreaker, "%s, but %s", describe(p), trip.Reason)
 	return true

@@ -158,7 +158,7 @@ func (w *world) decide() {
 func (w *world) observe() Observation {
 	record, err := RecordOf(w.node)
 	return Observation{
-		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: w.peers, Breaker: w.broken, Delivered: w.told, Seen: w.seen,
+		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: limits.PeersOf(w.peers...), Breaker: w.broken, Delivered: w.told, Seen: w.seen,
 		LeadingSince: w.leadingSince, Visits: w.visits,
 	}
 }
@@ -567,7 +567,7 @@ func TestDecide(t *testing.T) {
 
 		// Limits.
 		"the budget blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: 5 * time.Second}},
+			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: time.Minute}},
 		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(5 * time.Second), decide},
 			quarantined.but(func(o *outcome) { o.Said = "blocked:budget NodeQuarantined" })},
 		"the budget blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},
@@ -784,7 +784,7 @@ func TestEventsFitTheirLimit(t *testing.T) {
 	for _, o := range []Observation{
 		{RecordErr: errors.New("invalid character")},
 		{},
-		{Peers: []limits.Peer{{OutOfService: true}}},
+		{Peers: limits.PeersOf(limits.Peer{OutOfService: true})},
 		{Paused: strings.Repeat("p", 200)},
 	} {
 		w := newWorld(t)

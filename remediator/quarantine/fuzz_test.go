@@ -97,7 +97,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
 			hadTaint := hasTaintKey(n.Spec.Taints, conditions.TaintUnhealthy)
 			record, err := RecordOf(n)
-			o := Observation{Node: n, Record: record, RecordErr: err, Peers: peers, Seen: seen}
+			o := Observation{Node: n, Record: record, RecordErr: err, Peers: limits.PeersOf(peers...), Seen: seen}
 			d := Decide(p, o, at)
 			seen = seen.After(o, d, at)
 			was := n.DeepCopy()

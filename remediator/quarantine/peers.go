@@ -17,17 +17,17 @@ func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return PeerWith(p, n
 
 // PeerWith is [PeerOf], with what is remembered of nodes with the node's name; nil: nothing.
 func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
-	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n), ProblemSince: map[corev1.NodeConditionType]time.Time{}}
+	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n)}
 	peer.Why, peer.ParkedSince = outOfService(n)
 	peer.OutOfService = peer.Why != ""
 	for _, c := range n.Status.Conditions {
 		if _, _, ok := p.Match(n.Labels, c); ok {
-			peer.ProblemSince[c.Type] = c.LastTransitionTime.Time
+			peer.AddProblem(c)
 		}
 	}
 	ready, notReady := NotReady(n)
 	if notReady { // a sign of an outage even if no rule is for the node
-		peer.ProblemSince[ready.Type] = ready.LastTransitionTime.Time
+		peer.AddProblem(ready)
 	}
 	record, err := RecordOf(n)
 	var known time.Time

@@ -363,7 +363,7 @@ func TestPlannedWorkIsNoFaultOfANode(t *testing.T) {
 	})
 }
 
-// Each look at a dead node goes through all others, and hundreds may wait for days.
+// Hundreds may wait for days.
 func TestADeadNodeThatWaitsForALimitIsTriedAgainAfterAMinute(t *testing.T) {
 	for name, wait := range map[string]step{
 		BlockedByBudget: func(w *world) {
@@ -408,7 +408,7 @@ func TestAQuarantinedNodeThatIsDeadForLongUsesUpNoBudget(t *testing.T) {
 	for age, want := range map[time.Duration]string{time.Hour: limits.Quarantined, 8 * 24 * time.Hour: ""} {
 		peer := PeerOf(w.policy, w.node)
 		got := ""
-		for _, use := range limits.Uses(w.policy, []limits.Peer{peer}, w.now.Add(age)) {
+		for _, use := range limits.Uses(w.policy, limits.PeersOf(peer), w.now.Add(age)) {
 			for _, n := range use.Nodes {
 				got += n.Why
 			}
@@ -616,7 +616,7 @@ func newReadyWorldWith(t *testing.T, from, to string) *world {
 // uses names the nodes that use up the policy's budget, as "name (why)".
 func (w *world) uses(at time.Time) string {
 	var all []string
-	for _, use := range limits.Uses(w.policy, []limits.Peer{PeerOf(w.policy, w.node)}, at) {
+	for _, use := range limits.Uses(w.policy, limits.PeersOf(PeerOf(w.policy, w.node)), at) {
 		for _, n := range use.Nodes {
 			all = append(all, n.Why)
 		}

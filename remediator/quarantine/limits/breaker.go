@@ -48,7 +48,8 @@ func (s *BreakerState) String() string {
 	return fmt.Sprintf(`{"openedAt":%q}`, s.OpenedAt.UTC().Format(time.RFC3339Nano))
 }
 
-// RetryBlocked is how often a quarantine is tried again that a budget or the breaker blocks, and an open breaker read.
+// RetryBlocked is how soon nodes that a budget or the breaker holds back are decided again when something changes that may free a place,
+// and how often an open breaker is read.
 const RetryBlocked = 5 * time.Second
 
 // Trip is the answer of the breaker to one more quarantine.
@@ -57,17 +58,17 @@ type Trip struct {
 	Reason string
 	// Opened is the new state of a breaker that opens; nil: the state stays as it is.
 	Opened *BreakerState
-	// RetryAt is when to try again.
+	// RetryAt is when it may let it through, if nobody closes it before.
 	RetryAt time.Time
 }
 
 // TripBreaker opens a closed breaker when too many quarantines started. Half-open, it lets one node through every Pace: by
 // what that node is like then, so that no backlog is worked off. A nil b lets everything through.
-func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.Time) Trip {
+func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.Time) Trip {
 	if b == nil {
 		return Trip{}
 	}
-	started, latest := quarantineStarts(peers, b.Window, now)
+	started, latest := quarantineStarts(b, peers, now)
 	if state == nil {
 		if started < b.MaxNodes {
 			return Trip{}
@@ -75,7 +76,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 		return Trip{
 			Reason:  fmt.Sprintf("%d quarantines began within %s: the breaker opens", started, b.Window),
 			Opened:  &BreakerState{OpenedAt: now},
-			RetryAt: retryAt(now.Add(b.CoolDown), now),
+			RetryAt: now.Add(b.CoolDown),
 		}
 	}
 	until := state.OpenedAt.Add(b.CoolDown)
@@ -85,39 +86,37 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers []Peer, now time.
 	if !now.Before(until) {
 		return Trip{}
 	}
-	return Trip{Reason: "the breaker is open", RetryAt: retryAt(until, now)}
-}
-
-// retryAt is when to try again, though an open breaker lets nothing through until then: a person may close it before.
-func retryAt(until, now time.Time) time.Time {
-	if soon := now.Add(RetryBlocked); until.After(soon) {
-		return soon
-	}
-	return until
+	return Trip{Reason: "the breaker is open", RetryAt: until}
 }
 
 // MayClose tells whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
-func (s *BreakerState) MayClose(b *policy.Breaker, peers []Peer, now time.Time) bool {
+func (s *BreakerState) MayClose(b *policy.Breaker, peers Peers, now time.Time) bool {
 	if s == nil || b == nil || now.Before(s.OpenedAt.Add(b.CoolDown)) {
 		return false
 	}
-	started, _ := quarantineStarts(peers, b.Window, now)
-	return started < b.MaxNodes && !slices.ContainsFunc(peers, func(p Peer) bool {
-		return slices.ContainsFunc(p.Waiting, func(s Span) bool { return s.Contains(now) })
-	})
+	started, _ := quarantineStarts(b, peers, now)
+	if started >= b.MaxNodes {
+		return false
+	}
+	for p := range peers.notable(always.Add(-1)) {
+		if slices.ContainsFunc(p.Waiting, func(s Span) bool { return s.Contains(now) }) {
+			return false
+		}
+	}
+	return true
 }
 
-// quarantineStarts counts the nodes that a quarantine took out of service within the last window, and returns when the latest
-// of all that are proven started. A node counts once, however many quarantines its record claims, and none of the future
-// counts.
-func quarantineStarts(peers []Peer, window time.Duration, now time.Time) (count int, latest time.Time) {
-	for i := range peers {
+// quarantineStarts counts the nodes that a quarantine took out of service within the breaker's window, and returns when the latest
+// of those that are proven started, if that is less than its pace ago. A node counts once, however many quarantines its record claims,
+// and none of the future counts.
+func quarantineStarts(b *policy.Breaker, peers Peers, now time.Time) (count int, latest time.Time) {
+	for p := range peers.notable(now.Add(-max(b.Window, b.Pace))) {
 		counts := false
-		for _, s := range peers[i].Starts {
+		for _, s := range p.Starts {
 			if s.Soft || s.At.After(now.Add(conditions.MaxClockSkew)) {
 				continue
 			}
-			counts = counts || s.isWithin(window, now)
+			counts = counts || s.isWithin(b.Window, now)
 			if s.Proven && s.At.After(latest) {
 				latest = s.At
 			}

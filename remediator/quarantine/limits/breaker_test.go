@@ -52,16 +52,16 @@ func TestABreakerOpenedInTheFutureOpensNow(t *testing.T) {
 	}
 }
 
-func TestABreakerIsAskedAgainAtTheLatestWhenItHasCooledDown(t *testing.T) {
+func TestABreakerIsAskedAgainWhenItHasCooledDown(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	peers := []Peer{{Starts: []Start{{At: now}}}}
-	for coolDown, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: RetryBlocked} {
+	peers := PeersOf(Peer{Starts: []Start{{At: now}}})
+	for _, coolDown := range []time.Duration{time.Second, time.Hour} {
 		b := &policy.Breaker{MaxNodes: 1, Window: time.Minute, CoolDown: coolDown, Pace: time.Millisecond}
 		trip := TripBreaker(b, nil, peers, now)
-		if trip.Opened == nil || !trip.RetryAt.Equal(now.Add(want)) {
+		if trip.Opened == nil || !trip.RetryAt.Equal(now.Add(coolDown)) {
 			t.Errorf("cool-down %s: %+v", coolDown, trip)
 		}
-		if again := TripBreaker(b, trip.Opened, peers, now); again.Opened != nil || !again.RetryAt.Equal(now.Add(want)) {
+		if again := TripBreaker(b, trip.Opened, peers, now); again.Opened != nil || !again.RetryAt.Equal(now.Add(coolDown)) {
 			t.Errorf("cool-down %s, open: %+v", coolDown, again)
 		}
 	}
@@ -72,7 +72,7 @@ func TestOnlyAProvenStartSetsThePace(t *testing.T) {
 	b := &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: 5 * time.Minute}
 	open := &BreakerState{OpenedAt: now.Add(-2 * time.Hour)}
 	for _, proven := range []bool{true, false} {
-		trip := TripBreaker(b, open, []Peer{{Starts: []Start{{At: now.Add(-time.Minute), Proven: proven}}}}, now)
+		trip := TripBreaker(b, open, PeersOf(Peer{Starts: []Start{{At: now.Add(-time.Minute), Proven: proven}}}), now)
 		if (trip.Reason != "") != proven {
 			t.Errorf("proven %v: %+v", proven, trip)
 		}

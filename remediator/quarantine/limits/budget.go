@@ -5,6 +5,7 @@ package limits
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +55,14 @@ type Peer struct {
 	ProblemSince map[corev1.NodeConditionType]time.Time
 }
 
+// AddProblem notes a condition that matches a rule.
+func (p *Peer) AddProblem(c corev1.NodeCondition) {
+	if p.ProblemSince == nil { // most nodes have none
+		p.ProblemSince = map[corev1.NodeConditionType]time.Time{}
+	}
+	p.ProblemSince[c.Type] = c.LastTransitionTime.Time
+}
+
 // Start is the start of a quarantine.
 type Start struct {
 	// Rule decided on the taint.
@@ -79,7 +88,7 @@ func IsSoft(effect corev1.TaintEffect) bool { return effect == corev1.TaintEffec
 
 // sharesScope tells whether a peer and the node have the same value of a label, or neither has it. All nodes share the
 // empty scope, the cluster.
-func (p Peer) sharesScope(scope string, labels map[string]string) bool {
+func (p *Peer) sharesScope(scope string, labels map[string]string) bool {
 	return scope == "" || p.Labels[scope] == labels[scope]
 }
 
@@ -137,7 +146,7 @@ func asked(p *policy.Policy, held Held, rule policy.Rule) (list []budget) {
 // ExceededBudget describes the budget that has no room for a quarantine by the rule of a node with labels, and names the
 // nodes that use it up. It is empty when all have room: the budget of the rule and that of the policy. held is the
 // quarantine that the node has already.
-func ExceededBudget(p *policy.Policy, held Held, rule policy.Rule, labels map[string]string, peers []Peer, now time.Time) string {
+func ExceededBudget(p *policy.Policy, held Held, rule policy.Rule, labels map[string]string, peers Peers, now time.Time) string {
 	for _, b := range asked(p, held, rule) {
 		used, nodes := b.count(labels, peers, now)
 		limit := b.Limit(nodes + 1)
@@ -193,40 +202,42 @@ func listed(nodes []UsedBy) string {
 
 // count counts the peers that use up the budget in the scope of labels, and the nodes that the limit is a share of: those with
 // checked hardware or, where nothing is known of any node's hardware, all.
-func (b budget) count(labels map[string]string, peers []Peer, now time.Time) (used, nodes int) {
-	unchecked, checks := 0, false
-	for i := range peers {
-		p := &peers[i]
-		if !p.sharesScope(b.Scope, labels) {
-			continue
-		}
-		checks = checks || !p.Unchecked && !p.Gone
-		switch {
-		case b.use(p, now) != "":
-			used++
-			nodes++
-		case p.Gone:
-		case p.Unchecked:
-			unchecked++
-		default:
-			nodes++
-		}
+func (b budget) count(labels map[string]string, peers Peers, now time.Time) (used, nodes int) {
+	all := peers.in(b.Scope, labels)
+	nodes = all.checked
+	if all.checked == 0 {
+		nodes = all.unchecked
 	}
-	if !checks {
-		nodes += unchecked
+	for p := range b.users(labels, peers, now) {
+		used++
+		if p.Gone || p.Unchecked && all.checked > 0 {
+			nodes++
+		}
 	}
 	return used, nodes
 }
 
 // nodes names the peers that use up the budget in the scope of labels.
-func (b budget) nodes(labels map[string]string, peers []Peer, now time.Time) (list []UsedBy) {
-	for i := range peers {
-		if why := b.use(&peers[i], now); why != "" && peers[i].sharesScope(b.Scope, labels) {
-			list = append(list, UsedBy{peers[i].Name, why})
-		}
+func (b budget) nodes(labels map[string]string, peers Peers, now time.Time) (list []UsedBy) {
+	for p, why := range b.users(labels, peers, now) {
+		list = append(list, UsedBy{p.Name, why})
 	}
 	slices.SortFunc(list, func(a, b UsedBy) int { return cmp.Compare(a.Node, b.Node) })
 	return list
+}
+
+// users are the peers that use up the budget in the scope of labels, and why.
+func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter.Seq2[*Peer, string] {
+	return func(yield func(*Peer, string) bool) {
+		for p := range peers.notable(now.Add(-max(b.Window, GoneFor))) {
+			if !p.sharesScope(b.Scope, labels) {
+				continue
+			}
+			if why := b.use(p, now); why != "" && !yield(p, why) {
+				return
+			}
+		}
+	}
 }
 
 // use is why a peer uses up a place of the budget; empty when it does not. A rule's own budget counts what it quarantined;

@@ -15,7 +15,7 @@ import (
 // suspicion lasts until their conditions change.
 //
 // For nodes that are not Ready their zone is always a scope: zones fail as a whole, and so do the networks between them.
-func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers []Peer) string {
+func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers Peers) string {
 	if guard == nil {
 		return ""
 	}
@@ -28,12 +28,12 @@ func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels
 		if _, labelled := labels[scope]; scope != "" && !labelled {
 			continue
 		}
-		nodes, times := 1, []time.Time{since}
-		for _, peer := range peers {
+		there := peers.in(scope, labels)
+		nodes, times := 1+there.checked+there.unchecked, []time.Time{since}
+		for peer := range peers.notable(always.Add(-1)) {
 			if peer.Gone || !peer.sharesScope(scope, labels) {
 				continue
 			}
-			nodes++
 			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
 				times = append(times, at)
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -207,6 +208,11 @@ func (m Memory) Prune(keep time.Duration, now time.Time) (Memory, bool) {
 	for _, e := range entries {
 		kept.add(e)
 	}
+	for name, n := range kept {
+		if before := m[name]; len(before.starts) == len(n.starts) {
+			kept[name] = before // none of them is left out
+		}
+	}
 	return kept, true
 }
 
@@ -238,12 +244,37 @@ func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
 func (m Memory) GonePeers(isPeer func(node string) bool) []Peer {
 	var peers []Peer
 	for name, n := range m {
-		if isPeer(name) {
-			continue
+		if !isPeer(name) {
+			peers = append(peers, n.GonePeer(name))
 		}
-		p := Peer{Name: name, Labels: n.starts[0].Scopes, Gone: true}
-		n.AddTo(&p, "", time.Time{})
-		peers = append(peers, p)
 	}
 	return peers
+}
+
+// GonePeer is what is remembered of the nodes of a name when none of them is a peer any more.
+func (n *NodeStarts) GonePeer(name string) Peer {
+	p := Peer{Name: name, Labels: n.starts[0].Scopes, Gone: true}
+	n.AddTo(&p, "", time.Time{})
+	return p
+}
+
+// Is tells whether two memories are one.
+func (m Memory) Is(other Memory) bool {
+	return reflect.ValueOf(m).UnsafePointer() == reflect.ValueOf(other).UnsafePointer()
+}
+
+// Differing names the nodes of which two memories, one made from the other, hold different starts.
+func (m Memory) Differing(other Memory) map[string]bool {
+	names := map[string]bool{}
+	for name, n := range m {
+		if other[name] != n {
+			names[name] = true
+		}
+	}
+	for name := range other {
+		if m[name] == nil {
+			names[name] = true
+		}
+	}
+	return names
 }

@@ -171,18 +171,18 @@ func TestForgedStartsDoNotOpenTheBreaker(t *testing.T) {
 		"of a clock that is ahead": {[]Peer{at(-conditions.MaxClockSkew), at(-time.Second)}, true},
 		"older than the window":    {[]Peer{at(time.Hour), at(time.Hour)}, false},
 	} {
-		trip := TripBreaker(b, nil, test.peers, noon)
+		trip := TripBreaker(b, nil, PeersOf(test.peers...), noon)
 		if (trip.Reason != "") != test.opens {
 			t.Errorf("%s: %+v", name, trip)
 		}
 		// One that is open goes on at its pace, whatever the starts claim.
 		open := &BreakerState{OpenedAt: noon.Add(-2 * time.Hour)}
-		if trip := TripBreaker(b, open, test.peers, noon.Add(b.Pace+b.Window)); trip.Reason != "" {
+		if trip := TripBreaker(b, open, PeersOf(test.peers...), noon.Add(b.Pace+b.Window)); trip.Reason != "" {
 			t.Errorf("%s: half-open: %+v", name, trip)
 		}
 	}
 	soft := Peer{Starts: []Start{{At: noon, Soft: true}}}
-	if trip := TripBreaker(b, nil, []Peer{soft, soft, soft}, noon); trip.Reason != "" {
+	if trip := TripBreaker(b, nil, PeersOf(soft, soft, soft), noon); trip.Reason != "" {
 		t.Errorf("soft quarantines: %+v", trip)
 	}
 }
@@ -207,7 +207,7 @@ func TestUsesCountAsTheBudgetsDo(t *testing.T) {
 		{"soft", "rack", "r1", 1, 2, []UsedBy{{"s", Quarantined}}},
 		{"hca", "", "", 1, 1, []UsedBy{{"a", Quarantined}}},
 	}
-	if diff := cmp.Diff(want, Uses(p, peers, noon)); diff != "" {
+	if diff := cmp.Diff(want, Uses(p, PeersOf(peers...), noon)); diff != "" {
 		t.Error(diff)
 	}
 	for rule, want := range map[string]string{
@@ -216,7 +216,7 @@ func TestUsesCountAsTheBudgetsDo(t *testing.T) {
 		"slow": "",
 	} {
 		r, _ := p.Rule(rule)
-		if got := ExceededBudget(p, Held{}, r, rack, peers, noon); got != want {
+		if got := ExceededBudget(p, Held{}, r, rack, PeersOf(peers...), noon); got != want {
 			t.Errorf("%s: %q", rule, got)
 		}
 	}
@@ -228,7 +228,7 @@ func TestAMessageNamesFewNodes(t *testing.T) {
 	for i := range 7 {
 		peers = append(peers, Peer{Name: fmt.Sprintf("n%d", i), OutOfService: true})
 	}
-	got := ExceededBudget(p, Held{}, policy.Rule{Budget: policy.Unlimited}, nil, peers, noon)
+	got := ExceededBudget(p, Held{}, policy.Rule{Budget: policy.Unlimited}, nil, PeersOf(peers...), noon)
 	if !strings.HasSuffix(got, "the budget is 7: n0 (quarantined), n1 (quarantined), n2 (quarantined), n3 (quarantined), n4 (quarantined) and 2 more") {
 		t.Error(got)
 	}

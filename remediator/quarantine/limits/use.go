@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -31,11 +30,11 @@ type UsedBy struct {
 // Uses lists the limited budgets of a policy, as [ExceededBudget] counts them: that of the policy, that of its soft
 // quarantines and those of its rules. All but that of the policy are left out while no node uses them, and so are the parts
 // of a scope. peers are all nodes that are none of the excluded ones.
-func Uses(p *policy.Policy, peers []Peer, now time.Time) []Use {
+func Uses(p *policy.Policy, peers Peers, now time.Time) []Use {
 	var uses []Use
 	names := onReady(p)
 	add := func(name string, b budget) {
-		for _, value := range b.values(peers) {
+		for _, value := range b.values(peers, now) {
 			labels := map[string]string{b.Scope: value}
 			if b.Scope == "" || value == "" {
 				labels = nil
@@ -62,15 +61,15 @@ func Uses(p *policy.Policy, peers []Peer, now time.Time) []Use {
 // policyBudget is the name of the policy's budget in [Use].
 const policyBudget = "policy"
 
-// values are those of the budget's scope; a single empty one without a scope.
-func (b budget) values(peers []Peer) []string {
+// values are those of the budget's scope that may have a use; a single empty one without a scope.
+func (b budget) values(peers Peers, now time.Time) []string {
 	if b.Scope == "" {
 		return []string{""}
 	}
 	var values []string
-	for _, p := range peers {
+	for p := range peers.notable(now.Add(-max(b.Window, GoneFor))) {
 		values = append(values, p.Labels[b.Scope])
 	}
-	slices.SortFunc(values, cmp.Compare[string])
+	slices.Sort(values)
 	return slices.Compact(values)
 }

@@ -35,25 +35,15 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 	}
 	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Before.Name, b.Before.Name) })
 	memory := remembered(breaker, now)
-	gone := gonePeers(memory, nodes)
-	peers := make([]limits.Peer, len(outcomes))
-	for i, o := range outcomes {
-		peers[i] = quarantine.PeerWith(p, o.Before, memory[o.Before.Name])
-	}
+	fleet := fleetOf(p, nodes, memory)
 	for i := range outcomes {
 		o := &outcomes[i]
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
 		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
 		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
 		observation.Seen = quarantine.AssumeDecided(o.Before, observation.Record)
-		needsPeers := quarantine.NeedsPeers(p, o.Before, observation.Record, open)
-		for k := range outcomes {
-			if needsPeers && k != i && !quarantine.Excluded(outcomes[k].Before) {
-				observation.Peers = append(observation.Peers, peers[k])
-			}
-		}
-		if needsPeers {
-			observation.Peers = append(observation.Peers, slices.DeleteFunc(slices.Clone(gone), func(g limits.Peer) bool { return g.Name == o.Before.Name })...)
+		if quarantine.NeedsPeers(p, o.Before, observation.Record, open) {
+			observation.Peers = fleet.Others(o.Before.Name)
 		}
 		o.Decision = quarantine.Decide(p, observation, now)
 		if o.SetBreaker != nil {
@@ -62,22 +52,30 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		if o.Changes(o.Before) {
 			o.After = o.Before.DeepCopy()
 			o.State.Apply(o.After)
-			peers[i] = quarantine.PeerWith(p, o.After, memory[o.After.Name])
+			fleet.Put(quarantine.PeerWith(p, o.After, memory[o.After.Name]))
 		}
 	}
 	return outcomes
 }
 
 // Peers sums up all nodes for [limits.Uses]. breaker is as for [Run].
-func Peers(p *policy.Policy, nodes []corev1.Node, breaker *corev1.ConfigMap, now time.Time) []limits.Peer {
-	memory := remembered(breaker, now)
-	peers := gonePeers(memory, nodes)
+func Peers(p *policy.Policy, nodes []corev1.Node, breaker *corev1.ConfigMap, now time.Time) limits.Peers {
+	return fleetOf(p, nodes, remembered(breaker, now)).Others("")
+}
+
+// fleetOf sums up the nodes that are peers, and what is remembered of others.
+func fleetOf(p *policy.Policy, nodes []corev1.Node, memory limits.Memory) *limits.Fleet {
+	fleet, present := limits.NewFleet(), map[string]bool{}
 	for i := range nodes {
 		if n := &nodes[i]; !quarantine.Excluded(n) {
-			peers = append(peers, quarantine.PeerWith(p, n, memory[n.Name]))
+			present[n.Name] = true
+			fleet.Put(quarantine.PeerWith(p, n, memory[n.Name]))
 		}
 	}
-	return peers
+	for _, gone := range memory.GonePeers(func(node string) bool { return present[node] }) {
+		fleet.Put(gone)
+	}
+	return fleet
 }
 
 // remembered reads what the ConfigMap remembers; nothing if it cannot be read, as the remediator does.
@@ -90,13 +88,4 @@ func remembered(breaker *corev1.ConfigMap, now time.Time) limits.Memory {
 		return nil
 	}
 	return memory
-}
-
-// gonePeers are the nodes that are remembered and that are no peers.
-func gonePeers(m limits.Memory, nodes []corev1.Node) []limits.Peer {
-	present := map[string]bool{}
-	for i := range nodes {
-		present[nodes[i].Name] = !quarantine.Excluded(&nodes[i])
-	}
-	return m.GonePeers(func(node string) bool { return present[node] })
 }

@@ -1,0 +1,164 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// fleet is the sum of all nodes for the limits, as the cache, the pending writes and the memory of quarantines show them. A node is
+// summed up anew when one of these has changed for it, and all are when the policy has. [Controller.deciding] guards it.
+type fleet struct {
+	policy *policy.Policy // nil: nothing is summed up
+	peers  *limits.Fleet
+	memory limits.Memory
+}
+
+// touched are the names of nodes of which something has changed since they were summed up. The order in which they are noted and
+// summed up does not matter: what is summed up is what the cache shows then.
+type touched struct {
+	mu    sync.Mutex
+	names map[string]bool // nil: nobody takes them yet
+}
+
+func (t *touched) add(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.names != nil {
+		t.names[name] = true
+	}
+}
+
+// take returns the names and notes further ones from now on.
+func (t *touched) take() map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.names
+	t.names = map[string]bool{}
+	return taken
+}
+
+// follow notes each change of a node in the cache, heartbeats included. While the fleet is summed up and no decision is being made, it
+// is brought up to date at once, so that the next decision need not do it for all.
+func (c *Controller) follow(ctx context.Context) toolscache.ResourceEventHandler {
+	note := func(object any) {
+		name, err := toolscache.DeletionHandlingObjectToName(object)
+		if err != nil {
+			return
+		}
+		c.pending.touched.add(name.Name)
+		if !c.deciding.TryLock() {
+			return
+		}
+		defer c.deciding.Unlock()
+		if c.fleet.policy != nil {
+			_ = c.sumUp(ctx, c.fleet.policy) // the next decision reports it, and tries again
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, after any) { note(after) }, DeleteFunc: note}
+}
+
+// peers are all nodes but one. The result is valid until the next call.
+func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string) (limits.Peers, error) {
+	if err := c.rememberLost(ctx); err != nil {
+		return limits.Peers{}, err
+	}
+	if err := c.sumUp(ctx, p); err != nil {
+		return limits.Peers{}, err
+	}
+	return c.fleet.peers.Others(except), nil
+}
+
+// rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which nobody has noticed yet.
+func (c *Controller) rememberLost(ctx context.Context) error {
+	for name, w := range c.pending.allDoubtful() {
+		n, err := c.cachedNode(ctx, name)
+		if err != nil {
+			return err
+		}
+		if n == nil || n.UID != w.uid {
+			c.rememberDoubtful(w)
+		}
+	}
+	return nil
+}
+
+// sumUp brings the fleet up to date. After an error it begins anew.
+func (c *Controller) sumUp(ctx context.Context, p *policy.Policy) error {
+	memory := c.breaker.remembered()
+	if c.fleet.policy != p {
+		return c.sumUpAll(ctx, p, memory)
+	}
+	names := c.pending.touched.take()
+	if !memory.Is(c.fleet.memory) {
+		maps.Copy(names, memory.Differing(c.fleet.memory))
+		c.fleet.memory = memory
+	}
+	for name := range names {
+		n, err := c.cachedNode(ctx, name)
+		if err != nil {
+			c.fleet = fleet{}
+			return err
+		}
+		c.put(name, n)
+	}
+	return nil
+}
+
+// sumUpAll begins anew.
+func (c *Controller) sumUpAll(ctx context.Context, p *policy.Policy, memory limits.Memory) error {
+	c.fleet = fleet{}
+	c.pending.touched.take() // before the nodes are read: what changes from now on is summed up again
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	c.fleet = fleet{p, limits.NewFleet(), memory}
+	for name := range memory {
+		c.put(name, nil)
+	}
+	for i := range nodes.Items {
+		c.put(nodes.Items[i].Name, &nodes.Items[i])
+	}
+	return nil
+}
+
+// cachedNode is the node in the cache, which must not be changed; nil: there is none.
+func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node, error) {
+	var n corev1.Node
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n, client.UnsafeDisableDeepCopy)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	return &n, nil
+}
+
+// put sums up the node of a name. Without one that is a peer, what is remembered of it counts.
+func (c *Controller) put(name string, n *corev1.Node) {
+	remembered := c.fleet.memory[name]
+	switch {
+	case n != nil && !quarantine.Excluded(n):
+		if c.pending.hasRecord(name) {
+			n = n.DeepCopy()
+			c.pending.overlay(n)
+		}
+		c.fleet.peers.Put(quarantine.PeerWith(c.fleet.policy, n, remembered))
+	case remembered != nil:
+		c.fleet.peers.Put(remembered.GonePeer(name))
+	default:
+		c.fleet.peers.Delete(name)
+	}
+}

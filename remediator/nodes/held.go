@@ -1,0 +1,98 @@
+package nodes
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// limitsState is what the budgets and the breaker say follows from, but for the time.
+type limitsState struct {
+	fleet   *limits.Fleet
+	changes int
+	// openedAt is zero while the breaker is closed.
+	openedAt time.Time
+}
+
+// limitsState is the state as of the last decision; c.deciding must be held.
+func (c *Controller) limitsState(p *policy.Policy) limitsState {
+	s := limitsState{fleet: c.fleet.peers}
+	if s.fleet != nil {
+		s.changes = s.fleet.Changes()
+	}
+	if open := c.breaker.state(p); open != nil {
+		s.openedAt = open.OpenedAt
+	}
+	return s
+}
+
+// noteHeld notes whether a budget or the breaker holds back a decision, and by which state; c.deciding must be held.
+func (c *Controller) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
+	if b := d.Blocked; b != nil && (b.Reason == quarantine.BlockedByBudget || b.Reason == quarantine.BlockedByBreaker) {
+		c.held[node] = c.limitsState(p)
+	} else {
+		delete(c.held, node)
+	}
+}
+
+// mayGoOn names the nodes that a limit has held back and that may find a place now. It reads an open breaker, which a person may have
+// closed.
+func (c *Controller) mayGoOn(ctx context.Context) (names []string, err error) {
+	c.deciding.Lock()
+	waiting := len(c.held) > 0
+	c.deciding.Unlock()
+	if !waiting {
+		return nil, nil
+	}
+	p := c.policy.Policy()
+	if err := c.breaker.refresh(ctx, p); err != nil {
+		return nil, err
+	}
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	if err := c.sumUp(ctx, p); err != nil {
+		return nil, err
+	}
+	now := c.limitsState(p)
+	for name, state := range c.held {
+		if state != now {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// waker has the nodes decided again that a limit holds back, when it may do so no longer. Each of them would have to ask every few seconds
+// else.
+type waker struct {
+	*Controller
+	again func(ctx context.Context, node string)
+	every time.Duration
+}
+
+// Start runs until the context ends.
+func (w *waker) Start(ctx context.Context) error {
+	ticker := time.NewTicker(w.every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		names, err := w.mayGoOn(ctx)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether a limit still holds nodes back; each is decided again within a minute")
+		}
+		for _, name := range names {
+			w.again(ctx, name)
+		}
+	}
+}

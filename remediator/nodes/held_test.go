@@ -1,0 +1,107 @@
+package nodes
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// wakes are the nodes that would be decided again now.
+func (r rig) wakes(t *testing.T, touched ...string) []string {
+	t.Helper()
+	for _, name := range touched {
+		r.pending.touched.add(name)
+	}
+	names, err := r.mayGoOn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestAFreePlaceWakesTheNodesThatWaitForIt(t *testing.T) {
+	for what, free := range map[string]func(r rig){
+		"a node in service again": func(r rig) { r.client.nodes[0] = *nodeOf(r, "a") },
+		"a node less":             func(r rig) { r.client.nodes = r.client.nodes[1:] },
+		"a node more": func(r rig) {
+			n := nodeOf(r, "d")
+			r.client.nodes = append(r.client.nodes, *n)
+		},
+		"another policy": func(r rig) { *r.Controller.policy = *policy.Fixed(new(*r.policy.Policy())) },
+	} {
+		r := newRig(t, "a", "b", "c")
+		for _, name := range []string{"a", "b", "c", "a", "b", "c"} { // a takes the place
+			r.reconcile(t, name)
+		}
+		r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+		for _, name := range []string{"a", "b", "c"} {
+			r.reconcile(t, name)
+		}
+		for range 100 { // they stand
+			r.clock.SetTime(r.clock.Now().Add(limits.RetryBlocked))
+			if got := r.wakes(t, "a", "b", "c"); got != nil {
+				t.Fatalf("%s: nothing has changed, and %v are decided again", what, got)
+			}
+		}
+		free(r)
+		if diff := cmp.Diff([]string{"b", "c"}, r.wakes(t, "a", "b", "c", "d")); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+}
+
+// nodeOf is a healthy node.
+func nodeOf(r rig, name string) *corev1.Node {
+	n := r.client.nodes[1].DeepCopy()
+	n.Name, n.UID, n.ResourceVersion = name, "new", "9"
+	n.Status.Conditions[0].Status = corev1.ConditionFalse
+	return n
+}
+
+// A heartbeat of a node that waits changes nothing for the others that wait, but for how long an open breaker stays open.
+func TestAHeartbeatWakesNoNode(t *testing.T) {
+	r := newRig(t, "a", "b", "c")
+	for range 3 {
+		for _, name := range []string{"a", "b", "c"} {
+			r.reconcile(t, name)
+		}
+	}
+	for i := range r.client.nodes {
+		n := &r.client.nodes[i]
+		n.ResourceVersion = "9"
+		n.Status.Conditions[0].LastHeartbeatTime.Time = r.clock.Now().Add(time.Minute)
+	}
+	r.client.nodes[0].Annotations = r.client.live["a"].Annotations
+	r.client.nodes[0].Spec.Taints = r.client.live["a"].Spec.Taints
+	for i, name := range []string{"b", "c"} {
+		r.client.nodes[i+1].Annotations = r.client.live[name].Annotations
+	}
+	if got := r.wakes(t, "a", "b", "c"); got != nil {
+		t.Errorf("%v are decided again", got)
+	}
+}
+
+// C6: nobody changes a node when a person closes the breaker.
+func TestABreakerThatAPersonClosesWakesTheNodesThatWaitForIt(t *testing.T) {
+	r := newRig(t, "a", "b")
+	p := *r.policy.Policy()
+	p.Budget = policy.Unlimited
+	p.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Hour}
+	r.Controller.policy = policy.Fixed(&p)
+	for _, name := range []string{"a", "b", "a", "b"} {
+		r.reconcile(t, name)
+	}
+	if got := r.wakes(t); got != nil || r.breaker.state(&p) == nil {
+		t.Fatalf("%v are decided again, the breaker is %v", got, r.breaker.state(&p))
+	}
+	r.clock.SetTime(r.clock.Now().Add(limits.RetryBlocked)) // the ConfigMap has no open breaker
+	r.breaker.unsaved = false
+	if diff := cmp.Diff([]string{"b"}, r.wakes(t)); diff != "" || r.breaker.state(&p) != nil {
+		t.Errorf("%s, the breaker is %v", diff, r.breaker.state(&p))
+	}
+}
