@@ -257,9 +257,19 @@ func TestAttack23AStolenTokenChangesNoImageOfAJob(t *testing.T) {
 			return nil
 		})
 		s.refused(token.Create(t.Context(), command("AbortJob")), onCommands, "abort a Volcano Job")
-		if err := token.Create(t.Context(), command("RestartJob")); err != nil {
+		sent := command("RestartJob")
+		if err := token.Create(t.Context(), sent); err != nil {
 			t.Error(err)
 		}
+		if err := patchOf(&s, token, sent, "{target: {name: x}}"); err != nil {
+			t.Error(err)
+		}
+		s.refused(patchOf(&s, token, sent, "{action: AbortJob}"), onCommands, "make a restart an abort")
+		users := command("AbortJob")
+		if err := s.admin.Create(t.Context(), users); err != nil {
+			t.Fatal(err)
+		}
+		s.refused(patchOf(&s, token, users, "{action: RestartJob}"), onCommands, "take a Command of a user")
 	})
 }
 

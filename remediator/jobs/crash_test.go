@@ -1,13 +1,17 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -45,8 +49,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 		"JobSet, before the next":    {create: set, writes: common, late: true},
 		"MPIJob with a dead worker":  {create: team.playMPIJob, writes: [][]string{{"stop"}, {"hold"}, {"delete"}, {"start"}, {"close"}}, fault: gang.fail},
 		"a kind of the policy":       {create: team.playGang, writes: common},
-		"Volcano, before it says so": {create: team.playVolcano, writes: [][]string{{"stop"}, {"Command"}, {"hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},
-		"Volcano, after it has":      {create: team.playVolcano, writes: [][]string{{"stop"}, {"Command", "sent"}, {"hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},
+		"Volcano":                    {create: team.playPromptVolcano, writes: [][]string{{"stop"}, {"Command"}, {"sent"}, {"target", "hold"}, {"start"}, {"close"}}, check: gang.retriedOnce},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -110,6 +113,77 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Volcano deletes a Command when it takes it, long before the job shows that. A process that takes over meanwhile sees neither, and a
+// second Command would restart the job once more.
+func TestVolcanoIsSentOneCommand(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		last   string
+		writes int
+	}{{"stop", 1}, {"Command", 2}, {"sent", 3}, {"target", 4}} {
+		t.Run("after the process died at "+test.last, func(t *testing.T) {
+			t.Parallel()
+			tm := newTeam(t, 6, nil)
+			cfg := tm.config()
+			free := make(chan struct{})
+			g, taken := tm.playVolcano(free)
+			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+			m := clustertest.NewMortal(test.writes, false)
+			first, stop := run(t, cfg, m.Funcs(), nil)
+			if err := tryRestart(t, first, q); err != nil && !errors.Is(err, clustertest.ErrCrashed) {
+				t.Fatal(err)
+			}
+			select {
+			case <-m.Dead:
+			case <-time.After(patience):
+				t.Fatalf("no write %q; record %+v", test.last, g.record())
+			}
+			stop()
+			if test.last == "target" {
+				g.takes(taken)
+			}
+			// The next process has asked for what it could ask for once Volcano no longer has the Command.
+			asked := make(chan struct{})
+			closeOnce := sync.OnceFunc(func() { close(asked) })
+			run(t, cfg, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+					err := c.Patch(ctx, o, p, opts...)
+					if o.GetObjectKind().GroupVersionKind() == commandGVK && apierrors.IsNotFound(err) {
+						closeOnce()
+					}
+					return err
+				},
+			}, func(o *Options) { o.StopTimeout = time.Millisecond })
+			select {
+			case <-asked:
+			case <-time.After(patience):
+				t.Fatalf("the Command was not asked for again; record %+v", g.record())
+			}
+			g.isHeld()
+			close(free)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			g.restartedOnce(q.Node)
+			g.retriedOnce()
+			if n := taken.Load(); n != 1 {
+				t.Errorf("Volcano has taken %d Commands, want 1", n)
+			}
+		})
+	}
+}
+
+// takes waits until Volcano has taken a Command.
+func (g gang) takes(taken *atomic.Int64) {
+	g.Helper()
+	g.eventually("wait for Volcano to take the Command", func() error {
+		if taken.Load() == 0 {
+			return errors.New("it has not")
+		}
+		return nil
+	})
 }
 
 // An eviction has no second incarnation of the whole.

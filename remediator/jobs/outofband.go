@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
@@ -28,7 +27,7 @@ func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job re
 			return refused, err
 		}
 		if rec.Current.Sent != before {
-			return refused, r.recordSent(ctx, kind, job, rec)
+			return refused, r.store.write(ctx, job, rec)
 		}
 	}
 	for i := range do.DeletePods {
@@ -42,32 +41,6 @@ func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job re
 		}
 	}
 	return refused, nil
-}
-
-// recordSent writes what must not be done twice. A reconcile of the job as it was before could do it again, so that a
-// concurrent writer of the job (its controller is at work by now) is answered here.
-func (r *reconciler) recordSent(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record) error {
-	id := rec.Current.ID
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		err := r.store.write(ctx, job, rec)
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-		fresh, readErr := kind.Read(ctx, r.apiReader, job.Key())
-		if readErr != nil {
-			return readErr
-		}
-		again, readErr := restart.ReadRecord(fresh.Object)
-		if readErr != nil {
-			return readErr
-		}
-		if again.Current == nil || again.Current.ID != id {
-			return nil // the next reconcile reads what became of it
-		}
-		again.Current.Sent = true
-		job, rec = fresh, again
-		return err
-	})
 }
 
 // suspendElsewhere sets the suspend field of another object and marks there that it was us.

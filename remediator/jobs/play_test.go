@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,13 +219,15 @@ var (
 	commandGVK = schema.GroupVersionKind{Group: "bus.volcano.sh", Version: "v1alpha1", Kind: "Command"}
 )
 
-// playVolcano plays a controller that restarts the job at every Command that it is sent.
-func (tm team) playVolcano() gang {
+// playVolcano plays a controller that restarts the job at every Command that has a target. It takes a Command as soon as it is sent,
+// and carries it out later, when free is closed, as Volcano does when it is busy. taken counts them.
+func (tm team) playVolcano(free <-chan struct{}) (g gang, taken *atomic.Int64) {
 	tm.Helper()
 	tm.serve(commandGVK)
 	tm.serve(volcanoJob.GVK)
 	job := tm.object(volcanoJob.GVK, "train", optedIn, map[string]any{"maxRetry": int64(3), "tasks": []any{map[string]any{"name": "w", "replicas": int64(4)}}})
 	named := map[string]string{"volcano.sh/job-name": "train"}
+	taken = &atomic.Int64{}
 	tm.play(func(ctx context.Context) error {
 		if err := tm.c.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
 			return err
@@ -238,14 +241,26 @@ func (tm team) playVolcano() gang {
 		if err := tm.c.Client.List(ctx, commands, client.InNamespace(tm.name)); err != nil {
 			return err
 		}
-		if len(commands.Items) > 0 {
-			if err := tm.c.Client.Delete(ctx, &commands.Items[0]); err != nil {
+		for _, command := range commands.Items {
+			if name, _, _ := unstructured.NestedString(command.Object, "target", "name"); name == "" {
+				continue
+			}
+			if err := tm.c.Client.Delete(ctx, &command); err != nil {
 				return err
+			}
+			taken.Add(1)
+			return nil
+		}
+		retries, _, _ := unstructured.NestedInt64(job.Object, "status", "retryCount")
+		if retries < taken.Load() {
+			select {
+			case <-free:
+			default:
+				return nil
 			}
 			if err := tm.deletePods(ctx, pods); err != nil {
 				return err
 			}
-			retries, _, _ := unstructured.NestedInt64(job.Object, "status", "retryCount")
 			return tm.setStatus(ctx, job, map[string]any{"retryCount": retries + 1, "state": map[string]any{"phase": "Restarting"}})
 		}
 		if len(pods) > 0 {
@@ -258,5 +273,13 @@ func (tm team) playVolcano() gang {
 		}
 		return tm.setStatus(ctx, job, map[string]any{"state": map[string]any{"phase": "Running"}})
 	})
-	return tm.gang(volcanoJob, "train", 4)
+	return tm.gang(volcanoJob, "train", 4), taken
+}
+
+// playPromptVolcano plays one that carries out a Command at once.
+func (tm team) playPromptVolcano() gang {
+	free := make(chan struct{})
+	close(free)
+	g, _ := tm.playVolcano(free)
+	return g
 }

@@ -81,7 +81,7 @@ type Restart struct {
 	Pods []types.UID `json:"pods,omitempty"`
 	// Ranks is how many pods were active before the stop.
 	Ranks int `json:"ranks,omitempty"`
-	// Retries is [Job.Retries] before the stop; Sent: the job's controller was asked to replace the pods.
+	// Retries is [Job.Retries] before the stop; Sent: what asks the job's controller to replace the pods was created.
 	Retries int64 `json:"retries,omitempty"`
 	Sent    bool  `json:"sent,omitempty"`
 	// Held is what a stop that takes too long waits for.

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -11,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -20,10 +21,11 @@ import (
 
 // volcanoJob is batch.volcano.sh Job. It has no suspend; a Command restarts it, which counts as a retry, and the retry
 // that reaches maxRetry fails the job for good. Volcano deletes a Command when it takes it, does not know two apart and
-// does not look at the target's UID (all measured on v1.10.0 and v1.14.1).
+// does not look at the target's UID. It leaves a Command without a target alone, and takes it as soon as it has one (all
+// measured on v1.10.0 and v1.14.1).
 var (
 	volcanoJob = Kind{
-		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create")},
+		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create", "patch")},
 		read: readVolcanoJob, replace: commandRestart,
 	}
 
@@ -75,29 +77,39 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 	return j, nil
 }
 
-// commandRestart sends the Command once. A retry that was counted since the stop, or that every pod was deleted since, means
-// that an earlier process sent it and died before it could record it; the pods go before the retry is counted. Kubernetes may evict
-// single pods from a node that does not answer.
+// commandRestart sends the Command once: it creates a Command without a target, has the record say so, and then gives it the target.
+// Until the record says so, the Command is still there and cannot be created twice. From then on none is created, and one that
+// Volcano has taken is gone and cannot be given a target again. The record is written first, too, because Volcano carries out a
+// Command once more when its own write of the job meets a conflict.
+//
+// A retry that was counted since the stop, or that every pod was deleted since, means that the job has been restarted; the pods go
+// before the retry is counted. Kubernetes may evict single pods from a node that does not answer.
 func commandRestart(ctx context.Context, c client.Client, j restart.Job, cur *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
 	untouched := func(p metav1.PartialObjectMetadata) bool { return !cur.DeletedSince(&p) }
-	if cur.Sent || j.Retries > cur.Retries || len(remaining) > 0 && !slices.ContainsFunc(remaining, untouched) {
+	if j.Retries > cur.Retries || len(remaining) > 0 && !slices.ContainsFunc(remaining, untouched) {
 		return "", nil
 	}
 	job := metav1.NewControllerRef(j.Object, volcanoJobGVK)
-	target, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
-	if err != nil {
-		return "", fmt.Errorf("write the target of a Command: %w", err)
-	}
 	command := &unstructured.Unstructured{Object: map[string]any{
-		"action": "RestartJob", "target": target, "reason": "NodeFault", "message": "a node under the job was quarantined",
+		"action": "RestartJob", "reason": "NodeFault", "message": "a node under the job was quarantined",
 	}}
 	command.SetGroupVersionKind(commandGVK)
 	command.SetNamespace(j.Object.GetNamespace())
 	command.SetName("pitcrew-" + cur.ID)
 	command.SetOwnerReferences([]metav1.OwnerReference{*job})
-	if err := c.Create(ctx, command); err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", fmt.Errorf("create Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+	if !cur.Sent {
+		if err := c.Create(ctx, command); err != nil && !apierrors.IsAlreadyExists(err) {
+			return "", fmt.Errorf("create Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+		}
+		cur.Sent = true
+		return "", nil
 	}
-	cur.Sent = true
+	target, err := json.Marshal(map[string]any{"target": job})
+	if err != nil {
+		return "", fmt.Errorf("write the target of a Command: %w", err)
+	}
+	if err := c.Patch(ctx, command, client.RawPatch(types.MergePatchType, target)); err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("patch Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+	}
 	return "", nil
 }

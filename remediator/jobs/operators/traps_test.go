@@ -384,6 +384,21 @@ func TestTrapVolcanoCountsEachCommand(t *testing.T) {
 	})
 }
 
+// The remediator creates a Command without a target, and gives it one later.
+func TestTrapVolcanoTakesACommandWhenItHasATarget(t *testing.T) {
+	g := start(t, volcanoJob)
+	if err := g.c.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: bus.volcano.sh/v1alpha1\nkind: Command\nmetadata: {name: none, namespace: %s}\naction: RestartJob\n", g.namespace)); err != nil {
+		t.Fatal(err)
+	}
+	g.command("first", g.get().GetUID())
+	g.becomes(g.get, "1", "status", "retryCount")
+	command := g.object("bus.volcano.sh/v1alpha1", "Command", "none") // it was created before the first, and is still there
+	g.runs()
+	g.patch(command, fmt.Sprintf(`{"target":{"apiVersion":"batch.volcano.sh/v1alpha1","kind":"Job","name":"train","uid":%q}}`, g.get().GetUID()))
+	g.becomes(g.get, "2", "status", "retryCount")
+	g.carriedOut("none")
+}
+
 // carriedOut waits until Volcano has deleted a Command, which it does when it takes it.
 func (g gang) carriedOut(name string) {
 	g.Helper()
