@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -32,10 +31,10 @@ func (c *Cluster) StartKubelets(ctx context.Context, group string) (*Kubelets, e
 func (k *Kubelets) Own(node *corev1.Node) { node.Annotations[kwokAnnotation] = k.group }
 
 // Freeze stops the kubelets, as a hung machine or a cut network does.
-func (k *Kubelets) Freeze() { k.process.signal(syscall.SIGSTOP) }
+func (k *Kubelets) Freeze() { k.process.Freeze() }
 
 // Thaw continues frozen kubelets.
-func (k *Kubelets) Thaw() { k.process.signal(syscall.SIGCONT) }
+func (k *Kubelets) Thaw() { k.process.Thaw() }
 
 // Kill ends the kubelets for ever, as a power-off does.
 func (k *Kubelets) Kill() { k.process.Kill() }

@@ -99,6 +99,12 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Freeze stops the program, as a hung machine does, until [Process.Thaw].
+func (p *Process) Freeze() { p.signal(syscall.SIGSTOP) }
+
+// Thaw continues a frozen program.
+func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
+
 // Log returns everything the program wrote.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.LogPath)

@@ -3,6 +3,9 @@ package cluster
 import (
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -16,6 +19,26 @@ type Proxy struct{ server *httptest.Server }
 
 // StartProxy starts a proxy. It calls answered with every answer before the client gets it.
 func (c *Cluster) StartProxy(answered func(*http.Response)) (*Proxy, error) {
+	return c.StartProxyThrough(func(next http.RoundTripper) http.RoundTripper {
+		return RoundTripper(func(request *http.Request) (*http.Response, error) {
+			answer, err := next.RoundTrip(request)
+			if err == nil {
+				answered(answer)
+			}
+			return answer, err
+		})
+	})
+}
+
+// RoundTripper is a function that is an [http.RoundTripper].
+type RoundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f RoundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// StartProxyThrough starts a proxy. What wrap makes of the way to the API server carries every request: it may delay a request, refuse it
+// or, by a panic with [http.ErrAbortHandler], lose its answer.
+func (c *Cluster) StartProxyThrough(wrap func(http.RoundTripper) http.RoundTripper) (*Proxy, error) {
 	to, err := url.Parse(c.Admin.Host)
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
@@ -24,22 +47,28 @@ func (c *Cluster) StartProxy(answered func(*http.Response)) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
+	quiet := log.New(io.Discard, "", 0) // whoever is killed breaks its connections
 	// clientcmd sends no token to a server without TLS.
-	return &Proxy{httptest.NewTLSServer(&httputil.ReverseProxy{
+	server := httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		Transport:     transport,
+		Transport:     wrap(transport),
 		FlushInterval: -1, // watches
-		ModifyResponse: func(r *http.Response) error {
-			answered(r)
-			return nil
-		},
-	})}, nil
+		ErrorLog:      quiet,
+	})
+	server.Config.ErrorLog = quiet
+	server.StartTLS()
+	return &Proxy{server}, nil
 }
 
 // Close ends the proxy and all connections through it.
 func (p *Proxy) Close() {
 	p.server.CloseClientConnections()
 	p.server.Close()
+}
+
+func (p *Proxy) port() string {
+	_, port, _ := net.SplitHostPort(p.server.Listener.Addr().String())
+	return port
 }
 
 // redirect has a client go through the proxy.

@@ -35,6 +35,15 @@ func (c *Cluster) StartRemediator(ctx context.Context, args ...string) (*Process
 // RunRemediator is [Cluster.StartRemediator] without the installation of roles and admission policies. With a proxy the remediator
 // reaches the API server through it.
 func (c *Cluster) RunRemediator(ctx context.Context, through *Proxy, args ...string) (*Process, error) {
+	p, err := c.RunReplica(ctx, through, args...)
+	if err == nil {
+		c.need(p)
+	}
+	return p, err
+}
+
+// RunReplica is [Cluster.RunRemediator] for a remediator that may end by itself, as one of several does that loses the lease.
+func (c *Cluster) RunReplica(ctx context.Context, through *Proxy, args ...string) (*Process, error) {
 	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
 	}
@@ -42,20 +51,17 @@ func (c *Cluster) RunRemediator(ctx context.Context, through *Proxy, args ...str
 	if err != nil {
 		return nil, err
 	}
+	name := "remediator"
 	if through != nil {
 		through.redirect(cfg)
+		name += "-" + through.port() // another one may start at the same time
 	}
-	kubeconfig, err := c.WriteKubeconfig("remediator", cfg)
+	kubeconfig, err := c.WriteKubeconfig(name, cfg)
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), nil,
+	return c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), nil,
 		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0"}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	c.need(p)
-	return p, nil
 }
 
 // maySuspect is the variable of an admission policy that is true when the policy of the remediator has output.soperator.

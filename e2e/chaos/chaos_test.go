@@ -1,0 +1,192 @@
+// Package chaos lets a seeded world go wrong in many ways at once, beside two real remediators, and checks over the history of its
+// objects that they never do what they must not, and that all comes to rest when the faults end.
+//
+//	make chaos SEED=7 FOR=1h
+//
+// A seed determines what happens to the world and when, not the interleaving with the programs. What is checked depends on the order of
+// writes alone: a slow machine makes a world do less, and nothing else.
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+var (
+	firstSeed = flag.Uint64("seed", 1, "of the first world; the next ones count up")
+	length    = flag.Duration("for", time.Minute, "how `long` worlds go wrong one after the other, at most a minute each; the time in which they come to rest is not counted")
+	loud      = flag.Bool("loud", false, "print each action as it is done")
+)
+
+const (
+	// worldLength is how long one world goes wrong.
+	worldLength = time.Minute
+	// pace is the average time between two actions.
+	pace = 300 * time.Millisecond
+	// patience is far more than a world takes to come to rest.
+	patience = 5 * time.Minute
+)
+
+func TestMain(m *testing.M) {
+	clustertest.Main(m, cluster.Options{JobSet: true, NodeGrace: 10 * time.Second})
+}
+
+func patchOf(body any) ([]byte, error) { return json.Marshal(body) }
+
+func TestChaos(t *testing.T) {
+	c := clustertest.Get(t)
+	if err := components.BuildOurs(t.Context(), c.Root, "./remediator", "./kubectl-pitcrew"); err != nil {
+		t.Fatal(err)
+	}
+	seed := *firstSeed
+	for left := *length; left > 0; left -= worldLength {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed, min(left, worldLength)) })
+		if t.Failed() {
+			t.Fatalf("again: make chaos SEED=%d FOR=%s", seed, min(left, worldLength))
+		}
+		seed++
+	}
+}
+
+func run(t *testing.T, seed uint64, length time.Duration) {
+	w := newWorld(t, seed)
+	ctx, stop := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	for _, r := range w.replicas {
+		ended.Go(func() { r.supervise(ctx) })
+	}
+	t.Cleanup(func() {
+		stop()
+		ended.Wait()
+		w.end(t)
+	})
+	began, did := time.Now(), 0
+	for _, a := range plan(seed, length) {
+		pause(t.Context(), time.Until(began.Add(a.at)))
+		if time.Since(began) > length+patience {
+			break
+		}
+		if *loud {
+			t.Logf("%s %s", time.Since(began).Round(time.Millisecond), a.name)
+		}
+		if err := a.do(w); err != nil {
+			t.Fatalf("%s: %v", a.name, err)
+		}
+		did++
+	}
+	clustertest.Until(t, patience, "the world is healed", w.heal)
+	var last string
+	since := time.Now()
+	for err := w.atRest(since); err != nil; err = w.atRest(since) {
+		if text := err.Error(); text != last && *loud {
+			t.Logf("%s not at rest:\n%s", time.Since(since).Round(time.Second), text)
+		}
+		last = err.Error()
+		if time.Since(since) > patience {
+			t.Errorf("the world does not come to rest:\n%s", last)
+			break
+		}
+		pause(t.Context(), time.Second)
+	}
+	w.check(t)
+	t.Logf("seed %d: %d actions, at rest after %s", seed, did, time.Since(since).Round(time.Second))
+}
+
+// check checks the history.
+func (w *world) check(t *testing.T) {
+	caughtUp := map[string]func() error{
+		"nodes":  func() error { return w.nodes.caughtUp(w.ctx, w.Client) },
+		"leases": func() error { return w.leases.caughtUp(w.ctx, w.Client) },
+		"pods":   func() error { return w.pods.caughtUp(w.ctx, w.Client) },
+	}
+	for i, h := range w.jobs {
+		caughtUp[jobs[i].name] = func() error { return h.caughtUp(w.ctx, w.Client) }
+	}
+	for what, check := range caughtUp {
+		clustertest.Until(t, patience, "the watch of "+what+" keeps up", check)
+	}
+	states := statesOf(w.nodes.inOrder())
+	leaders := leadership{leases: w.leases.inOrder(), wrote: w.writers.wrote, writers: w.writers.of}
+	leaders.leases = slices.DeleteFunc(leaders.leases, func(v version[*coordinationv1.Lease]) bool { return v.object.Name != quarantine.ControllerName })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []violation
+	for _, p := range places {
+		found = append(found, checkBudget(states, leaders, p)...)
+	}
+	found = append(found, checkCauses(states, w.putBack)...)
+	found = append(found, checkReleases(states)...)
+	found = append(found, checkForeign(states, w.removed, w.cordoned, w.uncordoned)...)
+	stops, starts := 0, 0
+	for i, h := range w.jobs {
+		versions := h.inOrder()
+		more, n := checkRestarts(versions)
+		found, stops = append(found, more...), stops+n
+		more, n = checkIncarnations(versions, w.pods.inOrder(), func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
+		found, starts = append(found, more...), starts+n
+	}
+	for _, v := range found[:min(len(found), 5)] {
+		t.Error(v)
+	}
+	if len(found) > 5 {
+		t.Errorf("and %d more violations", len(found)-5)
+	}
+	for _, r := range w.replicas {
+		r.mu.Lock()
+		t.Logf("remediator %s: %d processes, at most %d MiB, %d descriptors, %d goroutines", r.name, r.processes, r.most.mib, r.most.descriptors, r.most.goroutines)
+		if !r.most.isBounded() {
+			t.Errorf("remediator %s uses %+v", r.name, r.most)
+		}
+		for _, text := range r.panics {
+			t.Errorf("remediator %s panicked:\n%s", r.name, text)
+		}
+		r.mu.Unlock()
+	}
+	quarantines := map[string]bool{}
+	for _, s := range states {
+		if s.isQuarantined() {
+			quarantines[s.record.ID] = true
+		}
+	}
+	t.Logf("%d versions of nodes, %d quarantines, %d jobs stopped, %d started again", len(states), len(quarantines), stops, starts)
+}
+
+// end removes the world.
+func (w *world) end(t *testing.T) {
+	//nolint:usetesting // the test's own context has ended by now
+	ctx := context.Background()
+	if t.Failed() {
+		for _, r := range w.replicas {
+			if p := r.current(); p != nil {
+				log := p.Log()
+				t.Logf("the end of the log of remediator %s:\n%s", r.name, log[max(0, len(log)-3000):])
+			}
+		}
+	}
+	w.frail.Kill()
+	var names []string
+	for i := range nodes {
+		names = append(names, w.node(i))
+	}
+	if err := w.DeleteNodes(ctx, names...); err != nil {
+		t.Error(err)
+	}
+	if err := w.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.pool}}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,427 @@
+package chaos
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+// What is checked here is about the order of writes alone, never about time. A joined version is taken as it is and never judged:
+// nobody knows when it became so.
+
+// violation is what must not be.
+type violation struct {
+	what string
+	// history is of the object that it is about, the oldest first, from when it was last well.
+	history []string
+}
+
+func (v violation) String() string {
+	return v.what + "\n\t" + strings.Join(v.history, "\n\t")
+}
+
+// nodeState is a version of a Node, read.
+type nodeState struct {
+	version[*corev1.Node]
+	record *quarantine.Record // nil: none, or that of another node
+	before *nodeState         // the version before it; nil for the first
+}
+
+func (s *nodeState) isQuarantined() bool {
+	return s != nil && !s.gone && s.record != nil && s.record.Phase == quarantine.Quarantined
+}
+
+// statesOf reads versions, which are in order.
+func statesOf(versions []version[*corev1.Node]) []*nodeState {
+	last := map[types.UID]*nodeState{}
+	var all []*nodeState
+	for _, v := range versions {
+		s := &nodeState{version: v, before: last[v.object.UID]}
+		if r, err := quarantine.RecordOf(v.object); err == nil && r != nil && r.NodeUID == v.object.UID {
+			s.record = r
+		}
+		last[v.object.UID] = s
+		all = append(all, s)
+	}
+	return all
+}
+
+func (s *nodeState) String() string {
+	text := fmt.Sprintf("%d %s", s.at, s.object.Name)
+	if s.joined {
+		text += " (joined)"
+	}
+	if s.gone {
+		return text + ": deleted"
+	}
+	var parts []string
+	for _, c := range s.object.Status.Conditions {
+		if isFaulty(c) {
+			parts = append(parts, fmt.Sprintf("%s=%s %.30q", c.Type, c.Status, c.Message))
+		}
+	}
+	for _, t := range s.object.Spec.Taints {
+		parts = append(parts, "taint "+t.ToString())
+	}
+	for key := range s.object.Labels {
+		if strings.HasPrefix(key, foreign) || key == conditions.LabelSkip {
+			parts = append(parts, "label "+key)
+		}
+	}
+	if s.object.Spec.Unschedulable {
+		parts = append(parts, "cordoned")
+	}
+	parts = append(parts, "boot "+s.object.Status.NodeInfo.BootID[:4])
+	if r := s.record; r != nil {
+		parts = append(parts, fmt.Sprintf("record %s %s", r.Phase, r.ID))
+		if r.Taint != nil {
+			parts = append(parts, r.Taint.String()+" by "+r.Taint.Rule)
+		}
+		for _, c := range r.Causes {
+			parts = append(parts, fmt.Sprintf("cause %s %s", c.Condition, c.Repair))
+		}
+		if r.ReleasedBy != "" {
+			parts = append(parts, "released by "+r.ReleasedBy)
+		}
+	}
+	return text + ": " + strings.Join(parts, ", ")
+}
+
+func isFaulty(c corev1.NodeCondition) bool {
+	switch c.Type {
+	case corev1.NodeReady:
+		return c.Status != corev1.ConditionTrue
+	case conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown:
+		return c.Status == corev1.ConditionTrue
+	}
+	return false
+}
+
+// breaks makes a violation at a state, with the node's history since it was last in service without a record that is open.
+func (s *nodeState) breaks(format string, args ...any) violation {
+	var lines []string
+	for at, shown := s, 0; at != nil && shown < 40; at = at.before {
+		if line := at.String(); at == s || at.before == nil || line[strings.Index(line, ":"):] != at.before.String()[strings.Index(at.before.String(), ":"):] {
+			lines = append(lines, line)
+			shown++
+		}
+		if at != s && (at.record == nil || at.record.Phase == quarantine.Released) && !slices.ContainsFunc(at.object.Status.Conditions, isFaulty) {
+			break
+		}
+	}
+	slices.Reverse(lines)
+	return violation{fmt.Sprintf("%d: node %s: ", s.at, s.object.Name) + fmt.Sprintf(format, args...), lines}
+}
+
+// leadership tells who held the lease at a revision.
+type leadership struct {
+	leases []version[*coordinationv1.Lease]
+	// identities are those that each process has written into the lease.
+	wrote func(process, identity string) bool
+	// writers are the processes that have sent a record.
+	writers func(record string) []string
+}
+
+// holds tells whether one of the processes that have sent the record of a state held the lease when the API server took it. Whoever does
+// not has lost the lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from
+// coming late.
+func (l leadership) holds(s *nodeState) bool {
+	holder := ""
+	for _, lease := range l.leases {
+		if lease.at >= s.at {
+			break
+		}
+		holder = ptr.Deref(lease.object.Spec.HolderIdentity, "")
+	}
+	if holder == "" {
+		return false
+	}
+	writers := l.writers(s.object.Annotations[conditions.AnnotationQuarantine])
+	return len(writers) > 0 && !slices.ContainsFunc(writers, func(process string) bool { return !l.wrote(process, holder) })
+}
+
+// place is a budget: how many nodes may be quarantined as has says.
+type place struct {
+	name  string
+	limit int
+	has   func(*quarantine.Record) bool
+}
+
+var places = []place{
+	{"the policy", maxNodes, func(r *quarantine.Record) bool { return !limits.IsSoft(r.Taint.Effect) }},
+	{"rule gpu-memory", maxMemory, func(r *quarantine.Record) bool { return r.Taint.Rule == "gpu-memory" }},
+}
+
+// checkBudget: no leader takes a place under a budget that is used up. What a process writes that has lost the lease uses up none.
+func checkBudget(states []*nodeState, leaders leadership, p place) (found []violation) {
+	counted := map[types.UID]*nodeState{}
+	late := map[types.UID]bool{}
+	for _, s := range states {
+		uid := s.object.UID
+		if !s.isQuarantined() || !p.has(s.record) {
+			delete(counted, uid)
+			delete(late, uid)
+			continue
+		}
+		if counted[uid] != nil || late[uid] {
+			continue
+		}
+		switch {
+		case s.joined:
+			counted[uid] = s
+		case !leaders.holds(s):
+			late[uid] = true
+		default:
+			if counted[uid] = s; len(counted) > p.limit {
+				v := s.breaks("%d nodes are quarantined, the budget of %s is %d", len(counted), p.name, p.limit)
+				for _, other := range counted {
+					v.history = append(v.history, other.String())
+				}
+				found = append(found, v)
+			}
+		}
+	}
+	return found
+}
+
+// checkCauses: a quarantine begins only on a node with the fault that it names, by a rule that is enforced, and a taint of a quarantine is
+// there only with the record that explains it, unless somebody else has put it there.
+func checkCauses(states []*nodeState, putBack map[string]bool) (found []violation) {
+	unexplained := func(s *nodeState) string {
+		if s == nil {
+			return ""
+		}
+		for _, t := range s.object.Spec.Taints {
+			if t.Key == conditions.TaintUnhealthy && !(s.isQuarantined() && s.record.Taint.NodeTaint() == t) {
+				return t.ToString()
+			}
+		}
+		return ""
+	}
+	for _, s := range states {
+		if s.gone || s.joined {
+			continue
+		}
+		if text := unexplained(s); text != "" && unexplained(s.before) != text && !putBack[s.object.Name] {
+			found = append(found, s.breaks("taint %s has no record that explains it", text))
+		}
+		if !s.isQuarantined() || s.before.isQuarantined() {
+			continue
+		}
+		cause := s.record.Decisive()
+		has := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isFaulty(c) })
+		if !has || s.record.Taint.Rule == observedRule {
+			found = append(found, s.breaks("quarantined for %s by rule %s without that fault, or by a rule that observes", cause.Condition, s.record.Taint.Rule))
+		}
+	}
+	return found
+}
+
+// checkReleases: nobody but a person releases a node that still has a fault, has not booted as its fault requires, or needs a new part.
+func checkReleases(states []*nodeState) (found []violation) {
+	for _, s := range states {
+		r := s.record
+		if s.gone || s.joined || !s.before.isQuarantined() || r == nil || r.Phase != quarantine.Released || r.ID != s.before.record.ID || r.ReleasedBy != quarantine.ByPitcrew {
+			continue
+		}
+		for _, cause := range r.Causes {
+			stands := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isFaulty(c) })
+			unrepaired := cause.Repair == conditions.Reboot && cause.BootID == s.object.Status.NodeInfo.BootID || cause.Repair == conditions.Replace
+			if stands || unrepaired {
+				found = append(found, s.breaks("released although %s (%s) stands or is not repaired", cause.Condition, cause.Repair))
+			}
+		}
+	}
+	return found
+}
+
+// foreign is the domain of all that users of the world put on nodes.
+const foreign = "chaos.example.com/"
+
+// marks are what others have put on a node.
+func marks(n *corev1.Node) map[string]bool {
+	all := map[string]bool{}
+	for _, t := range n.Spec.Taints {
+		all["taint "+t.ToString()] = strings.HasPrefix(t.Key, foreign)
+	}
+	for key, value := range n.Labels {
+		all["label "+key+"="+value] = strings.HasPrefix(key, foreign)
+	}
+	for key, value := range n.Annotations {
+		all["annotation "+key+"="+value] = strings.HasPrefix(key, foreign)
+	}
+	maps.DeleteFunc(all, func(_ string, theirs bool) bool { return !theirs })
+	return all
+}
+
+// checkForeign: what others have put on a node stays until they ask for its removal, a cordon, too, and nothing is done about a node
+// that is skipped. removed are the marks that somebody has asked to remove, before the request was sent; uncordoned counts these requests.
+func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncordoned map[types.UID]int) (found []violation) {
+	cordons, uncordons := map[types.UID]int{}, map[types.UID]int{}
+	for _, s := range states {
+		if s.gone || s.before == nil {
+			continue
+		}
+		before, now := marks(s.before.object), marks(s.object)
+		for mark := range before {
+			if !now[mark] && !removed[mark] {
+				found = append(found, s.breaks("lost %s, which is not Pitcrew's", mark))
+			}
+		}
+		uid := s.object.UID
+		switch was, is := s.before.object.Spec.Unschedulable, s.object.Spec.Unschedulable; {
+		case !was && is:
+			cordons[uid]++
+		case was && !is:
+			uncordons[uid]++
+		}
+		if cordons[uid] > cordoned[uid] || uncordons[uid] > uncordoned[uid] {
+			found = append(found, s.breaks("cordoned %d times and uncordoned %d times, others did %d and %d times", cordons[uid], uncordons[uid], cordoned[uid], uncordoned[uid]))
+			cordons[uid], uncordons[uid] = 0, 0
+		}
+		const record = conditions.AnnotationQuarantine
+		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[record] != s.object.Annotations[record] {
+			found = append(found, s.breaks("has label %s and another record", conditions.LabelSkip))
+		}
+	}
+	return found
+}
+
+// jobVersion is the metadata of a job.
+type jobVersion = version[*metav1.PartialObjectMetadata]
+
+func describeJob(v jobVersion) string {
+	rec, err := restart.ReadRecord(v.object)
+	text := fmt.Sprintf("%d %s", v.at, v.object.GetName())
+	if v.joined {
+		text += " (joined)"
+	}
+	if v.gone {
+		text += " (deleted)"
+	}
+	if err != nil {
+		return text + ": " + err.Error()
+	}
+	describe := func(r restart.Restart) string {
+		var causes []string
+		for _, c := range r.Quarantines {
+			causes = append(causes, c.Node+" "+c.ID)
+		}
+		return fmt.Sprintf("%s %s for %s, pods %v %s", r.ID, r.Phase, strings.Join(causes, " and "), r.Pods, r.Outcome)
+	}
+	if rec.Current != nil {
+		text += ": " + describe(*rec.Current)
+	}
+	for _, r := range rec.Last {
+		text += "; before: " + describe(r)
+	}
+	return text
+}
+
+// checkRestarts: a job is stopped at most once for each quarantine. A stop may have several causes, and one of them must be new.
+func checkRestarts(versions []jobVersion) (found []violation, stops int) {
+	type job struct {
+		stops, causes map[string]bool
+		lines         []string
+	}
+	jobs := map[types.UID]*job{}
+	for _, v := range versions {
+		rec, err := restart.ReadRecord(v.object)
+		if err != nil {
+			found = append(found, violation{what: err.Error(), history: []string{describeJob(v)}})
+			continue
+		}
+		j := jobs[v.object.GetUID()]
+		if j == nil {
+			j = &job{stops: map[string]bool{}, causes: map[string]bool{}}
+			jobs[v.object.GetUID()] = j
+		}
+		all := slices.Clone(rec.Last)
+		slices.Reverse(all)
+		if rec.Current != nil {
+			all = append(all, *rec.Current)
+		}
+		if line := describeJob(v); len(j.lines) == 0 || !strings.HasSuffix(j.lines[len(j.lines)-1], line[strings.Index(line, " "):]) {
+			j.lines = append(j.lines, line)
+		}
+		for _, r := range all {
+			if r.ID == "" || r.Phase == restart.Checkpointing {
+				continue
+			}
+			fresh := slices.ContainsFunc(r.Quarantines, func(c restart.Cause) bool { return !j.causes[c.ID] })
+			if !j.stops[r.ID] {
+				stops++
+				if !fresh {
+					found = append(found, violation{fmt.Sprintf("%d: job %s: stop %s has no cause for which the job was not stopped before", v.at, v.object.GetName(), r.ID), slices.Clone(j.lines)})
+				}
+			}
+			j.stops[r.ID] = true
+			for _, c := range r.Quarantines {
+				j.causes[c.ID] = true
+			}
+		}
+	}
+	return found, stops
+}
+
+// checkIncarnations: when a job is started again, no pod that it had before still runs. whole tells whether all pods of a job are stopped
+// together; of the others only the recorded ones have to be gone.
+func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole func(*metav1.PartialObjectMetadata) bool) (found []violation, starts int) {
+	type life struct {
+		pod           *corev1.Pod
+		created, gone uint64
+		joined        bool
+	}
+	lives := map[types.UID]*life{}
+	for _, v := range pods {
+		l := lives[v.object.UID]
+		if l == nil {
+			l = &life{created: v.at, joined: v.joined}
+			lives[v.object.UID] = l
+		}
+		l.pod = v.object
+		ended := v.gone || v.object.Status.Phase == corev1.PodSucceeded || v.object.Status.Phase == corev1.PodFailed
+		if ended && l.gone == 0 {
+			if l.gone = v.at; v.joined {
+				l.gone = 1 // at an unknown time, so early enough
+			}
+		}
+	}
+	stopping := map[types.UID]*restart.Restart{}
+	for _, v := range jobs {
+		uid := v.object.GetUID()
+		rec, err := restart.ReadRecord(v.object)
+		if err != nil {
+			continue
+		}
+		before := stopping[uid]
+		if stopping[uid] = rec.Current; before == nil || v.gone || v.joined || before.Phase != restart.Stopping ||
+			rec.Current == nil || rec.Current.Phase != restart.Starting || rec.Current.ID != before.ID {
+			continue
+		}
+		starts++
+		for podUID, l := range lives {
+			recorded := slices.Contains(before.Pods, podUID)
+			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
+			if (recorded || own) && (l.gone == 0 || l.gone > v.at) {
+				found = append(found, violation{
+					fmt.Sprintf("%d: job %s is started again while pod %s of its former incarnation is there", v.at, v.object.GetName(), l.pod.Name),
+					[]string{describeJob(v), fmt.Sprintf("pod %s on %s: created %d, ended %d, recorded %v", l.pod.Name, l.pod.Spec.NodeName, l.created, l.gone, recorded)},
+				})
+			}
+		}
+	}
+	return found, starts
+}

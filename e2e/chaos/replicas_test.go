@@ -1,0 +1,240 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// trouble is what is wrong with the way from a remediator to the API server. The zero value is nothing.
+type trouble struct {
+	// slow is how long a request takes at most before it is sent.
+	slow time.Duration
+	// refused and lost are the shares of requests that are not carried out, and that are carried out without an answer.
+	refused, lost float64
+	// late is how long after its time each event of a watch arrives.
+	late time.Duration
+}
+
+// writers are the processes that have written records of nodes and the lease, by what they have sent.
+type writers struct {
+	mu      sync.Mutex
+	records map[string][]string // by record
+	leases  map[string][]byte   // by process
+}
+
+func (w *writers) sent(process, path string, body []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case strings.HasSuffix(path, "/leases") || strings.HasSuffix(path, "/leases/"+quarantine.ControllerName):
+		w.leases[process] = append(w.leases[process], body...)
+	case strings.HasPrefix(path, "/api/v1/nodes/"):
+		var patch struct {
+			Metadata struct{ Annotations map[string]string }
+		}
+		if json.Unmarshal(body, &patch) == nil {
+			record := patch.Metadata.Annotations[conditions.AnnotationQuarantine]
+			w.records[record] = append(w.records[record], process)
+		}
+	}
+}
+
+func (w *writers) of(record string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.records[record]
+}
+
+func (w *writers) wrote(process, identity string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return bytes.Contains(w.leases[process], []byte(identity))
+}
+
+// use is the most of each resource that any process of a remediator was seen to have.
+type use struct{ mib, descriptors, goroutines int }
+
+// The bounds are several times what a remediator has in this world.
+func (u use) isBounded() bool { return u.mib < 200 && u.descriptors < 256 && u.goroutines < 2000 }
+
+// replica is one of the remediators. When its process ends, the next one is started.
+type replica struct {
+	name    string
+	world   *world
+	trouble atomic.Pointer[trouble]
+
+	mu        sync.Mutex
+	process   *cluster.Process
+	processes int
+	most      use
+	panics    []string
+}
+
+// supervise runs processes until the context ends.
+func (r *replica) supervise(ctx context.Context) {
+	for ctx.Err() == nil {
+		// The API server may be away: a token is needed.
+		_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			return r.run(ctx) == nil, nil
+		})
+	}
+}
+
+// run runs one process to its end.
+func (r *replica) run(ctx context.Context) error {
+	r.mu.Lock()
+	r.processes++
+	name := fmt.Sprintf("%s%d", r.name, r.processes)
+	r.mu.Unlock()
+	proxy, err := r.world.StartProxyThrough(func(next http.RoundTripper) http.RoundTripper {
+		return cluster.RoundTripper(func(request *http.Request) (*http.Response, error) { return r.carry(name, request, next) })
+	})
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	metrics, err := cluster.FreeAddress()
+	if err != nil {
+		return err
+	}
+	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.process = p
+	r.mu.Unlock()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for running := true; running; {
+		select {
+		case <-p.Done():
+			running = false
+		case <-ctx.Done():
+			p.Kill()
+		case <-ticker.C:
+			r.measure(ctx, p.PID(), metrics)
+		}
+	}
+	if log := p.Log(); strings.Contains(log, "panic:") || strings.Contains(log, "fatal error:") {
+		r.mu.Lock()
+		r.panics = append(r.panics, log[max(0, len(log)-8000):])
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// measure notes what a process has. One that ends meanwhile has nothing.
+func (r *replica) measure(ctx context.Context, pid int, metrics string) {
+	var now use
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(status)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
+			kib, _ := strconv.Atoi(fields[1])
+			now.mib = kib / 1024
+		}
+	}
+	descriptors, _ := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+	now.descriptors = len(descriptors)
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // it may be frozen
+	defer cancel()
+	if request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metrics+"/metrics", nil); err == nil {
+		if answer, err := http.DefaultClient.Do(request); err == nil {
+			defer answer.Body.Close()
+			text, _ := io.ReadAll(answer.Body)
+			if _, rest, found := strings.Cut(string(text), "\ngo_goroutines "); found {
+				now.goroutines, _ = strconv.Atoi(strings.Fields(rest)[0])
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.most = use{max(r.most.mib, now.mib), max(r.most.descriptors, now.descriptors), max(r.most.goroutines, now.goroutines)}
+}
+
+// current is the process that runs, or the last one; nil: there was none yet.
+func (r *replica) current() *cluster.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process
+}
+
+// carry carries a request of a process to the API server, as its trouble allows.
+func (r *replica) carry(process string, request *http.Request, next http.RoundTripper) (*http.Response, error) {
+	ctx, path := request.Context(), request.URL.Path
+	if request.Method != http.MethodGet && request.Body != nil && (strings.HasPrefix(path, "/api/v1/nodes/") || strings.Contains(path, "/leases")) {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
+			return nil, err
+		}
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		r.world.writers.sent(process, path, body)
+	}
+	t := r.trouble.Load()
+	if t.slow > 0 {
+		pause(ctx, rand.N(t.slow))
+	}
+	if rand.Float64() < t.refused {
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody, Request: request}, nil
+	}
+	answer, err := next.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains([]string{"true", "1"}, request.URL.Query().Get("watch")) {
+		answer.Body = &lateBody{answer.Body, ctx, r}
+	} else if rand.Float64() < t.lost {
+		answer.Body.Close()
+		panic(http.ErrAbortHandler)
+	}
+	return answer, nil
+}
+
+// lateBody is that of a watch.
+type lateBody struct {
+	io.ReadCloser
+	ctx     context.Context
+	replica *replica
+}
+
+// Read waits with what it has read.
+func (b *lateBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	pause(b.ctx, b.replica.trouble.Load().late)
+	return n, err
+}
+
+// pause is trouble, and nothing waits for its end.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

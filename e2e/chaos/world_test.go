@@ -1,0 +1,568 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+)
+
+const (
+	// nodes are those of a world, of which the first have kubelets that freeze.
+	nodes, frail = 20, 3
+	// maxNodes and maxMemory are the largest budgets of any policy of a world.
+	maxNodes, maxMemory = 4, 2
+	// observedRule only observes.
+	observedRule = "hca-port"
+	// incarnation is the label of a job and its pods that no later job of that name has.
+	incarnation = foreign + "incarnation"
+)
+
+const rules = `apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 4}
+  correlated: {maxPercent: 90, minNodes: 15, window: 5s}
+  restart: {backOff: {first: 1s, max: 2s}, maxPerDay: 100}
+  rules:
+    gpu-xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}, clearAfter: 2s, restartJobs: true}
+    gpu-xid-inspect: {match: {condition: GPUXidError, repair: [Inspect]}, alertOnly: true}
+    gpu-memory: {match: {condition: GPUMemoryError, repair: [ResetGPU, Reboot]}, for: 1s, clearAfter: 2s, restartJobs: true, budget: {maxNodes: 2}}
+    hca-port: {match: {condition: HCAPortDown, repair: [Inspect]}, mode: observe}
+    node-not-ready:
+      match: {condition: Ready, status: [Unknown, "False"], repair: [Inspect]}
+      for: 3s
+      clearAfter: 2s
+      restartJobs: true
+      handOff: {keepNode: false}
+`
+
+// policies are those that the file of a world has at times, the first one most of the time.
+var policies = []string{
+	rules,
+	strings.Replace(rules, "maxNodes: 4", "maxNodes: 2", 1),
+	strings.Replace(rules, "clearAfter: 2s", "clearAfter: 10s", 1),
+	strings.Replace(rules, "mode: enforce", "mode: enforced", 1), // invalid
+}
+
+// job is what a world has one of, under one name, with ever new incarnations.
+type job struct {
+	kind schema.GroupVersionKind
+	name string
+	// suspend and ranks are the paths of fields that its owner changes; nil: there is none.
+	suspend []string
+	ranks   [][]string
+	spec    string
+}
+
+// isWhole tells whether a restart stops all of its pods.
+func (j job) isWhole() bool { return j.suspend != nil }
+
+const template = `{metadata: {labels: {app: NAME, ` + incarnation + `: NAME.N}, annotations: {e2e.pitcrew.dev/term-delay: 1s}},
+        spec: {RESTART nodeSelector: {` + cluster.LabelPool + `: POOL}, containers: [{name: main, image: none, resources: {limits: {nvidia.com/gpu: 4}}}]}}`
+
+var batch = schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}
+
+var jobs = []job{
+	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-a", []string{"spec", "suspend"}, nil, jobSet},
+	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-b", []string{"spec", "suspend"}, nil, jobSet},
+	{batch, "job-a", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
+	{batch, "job-b", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
+	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}, "set", nil, [][]string{{"spec", "replicas"}}, app},
+	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployment", nil, [][]string{{"spec", "replicas"}}, app},
+}
+
+const (
+	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: TEMPLATE}`
+	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {spec: ` + batchJob + `}}]}`
+	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: TEMPLATE}`
+)
+
+// world is one seed's: nodes, jobs and two remediators.
+type world struct {
+	*cluster.Cluster
+	ctx       context.Context
+	seed      uint64
+	pool      string // of the nodes, and the namespace of the jobs
+	policy    string // the file
+	frail     *cluster.Kubelets
+	replicas  []*replica
+	writers   writers
+	nodes     *history[*corev1.Node]
+	leases    *history[*coordinationv1.Lease]
+	pods      *history[*corev1.Pod]
+	jobs      []*history[*metav1.PartialObjectMetadata]
+	made      map[string]int // incarnations, by job
+	suspended map[string]bool
+
+	mu                   sync.Mutex
+	removed              map[string]bool // marks
+	cordoned, uncordoned map[types.UID]int
+	putBack              map[string]bool // nodes
+}
+
+// newWorld starts a world. It ends with ctx.
+func newWorld(t *testing.T, seed uint64) *world {
+	c := clustertest.Get(t)
+	dir := t.TempDir()
+	w := &world{
+		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
+		made: map[string]int{}, suspended: map[string]bool{},
+		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
+	}
+	w.writers = writers{records: map[string][]string{}, leases: map[string][]byte{}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(w.setPolicy(policies[0]))
+	must(c.InstallRemediator(w.ctx))
+	must(c.AddNamespace(w.ctx, w.pool, nil))
+	var err error
+	w.frail, err = c.StartKubelets(w.ctx, w.pool)
+	must(err)
+	w.nodes = follow[*corev1.Node](w.ctx, c.Client, func() client.ObjectList { return &corev1.NodeList{} }, client.MatchingLabels{cluster.LabelPool: w.pool})
+	w.leases = follow[*coordinationv1.Lease](w.ctx, c.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace("pitcrew"))
+	w.pods = follow[*corev1.Pod](w.ctx, c.Client, func() client.ObjectList { return &corev1.PodList{} }, client.InNamespace(w.pool))
+	for _, j := range jobs {
+		w.jobs = append(w.jobs, follow[*metav1.PartialObjectMetadata](w.ctx, c.Client, func() client.ObjectList {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(j.kind.GroupVersion().WithKind(j.kind.Kind + "List"))
+			return list
+		}, client.InNamespace(w.pool), client.MatchingLabels{"app": j.name}))
+	}
+	for i := range nodes {
+		must(w.addNode(i))
+	}
+	for i := range jobs {
+		must(w.create(i))
+	}
+	for _, name := range []string{"a", "b"} {
+		r := &replica{name: name, world: w}
+		r.trouble.Store(&trouble{})
+		w.replicas = append(w.replicas, r)
+	}
+	return w
+}
+
+func (w *world) node(i int) string { return fmt.Sprintf("%s-%d", w.pool, i) }
+
+func (w *world) addNode(i int) error {
+	_, err := w.AddNodes(w.ctx, w.pool, 1, func(n *corev1.Node) {
+		n.Name = w.node(i)
+		n.Labels[corev1.LabelHostname] = n.Name
+		if i < frail {
+			w.frail.Own(n)
+		}
+		for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+			})
+		}
+	})
+	return err
+}
+
+// change changes a node as it is, and tries again if another writer was faster. A node that is gone is not changed.
+func (w *world) change(i int, change func(*corev1.Node)) error {
+	return w.tried(func() error {
+		var n corev1.Node
+		if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
+			return err
+		}
+		before := n.DeepCopy()
+		change(&n)
+		return w.Client.Patch(w.ctx, &n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+}
+
+// tried tries again after a conflict. What is gone needs no change.
+func (w *world) tried(write func() error) error {
+	return client.IgnoreNotFound(retry.OnError(retry.DefaultBackoff, func(err error) bool {
+		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInternalError(err)
+	}, write))
+}
+
+// report writes a condition as the Node Problem Detector does on a node whose clock is wrong by skew.
+func (w *world) report(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus, message string, skew time.Duration) error {
+	now := metav1.NewTime(time.Now().Add(skew))
+	return w.reportAll(i, []corev1.NodeCondition{{Type: condition, Status: status, Reason: "x", Message: message, LastHeartbeatTime: now, LastTransitionTime: now}})
+}
+
+func (w *world) reportAll(i int, all []corev1.NodeCondition) error {
+	patch, err := patchOf(map[string]any{"status": map[string]any{"conditions": all}})
+	if err != nil {
+		return err
+	}
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node(i)}}
+	return w.tried(func() error {
+		return w.Client.Status().Patch(w.ctx, target, client.RawPatch(types.StrategicMergePatchType, patch))
+	})
+}
+
+// reboot gives a node another boot id, after which its checks find no fault, if it is repaired.
+func (w *world) reboot(i int, repaired bool) error {
+	var n corev1.Node
+	if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := n.DeepCopy()
+	n.Status.NodeInfo.BootID = string(uuid.NewUUID())
+	if err := w.tried(func() error { return w.Client.Status().Patch(w.ctx, &n, client.MergeFrom(before)) }); err != nil || !repaired {
+		return err
+	}
+	return w.healthy(i, time.Now())
+}
+
+// mark puts something on a node that is not Pitcrew's: a taint, a label, an annotation or a cordon.
+func (w *world) mark(i, what, id int) error {
+	key := fmt.Sprintf("%sm%d", foreign, id)
+	return w.change(i, func(n *corev1.Node) {
+		switch what {
+		case 0:
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectPreferNoSchedule})
+		case 1:
+			n.Labels[key] = "x"
+		case 2:
+			n.Annotations[key] = "x"
+		case 3:
+			if !n.Spec.Unschedulable {
+				w.note(func() { w.cordoned[n.UID]++ })
+			}
+			n.Spec.Unschedulable = true
+		}
+	})
+}
+
+// unmark removes a mark again.
+func (w *world) unmark(i, what, id int) error {
+	key := fmt.Sprintf("%sm%d", foreign, id)
+	return w.change(i, func(n *corev1.Node) {
+		was := marks(n)
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+		delete(n.Labels, key)
+		delete(n.Annotations, key)
+		if what == 3 && n.Spec.Unschedulable {
+			n.Spec.Unschedulable = false
+			w.note(func() { w.uncordoned[n.UID]++ })
+		}
+		is := marks(n)
+		w.note(func() {
+			for mark := range was {
+				w.removed[mark] = w.removed[mark] || !is[mark]
+			}
+		})
+	})
+}
+
+func (w *world) note(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// rewriteTaints does what `kubectl taint` does with an old copy: it writes the taints as a whole, with a taint of Pitcrew or without it.
+func (w *world) rewriteTaints(i int, back bool) error {
+	if back {
+		w.note(func() { w.putBack[w.node(i)] = true })
+	}
+	return w.change(i, func(n *corev1.Node) {
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
+		if back {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule})
+		}
+	})
+}
+
+func (w *world) skip(i int, on bool) error {
+	return w.change(i, func(n *corev1.Node) {
+		if delete(n.Labels, conditions.LabelSkip); on {
+			n.Labels[conditions.LabelSkip] = "true"
+		}
+	})
+}
+
+// replace deletes a node and creates one of its name, unless it is quarantined: its place under the budget would be taken for an hour.
+func (w *world) replace(i int) error {
+	var n corev1.Node
+	if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if r, err := quarantine.RecordOf(&n); err == nil && r != nil {
+		return nil
+	}
+	// Not DeleteNodes, which has the remediators forget what they know of nodes.
+	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, &n)); err != nil {
+		return err
+	}
+	return w.addNode(i)
+}
+
+func (w *world) kill(i int) {
+	if p := w.replicas[i].current(); p != nil {
+		p.Kill()
+	}
+}
+
+func (w *world) stop(i int) {
+	if p := w.replicas[i].current(); p != nil {
+		p.Thaw()
+		p.Stop(5 * time.Second)
+	}
+}
+
+func (w *world) freeze(i int) {
+	if p := w.replicas[i].current(); p != nil {
+		p.Freeze()
+	}
+}
+
+func (w *world) thaw(i int) {
+	if p := w.replicas[i].current(); p != nil {
+		p.Thaw()
+	}
+}
+
+func (w *world) outage(d time.Duration) error {
+	w.StopAPIServer()
+	pause(w.ctx, d)
+	return w.StartAPIServer(w.ctx)
+}
+
+// setPolicy replaces the file as a whole, as a mounted ConfigMap is.
+func (w *world) setPolicy(text string) error {
+	next := w.policy + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, w.policy)
+}
+
+func (w *world) setPause(on bool) error {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap}, Data: map[string]string{"reason": "chaos"}}
+	if on {
+		err := w.Client.Create(w.ctx, object)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	return client.IgnoreNotFound(w.Client.Delete(w.ctx, object))
+}
+
+// create creates the next incarnation of a job.
+func (w *world) create(i int) error {
+	j := jobs[i]
+	w.made[j.name]++
+	w.suspended[j.name] = false
+	text := "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
+		"\nmetadata: {name: NAME, namespace: POOL, labels: {app: NAME, " + incarnation + ": NAME.N, " + conditions.LabelRestartOnNodeFault + ": \"true\"}}\nspec: " + j.spec
+	for _, r := range [][2]string{
+		{"TEMPLATE", template}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
+		{"RESTART", map[bool]string{true: "restartPolicy: Never,"}[j.isWhole()]},
+	} {
+		text = strings.ReplaceAll(text, r[0], r[1])
+	}
+	return w.Apply(w.ctx, []byte(text))
+}
+
+func (w *world) object(i int) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(jobs[i].kind)
+	o.SetNamespace(w.pool)
+	o.SetName(jobs[i].name)
+	return o
+}
+
+// recreate deletes a job and creates it anew as soon as its name is free.
+func (w *world) recreate(i int) error {
+	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), client.PropagationPolicy(metav1.DeletePropagationBackground))); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	defer cancel()
+	for {
+		if o := w.object(i); apierrors.IsNotFound(w.Client.Get(ctx, client.ObjectKeyFromObject(o), o)) {
+			return w.create(i)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("job %s is not gone: %w", jobs[i].name, ctx.Err())
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// suspend sets the suspend field of a job, as its owner does who does not know of restarts.
+func (w *world) suspend(i int, on bool) error {
+	if jobs[i].suspend == nil {
+		return nil
+	}
+	w.suspended[jobs[i].name] = on
+	return w.set(i, on, jobs[i].suspend)
+}
+
+func (w *world) resize(i, ranks int) error {
+	if jobs[i].ranks == nil {
+		return nil
+	}
+	return w.set(i, ranks, jobs[i].ranks...)
+}
+
+func (w *world) set(i int, value any, paths ...[]string) error {
+	body := map[string]any{}
+	for _, path := range paths {
+		at := body
+		for _, key := range path[:len(path)-1] {
+			if at[key] == nil {
+				at[key] = map[string]any{}
+			}
+			at = at[key].(map[string]any)
+		}
+		at[path[len(path)-1]] = value
+	}
+	patch, err := patchOf(body)
+	if err != nil {
+		return err
+	}
+	return w.tried(func() error { return w.Client.Patch(w.ctx, w.object(i), client.RawPatch(types.MergePatchType, patch)) })
+}
+
+// heal ends all that is wrong: from here on the world comes to rest.
+func (w *world) heal() error {
+	errs := []error{w.setPolicy(policies[0]), w.setPause(false)}
+	w.frail.Thaw()
+	for i, r := range w.replicas {
+		r.trouble.Store(&trouble{})
+		w.thaw(i)
+	}
+	for i := range nodes {
+		errs = append(errs, w.reboot(i, true), w.change(i, func(n *corev1.Node) {
+			n.Labels = maps.Clone(n.Labels)
+			delete(n.Labels, conditions.LabelSkip)
+			if n.Spec.Unschedulable {
+				w.note(func() { w.uncordoned[n.UID]++ })
+				n.Spec.Unschedulable = false
+			}
+		}))
+	}
+	for i, j := range jobs {
+		if w.suspended[j.name] {
+			errs = append(errs, w.suspend(i, false))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// atRest tells whether every node is in service, and every job runs as its owner wants. Meanwhile the checks report health.
+func (w *world) atRest(since time.Time) error {
+	var list corev1.NodeList
+	if err := w.Client.List(w.ctx, &list, client.MatchingLabels{cluster.LabelPool: w.pool}); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		n := &list.Items[i]
+		r, err := quarantine.RecordOf(n)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+			continue
+		}
+		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, conditions.Domain+"/") })
+		open := r != nil && (r.Phase == quarantine.Quarantined || r.Phase == quarantine.Released && r.ManualReleaseActive || n.Labels[conditions.LabelStatus] == conditions.StatusSuspect)
+		if !tainted && !open {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("node %s: taints %v, record %s", n.Name, n.Spec.Taints, n.Annotations[conditions.AnnotationQuarantine]))
+		if r != nil && r.Phase == quarantine.Quarantined && (r.Worst() == conditions.Replace || r.ManualReleaseOnly) {
+			cmd := exec.CommandContext(w.ctx, filepath.Join(w.Root, "bin", "kubectl-pitcrew"), "release", n.Name, "-y")
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				errs = append(errs, fmt.Errorf("release %s: %w: %s", n.Name, err, out))
+			}
+		}
+		for i := range nodes {
+			if w.node(i) == n.Name {
+				errs = append(errs, w.healthy(i, since))
+			}
+		}
+	}
+	for i, j := range jobs {
+		errs = append(errs, w.runs(i, j))
+	}
+	return errors.Join(errs...)
+}
+
+// healthy reports a heartbeat of every check of a node, which has been healthy since then.
+func (w *world) healthy(i int, since time.Time) error {
+	var all []corev1.NodeCondition
+	for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
+		all = append(all, corev1.NodeCondition{
+			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.NewTime(since),
+		})
+	}
+	return w.reportAll(i, all)
+}
+
+// runs tells whether a job has no restart under way, is not suspended, and has all ranks.
+func (w *world) runs(i int, j job) error {
+	o := w.object(i)
+	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return err
+	}
+	rec, err := restart.ReadRecord(o)
+	if err != nil {
+		return err
+	}
+	if rec.Current != nil {
+		return fmt.Errorf("job %s: restart %+v is under way", j.name, *rec.Current)
+	}
+	if suspended, _, _ := unstructured.NestedBool(o.Object, "spec", "suspend"); suspended {
+		return fmt.Errorf("job %s is suspended, last by %s", j.name, o.GetAnnotations()[conditions.AnnotationRestart])
+	}
+	ranks := int64(3)
+	if j.ranks != nil {
+		ranks, _, _ = unstructured.NestedInt64(o.Object, j.ranks[0]...)
+	}
+	var pods corev1.PodList
+	if err := w.Client.List(w.ctx, &pods, client.InNamespace(w.pool), client.MatchingLabels{incarnation: o.GetLabels()[incarnation]}); err != nil {
+		return err
+	}
+	running := 0
+	for _, p := range pods.Items {
+		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+			running++
+		}
+	}
+	if running != int(ranks) {
+		return fmt.Errorf("job %s: %d of %d ranks run; status %v", j.name, running, ranks, o.Object["status"])
+	}
+	return nil
+}
