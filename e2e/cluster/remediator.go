@@ -22,6 +22,9 @@ const (
 	remediatorAccount   = "pitcrew-remediator"
 )
 
+// leaseOfTests is long, because a leader ends when a busy machine's API server does not answer for most of it.
+const leaseOfTests = "-lease-duration=15s"
+
 // StartRemediator builds the remediator, installs its shipped roles and admission policies and starts it under its own service
 // account, so that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
 // "-policy", file. It serves metrics and health only if args set their addresses.
@@ -61,7 +64,7 @@ func (c *Cluster) RunReplica(ctx context.Context, through *Proxy, args ...string
 		return nil, err
 	}
 	return c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), nil,
-		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0"}, args...)...)
+		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0", leaseOfTests}, args...)...)
 }
 
 // maySuspect is the variable of an admission policy that is true when the policy of the remediator has output.soperator.

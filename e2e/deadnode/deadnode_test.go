@@ -119,7 +119,7 @@ func (s *suite) remediate(t *testing.T, wait time.Duration) *remediator {
 		t.Fatal(err)
 	}
 	r := &remediator{exec.Command(filepath.Join(s.Root, "bin", "remediator"), "-kubeconfig", s.kubeconfig,
-		"-policy", file, "-metrics-bind-address", "0", "-health-probe-bind-address", "0"), make(chan struct{})}
+		"-policy", file, "-metrics-bind-address", "0", "-health-probe-bind-address", "0", "-lease-duration=15s"), make(chan struct{})}
 	r.Stderr = log
 	r.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
