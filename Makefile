@@ -141,6 +141,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/repair
 	go run ./bench/slownode
 	go run ./bench/cost
+	go run ./bench/node
 
 clean: ## remove everything that was built
 	rm -rf bin

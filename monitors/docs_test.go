@@ -80,6 +80,10 @@ func conditionsPage(t *testing.T) string {
 		if slices.Contains(args, "-hold") {
 			interval = "continuously"
 		}
+		// What has no events to wait for.
+		if i := slices.Index(args, "-every"); i >= 0 && !slices.Contains([]string{"xid", "hca", "podlog"}, c.Plugin) {
+			interval = "every " + args[i+1]
+		}
 		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | `%s` | %s | %s, %s | %s |\n", c.Type, c.Type,
 			strings.TrimSpace(c.Plugin+" "+strings.Join(args, " ")), interval, c.Healthy, c.Problem, policy.action(c.Type))
 	}

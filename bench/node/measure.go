@@ -195,7 +195,7 @@ func (v *variant) close() (err error) {
 			if !errors.Is(removeErr, syscall.EBUSY) {
 				break
 			}
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 		}
 	}
 	return err

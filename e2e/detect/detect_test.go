@@ -128,7 +128,7 @@ func (m *machine) startNPD() {
 	file := filepath.Join(m.cluster.Root, "monitors", conditions.GPUXidError+".json")
 	npd, err := m.cluster.StartNPD(m.t.Context(), cluster.NPD{
 		Node:     m.name,
-		Monitors: []cluster.Monitor{{File: file, Args: m.args()}},
+		Monitors: []cluster.Monitor{{File: file, Args: append(m.args(), "-hold", "20s")}}, // some tests wait for the end of a hold
 	})
 	if err != nil {
 		m.t.Fatal(err)

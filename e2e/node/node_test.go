@@ -136,12 +136,14 @@ func (m *host) chart(t *testing.T) string {
 		t.Fatalf("monitors of the chart: %q, %v", monitors, err)
 	}
 	interval := regexp.MustCompile(`"invoke_interval": "[^"]*"`)
+	every := regexp.MustCompile(`"-every",\s*"[^"]*"`)
 	for _, monitor := range monitors {
 		text, err := os.ReadFile(monitor)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(monitor, interval.ReplaceAll(text, []byte(`"invoke_interval": "1s"`)), 0o644); err != nil {
+		text = every.ReplaceAll(interval.ReplaceAll(text, []byte(`"invoke_interval": "1s"`)), []byte(`"-every", "1s"`))
+		if err := os.WriteFile(monitor, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

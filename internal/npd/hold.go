@@ -59,19 +59,34 @@ func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, 
 // the same moment, and the reading is as fresh for all of them.
 func (p *Plugin) pause() time.Duration {
 	now, err := Uptime()
-	if err != nil || p.Every <= 0 {
+	if err != nil {
 		return p.Every
 	}
-	return p.Every - now%p.Every
+	return toNext(now, p.Every)
 }
 
-// length is the length of a hold, which ends with one of these looks.
+func toNext(now, every time.Duration) time.Duration {
+	if every <= 0 {
+		return 0
+	}
+	return every - now%every
+}
+
+// length is the length of a hold.
 func (p *Plugin) length() time.Duration {
 	now, err := Uptime()
-	if err != nil || p.Every <= 0 || p.Every > p.Hold {
+	if err != nil {
 		return p.Hold
 	}
-	return p.Hold - (now+p.Hold)%p.Every
+	return whole(now, p.Hold, p.Every)
+}
+
+// whole shortens a hold, so that it ends with one of the looks and not with one more.
+func whole(now, hold, every time.Duration) time.Duration {
+	if every <= 0 || every > hold {
+		return hold
+	}
+	return hold - (now+hold)%every
 }
 
 func earliest(a, b time.Time) time.Time {

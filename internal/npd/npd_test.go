@@ -453,3 +453,19 @@ func TestHelpIsOnStdoutAndABadFlagIsNot(t *testing.T) {
 		t.Errorf("bad flag: exit %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }
+
+func TestChecksLookAtTheSameMoments(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct{ now, hold, every, pause, length time.Duration }{
+		{100 * s, 300 * s, 30 * s, 20 * s, 290 * s},
+		{120 * s, 300 * s, 30 * s, 30 * s, 300 * s},
+		{100 * s, 300 * s, 60 * s, 20 * s, 260 * s},
+		{100*s + 1, 20 * s, s, s - 1, 20*s - 1},
+		{100 * s, 20 * s, 3600 * s, 3500 * s, 20 * s}, // a hold without a second look
+		{100 * s, 20 * s, 0, 0, 20 * s},
+	} {
+		if pause, length := toNext(test.now, test.every), whole(test.now, test.hold, test.every); pause != test.pause || length != test.length {
+			t.Errorf("at %s, hold %s, every %s: pause %s, length %s; want %s, %s", test.now, test.hold, test.every, pause, length, test.pause, test.length)
+		}
+	}
+}

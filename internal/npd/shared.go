@@ -133,6 +133,10 @@ func (w *worker) share(ctx context.Context, s sharedRead, others bool) ([]byte, 
 		}
 		data, nothing, err := s.nothing()
 		if err == nil && !nothing {
+			if deadline, _ := ctx.Deadline(); time.Until(deadline) < w.p.limit()/2 {
+				// The check before has not come back with a reading. Another worker would have no time.
+				return nil, hungError{}
+			}
 			data, err = w.run(ctx, lock)
 		}
 		if err != nil {

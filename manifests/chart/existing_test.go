@@ -274,7 +274,7 @@ func TestAMissingPluginIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	monitor := strings.NewReplacer("/opt/pitcrew/bin/", dir+"/", "/host/proc", "/proc", `"invoke_interval": "30s"`, `"invoke_interval": "1s"`).
+	monitor := strings.NewReplacer("/opt/pitcrew/bin/", dir+"/", "/host/proc", "/proc").
 		Replace(readCommunityValues(t).Settings.Definitions["MountReadOnly.json"])
 	file := filepath.Join(dir, "MountReadOnly.json")
 	if err := os.WriteFile(file, []byte(monitor), 0o600); err != nil {

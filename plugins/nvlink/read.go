@@ -36,6 +36,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if r.links >= 0 {
 		s.Expected = &r.links
 	}
+	if !r.source.LinkErrors() {
+		return s, nil
+	}
 	store, err := npd.BootStore[map[string]uint64](npd.Proc, r.plugin.StateDir, "nvlink")
 	if err != nil {
 		return s, err

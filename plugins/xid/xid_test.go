@@ -2,14 +2,18 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
@@ -265,4 +269,38 @@ func TestAnInjectedRecordIsIgnoredByOtherRuns(t *testing.T) {
 	n.write("state/xid.json", `{"v":1,"bootID":"first","state":{"next":9,"events":[{"kind":"xid","code":79,"device":"0000:4e:00","cause":0,"mig":"","text":"x","at":1,"last":1,"count":1,"injected":true}]}}`)
 	n.want("exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus (injected)\n", "-allow-injected")
 	n.want(fine)
+}
+
+// An hour lies between two looks, but the class of an Xid 48 is decided by the lines of the next two seconds.
+func TestASettledLineIsJudgedWithoutANewOne(t *testing.T) {
+	if err := os.WriteFile("/proc/self/comm", []byte("node-problem-detector"), 0); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	path := filepath.Join(n.dir, "kmsg")
+	if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	kernel, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kernel.Close()
+	args := []string{"-hold", "1h", "-every", "1h"}
+	n.want(fine, args...) // nothing was told before: at once
+	answer := make(chan string)
+	go func() { answer <- n.run(args...) }()
+	now, err := npd.Uptime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(kernel, "3,1,%d,-;NVRM: Xid (PCI:0000:4e:00): 48, pid=1, name=x, An uncorrectable double bit error (DBE) has been detected on GPU.\n", now.Microseconds())
+	select {
+	case got := <-answer:
+		if !strings.HasPrefix(got, "exit 1\nResetGPU gpu 0000:4e:00: Xid 48 ") {
+			t.Errorf("got %s", got)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("no look sees it")
+	}
 }
