@@ -2,7 +2,8 @@
 //
 // A level, not an edge: while a quarantine stands, no opted-in job may have an active pod on the node. The node
 // controller calls [Controller.RestartJobsOnNode] after it has written the taint, again 2 s, 15 s and 60 s later, because a
-// pod may have been bound by a scheduler that had not seen the taint, and on every reconcile of the node. A call starts the
+// pod may have been bound by a scheduler that had not seen the taint, and then when it reconciles the node: five minutes
+// after the last call or later, and at once if the quarantine, its taint or the policy has changed. A call starts the
 // restart of each such job, or says when to call again if the limits of the policy hold it. A controller of its own drives
 // the restarts that are under way: observe, [restart.Next], act. Failed pods may start a restart, too, see [podFailures].
 //

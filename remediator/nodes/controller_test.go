@@ -100,7 +100,7 @@ func TestJobsAreLookedAtWhenADecisionIsNewOrALookIsDue(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	r.Controller.policy = policy.Fixed(new(*r.policy.Policy()))
+	r.policy = policy.Fixed(new(*r.policy.Policy()))
 	if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
 		t.Error("another policy may restart other jobs")
 	}

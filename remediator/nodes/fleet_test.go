@@ -72,7 +72,7 @@ spec:
   correlated: {minNodes: %d, maxPercent: 40, window: 2m, scopes: [rack]}
   rules:
     gpu:
-      match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}
+      match: {condition: GPUXidError, repair: [%s]}
       clearAfter: 1m
       budget: {maxNodes: 3}
     disk:
@@ -80,7 +80,7 @@ spec:
       taint: {effect: PreferNoSchedule}
     down:
       match: {condition: Ready, status: [Unknown, "False"], repair: [Reboot]}
-`, 1+r.IntN(4), []string{"", "rack"}[r.IntN(2)], r.IntN(90), 2+r.IntN(4), 2+r.IntN(4)))
+`, 1+r.IntN(4), []string{"", "rack"}[r.IntN(2)], r.IntN(90), 2+r.IntN(4), 2+r.IntN(4), []string{"Reboot, Replace", "Replace"}[r.IntN(2)]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 				tell.OnUpdate(&old, live)
 			}
 		}
-		r.Controller.policy = policy.Fixed(fleetPolicy(t, random))
+		r.policy = policy.Fixed(fleetPolicy(t, random))
 		for step := range 120 {
 			name := fmt.Sprintf("n%d", random.IntN(8))
 			now := r.clock.Now()
@@ -161,7 +161,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			case 0:
 				r.clock.SetTime(now.Add(time.Duration(random.IntN(40)-5) * time.Minute))
 			case 1:
-				r.Controller.policy = policy.Fixed(fleetPolicy(t, random))
+				r.policy = policy.Fixed(fleetPolicy(t, random))
 			case 2:
 				r.breaker.mu.Lock()
 				r.breaker.memory, _ = r.breaker.memory.Prune(time.Hour, now)
@@ -169,6 +169,9 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			}
 			if random.IntN(3) > 0 {
 				show(name)
+			}
+			if random.IntN(3) == 0 {
+				name = fmt.Sprintf("n%d", random.IntN(8))
 			}
 			// A decision, with a write that is refused, or whose answer is lost, or that succeeds.
 			r.client.refuse, r.client.unanswered, r.client.arrives = nil, nil, random.IntN(2) == 0
@@ -188,7 +191,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 				}
 			}
 			asking := cmp.Or(map[bool]string{true: name}[random.IntN(2) == 0], "n0")
-			p := r.Controller.policy.Policy()
+			p := r.policy.Policy()
 			peers, err := r.peers(t.Context(), p, asking)
 			if err != nil {
 				t.Fatal(err)

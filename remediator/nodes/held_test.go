@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestAFreePlaceWakesTheNodesThatWaitForIt(t *testing.T) {
 			n := nodeOf(r, "d")
 			r.client.nodes = append(r.client.nodes, *n)
 		},
-		"another policy": func(r rig) { *r.Controller.policy = *policy.Fixed(new(*r.policy.Policy())) },
+		"another policy": func(r rig) { *r.policy = *policy.Fixed(new(*r.policy.Policy())) },
 	} {
 		r := newRig(t, "a", "b", "c")
 		for _, name := range []string{"a", "b", "c", "a", "b", "c"} { // a takes the place
@@ -92,7 +93,7 @@ func TestABreakerThatAPersonClosesWakesTheNodesThatWaitForIt(t *testing.T) {
 	p := *r.policy.Policy()
 	p.Budget = policy.Unlimited
 	p.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Hour}
-	r.Controller.policy = policy.Fixed(&p)
+	r.policy = policy.Fixed(&p)
 	for _, name := range []string{"a", "b", "a", "b"} {
 		r.reconcile(t, name)
 	}
@@ -105,3 +106,82 @@ func TestABreakerThatAPersonClosesWakesTheNodesThatWaitForIt(t *testing.T) {
 		t.Errorf("%s, the breaker is %v", diff, r.breaker.state(&p))
 	}
 }
+
+// A fault that stands makes less than a request and at most about one decision a minute, whether its node is quarantined, waits for a place, is
+// dead or is only observed. [BenchmarkDecision] says what a decision costs.
+func TestAFaultThatStandsIsSeldomDecided(t *testing.T) {
+	for what, test := range map[string]struct {
+		change    func(p *policy.Policy)
+		silent    bool
+		decisions int // of each node, in an hour
+	}{
+		"quarantined":           {func(p *policy.Policy) { p.Budget = policy.Unlimited }, false, 12},
+		"quarantined and dead":  {func(p *policy.Policy) { p.Budget = policy.Unlimited }, true, 63},
+		"waiting for a place":   {func(p *policy.Policy) { p.Budget.MaxNodes = 0 }, false, 62},
+		"waiting for a breaker": {func(p *policy.Policy) { p.Budget = policy.Unlimited; p.Breaker = never }, false, 62},
+		"observed": {func(p *policy.Policy) {
+			for i := range p.Rules {
+				p.Rules[i].Observe = true
+			}
+		}, false, 12},
+	} {
+		t.Run(what, func(t *testing.T) {
+			names := []string{"a", "b", "c"}
+			r := newRig(t, names...)
+			p := *r.policy.Policy()
+			p.Rules = slices.Clone(p.Rules)
+			test.change(&p)
+			r.policy = policy.Fixed(&p)
+			r.breaker.dryRun = true // it stays open
+			start := r.clock.Now()
+			due, decisions := map[string]time.Time{}, 0
+			show := func(i int) { // the cache shows what was written
+				if n := r.client.live[r.client.nodes[i].Name]; n != nil {
+					beats := r.client.nodes[i].Status.Conditions
+					r.client.nodes[i] = *n.DeepCopy()
+					r.client.nodes[i].Status.Conditions = beats
+				}
+			}
+			requests := func() int { return len(r.client.patched) + len(r.client.created) + len(r.restarts.quarantines) }
+			var first int
+			for r.clock.Now().Before(start.Add(2 * time.Hour)) {
+				now := r.clock.Now()
+				if now.Equal(start.Add(time.Hour)) { // it stands
+					first, decisions = requests(), 0
+				}
+				for i := range r.client.nodes {
+					if !test.silent && now.Sub(start)%(5*time.Minute) == 0 {
+						r.client.nodes[i].Status.Conditions[0].LastHeartbeatTime.Time = now
+						r.client.nodes[i].ResourceVersion += "+"
+						delete(r.client.live, names[i])
+					}
+				}
+				for _, name := range r.wakes(t, names...) {
+					due[name] = now
+				}
+				for i, name := range names {
+					if !due[name].After(now) {
+						after := r.reconcile(t, name).RequeueAfter
+						if due[name] = now.Add(after); after == 0 {
+							due[name] = start.Add(24 * time.Hour)
+						}
+						decisions++
+						show(i)
+					}
+				}
+				r.reasons()
+				r.clock.SetTime(now.Add(time.Second))
+			}
+			if most := len(names) * test.decisions; decisions == 0 || decisions > most {
+				t.Errorf("%d decisions in an hour, want at most %d", decisions, most)
+			}
+			if got := requests() - first; got > len(names)*12 {
+				t.Errorf("%d requests in an hour", got)
+			}
+			t.Logf("%d decisions, %d requests", decisions, requests()-first)
+		})
+	}
+}
+
+// never is a breaker that lets no node through.
+var never = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: 24 * time.Hour, Pace: 24 * time.Hour}

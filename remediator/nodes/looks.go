@@ -81,7 +81,6 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	if after, waits := c.looks.pending(n.Name, at, now); waits {
 		return after, nil
 	}
-	c.looks.forget(n.Name)
 	if after, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
 		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}

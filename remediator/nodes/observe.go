@@ -41,13 +41,13 @@ func Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp,
 			DeletionTimestamp: n.DeletionTimestamp,
-			Labels:            n.Labels,
+			Labels:            internMap(n.Labels),
 			ManagedFields:     quarantine.SlimManagedFields(n),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
-			Conditions:  n.Status.Conditions,
-			Allocatable: n.Status.Allocatable, // read by the restart of jobs, to find out whether there is room
+			Conditions:  slices.Clone(n.Status.Conditions), // without the room that decoding has left
+			Allocatable: n.Status.Allocatable,              // read by the restart of jobs, to find out whether there is room
 			NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
 		},
 	}
@@ -58,9 +58,24 @@ func Slim(object any) (any, error) {
 		if slim.Annotations == nil {
 			slim.Annotations = map[string]string{}
 		}
-		slim.Annotations[key] = value
+		slim.Annotations[intern(&interned, key)] = value
+	}
+	for i := range slim.Status.Conditions {
+		c := &slim.Status.Conditions[i]
+		c.Type, c.Status, c.Reason, c.Message = intern(&interned, c.Type), intern(&interned, c.Status), intern(&interned, c.Reason), intern(&interned, c.Message)
 	}
 	return slim, nil
+}
+
+func internMap(m map[string]string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	shared := make(map[string]string, len(m))
+	for key, value := range m {
+		shared[intern(&interned, key)] = intern(&interned, value)
+	}
+	return shared
 }
 
 // changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few

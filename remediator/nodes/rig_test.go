@@ -145,7 +145,7 @@ type rig struct {
 }
 
 // newRig makes a controller of nodes with a fault, all at the same moment.
-func newRig(t *testing.T, names ...string) rig {
+func newRig(t testing.TB, names ...string) rig {
 	t.Helper()
 	p, err := policy.Parse([]byte(testPolicy))
 	if err != nil {

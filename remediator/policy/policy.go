@@ -200,8 +200,8 @@ func (p *Policy) Checks(n *corev1.Node) bool {
 // UnknownAfter is the age from which a heartbeat of the condition is too old for every rule. It is false when no rule names
 // the condition.
 func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Duration, named bool) {
-	for _, r := range p.Rules {
-		if r.Condition == condition {
+	for i := range p.Rules { // without a copy: this is asked for each condition of each node
+		if r := &p.Rules[i]; r.Condition == condition {
 			limit, named = max(limit, r.UnknownAfter), true
 		}
 	}
@@ -212,7 +212,8 @@ func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Du
 // condition of Pitcrew whose message does not follow the grammar has no class and matches no rule: it is not known
 // what the node needs.
 func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Rule, conditions.Repair, bool) {
-	for _, r := range p.Rules {
+	for i := range p.Rules {
+		r := &p.Rules[i]
 		if r.Condition != c.Type || !r.IsFault(c.Status) || !r.Nodes.Matches(labels.Set(nodeLabels)) {
 			continue
 		}
@@ -220,7 +221,7 @@ func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Ru
 			continue
 		}
 		if class := r.class(c); slices.Contains(r.Repair, class) {
-			return r, class, true
+			return *r, class, true
 		}
 	}
 	return Rule{}, 0, false

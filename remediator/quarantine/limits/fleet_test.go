@@ -139,7 +139,7 @@ func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 			p.ParkedSince = ago()
 		}
 	} else if r.IntN(6) == 0 {
-		p.Soft, p.Rule = true, "soft"
+		p.Soft, p.Rule = true, []string{"soft", ""}[r.IntN(2)]
 	}
 	for _, condition := range []corev1.NodeConditionType{"GPUXidError", corev1.NodeReady} {
 		if r.IntN(5) == 0 {
@@ -152,23 +152,26 @@ func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 	return p
 }
 
-func randomPolicy(r *rand.Rand) *policy.Policy {
+func randomPolicy(random *rand.Rand) *policy.Policy {
 	budget := func() policy.Budget {
 		return policy.Budget{
-			MaxNodes: r.IntN(6), MaxPercent: 1 + r.IntN(100), Scope: []string{"", rackLabel, corev1.LabelTopologyZone}[r.IntN(3)],
-			Window: time.Duration(r.IntN(3)) * time.Hour, ParkedAfter: time.Duration(r.IntN(3)) * time.Hour,
+			MaxNodes: random.IntN(6), MaxPercent: 1 + random.IntN(100), Scope: []string{"", rackLabel, corev1.LabelTopologyZone}[random.IntN(3)],
+			Window: time.Duration(random.IntN(3)) * time.Hour, ParkedAfter: time.Duration(random.IntN(3)) * time.Hour,
 		}
 	}
 	rule := func(name string, condition corev1.NodeConditionType, effect corev1.TaintEffect) policy.Rule {
 		r := policy.Rule{Name: name, Taint: corev1.Taint{Effect: effect}, Budget: budget()}
 		r.Condition = condition
+		if random.IntN(2) == 0 {
+			r.Budget = policy.Unlimited
+		}
 		return r
 	}
 	return &policy.Policy{
 		Budget:  budget(),
-		Breaker: &policy.Breaker{MaxNodes: 1 + r.IntN(6), Window: time.Duration(1+r.IntN(120)) * time.Minute, CoolDown: time.Hour, Pace: time.Duration(1+r.IntN(240)) * time.Minute},
+		Breaker: &policy.Breaker{MaxNodes: 1 + random.IntN(6), Window: time.Duration(1+random.IntN(120)) * time.Minute, CoolDown: time.Hour, Pace: time.Duration(1+random.IntN(240)) * time.Minute},
 		Correlated: &policy.Correlated{
-			MaxPercent: 1 + r.IntN(60), MinNodes: 2 + r.IntN(4), Window: time.Duration(1+r.IntN(3)) * time.Minute, Scopes: []string{"", rackLabel},
+			MaxPercent: 1 + random.IntN(60), MinNodes: 2 + random.IntN(4), Window: time.Duration(1+random.IntN(3)) * time.Minute, Scopes: []string{"", rackLabel},
 		},
 		Rules: []policy.Rule{
 			rule("gpu", "GPUXidError", corev1.TaintEffectNoSchedule), rule("soft", "Slow", corev1.TaintEffectPreferNoSchedule),

@@ -287,3 +287,11 @@ func TestTheTextOfAMemoryFitsWhateverIsInIt(t *testing.T) {
 		}
 	}
 }
+
+// What is summed up of the others need not be summed up again.
+func TestPruneChangesOnlyTheNodesThatLoseAStart(t *testing.T) {
+	m := with(t, entry("old", "gpu", 90*time.Minute), entry("new", "gpu", time.Minute), entry("new", "disk", 2*time.Minute))
+	if pruned, changed := m.Prune(time.Hour, noon); !changed || len(pruned.Differing(m)) != 1 || !pruned.Differing(m)["old"] || pruned.Is(m) || !m.Is(m) {
+		t.Errorf("pruned %v: other starts of %v", changed, pruned.Differing(m))
+	}
+}
