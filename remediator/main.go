@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +39,7 @@ import (
 type options struct {
 	policy, namespace, evidence, repair, healthAddress, metricsAddress string
 	dryRun, leaderElect                                                bool
+	leaseDuration                                                      time.Duration
 	preflight                                                          preflight.Options
 	log                                                                logOptions
 }
@@ -52,6 +54,7 @@ func main() {
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run; without it, an outage of the API server is not noticed, after which nodes get time to report again before a rule on condition Ready acts")
+	flag.DurationVar(&o.leaseDuration, "lease-duration", 5*time.Second, "how long the lease counts after its last renewal, in whole seconds from 2s, the same for all replicas: a dead leader is replaced within about one and a half times as long, and the leader ends when the API server has taken no renewal for seven tenths of it")
 	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
 	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
 	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
@@ -86,6 +89,9 @@ func run(ctx context.Context, o options, validate bool) error {
 		if err := checkNamespace(o.repair); err != nil {
 			return fmt.Errorf("-repair-namespace: %w", err)
 		}
+	}
+	if o.leaseDuration < 2*time.Second || o.leaseDuration%time.Second != 0 {
+		return fmt.Errorf("-lease-duration %s: not a whole number of seconds from 2s", o.leaseDuration) // a Lease holds seconds
 	}
 	p, invalid := policy.Follow(o.policy)
 	if invalid != nil && validate {
@@ -165,6 +171,7 @@ func newManager(o options) (ctrl.Manager, error) {
 }
 
 func managerOptions(o options) ctrl.Options {
+	renewDeadline, retryPeriod := election(o.leaseDuration)
 	m := ctrl.Options{
 		Scheme: clientgoscheme.Scheme,
 		Cache: cache.Options{
@@ -181,13 +188,26 @@ func managerOptions(o options) ctrl.Options {
 		LeaderElectionID:              quarantine.ControllerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &renewDeadline,
+		RetryPeriod:                   &retryPeriod,
 		HealthProbeBindAddress:        o.healthAddress,
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 	}
+	m.Controller.EnableWarmup = ptr.To(true) // a standby watches all that the leader watches, so that it can decide as soon as it leads
 	if o.repair != "" {
 		m.Cache.ByObject[&batchv1.Job{}] = cache.ByObject{Namespaces: map[string]cache.Config{o.repair: {}}}
 	}
 	return m
+}
+
+// election is how long a leader tries to renew a lease of some duration before it ends, and how often replicas renew it or look at it.
+//
+// A standby looks at least every 2.2 periods (client-go's JitterFactor), once to see the last renewal and once to see that the lease has
+// expired. A period of a tenth has it lead within 1.44 durations of the leader's death. The leader stops a period and the deadline after
+// its last renewal, two tenths before a standby may lead.
+func election(leaseDuration time.Duration) (renewDeadline, retryPeriod time.Duration) {
+	return leaseDuration * 7 / 10, leaseDuration / 10
 }
 
 // checkNamespace finds names that no namespace can have, two that a space separates among them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -415,7 +416,17 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	leader := tm.start(policy)
 	tm.report(tm.nodes[0], "True", ecc)
 	n, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
-	tm.start(policy)
+	address := clustertest.FreeAddress(t)
+	tm.start(policy, "-metrics-bind-address", address)
+	// What the standby would decide about first waits in its queue.
+	waiting := regexp.MustCompile(`(?m)^workqueue_depth\{controller="node",.*\} [1-9]`)
+	tm.until("the standby watches the nodes", func() error {
+		metrics, err := tryScrape(t, address)
+		if err == nil && !waiting.MatchString(metrics) {
+			err = errors.New("its queue is empty")
+		}
+		return err
+	})
 	leader.Stop(10 * time.Second) // releases the lease
 	tm.report(tm.nodes[1], "True", ecc)
 	tm.becomes(tm.nodes[1], quarantine.Quarantined)
@@ -548,6 +559,8 @@ func TestValidate(t *testing.T) {
 		{[]string{"-validate", "-policy", misspelt}, 0, `"KernelDeadlok" is a condition of no check`},
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
+		{[]string{"-policy", good, "-lease-duration", "1500ms"}, 1, "-lease-duration 1.5s: not a whole number of seconds"},
+		{[]string{"-policy", good, "-lease-duration", "1s"}, 1, "-lease-duration 1s: not"},
 		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},
 		{[]string{"-bad"}, 2, "flag provided but not defined"},
 		{[]string{"-version"}, 0, ""},
