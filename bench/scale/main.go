@@ -1,6 +1,7 @@
-// Command scale measures the remediator on a cluster of KWOK nodes whose conditions all change together, with the budgets
-// off: how long until every node is tainted, the cost of a fault, and the cost of the remediator while only heartbeats
-// arrive. One machine runs etcd, the API server, KWOK, the remediator and this program. It prints a Markdown table.
+// Command scale measures the remediator on clusters of thousands of nodes: while only heartbeats arrive, with faults that stand, in a
+// burst of faults beside a bare client that writes the same patches, when a rack is lost, during an upgrade of the driver, and when the
+// leader is killed. One machine runs etcd, the API server, the remediator and this program. It prints a Markdown table, with a
+// column for each size.
 package main
 
 import (
@@ -8,56 +9,67 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/e2e/fleet"
 )
 
-const (
-	pool = "scale"
-	// writers is how many conditions are written at the same time.
-	writers = 16
-	// heartbeat is how often the Node Problem Detector confirms a condition that does not change.
-	heartbeat = 5 * time.Minute
-	patience  = 10 * time.Minute
+// options are the flags.
+type options struct {
+	pods, faults, burst, failovers int
+	quiet, standing                time.Duration
+	phases                         []string
+	leader                         string
+	wait                           time.Duration
+}
 
-	policy = `
-apiVersion: pitcrew.dev/v1alpha1
-kind: RemediationPolicy
-spec:
-  mode: enforce
-  budget: {maxPercent: 100}
-  rules: {gpu: {match: {condition: GPUXidError, repair: [Reboot]}, restartJobs: true}}
-`
-)
+// phases in the order in which they run.
+var phases = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"quiet", (*bench).quiet},
+	{"standing", (*bench).standing},
+	{"burst", (*bench).burst},
+	{"rack", (*bench).rack},
+	{"upgrade", (*bench).upgrade},
+	{"failover", (*bench).failover},
+}
+
+func phaseNames() string {
+	var all []string
+	for _, p := range phases {
+		all = append(all, p.name)
+	}
+	return strings.Join(all, ",")
+}
 
 func main() {
-	nodes := flag.Int("nodes", 1000, "how many nodes, all of which turn")
-	quiet := flag.Duration("quiet", time.Minute, "how long to watch the remediator while only heartbeats come in")
+	var o options
+	sizes := flag.String("nodes", "1000", "how many nodes; a `list` such as 1000,5000,10000 measures one after the other")
+	flag.IntVar(&o.pods, "pods", 0, "how many pods; 0: ten on each node")
+	list := flag.String("phases", phaseNames(), "`list` of what to measure")
+	flag.DurationVar(&o.quiet, "quiet", 10*time.Minute, "how long only heartbeats come in")
+	flag.IntVar(&o.faults, "faults", 500, "how many faults stand, at a cold start and afterwards")
+	flag.DurationVar(&o.standing, "standing", 5*time.Minute, "how long they stand")
+	flag.IntVar(&o.burst, "burst", 1000, "how many nodes become faulty at the same time, at most four fifths of all")
+	flag.IntVar(&o.failovers, "failovers", 5, "how often the leader is killed")
+	flag.StringVar(&o.leader, "leader-args", "", "further `flags` of the remediators whose leader is killed, e.g. -lease-duration=15s")
+	flag.DurationVar(&o.wait, "wait", 15*time.Minute, "how long to wait for anything")
 	flag.Parse()
+	o.phases = strings.Split(*list, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *nodes, *quiet)
+	err := run(ctx, *sizes, o)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)
@@ -65,250 +77,64 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, n int, quiet time.Duration) (err error) {
+func run(ctx context.Context, sizes string, o options) error {
 	log.SetLogger(logr.Discard())
-	c, err := cluster.Start(ctx, cluster.Options{Progress: os.Stderr})
+	for _, name := range o.phases {
+		if !strings.Contains(","+phaseNames()+",", ","+name+",") {
+			return fmt.Errorf("no phase %q; there are %s", name, phaseNames())
+		}
+	}
+	var t table
+	for size := range strings.SplitSeq(sizes, ",") {
+		n, err := strconv.Atoi(size)
+		if err != nil || n < fleet.NodesPerRack {
+			return fmt.Errorf("-nodes %q: not a number of at least %d nodes", size, fleet.NodesPerRack)
+		}
+		err = measure(ctx, n, o, &t)
+		t.print(os.Stdout) // what was measured before an error counts
+		if err != nil {
+			return fmt.Errorf("%d nodes: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// measure makes one cluster and runs all phases in it.
+func measure(ctx context.Context, n int, o options, t *table) (err error) {
+	if o.pods == 0 {
+		o.pods = 10 * n
+	}
+	o.faults, o.burst = min(o.faults, n*4/5), min(o.burst, n*4/5)
+	c, err := cluster.Start(ctx, cluster.Options{APIOnly: true, Audit: true, Progress: os.Stderr})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
-
-	names, err := c.AddNodes(ctx, pool, n, nil)
+	if err := c.InstallRemediator(ctx); err != nil {
+		return err
+	}
+	begun := time.Now()
+	f, err := fleet.New(ctx, c, n, o.pods)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(c.Dir, "policy.yaml")
-	if err := os.WriteFile(path, []byte(policy), 0o644); err != nil {
+	fmt.Fprintf(os.Stderr, "%d nodes and %d pods stored after %s\n", n, o.pods, time.Since(begun).Round(time.Second))
+	b := &bench{Cluster: c, fleet: f, options: o, table: t, policy: "policy.yaml"}
+	t.column(fmt.Sprintf("%d nodes, %d pods", n, o.pods))
+	if b.policy, err = b.writePolicy(); err != nil {
 		return err
 	}
-	address, err := cluster.FreeAddress()
-	if err != nil {
-		return err
-	}
-	if _, err := c.StartRemediator(ctx, "-policy", path, "-leader-elect=false", "-metrics-bind-address", address); err != nil {
-		return err
-	}
-	b := &bench{Cluster: c, metrics: "http://" + address + "/metrics", written: map[string]time.Time{}, tainted: map[string]time.Time{}}
-	// Every node reports that it is healthy, and the remediator has read it.
-	if err := b.report(ctx, names, "False", "no fault"); err != nil {
-		return err
-	}
-	if err := b.settled(ctx, n); err != nil {
-		return err
-	}
-	before, err := b.scrape(ctx)
-	if err != nil {
-		return err
-	}
-	if err := b.heartbeats(ctx, names, quiet); err != nil {
-		return err
-	}
-	idle, err := b.scrape(ctx)
-	if err != nil {
-		return err
-	}
-	if err := b.turn(ctx, names); err != nil {
-		return err
-	}
-	after, err := b.scrape(ctx)
-	if err != nil {
-		return err
-	}
-	b.print(n, quiet, before, idle, after)
-	return nil
-}
-
-type bench struct {
-	*cluster.Cluster
-	metrics string
-
-	mu               sync.Mutex
-	written, tainted map[string]time.Time
-	started, wrote   time.Time
-}
-
-// report writes the condition of many nodes, as fast as the API server takes it.
-func (b *bench) report(ctx context.Context, names []string, status, message string) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(writers)
-	for _, name := range names {
-		group.Go(func() error {
-			now := metav1.Now().Format(time.RFC3339)
-			patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"bench","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-				conditions.GPUXidError, status, message, now, now)
-			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			if err := b.Client.Status().Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
-				return fmt.Errorf("report the condition of %s: %w", name, err)
-			}
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.written[name] = time.Now()
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// settled waits until the remediator's cache shows every node as healthy.
-func (b *bench) settled(ctx context.Context, n int) error {
-	return b.poll(ctx, "the remediator to see the nodes", func() (bool, error) {
-		m, err := b.scrape(ctx)
-		return err == nil && m.healthy == float64(n), nil
-	})
-}
-
-// heartbeats confirms every node's condition once in five minutes, spread evenly, as that many detectors would.
-func (b *bench) heartbeats(ctx context.Context, names []string, quiet time.Duration) error {
-	ticker := time.NewTicker(heartbeat / time.Duration(len(names)))
-	defer ticker.Stop()
-	end := time.After(quiet)
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-end:
-			return nil
-		case <-ticker.C:
-			if err := b.report(ctx, names[i%len(names):i%len(names)+1], "False", "no fault"); err != nil {
-				return err
-			}
+	for _, p := range phases {
+		if !slices.Contains(o.phases, p.name) {
+			continue
 		}
-	}
-}
-
-// turn makes all nodes faulty and waits for the last taint.
-func (b *bench) turn(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := b.watch(ctx); err != nil {
-		return err
-	}
-	b.started = time.Now()
-	if err := b.report(ctx, names, "True", "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"); err != nil {
-		return err
-	}
-	b.wrote = time.Now()
-	return b.poll(ctx, "the last taint", func() (bool, error) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.tainted) == len(names), nil
-	})
-}
-
-// watch notes when each taint is first seen. An informer goes on when the API server ends a watch, as a busy one does.
-func (b *bench) watch(ctx context.Context) error {
-	nodes, err := cache.New(b.Admin, cache.Options{Scheme: scheme.Scheme})
-	if err != nil {
-		return fmt.Errorf("make a cache: %w", err)
-	}
-	informer, err := nodes.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
-	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) {
-		n := object.(*corev1.Node)
-		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
-			return
+		begun := time.Now()
+		if err := p.run(b, ctx); err != nil {
+			return fmt.Errorf("phase %s: %w", p.name, err)
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if _, known := b.tainted[n.Name]; !known {
-			b.tainted[n.Name] = time.Now()
-		}
-	}}); err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
-	}
-	go nodes.Start(ctx) //nolint:errcheck // it ends with the context
-	if !nodes.WaitForCacheSync(ctx) {
-		return fmt.Errorf("watch nodes: %w", context.Cause(ctx))
+		fmt.Fprintf(os.Stderr, "phase %s took %s\n", p.name, time.Since(begun).Round(time.Second))
 	}
 	return nil
-}
-
-// sample holds values of the remediator's metrics.
-type sample struct {
-	healthy, requests, cpu, memory float64
-	at                             time.Time
-}
-
-func (b *bench) scrape(ctx context.Context) (sample, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.metrics, nil)
-	if err != nil {
-		return sample{}, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return sample{}, fmt.Errorf("scrape the remediator: %w", err)
-	}
-	defer response.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(response.Body)
-	if err != nil {
-		return sample{}, fmt.Errorf("scrape the remediator: %w", err)
-	}
-	s := sample{at: time.Now()}
-	for _, m := range families["rest_client_requests_total"].GetMetric() {
-		s.requests += m.GetCounter().GetValue()
-	}
-	for _, m := range families["pitcrew_node_condition"].GetMetric() {
-		for _, label := range m.GetLabel() {
-			if label.GetName() == "status" && label.GetValue() == string(corev1.ConditionFalse) {
-				s.healthy += m.GetGauge().GetValue()
-			}
-		}
-	}
-	for _, m := range families["process_cpu_seconds_total"].GetMetric() {
-		s.cpu = m.GetCounter().GetValue()
-	}
-	for _, m := range families["process_resident_memory_bytes"].GetMetric() {
-		s.memory = m.GetGauge().GetValue()
-	}
-	return s, nil
-}
-
-func (b *bench) poll(ctx context.Context, what string, check func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		done, err := check()
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
-}
-
-func (b *bench) print(n int, quiet time.Duration, before, idle, after sample) {
-	var waits []time.Duration
-	var last time.Time
-	for name, at := range b.tainted {
-		// A taint can be seen before the answer to the write of its condition.
-		waits = append(waits, max(0, at.Sub(b.written[name])))
-		if at.After(last) {
-			last = at
-		}
-	}
-	slices.Sort(waits)
-	total := last.Sub(b.started)
-	row := func(what, format string, args ...any) {
-		fmt.Printf("| %s | %s |\n", what, fmt.Sprintf(format, args...))
-	}
-	fmt.Print("| what | |\n|---|---|\n")
-	row(fmt.Sprintf("%d conditions written by %d writers", n, writers), "%.1f s", b.wrote.Sub(b.started).Seconds())
-	row(fmt.Sprintf("until all %d nodes are tainted", n), "%.1f s, %.0f nodes/s", total.Seconds(), float64(n)/total.Seconds())
-	row("condition written -> taint seen, p50", "%d ms", waits[n/2].Milliseconds())
-	row("p99", "%d ms", waits[n*99/100].Milliseconds())
-	row("requests per fault", "%.2f", (after.requests-idle.requests)/float64(n))
-	row("the remediator's CPU per fault", "%.1f ms", (after.cpu-idle.cpu)/float64(n)*1000)
-	row("its memory (RSS) after it", "%.0f MB", after.memory/(1<<20))
-	row(fmt.Sprintf("its CPU while only heartbeats come in, %s", quiet), "%.2f %% of a core", (idle.cpu-before.cpu)/idle.at.Sub(before.at).Seconds()*100)
-	row("its requests meanwhile", "%.0f", idle.requests-before.requests)
 }

@@ -46,10 +46,14 @@ type Options struct {
 	// NodeEvictionRate is on how many nodes in a second the controller manager starts the eviction of pods after they became
 	// unreachable; zero: the default of Kubernetes, one in 10 s, which delays the eviction if many nodes die together.
 	NodeEvictionRate int
-	// Audit has the API server write changes of Nodes, Pods and Jobs, and the lists of Pods, to [Cluster.AuditLog].
+	// Audit has the API server write changes of Nodes, Pods and Jobs, the lists of Pods, and all requests of the remediator to
+	// [Cluster.AuditLog].
 	Audit bool
 	// WithoutJobs runs no job controller: a test plays the Jobs.
 	WithoutJobs bool
+	// APIOnly runs etcd and the API server alone: the caller plays all controllers and kubelets. For worlds of thousands of nodes, see
+	// [Cluster.Store].
+	APIOnly bool
 	// Progress receives lines about what is being built and started; nil discards them.
 	Progress io.Writer
 
@@ -98,7 +102,10 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a cluster: %w", err)
 	}
-	wanted := []components.Component{components.Kube, components.KWOK}
+	wanted := []components.Component{components.Kube}
+	if !opts.APIOnly {
+		wanted = append(wanted, components.KWOK)
+	}
 	if opts.JobSet {
 		wanted = append(wanted, components.JobSet)
 	}

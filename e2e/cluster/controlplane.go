@@ -40,6 +40,9 @@ func (c *Cluster) start(ctx context.Context, opts Options) error {
 	if err := c.startAPI(ctx, opts); err != nil {
 		return err
 	}
+	if opts.APIOnly {
+		return nil
+	}
 	controllers := func(context.Context) error { return c.startControllers(opts) }
 	leaseSeconds := 40 // as that of a kubelet
 	if opts.NodeGrace > 0 {
@@ -64,11 +67,11 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		return err
 	}
 	// Unix sockets in c.Dir, where both programs run. etcd requires the form host:port.
-	const clients, peers = "etcd:1", "etcd:2"
+	const clients, peers = etcdSocket, "etcd:2"
 	etcd, err := c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir=etcd-data",
 		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
 		"--listen-peer-urls=unix://"+peers, "--initial-advertise-peer-urls=unix://"+peers,
-		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync")
+		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync", "--quota-backend-bytes=8589934592") // 8 GiB, for bench/scale
 	if err != nil {
 		return err
 	}
