@@ -173,7 +173,8 @@ func newManager(o options) (ctrl.Manager, error) {
 func managerOptions(o options) ctrl.Options {
 	renewDeadline, retryPeriod := election(o.leaseDuration)
 	m := ctrl.Options{
-		Scheme: clientgoscheme.Scheme,
+		Scheme:         clientgoscheme.Scheme,
+		MapperProvider: newKindMapper,
 		Cache: cache.Options{
 			// A read that was not planned must not quietly cache a whole cluster's objects.
 			ReaderFailOnMissingInformer: true,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -420,10 +421,11 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	// What the standby would decide about first waits in its queue.
 	waiting := regexp.MustCompile(`(?m)^workqueue_depth\{controller="node",.*\} [1-9]`)
 	tm.until("the standby watches the nodes", func() error {
-		if metrics, err := tryScrape(t, address); err != nil || !waiting.MatchString(metrics) {
-			return fmt.Errorf("it does not: %v", err)
+		metrics, err := tryScrape(t, address)
+		if err == nil && !waiting.MatchString(metrics) {
+			err = errors.New("its queue is empty")
 		}
-		return nil
+		return err
 	})
 	leader.Stop(10 * time.Second) // releases the lease
 	tm.report(tm.nodes[1], "True", ecc)

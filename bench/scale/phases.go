@@ -188,6 +188,7 @@ func (b *bench) standing(ctx context.Context) error {
 	b.set(what+"first taint, last taint", "%.1f s, %.1f s", first.Sub(begun).Seconds(), last.Sub(begun).Seconds())
 	b.set(what+"CPU until then, for a fault", "%.1f s, %.1f ms", cold.cpu.Seconds(), msPer(cold.cpu, len(faulty)))
 	b.set(what+"requests for a fault", "%.2f", float64(cold.total())/float64(len(faulty)))
+	b.set(what+"requests", "%s", cold)
 	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", cold.rss, cold.peak)
 	// A new quarantine looks for jobs some more times within the first minute.
 	if _, err := b.beat(ctx, 70*time.Second); err != nil {

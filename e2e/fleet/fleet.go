@@ -57,7 +57,7 @@ func Name(i int) string { return fmt.Sprintf("gpu-%05d", i) }
 func New(ctx context.Context, c *cluster.Cluster, nodes, pods int) (*Fleet, error) {
 	f := &Fleet{c: c, since: map[string]time.Time{}, nodes: map[string]*corev1.Node{}, seen: make(chan struct{})}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
-	if err := c.Client.Create(ctx, namespace); err != nil {
+	if err := client.IgnoreAlreadyExists(c.Client.Create(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("create namespace %s: %w", namespace.Name, err)
 	}
 	for i := range nodes {
@@ -120,6 +120,9 @@ func (f *Fleet) Reset(ctx context.Context, faulty []string) error {
 		if err := client.IgnoreNotFound(f.c.Client.Delete(ctx, memory)); err != nil {
 			return fmt.Errorf("reset the fleet: %w", err)
 		}
+	}
+	if err := f.c.Client.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(conditions.EvidenceNamespace)); err != nil {
+		return fmt.Errorf("reset the fleet: %w", err)
 	}
 	if f.Node(f.Names[0]) == nil {
 		return nil // it is not watched yet

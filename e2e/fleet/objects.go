@@ -47,7 +47,7 @@ func node(i int, now time.Time) *corev1.Node {
 	begun := metav1.NewTime(at.Add(-24 * time.Hour))
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, UID: types.UID(uuid.NewUUID()), CreationTimestamp: begun,
+			Name: name, UID: uuid.NewUUID(), CreationTimestamp: begun,
 			Labels: map[string]string{
 				corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 				corev1.LabelInstanceTypeStable: "gpu-h100-8", corev1.LabelTopologyRegion: "region-a",
@@ -147,7 +147,7 @@ func pod(i, k int, job *batchv1.Job, now time.Time) *corev1.Pod {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("agent-%d-%s", k, Name(i)), Namespace: metav1.NamespaceSystem, UID: types.UID(uuid.NewUUID()), CreationTimestamp: at,
+			Name: fmt.Sprintf("agent-%d-%s", k, Name(i)), Namespace: metav1.NamespaceSystem, UID: uuid.NewUUID(), CreationTimestamp: at,
 			Labels: map[string]string{"app.kubernetes.io/name": fmt.Sprintf("agent-%d", k), "controller-revision-hash": "7d4f8c9b6d", "pod-template-generation": "3"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "apps/v1", Kind: "DaemonSet", Name: fmt.Sprintf("agent-%d", k), UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", k)),
@@ -183,7 +183,7 @@ func pod(i, k int, job *batchv1.Job, now time.Time) *corev1.Pod {
 
 // job trains on one rack. It has not opted in: bench/restart and e2e/chaos restart jobs.
 func job(rack int, now time.Time) *batchv1.Job {
-	uid := types.UID(uuid.NewUUID())
+	uid := uuid.NewUUID()
 	labels := map[string]string{batchv1.ControllerUidLabel: string(uid)}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("train-%d", rack), Namespace: Namespace, UID: uid, CreationTimestamp: metav1.NewTime(now.Truncate(time.Second))},
