@@ -22,7 +22,7 @@ export KUBERNETES
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
-.PHONY: help try demo test test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-race test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,12 +37,12 @@ demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted 
 	@bin/demo
 
 test: ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
-	@$(SIDE_BY_SIDE) test-node test-packages
+	@$(SIDE_BY_SIDE) test-node test-race test-packages
 
 # What .ci/run runs after `make verify`. The tests with a node wait most of the time and take as long as all others.
 .PHONY: ci
 ci:
-	@$(SIDE_BY_SIDE) test-node lint test-packages test-operators
+	@$(SIDE_BY_SIDE) test-node lint test-race test-packages test-operators
 
 # Two targets at a time, each with its output as a whole when it has ended.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
@@ -56,11 +56,21 @@ GOTEST := bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rer
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
 KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 
+# Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
+# test of e2e/lint compares the list with the code.
+RACED := remediator remediator/jobs preflight remediator/visits remediator/preflight remediator/nodes remediator/policy remediator/evidence \
+	remediator/webhook internal/npd internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
+
 # The tests with a cluster wait most of the time, so more of them run side by side than there are cores. The longest packages come
 # first: at the end one of them would run alone. `make lint` vets everything.
+TEST_FLAGS := -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8
+
+test-race: components
+	CGO_ENABLED=1 $(GOTEST) "$(addprefix ./,$(RACED))" -- -race $(TEST_FLAGS)
+
 test-packages: components nft chromium bin/debian bin/images/debian
-	$(GOTEST) "$$(go list ./remediator ./e2e/attacks ./remediator/... ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
-		grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln))" -- -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8
+	$(GOTEST) "$$(go list ./e2e/attacks ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
+		grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln) $(patsubst %,-e /pitcrew/%$$,$(RACED)))" -- $(TEST_FLAGS)
 	go test -C images/build -vet=off ./...
 
 # One by one.

@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 	n.remove("dcgm-args")
 	want(t, check(), repairresult.Refused, "accelerators are held by pod ml/train-0", "pod ml/train-0 (sleep, pid 1)")
 	n.systemctl("stop", trainer)
-	n.pods = []*podresources.PodResources{{Namespace: "ml", Name: "p", Containers: []*podresources.ContainerResources{{DynamicResources: []*podresources.DynamicResource{{}}}}}}
+	n.give(&podresources.PodResources{Namespace: "ml", Name: "p", Containers: []*podresources.ContainerResources{{DynamicResources: []*podresources.DynamicResource{{}}}}})
 	want(t, check(), repairresult.Refused, "accelerators are held by pod ml/p", "pod ml/p")
 	if n.read("dcgm-args") != "" {
 		t.Error("the plugin ran")
@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 	if args := strings.Fields(n.read("dcgm-args")); !slices.Contains(args, "-force") {
 		t.Errorf("dcgm %s", args)
 	}
-	n.pods = nil
+	n.give()
 	want(t, check("-dcgm", n.path("none")), repairresult.Failed, "no such file or directory")
 	want(t, check("-level", "5"), repairresult.Refused, "-level 5 is not 1 to 4")
 	want(t, check("true"), repairresult.Refused, `unexpected argument "true": only -command takes a command`)

@@ -30,8 +30,8 @@ type host struct {
 
 // logind is the stand-in; D-Bus calls its exported methods.
 type logind struct {
-	inhibitors []inhibitor
-	refuses    *dbus.Error
+	inhibitors atomic.Pointer[[]inhibitor]
+	refuses    atomic.Pointer[dbus.Error]
 	reboots    atomic.Int32
 	asked      chan bool
 }
@@ -47,15 +47,21 @@ func (l *logind) Reboot(interactive bool) *dbus.Error {
 	if interactive {
 		return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"nobody can answer"})
 	}
-	if l.refuses == nil {
-		l.reboots.Add(1)
-		l.asked <- true
+	if refused := l.refuses.Load(); refused != nil {
+		return refused
 	}
-	return l.refuses
+	l.reboots.Add(1)
+	l.asked <- true
+	return nil
 }
 
 // ListInhibitors is org.freedesktop.login1.Manager.ListInhibitors.
-func (l *logind) ListInhibitors() ([]inhibitor, *dbus.Error) { return l.inhibitors, nil }
+func (l *logind) ListInhibitors() ([]inhibitor, *dbus.Error) {
+	if all := l.inhibitors.Load(); all != nil {
+		return *all, nil
+	}
+	return nil, nil
+}
 
 func newHost(t *testing.T) *host {
 	t.Parallel()
@@ -128,7 +134,7 @@ func (h *host) run(args ...string) repairresult.Result {
 func TestReboot(t *testing.T) {
 	h := newHost(t)
 	// Those that only delay it, or block something else, do not count.
-	h.inhibitors = []inhibitor{{"shutdown", "kubelet", "pods", "delay", 0, 1}, {"sleep:idle", "someone", "something", "block", 0, 2}}
+	h.inhibitors.Store(&[]inhibitor{{"shutdown", "kubelet", "pods", "delay", 0, 1}, {"sleep:idle", "someone", "something", "block", 0, 2}})
 	h.start()
 	cmd := h.command("-boot-id", h.bootID)
 	out, err := cmd.StdoutPipe()
@@ -183,16 +189,16 @@ func TestARebootThatDoesNotHappen(t *testing.T) {
 	want(t, h.run("-boot-id", h.bootID, "-bus", h.path("none")), repairresult.Refused, "no system bus here: stat "+h.path("none"))
 	h.start()
 	for _, mode := range []string{"block", "block-weak"} {
-		h.inhibitors = []inhibitor{{"idle:shutdown", "apt", "packages are being installed", mode, 0, 7}}
+		h.inhibitors.Store(&[]inhibitor{{"idle:shutdown", "apt", "packages are being installed", mode, 0, 7}})
 		want(t, h.run("-boot-id", h.bootID), repairresult.Refused, "apt (pid 7) blocks the reboot: packages are being installed")
 	}
-	h.inhibitors = nil
-	h.refuses = dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Interactive authentication required."})
+	h.inhibitors.Store(nil)
+	h.refuses.Store(dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Interactive authentication required."}))
 	want(t, h.run("-boot-id", h.bootID), repairresult.Failed, "logind does not reboot the node: Interactive authentication required.")
 	if n := h.reboots.Load(); n != 0 {
 		t.Errorf("%d reboots", n)
 	}
-	h.refuses = nil
+	h.refuses.Store(nil)
 	want(t, h.run("-boot-id", h.bootID, "-wait", "100ms"), repairresult.Failed, "logind has agreed to reboot the node, which still runs after 100ms")
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -43,12 +44,17 @@ type node struct {
 
 // kubelet answers which pods have which devices.
 type kubelet struct {
-	pods []*podresources.PodResources
+	pods atomic.Pointer[podresources.ListPodResourcesResponse]
 	podresources.UnimplementedPodResourcesListerServer
 }
 
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
+	return k.pods.Load(), nil
+}
+
+// give has pods hold what the kubelet's device plugins and DRA drivers manage.
+func (k *kubelet) give(pods ...*podresources.PodResources) {
+	k.pods.Store(&podresources.ListPodResourcesResponse{PodResources: pods})
 }
 
 // The services of the node. Those of trainer.service look like the processes of a pod.
@@ -65,6 +71,7 @@ const (
 func newNode(t *testing.T) *node {
 	t.Parallel()
 	n := &node{t: t, binary: npdtest.Build(t), dir: t.TempDir()}
+	n.give()
 	for _, device := range []string{"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"} {
 		n.file("dev/"+device, "")
 	}
@@ -356,13 +363,14 @@ func TestRefusesWhileGPUsAreHeld(t *testing.T) {
 	n.file("pods/ml_train-0_"+podUID+"/log", "")
 	// Also by one that the kubelet knows, and by another that has no process yet.
 	devices := []*podresources.ContainerResources{{Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu"}}}}
-	n.pods = []*podresources.PodResources{{Namespace: "ml", Name: "train-0", Containers: devices}, {Namespace: "ml", Name: "train-1", Containers: devices}}
+	last := &podresources.PodResources{Namespace: "ml", Name: "train-1", Containers: devices}
+	n.give(&podresources.PodResources{Namespace: "ml", Name: "train-0", Containers: devices}, last)
 	want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "), pod ml/train-1", "pod ml/train-0 (sleep, pid 1)", "pod ml/train-1")
 	n.systemctl("stop", trainer)
-	n.pods = n.pods[1:]
+	n.give(last)
 	want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "accelerators are held by pod ml/train-1", "pod ml/train-1")
 	// By a service that is none of those that are stopped.
-	n.pods = nil
+	n.give()
 	n.systemctl("start", other)
 	n.waitFor(other, "active")
 	want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "accelerators are held by sleep, pid ", "sleep, pid 1")
@@ -536,9 +544,9 @@ func TestKilledAtEachStep(t *testing.T) {
 				t.Errorf("the mark is %+v, %v", mark, err)
 			}
 			// The next run puts everything back, also one that refuses.
-			n.pods = []*podresources.PodResources{{Namespace: "ml", Name: "p", Containers: []*podresources.ContainerResources{{DynamicResources: []*podresources.DynamicResource{{}}}}}}
+			n.give(&podresources.PodResources{Namespace: "ml", Name: "p", Containers: []*podresources.ContainerResources{{DynamicResources: []*podresources.DynamicResource{{}}}}})
 			want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "pod ml/p", "pod ml/p")
-			n.pods = nil
+			n.give()
 			n.untouched()
 		})
 	}

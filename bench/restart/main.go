@@ -1,7 +1,8 @@
 // Command restart measures how long a training job stands still after a fault: from the NodeCondition of one of its
-// nodes until all ranks of a new incarnation run on other nodes. It compares the remediator, with its defaults, with
-// cordoning the node and deleting the job's pods by label. That is kcover's flow, simulated here without any delay of its
-// own. KWOK simulates the nodes and kubelets. It prints a Markdown table.
+// nodes until all ranks of a new incarnation run on other nodes. It compares the remediator, with its defaults, with the least
+// that keeps two incarnations apart (cordon, suspend, wait for the last pod, resume), and with cordoning the node and deleting
+// the job's pods by label. That is kcover's flow, simulated here without any delay of its own. KWOK simulates the nodes and
+// kubelets. It prints a Markdown table.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,10 +46,16 @@ spec:
 func main() {
 	limit := flag.Duration("limit", 3*time.Minute, "how long to wait for a job")
 	sizes := flag.String("ranks", "64,512", "how many ranks a job has")
+	only := flag.String("only", "", "measure only the rows whose kind and method match this regular expression")
 	rounds := flag.Int("rounds", 1, "how many faults of each kind")
 	flag.Parse()
+	chosen, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "restart: -only:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, strings.Split(*sizes, ","), *rounds, *limit, os.Stdout, os.Stderr)
+	err = run(ctx, strings.Split(*sizes, ","), chosen, *rounds, *limit, os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "restart:", err)
@@ -55,7 +63,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, out, progress io.Writer) (err error) {
+func run(ctx context.Context, sizes []string, only *regexp.Regexp, rounds int, limit time.Duration, out, progress io.Writer) (err error) {
 	log.SetLogger(logr.Discard())
 	var rows []row
 	most := 0
@@ -67,7 +75,9 @@ func run(ctx context.Context, sizes []string, rounds int, limit time.Duration, o
 		most = max(most, ranks)
 		for _, k := range kinds {
 			for _, m := range k.methods {
-				rows = append(rows, row{kind: k, ranks: ranks, method: m})
+				if only.MatchString(k.name + " " + m.name) {
+					rows = append(rows, row{kind: k, ranks: ranks, method: m})
+				}
 			}
 		}
 	}
@@ -117,28 +127,31 @@ type row struct {
 
 func write(out io.Writer, rows []row) error {
 	var table strings.Builder
-	table.WriteString("| job | ranks | how | fault to all ranks running elsewhere, median (range) | new ranks beside old ones, at most | failures counted |\n|---|--:|---|--:|--:|--:|\n")
+	table.WriteString("| job | ranks | how | fault to all ranks running elsewhere, median (range) | to the last old rank gone, median | new ranks beside old ones, at most | failures counted |\n|---|--:|---|--:|--:|--:|--:|\n")
 	for _, r := range rows {
-		var took []time.Duration
+		var took, gone []time.Duration
 		var ends []string
 		beside, failures := 0, 0
 		for _, o := range r.outcomes {
 			if o.end == "" {
-				took = append(took, o.took)
+				took, gone = append(took, o.took), append(gone, o.gone)
 			} else {
 				ends = append(ends, o.end)
 			}
 			beside, failures = max(beside, o.beside), max(failures, o.failures)
 		}
 		slices.Sort(took)
+		slices.Sort(gone)
+		old := ""
 		if len(took) > 0 {
+			old = seconds(gone[len(gone)/2])
 			text := seconds(took[len(took)/2])
 			if len(took) > 1 {
 				text += fmt.Sprintf(" (%s to %s)", seconds(took[0]), seconds(took[len(took)-1]))
 			}
 			ends = append([]string{text}, ends...)
 		}
-		fmt.Fprintf(&table, "| %s | %d | %s | %s | %d | %d |\n", r.kind.name, r.ranks, r.method.name, strings.Join(ends, "; "), beside, failures)
+		fmt.Fprintf(&table, "| %s | %d | %s | %s | %s | %d | %d |\n", r.kind.name, r.ranks, r.method.name, strings.Join(ends, "; "), old, beside, failures)
 	}
 	_, err := io.WriteString(out, table.String())
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,7 @@ type pods struct {
 	all    map[types.UID]*corev1.Pod
 	old    map[types.UID]bool // those of the first incarnation
 	beside int
+	gone   time.Time
 }
 
 func watch(ctx context.Context, c *cluster.Cluster, namespace string) (*pods, error) {
@@ -42,6 +44,9 @@ func watch(ctx context.Context, c *cluster.Cluster, namespace string) (*pods, er
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			delete(p.all, gone.(*corev1.Pod).UID)
+			if p.gone.IsZero() && len(p.old) > 0 && p.counted().old == 0 {
+				p.gone = time.Now()
+			}
 		},
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods: %w", err)
@@ -99,6 +104,13 @@ func (p *pods) most() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.beside
+}
+
+// goneAt is when the last pod of the first incarnation was gone; zero if one is left.
+func (p *pods) goneAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
 }
 
 func (p *pods) onNode(node string) int {

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,12 +34,13 @@ type node struct {
 	*nvmltest.Node
 	t *testing.T
 	// pods are what the kubelet answers; nil for an error.
-	pods []*podresources.PodResources
+	pods atomic.Pointer[podresources.ListPodResourcesResponse]
 	podresources.UnimplementedPodResourcesListerServer
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{Node: nvmltest.New(t), t: t, pods: []*podresources.PodResources{}}
+	n := &node{Node: nvmltest.New(t), t: t}
+	n.pods.Store(&podresources.ListPodResourcesResponse{})
 	n.Library("libdcgm.so.4", standin, "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
 	t.Setenv("DCGM_STANDIN", n.Path("dcgm"))
 	n.dcgm("")
@@ -65,10 +67,10 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	if n.pods == nil {
-		return nil, fmt.Errorf("kubelet is not well")
+	if pods := n.pods.Load(); pods != nil {
+		return pods, nil
 	}
-	return &podresources.ListPodResourcesResponse{PodResources: n.pods}, nil
+	return nil, fmt.Errorf("kubelet is not well")
 }
 
 // dcgm sets what the library's stand-in answers.
@@ -198,13 +200,13 @@ func TestRunsOnlyOnAnIdleNode(t *testing.T) {
 		"device": {idle, {Name: "train", Namespace: "ml", Containers: []*podresources.ContainerResources{{Name: "sidecar"}, gpu("nvidia.com/gpu")}}, idle},
 		"claim":  {idle, {Name: "train", Namespace: "ml", Containers: []*podresources.ContainerResources{claim}}},
 	} {
-		n.pods = pods
+		n.pods.Store(&podresources.ListPodResourcesResponse{PodResources: pods})
 		t.Log(name)
 		n.diag("exit 2\nunknown: no diag: pod ml/train holds a GPU")
 	}
-	n.pods = nil
+	n.pods.Store(nil)
 	n.diag("exit 2\nunknown: no diag: which pods hold GPUs is not known: kubelet answered HTTP 200, gRPC \"2\" kubelet is not well")
-	n.pods = []*podresources.PodResources{idle}
+	n.pods.Store(&podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{idle}})
 	n.diag("exit 2\nunknown: no diag: which pods hold GPUs is not known: dial unix "+n.Path("none")+": connect: no such file or directory", "-pod-resources", n.Path("none"))
 
 	n.Say("5.processes 1")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ type pairsSite struct {
 	networks       []string
 	running        map[string]*exec.Cmd // by pod
 	ended          chan string
-	logs           map[string]*bytes.Buffer
+	logs           map[string]*output
 }
 
 // newPairsSite has nodes of which one is slow; -1: none is. The tests of a pair last for tests in each direction.
@@ -59,7 +60,7 @@ func newPairsSite(t *testing.T, name string, slow int, tests time.Duration) *pai
 	const n = 4
 	s := &pairsSite{site: newSiteOf(t, name, n, "  rules:", fmt.Sprintf(`  sweeps:
     pairs: {every: 20m, idleFor: 1m, template: preflight, timeout: 30m, nodeSelector: {%s: %s}, pairwise: {minNodes: %d}}
-  rules:`, cluster.LabelPool, name, n)), folder: t.TempDir(), running: map[string]*exec.Cmd{}, ended: make(chan string, 100), logs: map[string]*bytes.Buffer{}}
+  rules:`, cluster.LabelPool, name, n)), folder: t.TempDir(), running: map[string]*exec.Cmd{}, ended: make(chan string, 100), logs: map[string]*output{}}
 	for _, args := range [][]string{{"apply", "-k", s.c.Root + "/manifests/preflight"}, {"apply", "-k", s.c.Root + "/manifests/preflight/namespace", "-n", name}} {
 		if out, err := s.c.Kubectl(t.Context(), args...); err != nil {
 			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -140,7 +141,7 @@ func (s *pairsSite) run(pod corev1.Pod) {
 	//nolint:usetesting // the cleanup kills it, and waits for it
 	cmd := exec.CommandContext(context.Background(), "ip", append(args, "-out="+s.folder, "-termination-log="+log)...)
 	cmd.Env = append(os.Environ(), "POD_NAMESPACE="+pod.Namespace, "WORKLOAD="+pod.Name)
-	s.logs[pod.Name] = &bytes.Buffer{}
+	s.logs[pod.Name] = &output{}
 	cmd.Stderr = s.logs[pod.Name]
 	s.must(cmd.Start())
 	s.running[pod.Name] = cmd
@@ -262,6 +263,24 @@ func TestTheSlowNodeOfAGroupIsFound(t *testing.T) {
 			t.Errorf("node %s: record %s, SlowNode %q", s.node, r, s.slowNode(s.node))
 		}
 	})
+}
+
+// output is what a program has written so far. It may be read while the program runs.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func TestAGroupMakesWayAsAWhole(t *testing.T) {
