@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,7 +102,7 @@ var jobs = []job{
 
 const (
 	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: TEMPLATE}`
-	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {spec: ` + batchJob + `}}]}`
+	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {metadata: {labels: {` + incarnation + `: NAME.N}}, spec: ` + batchJob + `}}]}`
 	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: TEMPLATE}`
 )
 
@@ -402,10 +404,18 @@ func (w *world) object(i int) *unstructured.Unstructured {
 	return o
 }
 
-// recreate deletes a job and creates it anew as soon as its name is free.
+// recreate deletes a job and creates it anew as soon as its name is free. It also deletes what the job has made: at times the garbage
+// collector comes minutes later.
 func (w *world) recreate(i int) error {
-	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), client.PropagationPolicy(metav1.DeletePropagationBackground))); err != nil {
+	background := client.PropagationPolicy(metav1.DeletePropagationBackground)
+	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), background)); err != nil {
 		return err
+	}
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	for _, child := range []client.Object{&batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Pod{}} {
+		if err := w.Client.DeleteAllOf(w.ctx, child, client.InNamespace(w.pool), own, background); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, patience)
 	defer cancel()
