@@ -95,7 +95,7 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 	clustertest.Until(t, patience, "the world is healed", w.heal)
 	var last string
 	since := time.Now()
-	for err := w.atRest(since); err != nil; err = w.atRest(since) {
+	for err := w.atRest(); err != nil; err = w.atRest() {
 		if text := err.Error(); text != last && *loud {
 			t.Logf("%s not at rest:\n%s", time.Since(since).Round(time.Second), text)
 		}

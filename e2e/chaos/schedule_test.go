@@ -87,7 +87,10 @@ func plan(seed uint64, length time.Duration) []action {
 		}},
 		{20, func(at time.Duration) {
 			node, repaired := patient(), r.IntN(5) > 0
-			add(at, func(w *world) error { return w.reboot(node, repaired) }, "node %d: reboot, repaired %v", node, repaired)
+			add(at, func(w *world) error { return w.reboot(node) }, "node %d: reboot", node)
+			if repaired { // what a check has said in the second of the boot may be from before it
+				add(at+1100*time.Millisecond, func(w *world) error { return w.healthy(node) }, "node %d: all is fine", node)
+			}
 		}},
 		{8, func(at time.Duration) {
 			node, what, id := r.IntN(nodes), r.IntN(4), len(all)
@@ -112,21 +115,21 @@ func plan(seed uint64, length time.Duration) []action {
 			add(at, func(w *world) error { w.frail.Freeze(); return nil }, "the kubelets of the first %d nodes freeze", frail)
 			add(end, func(w *world) error { w.frail.Thaw(); return nil }, "the kubelets thaw")
 		}},
-		{4, func(at time.Duration) {
+		{2, func(at time.Duration) {
 			i := r.IntN(2)
 			add(at, func(w *world) error { w.kill(i); return nil }, "remediator %d is killed", i)
 		}},
-		{6, func(at time.Duration) {
+		{3, func(at time.Duration) {
 			i := r.IntN(2)
 			add(at, func(w *world) error { w.stop(i); return nil }, "remediator %d is stopped", i)
 		}},
-		{3, func(at time.Duration) {
+		{1, func(at time.Duration) {
 			i := r.IntN(2)
 			end := at + up(25*time.Second)
 			add(at, func(w *world) error { w.freeze(i); return nil }, "remediator %d freezes", i)
 			add(end, func(w *world) error { w.thaw(i); return nil }, "remediator %d thaws", i)
 		}},
-		{10, func(at time.Duration) {
+		{5, func(at time.Duration) {
 			i := r.IntN(2)
 			t := []trouble{{slow: 3 * time.Second}, {refused: 0.4}, {lost: 0.4}, {late: 3 * time.Second}, {lost: 0.3, late: 3 * time.Second}}[r.IntN(5)]
 			end := at + up(15*time.Second)

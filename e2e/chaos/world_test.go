@@ -122,6 +122,7 @@ type world struct {
 	jobs      []*history[*metav1.PartialObjectMetadata]
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
+	healed    metav1.Time // since when no node has a fault
 
 	mu                   sync.Mutex
 	removed              map[string]bool // marks
@@ -230,18 +231,15 @@ func (w *world) reportAll(i int, all []corev1.NodeCondition) error {
 	})
 }
 
-// reboot gives a node another boot id, after which its checks find no fault, if it is repaired.
-func (w *world) reboot(i int, repaired bool) error {
+// reboot gives a node another boot id.
+func (w *world) reboot(i int) error {
 	var n corev1.Node
 	if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	before := n.DeepCopy()
 	n.Status.NodeInfo.BootID = string(uuid.NewUUID())
-	if err := w.tried(func() error { return w.Client.Status().Patch(w.ctx, &n, client.MergeFrom(before)) }); err != nil || !repaired {
-		return err
-	}
-	return w.healthy(i, time.Now())
+	return w.tried(func() error { return w.Client.Status().Patch(w.ctx, &n, client.MergeFrom(before)) })
 }
 
 // mark puts something on a node that is not Pitcrew's: a taint, a label, an annotation or a cordon.
@@ -468,13 +466,14 @@ func (w *world) set(i int, value any, paths ...[]string) error {
 // heal ends all that is wrong: from here on the world comes to rest.
 func (w *world) heal() error {
 	errs := []error{w.setPolicy(policies[0]), w.setPause(false)}
+	w.healed = metav1.Now()
 	w.frail.Thaw()
 	for i, r := range w.replicas {
 		r.trouble.Store(&trouble{})
 		w.thaw(i)
 	}
 	for i := range nodes {
-		errs = append(errs, w.reboot(i, true), w.change(i, func(n *corev1.Node) {
+		errs = append(errs, w.reboot(i), w.healthy(i), w.change(i, func(n *corev1.Node) {
 			n.Labels = maps.Clone(n.Labels)
 			delete(n.Labels, conditions.LabelSkip)
 			if n.Spec.Unschedulable {
@@ -492,7 +491,7 @@ func (w *world) heal() error {
 }
 
 // atRest tells whether every node is in service, and every job runs as its owner wants. Meanwhile the checks report health.
-func (w *world) atRest(since time.Time) error {
+func (w *world) atRest() error {
 	var list corev1.NodeList
 	if err := w.Client.List(w.ctx, &list, client.MatchingLabels{cluster.LabelPool: w.pool}); err != nil {
 		return err
@@ -520,7 +519,7 @@ func (w *world) atRest(since time.Time) error {
 		}
 		for i := range nodes {
 			if w.node(i) == n.Name {
-				errs = append(errs, w.healthy(i, since))
+				errs = append(errs, w.healthy(i))
 			}
 		}
 	}
@@ -530,12 +529,17 @@ func (w *world) atRest(since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// healthy reports a heartbeat of every check of a node, which has been healthy since then.
-func (w *world) healthy(i int, since time.Time) error {
+// healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.
+func (w *world) healthy(i int) error {
+	now := metav1.Now()
+	since := w.healed
+	if since.IsZero() {
+		since = now
+	}
 	var all []corev1.NodeCondition
 	for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
 		all = append(all, corev1.NodeCondition{
-			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.NewTime(since),
+			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine at " + now.Format(time.RFC3339), LastHeartbeatTime: now, LastTransitionTime: since,
 		})
 	}
 	return w.reportAll(i, all)
