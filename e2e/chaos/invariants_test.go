@@ -63,8 +63,13 @@ func (s *nodeState) String() string {
 	if s.joined {
 		text += " (joined)"
 	}
+	return text + ": " + s.describe()
+}
+
+// describe is all but when it was.
+func (s *nodeState) describe() string {
 	if s.gone {
-		return text + ": deleted"
+		return "deleted"
 	}
 	var parts []string
 	for _, c := range s.object.Status.Conditions {
@@ -96,7 +101,7 @@ func (s *nodeState) String() string {
 			parts = append(parts, "released by "+r.ReleasedBy)
 		}
 	}
-	return text + ": " + strings.Join(parts, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func isFaulty(c corev1.NodeCondition) bool {
@@ -113,8 +118,8 @@ func isFaulty(c corev1.NodeCondition) bool {
 func (s *nodeState) breaks(format string, args ...any) violation {
 	var lines []string
 	for at, shown := s, 0; at != nil && shown < 40; at = at.before {
-		if line := at.String(); at == s || at.before == nil || line[strings.Index(line, ":"):] != at.before.String()[strings.Index(at.before.String(), ":"):] {
-			lines = append(lines, line)
+		if at == s || at.before == nil || at.describe() != at.before.describe() {
+			lines = append(lines, at.String())
 			shown++
 		}
 		if at != s && (at.record == nil || at.record.Phase == quarantine.Released) && !slices.ContainsFunc(at.object.Status.Conditions, isFaulty) {
@@ -204,7 +209,8 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 			return ""
 		}
 		for _, t := range s.object.Spec.Taints {
-			if t.Key == conditions.TaintUnhealthy && !(s.isQuarantined() && s.record.Taint.NodeTaint() == t) {
+			explained := s.isQuarantined() && s.record.Taint.NodeTaint() == t
+			if t.Key == conditions.TaintUnhealthy && !explained {
 				return t.ToString()
 			}
 		}
@@ -303,16 +309,22 @@ func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncord
 type jobVersion = version[*metav1.PartialObjectMetadata]
 
 func describeJob(v jobVersion) string {
-	rec, err := restart.ReadRecord(v.object)
 	text := fmt.Sprintf("%d %s", v.at, v.object.GetName())
 	if v.joined {
 		text += " (joined)"
 	}
-	if v.gone {
-		text += " (deleted)"
-	}
+	return text + ": " + describeRestarts(v)
+}
+
+// describeRestarts is all but when it was.
+func describeRestarts(v jobVersion) string {
+	rec, err := restart.ReadRecord(v.object)
 	if err != nil {
-		return text + ": " + err.Error()
+		return err.Error()
+	}
+	text := ""
+	if v.gone {
+		text = "deleted, "
 	}
 	describe := func(r restart.Restart) string {
 		var causes []string
@@ -322,7 +334,7 @@ func describeJob(v jobVersion) string {
 		return fmt.Sprintf("%s %s for %s, pods %v %s", r.ID, r.Phase, strings.Join(causes, " and "), r.Pods, r.Outcome)
 	}
 	if rec.Current != nil {
-		text += ": " + describe(*rec.Current)
+		text += describe(*rec.Current)
 	}
 	for _, r := range rec.Last {
 		text += "; before: " + describe(r)
@@ -334,6 +346,7 @@ func describeJob(v jobVersion) string {
 func checkRestarts(versions []jobVersion) (found []violation, stops int) {
 	type job struct {
 		stops, causes map[string]bool
+		last          string
 		lines         []string
 	}
 	jobs := map[types.UID]*job{}
@@ -353,8 +366,8 @@ func checkRestarts(versions []jobVersion) (found []violation, stops int) {
 		if rec.Current != nil {
 			all = append(all, *rec.Current)
 		}
-		if line := describeJob(v); len(j.lines) == 0 || !strings.HasSuffix(j.lines[len(j.lines)-1], line[strings.Index(line, " "):]) {
-			j.lines = append(j.lines, line)
+		if text := describeRestarts(v); text != j.last {
+			j.last, j.lines = text, append(j.lines, describeJob(v))
 		}
 		for _, r := range all {
 			if r.ID == "" || r.Phase == restart.Checkpointing {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -100,7 +102,7 @@ var jobs = []job{
 
 const (
 	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: TEMPLATE}`
-	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {spec: ` + batchJob + `}}]}`
+	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {metadata: {labels: {` + incarnation + `: NAME.N}}, spec: ` + batchJob + `}}]}`
 	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: TEMPLATE}`
 )
 
@@ -120,6 +122,7 @@ type world struct {
 	jobs      []*history[*metav1.PartialObjectMetadata]
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
+	healed    metav1.Time // since when no node has a fault
 
 	mu                   sync.Mutex
 	removed              map[string]bool // marks
@@ -228,18 +231,15 @@ func (w *world) reportAll(i int, all []corev1.NodeCondition) error {
 	})
 }
 
-// reboot gives a node another boot id, after which its checks find no fault, if it is repaired.
-func (w *world) reboot(i int, repaired bool) error {
+// reboot gives a node another boot id.
+func (w *world) reboot(i int) error {
 	var n corev1.Node
 	if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	before := n.DeepCopy()
 	n.Status.NodeInfo.BootID = string(uuid.NewUUID())
-	if err := w.tried(func() error { return w.Client.Status().Patch(w.ctx, &n, client.MergeFrom(before)) }); err != nil || !repaired {
-		return err
-	}
-	return w.healthy(i, time.Now())
+	return w.tried(func() error { return w.Client.Status().Patch(w.ctx, &n, client.MergeFrom(before)) })
 }
 
 // mark puts something on a node that is not Pitcrew's: a taint, a label, an annotation or a cordon.
@@ -402,10 +402,18 @@ func (w *world) object(i int) *unstructured.Unstructured {
 	return o
 }
 
-// recreate deletes a job and creates it anew as soon as its name is free.
+// recreate deletes a job and creates it anew as soon as its name is free. It also deletes what the job has made: at times the garbage
+// collector comes minutes later.
 func (w *world) recreate(i int) error {
-	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), client.PropagationPolicy(metav1.DeletePropagationBackground))); err != nil {
+	background := client.PropagationPolicy(metav1.DeletePropagationBackground)
+	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), background)); err != nil {
 		return err
+	}
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	for _, child := range []client.Object{&batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Pod{}} {
+		if err := w.Client.DeleteAllOf(w.ctx, child, client.InNamespace(w.pool), own, background); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, patience)
 	defer cancel()
@@ -458,13 +466,14 @@ func (w *world) set(i int, value any, paths ...[]string) error {
 // heal ends all that is wrong: from here on the world comes to rest.
 func (w *world) heal() error {
 	errs := []error{w.setPolicy(policies[0]), w.setPause(false)}
+	w.healed = metav1.Now()
 	w.frail.Thaw()
 	for i, r := range w.replicas {
 		r.trouble.Store(&trouble{})
 		w.thaw(i)
 	}
 	for i := range nodes {
-		errs = append(errs, w.reboot(i, true), w.change(i, func(n *corev1.Node) {
+		errs = append(errs, w.reboot(i), w.healthy(i), w.change(i, func(n *corev1.Node) {
 			n.Labels = maps.Clone(n.Labels)
 			delete(n.Labels, conditions.LabelSkip)
 			if n.Spec.Unschedulable {
@@ -482,7 +491,7 @@ func (w *world) heal() error {
 }
 
 // atRest tells whether every node is in service, and every job runs as its owner wants. Meanwhile the checks report health.
-func (w *world) atRest(since time.Time) error {
+func (w *world) atRest() error {
 	var list corev1.NodeList
 	if err := w.Client.List(w.ctx, &list, client.MatchingLabels{cluster.LabelPool: w.pool}); err != nil {
 		return err
@@ -510,7 +519,7 @@ func (w *world) atRest(since time.Time) error {
 		}
 		for i := range nodes {
 			if w.node(i) == n.Name {
-				errs = append(errs, w.healthy(i, since))
+				errs = append(errs, w.healthy(i))
 			}
 		}
 	}
@@ -520,12 +529,17 @@ func (w *world) atRest(since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// healthy reports a heartbeat of every check of a node, which has been healthy since then.
-func (w *world) healthy(i int, since time.Time) error {
+// healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.
+func (w *world) healthy(i int) error {
+	now := metav1.Now()
+	since := w.healed
+	if since.IsZero() {
+		since = now
+	}
 	var all []corev1.NodeCondition
 	for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
 		all = append(all, corev1.NodeCondition{
-			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.NewTime(since),
+			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine at " + now.Format(time.RFC3339), LastHeartbeatTime: now, LastTransitionTime: since,
 		})
 	}
 	return w.reportAll(i, all)

@@ -1,0 +1,92 @@
+package chaos
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+// taken is a version of a node that a rule has quarantined, or not; rule "": there is no fault.
+func taken(at uint64, node, rule string) version[*corev1.Node] {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}}}
+	if rule != "" {
+		taint := quarantine.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: rule}
+		n.Spec.Taints = []corev1.Taint{taint.NodeTaint()}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: conditions.GPUXidError, Status: corev1.ConditionTrue}}
+		n.Annotations = map[string]string{conditions.AnnotationQuarantine: (&quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
+			ID: "q-" + node, Phase: quarantine.Quarantined, Taint: &taint, QuarantinedAt: time.Unix(1, 0),
+			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: rule, Repair: conditions.Reboot, Due: true, BootID: "boot-1"}},
+		}}).String()}
+	}
+	return version[*corev1.Node]{object: n, at: at}
+}
+
+func lease(at uint64, holder string) version[*coordinationv1.Lease] {
+	return version[*coordinationv1.Lease]{object: &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(holder)}}, at: at}
+}
+
+func TestABudgetIsExceededByALeaderAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		leases []version[*coordinationv1.Lease]
+		joined bool
+		want   int
+	}{
+		"by the leader":                    {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, want: 1},
+		"by who leads no more":             {leases: []version[*coordinationv1.Lease]{lease(1, "a"), lease(15, "b")}, want: 0},
+		"by the leader, at a time unknown": {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, joined: true, want: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var versions []version[*corev1.Node]
+			for i := range maxNodes + 1 {
+				v := taken(uint64(10+2*i), fmt.Sprint("node-", i), "gpu-xid")
+				v.joined = test.joined
+				versions = append(versions, v)
+			}
+			leaders := leadership{leases: test.leases, wrote: func(process, identity string) bool { return process == identity }, writers: func(string) []string { return []string{"a"} }}
+			if found := checkBudget(statesOf(versions), leaders, places[0]); len(found) != test.want {
+				t.Errorf("%v", found)
+			}
+		})
+	}
+}
+
+func TestWhatMustNotBeIsFound(t *testing.T) {
+	change := func(v version[*corev1.Node], at uint64, change func(*corev1.Node)) version[*corev1.Node] {
+		v.object, v.at = v.object.DeepCopy(), at
+		change(v.object)
+		return v
+	}
+	well, bad := taken(1, "node", ""), taken(2, "node", "gpu-xid")
+	for name, test := range map[string]struct {
+		after version[*corev1.Node]
+		want  string
+	}{
+		"a quarantine":               {bad, ""},
+		"one without its fault":      {change(bad, 2, func(n *corev1.Node) { n.Status.Conditions = nil }), "without that fault"},
+		"one by an observing rule":   {taken(2, "node", observedRule), "observes"},
+		"a taint without a record":   {change(bad, 2, func(n *corev1.Node) { n.Annotations = nil }), "no record"},
+		"a mark of others that goes": {change(well, 2, func(n *corev1.Node) { n.Labels = nil }), "lost label"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := change(well, 1, func(n *corev1.Node) { n.Labels = map[string]string{foreign + "m": "x"} })
+			if !strings.Contains(test.want, "lost") {
+				test.after.object.Labels = before.object.Labels
+			}
+			states := statesOf([]version[*corev1.Node]{before, test.after})
+			found := append(checkCauses(states, nil), checkForeign(states, nil, nil, nil)...)
+			if text := fmt.Sprint(found); (test.want == "") != (len(found) == 0) || !strings.Contains(text, test.want) {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+}
