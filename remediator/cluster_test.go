@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true, HandOff: true}) }
 
 // patience is how long a test waits for what takes a second or two, 20 s for what waits for room under a budget.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 const (
 	lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"

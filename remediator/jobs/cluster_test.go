@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what takes a second or two.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // run starts a controller, as one process of the remediator would. The returned function ends it.
 func run(t *testing.T, cfg *rest.Config, writes interceptor.Funcs, change func(*Options)) (*Controller, func()) {

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what takes a second or two.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 const (
 	ecc  = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
