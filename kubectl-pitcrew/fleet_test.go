@@ -283,7 +283,7 @@ func TestClearFindsTheDetectorOfTheNode(t *testing.T) {
 	p.detector("npd-elsewhere", "fleet-2", conditions.GPUXidError)
 	p.says("describe fleet-2", "Detector: pod pitcrew/npd-elsewhere\n")
 	p.refused("clear fleet-0 gpuxiderror")
-	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -hold 20s -clear in pod pitcrew/npd-gpu")
+	p.says("clear --dry-run fleet-0 GPUXidError", "Clear GPUXidError of node fleet-0: run /opt/pitcrew/bin/xid -hold 5m -every 5s -clear in pod pitcrew/npd-gpu")
 	p.says("clear --dry-run fleet-0 KernelHardwareError", "run /opt/pitcrew/bin/xid -hardware ")
 	p.fails("release --clear -y fleet-0", "is not quarantined")
 	p.says("release --clear --dry-run fleet-1", "Release node fleet-1") // no plugin has latched a person's word
