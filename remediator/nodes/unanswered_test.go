@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -154,7 +155,7 @@ func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
 // tellUpdate has the cache tell of a node that has changed.
 func (r rig) tellUpdate(t *testing.T, before, after *corev1.Node) {
 	t.Helper()
-	r.follow(t.Context()).OnUpdate(before, after)
+	r.follow(t.Context()).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 }
 
 // replace makes a node another one of the same name, without a fault.
