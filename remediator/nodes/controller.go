@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -145,13 +144,6 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexQuarantined, indexNode); err != nil {
 		return fmt.Errorf("index nodes: %w", err)
 	}
-	informer, err := mgr.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("follow nodes: %w", err)
-	}
-	if _, err := informer.AddEventHandler(c.follow(ctx)); err != nil {
-		return fmt.Errorf("follow nodes: %w", err)
-	}
 	again := make(chan event.GenericEvent)
 	if err := mgr.Add(&waker{c, reconcileNode(again), limits.RetryBlocked}); err != nil {
 		return fmt.Errorf("add what wakes the nodes that a limit holds back: %w", err)
@@ -171,7 +163,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("node").
-		For(&corev1.Node{}, builder.WithPredicates(changed)).
+		For(&corev1.Node{}, builder.WithPredicates(c.follow(ctx))).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.allNodes)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.allNodes))).
 		WatchesRawSource(source.Channel(again, whenIdle)).

@@ -106,17 +106,41 @@ func TestJobsAreLookedAtWhenADecisionIsNewOrALookIsDue(t *testing.T) {
 	}
 }
 
-// A quarantine whose taint was missing for a while may have pods that came meanwhile.
+// A quarantine whose taint was missing for a while may have pods that came meanwhile. A look that fails then is made again.
 func TestJobsAreLookedAtWhenTheTaintIsPutBack(t *testing.T) {
-	r := newRig(t, "a")
-	r.reconcile(t, "a")
-	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
-	if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
-		t.Fatal("the first looks")
+	for _, broken := range []error{nil, errors.New("no pods today")} {
+		r := newRig(t, "a")
+		r.reconcile(t, "a")
+		r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+		if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
+			t.Fatal("the first looks")
+		}
+		r.client.nodes[0].Spec.Taints, r.client.nodes[0].ResourceVersion = nil, "9"
+		if r.restarts.err = broken; broken == nil {
+			if r.looksOf(t, "a") != 1 {
+				t.Error("not looked at")
+			}
+			continue
+		}
+		r.fails(t, "a", broken)
+		r.restarts.err, r.client.nodes[0] = nil, *r.client.live["a"].DeepCopy()
+		if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
+			t.Error("after a look that failed: not looked at again")
+		}
 	}
-	r.client.nodes[0].Spec.Taints, r.client.nodes[0].ResourceVersion = nil, "9"
-	if r.looksOf(t, "a") != 1 {
-		t.Error("not looked at")
+}
+
+// A clock that was ahead puts off no look for longer than one may wait.
+func TestJobsAreLookedAtThoughTheClockIsPutBack(t *testing.T) {
+	r := newRig(t, "a")
+	start := r.clock.Now()
+	r.reconcile(t, "a")
+	for _, after := range []time.Duration{time.Hour, 2 * time.Minute, 2*time.Minute + lookLate} {
+		r.clock.SetTime(start.Add(after))
+		r.client.nodes[0].Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(r.clock.Now())
+		if r.looksOf(t, "a") != 1 || r.looksOf(t, "a") != 0 {
+			t.Errorf("after %s: not looked at once", after)
+		}
 	}
 }
 

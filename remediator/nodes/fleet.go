@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -48,24 +48,20 @@ func (t *touched) take() map[string]bool {
 	return taken
 }
 
-// follow notes each change of a node in the cache, heartbeats included. While the fleet is summed up and no decision is being made, it
-// is brought up to date at once, so that the next decision need not do it for all.
-func (c *Controller) follow(ctx context.Context) toolscache.ResourceEventHandler {
-	note := func(object any) {
-		name, err := toolscache.DeletionHandlingObjectToName(object)
-		if err != nil {
-			return
+// follow passes the changes of nodes in the cache that can change a decision, and notes all of them before, heartbeats included: a decision
+// knows of what came before the change that it was made for. While the fleet is summed up and no decision is being made, it is brought up
+// to date at once, so that the next decision need not do it for all.
+func (c *Controller) follow(ctx context.Context) predicate.Predicate {
+	return predicate.And(predicate.NewPredicateFuncs(func(n client.Object) bool {
+		c.pending.touched.add(n.GetName())
+		if c.deciding.TryLock() {
+			defer c.deciding.Unlock()
+			if c.fleet.policy != nil {
+				_ = c.sumUp(ctx, c.fleet.policy) // the next decision reports it, and tries again
+			}
 		}
-		c.pending.touched.add(name.Name)
-		if !c.deciding.TryLock() {
-			return
-		}
-		defer c.deciding.Unlock()
-		if c.fleet.policy != nil {
-			_ = c.sumUp(ctx, c.fleet.policy) // the next decision reports it, and tries again
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, after any) { note(after) }, DeleteFunc: note}
+		return true
+	}), changed)
 }
 
 // peers are all nodes but one. The result is valid until the next call.

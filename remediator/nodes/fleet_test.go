@@ -16,8 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -87,6 +88,44 @@ spec:
 	return p
 }
 
+// What has a node reconciled is noted before, so that each decision knows of it and of all that came before. What has none reconciled
+// is noted, too.
+func TestAChangeIsNotedBeforeItHasANodeReconciled(t *testing.T) {
+	for what, change := range map[string]func(r rig, told predicate.Predicate) (reconciles bool){
+		"a new node": func(r rig, told predicate.Predicate) bool {
+			r.client.nodes = append(r.client.nodes, *r.client.nodes[0].DeepCopy())
+			n := &r.client.nodes[2]
+			n.Name, n.UID, n.Spec.Unschedulable = "c", "c", true
+			return told.Create(event.CreateEvent{Object: n})
+		},
+		"a cordon": func(r rig, told predicate.Predicate) bool {
+			before := r.client.nodes[0].DeepCopy()
+			r.client.nodes[0].Spec.Unschedulable = true
+			return told.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: &r.client.nodes[0]})
+		},
+		"a heartbeat": func(r rig, told predicate.Predicate) bool {
+			r.client.nodes[0].Spec.Unschedulable = true // as an earlier change has left it
+			return told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[0], ObjectNew: &r.client.nodes[0]})
+		},
+	} {
+		r := newRig(t, "a", "b")
+		told := r.follow(t.Context())
+		r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
+		if _, err := r.peers(t.Context(), r.policy.Policy(), "b"); err != nil { // the fleet is summed up
+			t.Fatal(err)
+		}
+		if got := change(r, told); got != (what != "a heartbeat") {
+			t.Errorf("%s: reconciles %v", what, got)
+		}
+		if _, err := r.Controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "b"}}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+}
+
 // Whatever happens to the nodes, the writes, the policy and the clock, the limits say what a walk over all nodes says, though a node is
 // summed up only when the cache tells of it, or we have written it.
 func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
@@ -111,16 +150,16 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			case live == nil && i >= 0:
 				old := r.client.nodes[i]
 				r.client.nodes = slices.Delete(slices.Clone(r.client.nodes), i, i+1)
-				tell.OnDelete(cache.DeletedFinalStateUnknown{Key: name, Obj: &old})
+				tell.Delete(event.DeleteEvent{Object: &old})
 			case live == nil:
 			case i < 0:
 				r.client.nodes = append(slices.Clone(r.client.nodes), *live.DeepCopy())
-				tell.OnAdd(live, false)
+				tell.Create(event.CreateEvent{Object: live})
 			default:
 				old := r.client.nodes[i]
 				r.client.nodes = slices.Clone(r.client.nodes)
 				r.client.nodes[i] = *live.DeepCopy()
-				tell.OnUpdate(&old, live)
+				tell.Update(event.UpdateEvent{ObjectOld: &old, ObjectNew: live})
 			}
 		}
 		r.policy = policy.Fixed(fleetPolicy(t, random))

@@ -44,7 +44,7 @@ func (l *looks) pending(node string, at lookAt, now time.Time) (after time.Durat
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, known := l.byNode[node]
-	if !known || last.at != at || !now.Before(last.next) {
+	if !known || last.at != at || !now.Before(last.next) || last.next.Sub(now) > lookLate { // the clock was put back
 		return 0, false
 	}
 	if !last.asked.IsZero() {
@@ -81,6 +81,7 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	if after, waits := c.looks.pending(n.Name, at, now); waits {
 		return after, nil
 	}
+	c.looks.forget(n.Name) // the last one is out of date, whatever becomes of this one
 	if after, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
 		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}

@@ -146,7 +146,8 @@ func (w *pendingWrites) dropFailed(node string) {
 }
 
 // overlay changes a node as the cache shows it into the node as it was written. A write only succeeds on the version it was
-// computed from, so a cache that shows any other version shows the write, or what came in its place.
+// computed from, so a cache that shows any other version shows the write, or what came in its place. A doubt outlives that until
+// [pendingWrites.settle] ends it: the decision is still to be reported, or remembered.
 func (w *pendingWrites) overlay(n *corev1.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,7 +156,9 @@ func (w *pendingWrites) overlay(n *corev1.Node) {
 		return
 	}
 	if pending.uid != n.UID || pending.over != n.ResourceVersion && !w.dryRun {
-		w.set(n.Name, nil)
+		if pending.unanswered == nil {
+			w.set(n.Name, nil)
+		}
 		return
 	}
 	quarantine.Overlay(n, pending.record)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -90,22 +91,28 @@ func TestALostAnswerIsInDoubtUntilTheServerCanBeRead(t *testing.T) {
 // The cache shows a newer version of the node: the write is in it, or can never arrive.
 func TestALostAnswerIsSettledByTheCache(t *testing.T) {
 	for arrived, want := range map[bool]string{true: "b", false: ""} {
-		r := newRig(t, "a", "b")
-		r.client.unanswered, r.client.arrives, r.client.down = syscall.ECONNRESET, arrived, syscall.ECONNREFUSED
-		r.fails(t, "a", syscall.ECONNRESET)
-		r.client.unanswered = nil
-		if arrived {
-			r.client.nodes[0] = *r.client.live["a"].DeepCopy()
-		} else {
-			r.client.nodes[0].ResourceVersion, r.client.nodes[0].Status.Conditions = "8", nil
-		}
-		r.reconcile(t, "a")
-		if got := strings.Join(r.reasons(), " "); got != map[bool]string{true: quarantine.NodeQuarantined, false: ""}[arrived] {
-			t.Errorf("arrived %v: said %q about node a", arrived, got)
-		}
-		r.reconcile(t, "b")
-		if got := map[bool]string{true: "b", false: ""}[slices.Contains(r.reasons(), quarantine.QuarantineBlocked)]; got != want {
-			t.Errorf("arrived %v: held back %q, want %q", arrived, got, want)
+		for _, told := range []bool{true, false} {
+			r := newRig(t, "a", "b")
+			r.client.unanswered, r.client.arrives, r.client.down = syscall.ECONNRESET, arrived, syscall.ECONNREFUSED
+			r.fails(t, "a", syscall.ECONNRESET)
+			r.client.unanswered = nil
+			before := r.client.nodes[0]
+			if arrived {
+				r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+			} else {
+				r.client.nodes[0].ResourceVersion, r.client.nodes[0].Status.Conditions = "8", nil
+			}
+			if told {
+				r.tellUpdate(t, &before, &r.client.nodes[0])
+			}
+			r.reconcile(t, "a")
+			if got := strings.Join(r.reasons(), " "); got != map[bool]string{true: quarantine.NodeQuarantined, false: ""}[arrived] {
+				t.Errorf("arrived %v, told %v: said %q about node a", arrived, told, got)
+			}
+			r.reconcile(t, "b")
+			if got := map[bool]string{true: "b", false: ""}[slices.Contains(r.reasons(), quarantine.QuarantineBlocked)]; got != want {
+				t.Errorf("arrived %v, told %v: held back %q, want %q", arrived, told, got, want)
+			}
 		}
 	}
 }
@@ -122,6 +129,11 @@ func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
 		"deleted":                   func(r rig) { r.remove(t, "a") },
 		"deleted, not noticed yet":  func(r rig) { r.client.nodes = r.client.nodes[1:] },
 		"replaced, not noticed yet": func(r rig) { replace(&r.client.nodes[0]) },
+		"replaced, the cache tells": func(r rig) {
+			before := r.client.nodes[0]
+			replace(&r.client.nodes[0])
+			r.tellUpdate(t, &before, &r.client.nodes[0])
+		},
 		"replaced": func(r rig) {
 			replace(&r.client.nodes[0])
 			r.reconcile(t, "a")
@@ -138,6 +150,12 @@ func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
 			t.Errorf("%s: %s, remembers %s", name, diff, r.breaker.remembered())
 		}
 	}
+}
+
+// tellUpdate has the cache tell of a node that has changed.
+func (r rig) tellUpdate(t *testing.T, before, after *corev1.Node) {
+	t.Helper()
+	r.follow(t.Context()).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 }
 
 // replace makes a node another one of the same name, without a fault.
