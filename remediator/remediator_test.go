@@ -560,7 +560,7 @@ func TestValidate(t *testing.T) {
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
 		{[]string{"-policy", good, "-lease-duration", "1500ms"}, 1, "-lease-duration 1.5s: not a whole number of seconds"},
-		{[]string{"-policy", good, "-lease-duration", "1s"}, 1, "-lease-duration 1s: not"},
+		{[]string{"-policy", good, "-lease-duration", "2s"}, 1, "-lease-duration 2s: not"},
 		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},
 		{[]string{"-bad"}, 2, "flag provided but not defined"},
 		{[]string{"-version"}, 0, ""},
