@@ -54,7 +54,7 @@ func main() {
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
 	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run; without it, an outage of the API server is not noticed, after which nodes get time to report again before a rule on condition Ready acts")
-	flag.DurationVar(&o.leaseDuration, "lease-duration", 5*time.Second, "how long the lease counts after its last renewal, in whole seconds from 2s, the same for all replicas: a dead leader is replaced within about one and a half times as long, and the leader ends when the API server has taken no renewal for seven tenths of it")
+	flag.DurationVar(&o.leaseDuration, "lease-duration", 5*time.Second, "how long the lease counts after its last renewal, in whole seconds from 3s, the same for all replicas: a dead leader is replaced within about one and a half times as long, and a leader to which the API server gives no answer ends before it has expired")
 	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
 	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
 	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
@@ -90,8 +90,8 @@ func run(ctx context.Context, o options, validate bool) error {
 			return fmt.Errorf("-repair-namespace: %w", err)
 		}
 	}
-	if o.leaseDuration < 2*time.Second || o.leaseDuration%time.Second != 0 {
-		return fmt.Errorf("-lease-duration %s: not a whole number of seconds from 2s", o.leaseDuration) // a Lease holds seconds
+	if o.leaseDuration < 3*time.Second || o.leaseDuration%time.Second != 0 {
+		return fmt.Errorf("-lease-duration %s: not a whole number of seconds from 3s", o.leaseDuration) // a Lease holds seconds
 	}
 	p, invalid := policy.Follow(o.policy)
 	if invalid != nil && validate {
@@ -205,10 +205,14 @@ func managerOptions(o options) ctrl.Options {
 // election is how long a leader tries to renew a lease of some duration before it ends, and how often replicas renew it or look at it.
 //
 // A standby looks at least every 2.2 periods (client-go's JitterFactor), once to see the last renewal and once to see that the lease has
-// expired. A period of a tenth has it lead within 1.44 durations of the leader's death. The leader stops a period and the deadline after
-// its last renewal, two tenths before a standby may lead.
+// expired. A period of a tenth has it lead within 1.44 durations of the leader's death.
+//
+// A leader that gets no answer stops a period, the deadline and one request after its last renewal: client-go tries to release the lease
+// before it says that the leader has lost it, and controller-runtime has a request wait for half the deadline, or for a second. All that
+// is less than a lease of 3 s or more, so it has stopped before a standby may lead. A process that was stopped, or answers that come
+// late, can still make two leaders overlap: a write is then refused if its object has changed, but the budgets may be used twice.
 func election(leaseDuration time.Duration) (renewDeadline, retryPeriod time.Duration) {
-	return leaseDuration * 7 / 10, leaseDuration / 10
+	return leaseDuration * 55 / 100, leaseDuration / 10
 }
 
 // checkNamespace finds names that no namespace can have, two that a space separates among them.

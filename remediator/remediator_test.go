@@ -412,18 +412,29 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 
 func TestTheSecondReplicaTakesOver(t *testing.T) {
 	tm := newTeam(t, "replica", 2, nil)
-	policy := tm.policy(2, "clearAfter: 1s")
-	leader := tm.start(policy)
+	if err := tm.AddNamespace(t.Context(), tm.pool, nil); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := tm.Kubectl(t.Context(), "apply", "-k", tm.Root+"/manifests/preflight/namespace", "-n", tm.pool); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	policy := tm.policy(2, "clearAfter: 1s\n  restart: {podFailures: {enabled: true, podSelector: {team: replica}}}")
+	leader := tm.start(policy, "-preflight-namespaces", tm.pool)
 	tm.report(tm.nodes[0], "True", ecc)
 	n, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	address := clustertest.FreeAddress(t)
-	tm.start(policy, "-metrics-bind-address", address)
+	tm.start(policy, "-preflight-namespaces", tm.pool, "-metrics-bind-address", address)
 	// What the standby would decide about first waits in its queue.
 	waiting := regexp.MustCompile(`(?m)^workqueue_depth\{controller="node",.*\} [1-9]`)
 	tm.until("the standby watches the nodes", func() error {
 		metrics, err := tryScrape(t, address)
 		if err == nil && !waiting.MatchString(metrics) {
 			err = errors.New("its queue is empty")
+		}
+		for _, controller := range []string{"pod-failure", "preflight"} {
+			if strings.Contains(metrics, `workqueue_depth{controller="`+controller+`"`) {
+				t.Errorf("the standby keeps a queue of %s", controller)
+			}
 		}
 		return err
 	})
@@ -560,7 +571,7 @@ func TestValidate(t *testing.T) {
 		{[]string{"-validate", "-policy", "/nowhere"}, 1, "no such file"},
 		{[]string{"-validate"}, 1, "usage"},
 		{[]string{"-policy", good, "-lease-duration", "1500ms"}, 1, "-lease-duration 1.5s: not a whole number of seconds"},
-		{[]string{"-policy", good, "-lease-duration", "1s"}, 1, "-lease-duration 1s: not"},
+		{[]string{"-policy", good, "-lease-duration", "2s"}, 1, "-lease-duration 2s: not"},
 		{[]string{"-validate", "-policy", good, "more"}, 1, "usage"},
 		{[]string{"-bad"}, 2, "flag provided but not defined"},
 		{[]string{"-version"}, 0, ""},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -91,7 +92,10 @@ func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
 	if err := mgr.Add(selected); err != nil {
 		return fmt.Errorf("add the cache of pods: %w", err)
 	}
-	c, err := controller.NewTyped("pod-failure", mgr, controller.TypedOptions[incident]{Reconciler: reconcile.TypedFunc[incident](f.reconcileFailure)})
+	c, err := controller.NewTyped("pod-failure", mgr, controller.TypedOptions[incident]{
+		Reconciler:   reconcile.TypedFunc[incident](f.reconcileFailure),
+		EnableWarmup: ptr.To(false), // a standby would keep every failure until it leads; a leader finds the young ones by itself
+	})
 	if err != nil {
 		return fmt.Errorf("make the pod failure controller: %w", err)
 	}
@@ -111,16 +115,21 @@ func (f *podFailures) incidents(_ context.Context, p *corev1.Pod) []incident {
 	if at.IsZero() && p.Status.Phase == corev1.PodFailed {
 		at = p.CreationTimestamp // it never ran
 	}
-	if !at.IsZero() && f.admission.clock.Now().Sub(at.Time) > oldFailure {
+	if f.old(at.Time) {
 		return nil
 	}
 	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}, labels.Set(p.Labels).String()}}
 }
 
+// old reports whether a failure is known to be an old one.
+func (f *podFailures) old(at time.Time) bool {
+	return !at.IsZero() && f.admission.clock.Now().Sub(at) > oldFailure
+}
+
 // reconcileFailure restarts the job of a rank that failed, unless it has been restarted since.
 func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result ctrl.Result, err error) {
 	defer func() {
-		if result.RequeueAfter == 0 {
+		if result.RequeueAfter == 0 && err == nil {
 			f.waitsNoMore(in)
 		}
 	}()
@@ -130,6 +139,9 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	again := ctrl.Result{RequeueAfter: retryFailure}
 	if paused, err := pause.Reason(ctx, f.client, f.namespace); paused != "" || err != nil {
 		return again, err
+	}
+	if f.old(time.Unix(in.at, 0)) && !f.waits(in) { // it got old in the queue or during a pause
+		return ctrl.Result{}, nil
 	}
 	resolver := kinds.NewOwnerResolver(f.apiReader, f.admission.settings.kinds())
 	rank, err := in.rank()
@@ -189,6 +201,13 @@ func (f *podFailures) waitsFirst(incarnation string, in incident) bool {
 	}
 	f.waiting[incarnation] = in
 	return true
+}
+
+// waits reports whether the failure waits for the restart since it was young.
+func (f *podFailures) waits(in incident) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(slices.Collect(maps.Values(f.waiting)), in)
 }
 
 func (f *podFailures) waitsNoMore(in incident) {

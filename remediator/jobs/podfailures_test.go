@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -151,8 +153,9 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 	}
 	job.Labels, job.Annotations = optedIn, map[string]string{conditions.AnnotationRestart: string(last)}
 	api := fake.NewClientBuilder().WithObjects(job).Build()
-	o := Options{Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(noon.Add(time.Minute))}
-	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: time.Hour, Max: time.Hour}})(&o)
+	clock := clocktesting.NewFakePassiveClock(noon.Add(time.Minute))
+	o := Options{Recorder: events.NewFakeRecorder(10), Clock: clock}
+	limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}, BackOff: policy.BackOff{First: 3 * time.Hour, Max: 3 * time.Hour}})(&o)
 	r := newController(api, api, o).podFailures
 	rank := func(name string, created time.Time) incident {
 		return incident{namespace: "team", pod: name, why: "Evicted", created: created.Unix(), at: noon.Unix(), owner: owner{"batch/v1", "Job", "train", job.UID}, labels: "a=b"}
@@ -163,8 +166,13 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 	foreign.labels = "a=c"
 	for i, step := range []struct {
 		in    incident
+		now   time.Duration
 		waits time.Duration
-	}{{foreign, 0}, {rank("old", noon.Add(-time.Second)), 0}, {first, 59 * time.Minute}, {second, 0}, {first, 59 * time.Minute}} {
+	}{
+		{foreign, time.Minute, 0}, {rank("old", noon.Add(-time.Second)), time.Minute, 0}, {first, time.Minute, 179 * time.Minute},
+		{second, time.Minute, 0}, {first, 2 * time.Hour, time.Hour},
+	} {
+		clock.SetTime(noon.Add(step.now))
 		if result, err := r.reconcileFailure(t.Context(), step.in); err != nil || result.RequeueAfter != step.waits {
 			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
 		}
@@ -207,6 +215,56 @@ func TestAFailedRankIsLeftToWhoeverMindsIt(t *testing.T) {
 				t.Errorf("looked at again after %s: %v", result.RequeueAfter, err)
 			}
 			g.unharmed(ranks)
+		})
+	}
+}
+
+// A failure may wait in the queue, or while everything is paused, until its job is healthy again.
+func TestAFailureThatGotOldBeforeItWasLookedAtRestartsNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		age   time.Duration
+		stops bool
+	}{"young": {time.Minute, true}, "old": {oldFailure + time.Second, false}} {
+		t.Run(name, func(t *testing.T) {
+			job := &batchv1.Job{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "job-uid", Labels: optedIn},
+				Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: ptr.To[int32](100),
+					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+			}
+			ref := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: job.UID, Controller: ptr.To(true)}
+			healthy := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train-1", UID: "p1", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{ref}},
+				Spec:       corev1.PodSpec{NodeName: "n"},
+				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+			}
+			api := fake.NewClientBuilder().WithObjects(job, healthy, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+					return c.List(ctx, l, client.InNamespace("team")) // the fake knows no selectors of fields
+				},
+			}).Build()
+			clock := clocktesting.NewFakePassiveClock(noon)
+			o := Options{Recorder: events.NewFakeRecorder(10), Clock: clock}
+			limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}})(&o)
+			c := newController(api, api, o)
+			c.reconciler.watcher.watched = map[schema.GroupVersionKind]bool{batchv1.SchemeGroupVersion.WithKind("Job"): true}
+			failed := healthy.DeepCopy()
+			failed.Name, failed.UID, failed.Status.Phase, failed.Status.Reason = "train-0", "p0", corev1.PodFailed, "Evicted"
+			failed.CreationTimestamp = metav1.NewTime(noon)
+			in := c.podFailures.incidents(t.Context(), failed)
+			if len(in) != 1 {
+				t.Fatalf("incidents %v", in)
+			}
+			clock.SetTime(noon.Add(test.age))
+			if _, err := c.podFailures.reconcileFailure(t.Context(), in[0]); err != nil {
+				t.Fatal(err)
+			}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+				t.Fatal(err)
+			}
+			if stops := ptr.Deref(job.Spec.Suspend, false); stops != test.stops {
+				t.Errorf("the job is stopped: %t, want %t", stops, test.stops)
+			}
 		})
 	}
 }

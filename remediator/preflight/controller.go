@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -149,7 +150,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}). // two runs may name one node
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 1,             // two runs may name one node
+			EnableWarmup:            ptr.To(false), // a standby would keep the name of every run, and end where it may not list reports
+		}).
 		Complete(c); err != nil {
 		return fmt.Errorf("add the controller of preflight reports: %w", err)
 	}
