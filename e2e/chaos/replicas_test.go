@@ -116,7 +116,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics)
+	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics, "-lease-duration", "5s")
 	if err != nil {
 		return err
 	}
