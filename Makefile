@@ -88,7 +88,7 @@ operators:
 # SEED is that of the first world, FOR how long worlds go wrong; each has a minute, and the next seed.
 .PHONY: chaos
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
-	go test ./e2e/chaos -vet=off -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),1) -for $(or $(FOR),1m)
+	go test ./e2e/chaos -vet=off -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
 
 build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,6 +87,37 @@ func TestWhatMustNotBeIsFound(t *testing.T) {
 			found := append(checkCauses(states, nil), checkForeign(states, nil, nil, nil)...)
 			if text := fmt.Sprint(found); (test.want == "") != (len(found) == 0) || !strings.Contains(text, test.want) {
 				t.Errorf("%s", text)
+			}
+		})
+	}
+}
+
+func TestAReleaseNeedsTheFaultGoneAndTheRepairMade(t *testing.T) {
+	for name, test := range map[string]struct {
+		message, boot, by string
+		want              int
+	}{
+		"fine and booted":                   {boot: "boot-2"},
+		"the fault stands":                  {message: "Reboot Xid 79", boot: "boot-2", want: 1},
+		"only what a rule alerts of stands": {message: "Inspect Xid 62", boot: "boot-2"},
+		"not booted":                        {boot: "boot-1", want: 1},
+		"not booted, released by a person":  {boot: "boot-1", by: "ada"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := taken(1, "node", "gpu-xid")
+			after := version[*corev1.Node]{object: before.object.DeepCopy(), at: 2}
+			record, err := quarantine.RecordOf(before.object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			record.Phase, record.ReleasedBy = quarantine.Released, cmp.Or(test.by, quarantine.ByPitcrew)
+			after.object.Annotations[conditions.AnnotationQuarantine] = record.String()
+			after.object.Status.NodeInfo.BootID = test.boot
+			if after.object.Status.Conditions[0].Message = test.message; test.message == "" {
+				after.object.Status.Conditions[0].Status = corev1.ConditionFalse
+			}
+			if found := checkReleases(statesOf([]version[*corev1.Node]{before, after})); len(found) != test.want {
+				t.Errorf("%v", found)
 			}
 		})
 	}

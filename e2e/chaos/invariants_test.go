@@ -114,6 +114,12 @@ func isFaulty(c corev1.NodeCondition) bool {
 	return false
 }
 
+// isActedUpon tells whether a rule that is enforced quarantines a node for a fault. One that only observes or alerts keeps no quarantine.
+func isActedUpon(c corev1.NodeCondition) bool {
+	alerts := c.Type == conditions.GPUXidError && strings.HasPrefix(c.Message, conditions.Inspect.String()+" ")
+	return isFaulty(c) && !alerts && c.Type != conditions.HCAPortDown
+}
+
 // breaks makes a violation at a state, with the node's history since it was last in service without a record that is open.
 func (s *nodeState) breaks(format string, args ...any) violation {
 	var lines []string
@@ -227,7 +233,7 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 			continue
 		}
 		cause := s.record.Decisive()
-		has := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isFaulty(c) })
+		has := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isActedUpon(c) })
 		if !has || s.record.Taint.Rule == observedRule {
 			found = append(found, s.breaks("quarantined for %s by rule %s without that fault, or by a rule that observes", cause.Condition, s.record.Taint.Rule))
 		}
@@ -243,7 +249,7 @@ func checkReleases(states []*nodeState) (found []violation) {
 			continue
 		}
 		for _, cause := range r.Causes {
-			stands := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isFaulty(c) })
+			stands := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isActedUpon(c) })
 			unrepaired := cause.Repair == conditions.Reboot && cause.BootID == s.object.Status.NodeInfo.BootID || cause.Repair == conditions.Replace
 			if stands || unrepaired {
 				found = append(found, s.breaks("released although %s (%s) stands or is not repaired", cause.Condition, cause.Repair))

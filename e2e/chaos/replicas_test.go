@@ -116,7 +116,8 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics)
+	// The default lease, shorter than that of other tests: the world has a leader again soon after one has gone.
+	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics, "-lease-duration", "5s")
 	if err != nil {
 		return err
 	}

@@ -46,34 +46,51 @@ func plan(seed uint64, length time.Duration) []action {
 		all = append(all, action{at, fmt.Sprintf(format, args...), do})
 	}
 	up := func(most time.Duration) time.Duration { return time.Duration(r.Int64N(int64(most))) }
-	// Most of the nodes that recover are faulty.
+	// Half of what happens to nodes happens to faulty ones.
 	var sick []int
-	patient := func() int {
-		if len(sick) == 0 || r.IntN(4) == 0 {
+	some := func() int {
+		if len(sick) == 0 || r.IntN(2) == 0 {
 			return r.IntN(nodes)
 		}
-		i := r.IntN(len(sick))
-		node := sick[i]
-		sick = slices.Delete(sick, i, i+1)
-		return node
+		return sick[max(0, len(sick)-6)+r.IntN(min(len(sick), 6))]
 	}
+	reboot := func(at time.Duration, node int) {
+		add(at, func(w *world) error { return w.reboot(node) }, "node %d: reboot", node)
+	}
+	fine := func(at time.Duration, node int) {
+		add(at, func(w *world) error { return w.healthy(node) }, "node %d: all is fine", node)
+	}
+	// What a check has said in the second of a boot may be from before it.
+	const booting = 1100 * time.Millisecond
 	kinds := []struct {
 		weight int
 		add    func(at time.Duration)
 	}{
-		{20, func(at time.Duration) {
+		// A fault, and mostly its end: places under the budget become free again.
+		{40, func(at time.Duration) {
 			node, fault, gpu := r.IntN(nodes), faults[r.IntN(len(faults))], r.IntN(8)
 			sick = append(sick, node)
 			if fault.class == conditions.Replace && r.IntN(8) > 0 {
 				fault = faults[0] // a place under the budget for the rest of the world is much
 			}
-			skew := []time.Duration{0, 0, 0, 0, -10 * time.Minute, 30 * time.Second, 5 * time.Minute}[r.IntN(7)]
+			skew := []time.Duration{0, 0, 0, 0, 0, 0, 0, 0, -10 * time.Minute, 30 * time.Second, 5 * time.Minute}[r.IntN(11)]
 			message := fmt.Sprintf("%s gpu 0000:%x0:00: %s", fault.class, gpu+1, fault.text)
 			add(at, func(w *world) error { return w.report(node, fault.condition, corev1.ConditionTrue, message, skew) },
 				"node %d: %s %s, clock %s off", node, fault.condition, message, skew)
+			end := at + 2*time.Second + up(6*time.Second)
+			switch r.IntN(8) {
+			case 0: // it stays
+			case 1: // the reboot is late
+				fine(end, node)
+				end += 4*time.Second + up(4*time.Second)
+				fallthrough
+			default:
+				reboot(end, node)
+				fine(end+booting, node)
+			}
 		}},
-		{8, func(at time.Duration) {
-			node, condition := patient(), faults[r.IntN(len(faults))].condition
+		{6, func(at time.Duration) {
+			node, condition := some(), faults[r.IntN(len(faults))].condition
 			add(at, func(w *world) error { return w.report(node, condition, corev1.ConditionFalse, "fine", 0) }, "node %d: %s is fine", node, condition)
 		}},
 		{4, func(at time.Duration) { // between two looks
@@ -85,20 +102,20 @@ func plan(seed uint64, length time.Duration) []action {
 				"node %d: a fault for a moment", node)
 			add(at+blink, func(w *world) error { return w.report(node, conditions.GPUXidError, corev1.ConditionFalse, "fine", 0) }, "node %d: the moment is over", node)
 		}},
-		{20, func(at time.Duration) {
-			node, repaired := patient(), r.IntN(5) > 0
-			add(at, func(w *world) error { return w.reboot(node) }, "node %d: reboot", node)
-			if repaired { // what a check has said in the second of the boot may be from before it
-				add(at+1100*time.Millisecond, func(w *world) error { return w.healthy(node) }, "node %d: all is fine", node)
+		{6, func(at time.Duration) { // by somebody else
+			node, repaired := some(), r.IntN(2) == 0
+			reboot(at, node)
+			if repaired {
+				fine(at+booting, node)
 			}
 		}},
-		{8, func(at time.Duration) {
-			node, what, id := r.IntN(nodes), r.IntN(4), len(all)
+		{10, func(at time.Duration) {
+			node, what, id := some(), []int{0, 0, 0, 1, 2, 3}[r.IntN(6)], len(all)
 			add(at, func(w *world) error { return w.mark(node, what, id) }, "node %d: foreign mark %d of kind %d", node, id, what)
 			add(at+up(length), func(w *world) error { return w.unmark(node, what, id) }, "node %d: foreign mark %d of kind %d is removed", node, id, what)
 		}},
-		{4, func(at time.Duration) {
-			node, back := r.IntN(nodes), r.IntN(2) == 0
+		{3, func(at time.Duration) {
+			node, back := some(), r.IntN(2) == 0
 			add(at, func(w *world) error { return w.rewriteTaints(node, back) }, "node %d: old copy of the taints, with ours %v", node, back)
 		}},
 		{2, func(at time.Duration) {
@@ -110,8 +127,8 @@ func plan(seed uint64, length time.Duration) []action {
 			node := frail + r.IntN(nodes-frail) // a frozen kubelet makes no new node Ready
 			add(at, func(w *world) error { return w.replace(node) }, "node %d: deleted and created anew", node)
 		}},
-		{2, func(at time.Duration) {
-			end := at + up(25*time.Second)
+		{1, func(at time.Duration) {
+			end := at + up(20*time.Second)
 			add(at, func(w *world) error { w.frail.Freeze(); return nil }, "the kubelets of the first %d nodes freeze", frail)
 			add(end, func(w *world) error { w.frail.Thaw(); return nil }, "the kubelets thaw")
 		}},
@@ -119,40 +136,40 @@ func plan(seed uint64, length time.Duration) []action {
 			i := r.IntN(2)
 			add(at, func(w *world) error { w.kill(i); return nil }, "remediator %d is killed", i)
 		}},
-		{3, func(at time.Duration) {
+		{1, func(at time.Duration) {
 			i := r.IntN(2)
 			add(at, func(w *world) error { w.stop(i); return nil }, "remediator %d is stopped", i)
 		}},
 		{1, func(at time.Duration) {
 			i := r.IntN(2)
-			end := at + up(25*time.Second)
+			end := at + up(15*time.Second)
 			add(at, func(w *world) error { w.freeze(i); return nil }, "remediator %d freezes", i)
 			add(end, func(w *world) error { w.thaw(i); return nil }, "remediator %d thaws", i)
 		}},
-		{5, func(at time.Duration) {
+		{4, func(at time.Duration) {
 			i := r.IntN(2)
 			t := []trouble{{slow: 3 * time.Second}, {refused: 0.4}, {lost: 0.4}, {late: 3 * time.Second}, {lost: 0.3, late: 3 * time.Second}}[r.IntN(5)]
-			end := at + up(15*time.Second)
+			end := at + up(8*time.Second)
 			add(at, func(w *world) error { w.replicas[i].trouble.Store(&t); return nil }, "remediator %d has %+v", i, t)
 			add(end, func(w *world) error { w.replicas[i].trouble.Store(&trouble{}); return nil }, "remediator %d has no trouble", i)
 		}},
-		{3, func(at time.Duration) {
+		{2, func(at time.Duration) {
 			i := r.IntN(len(policies))
 			add(at, func(w *world) error { return w.setPolicy(policies[i]) }, "policy %d", i)
-			add(at+up(15*time.Second), func(w *world) error { return w.setPolicy(policies[0]) }, "policy 0")
+			add(at+up(8*time.Second), func(w *world) error { return w.setPolicy(policies[0]) }, "policy 0")
 		}},
-		{2, func(at time.Duration) {
+		{1, func(at time.Duration) {
 			add(at, func(w *world) error { return w.setPause(true) }, "pause")
 			add(at+up(5*time.Second), func(w *world) error { return w.setPause(false) }, "resume")
 		}},
-		{3, func(at time.Duration) {
+		{2, func(at time.Duration) {
 			job := r.IntN(len(jobs))
 			add(at, func(w *world) error { return w.recreate(job) }, "job %d: deleted and created anew", job)
 		}},
-		{4, func(at time.Duration) {
+		{2, func(at time.Duration) {
 			job := r.IntN(len(jobs))
 			add(at, func(w *world) error { return w.suspend(job, true) }, "job %d: suspended by its owner", job)
-			add(at+up(10*time.Second), func(w *world) error { return w.suspend(job, false) }, "job %d: resumed by its owner", job)
+			add(at+up(5*time.Second), func(w *world) error { return w.suspend(job, false) }, "job %d: resumed by its owner", job)
 		}},
 		{3, func(at time.Duration) {
 			job, ranks := r.IntN(len(jobs)), 2+r.IntN(3)

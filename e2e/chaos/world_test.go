@@ -96,6 +96,8 @@ var jobs = []job{
 	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-b", []string{"spec", "suspend"}, nil, jobSet},
 	{batch, "job-a", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
 	{batch, "job-b", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
+	{batch, "job-c", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
+	{batch, "job-d", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
 	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}, "set", nil, [][]string{{"spec", "replicas"}}, app},
 	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployment", nil, [][]string{{"spec", "replicas"}}, app},
 }
