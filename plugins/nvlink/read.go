@@ -28,7 +28,7 @@ type reader struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	reading, err := r.source.ReadShared(ctx, nvml.NVLink)
+	reading, err := r.source.ReadShared(ctx)
 	if err != nil {
 		return snapshot{}, err
 	}
