@@ -300,6 +300,16 @@ func TestAUnpluggedGPUIsSeenAtOnce(t *testing.T) {
 	}
 }
 
+func TestAGPUThatIsGivenToAVMIsSeenAtOnce(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("3.hidden 1")
+	n.run("thermal")
+	n.Plug(3, "vfio-pci")
+	if got := n.run("gpucount"); got != gpuChecks["gpucount"] {
+		t.Error(got)
+	}
+}
+
 func TestAReadingOfADriverThatChangedMeanwhileIsForItsOwnLook(t *testing.T) {
 	n := newGPUNode(t)
 	n.say("slow 1")

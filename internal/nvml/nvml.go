@@ -132,7 +132,7 @@ func (s *Source) nothing() (shared, bool, error) {
 	return all, true, err
 }
 
-// identity changes when the driver is loaded again, when a device comes or goes on the PCI bus, and with the flags.
+// identity changes when the driver is loaded again, when a device comes, goes or changes its driver, and with the flags.
 func (s *Source) identity() (string, error) {
 	load := "none"
 	// The kernel makes the folder with each load, under another number.
@@ -148,6 +148,15 @@ func (s *Source) identity() (string, error) {
 	devices := sha256.New()
 	for _, device := range bus {
 		fmt.Fprintln(devices, device.Name())
+	}
+	for _, driver := range []string{"nvidia", "vfio-pci"} {
+		bound, err := os.ReadDir(filepath.Join(s.Sysfs, "bus/pci/drivers", driver))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("list the devices of a driver: %w", err)
+		}
+		for _, device := range bound {
+			fmt.Fprintln(devices, driver, device.Name())
+		}
 	}
 	return fmt.Sprintf("%s, load %s, devices %x, %q, %q", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot), nil
 }
