@@ -174,6 +174,15 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) stri
 }
 
 // TestNPDRunsTheXidMonitor runs NPD's own custom plugin monitor on the shipped configuration. Only paths are changed.
+// hca counts the losses that a look sees, and three of them make a port unreliable.
+func TestPortsAreLookedAtEverySecond(t *testing.T) {
+	args := load(t, "HCAPortDown.json").Rules[0].Args
+	i := slices.Index(args, "-every")
+	if i < 0 || args[i+1] != "1s" {
+		t.Errorf("hca %s: a short loss is not counted", args)
+	}
+}
+
 func TestNPDRunsTheXidMonitor(t *testing.T) {
 	dir, binary := t.TempDir(), build(t, "xid")
 	kmsg, state := filepath.Join(dir, "kmsg"), filepath.Join(dir, "state")

@@ -61,15 +61,31 @@ func (n *gpuNode) run(check string, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
+// byHand runs a check below a shell, as on a terminal.
+func (n *gpuNode) byHand(check string, args ...string) string {
+	n.t.Helper()
+	shell := append([]string{"-c", `"$@"; true`, "sh", n.binaries[check]}, append(append([]string{}, n.args...), args...)...)
+	out, err := exec.CommandContext(n.t.Context(), "sh", shell...).Output()
+	if err != nil {
+		n.t.Error(err)
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}
+
 // all runs all checks at the same time.
 func (n *gpuNode) all(args ...string) map[string]string {
 	n.t.Helper()
+	return n.each(func(check string) string { return n.run(check, args...) })
+}
+
+// each asks all checks at the same time.
+func (n *gpuNode) each(ask func(check string) string) map[string]string {
 	answers := map[string]string{}
 	var mutex sync.Mutex
 	var group sync.WaitGroup
 	for check := range gpuChecks {
 		group.Go(func() {
-			answer := n.run(check, args...)
+			answer := ask(check)
 			mutex.Lock()
 			defer mutex.Unlock()
 			answers[check] = answer
@@ -184,16 +200,13 @@ func TestOnlyNPDsRunsJudgeWhatAnotherCheckHasRead(t *testing.T) {
 		t.Errorf("under NPD, just after another check: %s", got)
 	}
 	n.wantOpened(0, "under NPD, just after another check")
-	// A shell stands between, as on a terminal.
-	byHand := func(args ...string) string {
-		t.Helper()
-		out, _ := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@"; true`, "sh", n.binaries["ecc"]}, append(append([]string{}, n.args...), args...)...)...).Output()
-		return strings.TrimSuffix(string(out), "\n")
-	}
-	if got := byHand(); got != sick {
+	if got := n.byHand("ecc"); got != sick {
 		t.Errorf("by hand: %s", got)
 	}
 	n.wantOpened(1, "by hand")
+	if got := n.run("ecc"); got != gpuChecks["ecc"] {
+		t.Errorf("under NPD, just after a run by hand: %s", got)
+	}
 	n.run("thermal")
 	n.say()
 	if got := n.run("ecc", "-dump"); strings.Contains(got, `"failed": true`) {
@@ -218,6 +231,9 @@ func TestAReadingThatMayNotBeJudged(t *testing.T) {
 		"from the future":       func() { n.edit(begun(time.Hour)) },
 		"from before a reboot":  func() { n.edit(set("bootID", "another")) },
 		"of another build":      func() { n.edit(set("version", "v0.0.1")) },
+		"with null":             func() { n.edit(set("reading", nil)) },
+		"with nothing":          func() { n.edit(set("reading", map[string]any{})) },
+		"without a part":        func() { n.edit(set("reading", map[string]any{"parts": map[string]any{"memory": []any{}}})) },
 		"without a reading":     func() { n.edit(func(file map[string]any) { delete(file, "reading") }) },
 		"empty":                 func() { n.replace("", 0o600) },
 		"cut short":             func() { data, _ := os.ReadFile(n.reading()); n.replace(string(data[:len(data)/2]), 0o600) },
@@ -284,6 +300,16 @@ func TestAUnpluggedGPUIsSeenAtOnce(t *testing.T) {
 	}
 }
 
+func TestAGPUThatIsGivenToAVMIsSeenAtOnce(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("3.hidden 1")
+	n.run("thermal")
+	n.Plug(3, "vfio-pci")
+	if got := n.run("gpucount"); got != gpuChecks["gpucount"] {
+		t.Error(got)
+	}
+}
+
 func TestAReadingOfADriverThatChangedMeanwhileIsForItsOwnLook(t *testing.T) {
 	n := newGPUNode(t)
 	n.say("slow 1")
@@ -305,38 +331,137 @@ func TestAHungDriverMakesAllChecksUnknown(t *testing.T) {
 	if err := os.Remove(n.reading()); err != nil {
 		t.Fatal(err)
 	}
-	// A worker that can be killed.
+	// A worker that can be killed: one text at every look, whichever of the checks had the lock.
 	n.say("hang nvmlInit_v2")
-	for check, answer := range n.all("-timeout", "3s") {
-		if answer != "unknown: no answer within 2.25s" && answer != "unknown: driver: an earlier call into it has not returned" {
-			t.Errorf("%s: %s", check, answer)
-		}
+	for range 2 {
+		n.want(each("unknown: no answer within 6s"), n.all("-timeout", "8s"))
 	}
 	// One that cannot.
 	n.Say("write " + filepath.Join(frozen.Dir, "file"))
-	for check, answer := range n.all("-timeout", "3s", "-hung-after", "1h") {
-		if answer != "unknown: no answer within 2.25s" && answer != "unknown: driver: an earlier call into it has not returned" {
-			t.Errorf("%s: %s", check, answer)
-		}
-	}
-	n.want(each("Reboot driver: a call into it has not returned for 1ns and cannot be killed"), n.all("-timeout", "3s", "-hung-after", "1ns"))
+	n.want(each("unknown: driver: an earlier call into it has not returned"), n.all("-timeout", "8s", "-hung-after", "1h"))
+	n.want(each("Reboot driver: a call into it has not returned for 1ns and cannot be killed"), n.all("-timeout", "8s", "-hung-after", "1ns"))
 	frozen.Thaw()
 	n.say()
 	waitFor(t, func() bool { return cmp.Equal(gpuChecks, n.all()) })
 }
 
-func TestAWorkerThatDiesLeavesNoReading(t *testing.T) {
-	n := newGPUNode(t)
-	n.say("crash nvmlDeviceGetNvLinkState")
-	for check, answer := range n.all() {
-		if answer != "unknown: the worker gave no answer: signal: aborted" && answer != "unknown: the worker gave no answer: signal: aborted (core dumped)" &&
-			answer != "unknown: the worker gave no answer: exit status 2" {
-			t.Errorf("%s: %s", check, answer)
-		}
+// partsWithFaults is what the checks say when GPU 2 has a failed row remap, GPU 3 is too hot, and NVLink is not answered.
+func partsWithFaults(nvlink string) map[string]string {
+	return map[string]string{
+		"ecc": "Replace gpu 0000:12:00: row remapping failed", "gpucount": gpuChecks["gpucount"], "nvlink": nvlink,
+		"thermal": "Reboot gpu 0000:13:00: at the temperature of its shutdown",
 	}
+}
+
+func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("hang nvmlDeviceGetNvLinkState", "2.remap.failed 1", "3.temperature 99")
+	n.want(each("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
+	for range 2 {
+		n.want(partsWithFaults("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
+	}
+	// Not while the checks read apart.
+	n.say()
+	n.want(gpuChecks, n.all())
+	n.opened()
+	n.want(gpuChecks, n.all())
+	n.wantOpened(4, "apart")
+	// After a while one of them tries a shared read.
+	n.longApart()
+	n.want(gpuChecks, n.all())
+	n.opened()
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	n.want(gpuChecks, n.all())
+	n.wantOpened(1, "together again")
+	// A try that hangs changes no answer, and the others do not wait for it.
+	n.say("hang nvmlDeviceGetNvLinkState", "2.remap.failed 1", "3.temperature 99")
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	n.all("-timeout", "6s")
+	n.longApart()
+	n.want(partsWithFaults("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
+}
+
+// longApart makes the checks read apart since long ago.
+func (n *gpuNode) longApart() {
+	n.t.Helper()
+	path := filepath.Join(n.State(), "apart-nvml.json")
+	var file map[string]any
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &file)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	file["state"] = -time.Hour
+	if data, err = json.Marshal(file); err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func TestAWorkerThatDiesHidesNoOtherFault(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("crash nvmlDeviceGetNvLinkState", "2.remap.failed 1", "3.temperature 99")
+	got := n.all()
+	if nvlink := got["nvlink"]; !strings.HasPrefix(nvlink, "unknown: the worker gave no answer: ") {
+		t.Errorf("nvlink: %s", nvlink)
+	}
+	n.want(partsWithFaults(got["nvlink"]), got)
 	if _, err := os.Stat(n.reading()); !errors.Is(err, os.ErrNotExist) {
 		t.Error("there is a reading:", err)
 	}
+	n.say()
+	n.want(gpuChecks, n.all())
+}
+
+func TestARunThatAsksMoreDoesNotMakeTheOthersWait(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 7")
+	n.want(gpuChecks, n.each(func(check string) string {
+		if check == "nvlink" {
+			return n.run(check, "-timeout", "16s", "-min-repair", "Monitor")
+		}
+		return n.run(check, "-timeout", "16s")
+	}))
+	n.wantOpened(2, "one for three checks, one for the errors of the links")
+}
+
+func TestARunByHandDoesNotMakeNPDsChecksWait(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 7")
+	dump := make(chan string)
+	go func() { dump <- n.byHand("nvlink", "-dump", "-timeout", "16s") }()
+	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(n.State(), "worker-nvlink.json")); return err == nil })
+	n.want(gpuChecks, n.all("-timeout", "16s"))
+	if got := <-dump; !strings.Contains(got, `"nvlink": {`) {
+		t.Errorf("-dump: %s", got)
+	}
+	n.say("slow 3")
+	n.want(gpuChecks, n.each(func(check string) string { return n.byHand(check) }))
+}
+
+func TestWhatOnlyOneRunCouldNotReadIsNotKnownToOthers(t *testing.T) {
+	n := newGPUNode(t)
+	// By hand, without permission; the devices of NPD's runs are those of the file.
+	n.say("init 4")
+	if got := n.byHand("thermal"); got != "unknown: NVML: no permission to use the driver" {
+		t.Error(got)
+	}
+	n.say()
+	n.want(gpuChecks, n.all())
+	if err := os.Remove(n.reading()); err != nil {
+		t.Fatal(err)
+	}
+	// Under NPD, for a moment.
+	n.say("init 999")
+	n.run("thermal")
 	n.say()
 	n.want(gpuChecks, n.all())
 }

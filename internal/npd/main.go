@@ -51,9 +51,6 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	if c.UsesDriver != nil && !c.UsesDriver() {
 		c.Driver = nil
 	}
-	if c.Shared != nil {
-		p.shared = c.Shared.name()
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
@@ -61,8 +58,11 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	case p.clear:
 		return clearLatch(ctx, p, c, stdout)
 	case os.Getenv(workerEnv) != "" && c.Driver != nil:
-		if c.Shared != nil {
+		switch {
+		case c.Shared != nil && os.Getenv(workerEnv) == readsAll:
 			return work(p, c.Shared.read)
+		case c.Shared != nil:
+			return work(p, c.Shared.readPart)
 		}
 		return work(p, func(ctx context.Context) (any, error) { return c.Read(ctx) })
 	case p.snapshot != "":
@@ -71,11 +71,13 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	r := &runner[S]{p: p, c: c}
 	npd, underNPD := parentNPD()
 	if c.Driver != nil && p.snapshot == "" {
-		w, err := newWorker(p, c.Driver, args)
+		w, err := newWorker(p, p.workerName(), c.Driver, args)
+		if err == nil {
+			err = r.isolate(w, underNPD)
+		}
 		if err != nil {
 			return respond(stdout, unknown("%v", err))
 		}
-		r.isolate(w, underNPD)
 	}
 	if p.dump {
 		return dump(ctx, r, stdout)
@@ -196,11 +198,19 @@ func (r *runner[S]) read(ctx context.Context) (S, error) {
 }
 
 // isolate makes all looks of r call into the driver in workers of w. underNPD says that they judge what other checks have read.
-func (r *runner[S]) isolate(w *worker, underNPD bool) {
+func (r *runner[S]) isolate(w *worker, underNPD bool) error {
 	r.w = w
 	if shared := r.c.Shared; shared != nil {
-		shared.setGet(func(ctx context.Context) ([]byte, error) { return w.share(ctx, shared, underNPD && !w.p.dump) })
-		return
+		h, err := newSharing(shared, w)
+		if err != nil {
+			return err
+		}
+		get := h.readPart
+		if underNPD && !w.p.dump && !shared.apart() {
+			get = h.get
+		}
+		shared.setGet(get)
+		return nil
 	}
 	r.c.Read = func(ctx context.Context) (s S, err error) {
 		data, err := w.read(ctx)
@@ -209,6 +219,7 @@ func (r *runner[S]) isolate(w *worker, underNPD bool) {
 		}
 		return s, json.Unmarshal(data, &s)
 	}
+	return nil
 }
 
 func (r *runner[S]) look(ctx context.Context) answer {

@@ -83,7 +83,6 @@ type Plugin struct {
 	MinRepair conditions.Repair
 
 	snapshot    string
-	shared      string
 	dump, clear bool
 	prints      []*printer
 }

@@ -27,13 +27,21 @@ import (
 // last process of the group is really gone: no second worker starts before that.
 
 const (
-	// workerEnv makes a plugin be its own worker.
+	// workerEnv makes a plugin be its own worker. Its value is what the worker reads: what this check judges, or what all checks do
+	// that share.
 	workerEnv = "PITCREW_WORKER"
+	readsOwn  = "own"
+	readsAll  = "all"
 	// threadsEnv is Go's own. A worker does one thing at a time, and each thread costs its start.
 	threadsEnv = "GOMAXPROCS"
 	// replyFD and lockFD are the worker's ends of what it shares with its parent.
 	replyFD, lockFD = 3, 4
 )
+
+// lostError is the error of a read whose worker ended without a reply.
+type lostError struct{ error }
+
+func noAnswer(limit time.Duration) error { return lostError{fmt.Errorf("no answer within %s", limit)} }
 
 // reply is what a worker sends to its parent.
 type reply struct {
@@ -54,9 +62,6 @@ func (p *Plugin) maintenance() (bool, error) {
 }
 
 func (p *Plugin) workerName() string {
-	if p.shared != "" {
-		return "worker-" + p.shared
-	}
 	if p.Work != "" {
 		return "worker-" + p.Name() + "-" + p.Work
 	}
@@ -103,20 +108,23 @@ func readOrPanic(ctx context.Context, read func(context.Context) (any, error)) (
 
 // worker is the parent's side.
 type worker struct {
-	p      *Plugin
+	p *Plugin
+	// name is that of its files, reads the value of workerEnv.
+	name   string
+	reads  string
 	args   []string
 	driver func() string
 	calls  *Store[call]
 	last   *Store[answer]
 }
 
-func newWorker(p *Plugin, driver func() string, args []string) (*worker, error) {
-	calls, err := BootStore[call](Proc, p.StateDir, p.workerName())
+func newWorker(p *Plugin, name string, driver func() string, args []string) (*worker, error) {
+	calls, err := BootStore[call](Proc, p.StateDir, name)
 	if err != nil {
 		return nil, err
 	}
 	last, err := BootStore[answer](Proc, p.StateDir, "last-"+p.Name()+"-"+hash(args))
-	return &worker{p: p, args: args, driver: driver, calls: calls, last: last}, err
+	return &worker{p: p, name: name, reads: readsOwn, args: args, driver: driver, calls: calls, last: last}, err
 }
 
 // read runs one worker.
@@ -159,7 +167,7 @@ func (w *worker) run(ctx context.Context, lock *os.File) ([]byte, error) {
 
 	cmd := exec.Command("/proc/self/exe", w.args...) //nolint:noctx // the kill below takes the whole group
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), workerEnv+"=1", threadsEnv+"=1")
+	cmd.Env = append(os.Environ(), workerEnv+"="+w.reads, threadsEnv+"=1")
 	cmd.Stderr = logs
 	cmd.ExtraFiles = []*os.File{replyFD - 3: out, lockFD - 3: lock}
 	// The signal comes when the thread dies that started the worker, so this goroutine keeps its thread.
@@ -193,7 +201,7 @@ func (w *worker) run(ctx context.Context, lock *os.File) ([]byte, error) {
 	select {
 	case <-done:
 		forward(logs)
-		return nil, fmt.Errorf("no answer within %s", w.p.limit())
+		return nil, noAnswer(w.p.limit())
 	case <-time.After(w.p.Timeout / 8):
 		return nil, w.hung()
 	}
@@ -205,7 +213,7 @@ func (w *worker) lock(ctx context.Context) (*os.File, error) {
 	if err := os.MkdirAll(w.p.StateDir, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(w.p.StateDir, w.p.workerName()+".alive"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(w.p.StateDir, w.name+".alive"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +268,7 @@ func result(out *os.File, ended error) ([]byte, error) {
 		if ended == nil {
 			ended = err
 		}
-		return nil, fmt.Errorf("the worker gave no answer: %w", ended)
+		return nil, lostError{fmt.Errorf("the worker gave no answer: %w", ended)}
 	}
 	if r.Err != "" {
 		return nil, errors.New(r.Err)

@@ -50,6 +50,8 @@ type Source struct {
 	LinkErrors func() bool
 
 	shared *npd.Shared[shared]
+	// part is what this check asks.
+	part Part
 }
 
 // Flags adds the flags of a plugin that reads from s.
@@ -81,29 +83,43 @@ func (s shared) of(part Part) gpu.Reading {
 	return r
 }
 
-// Shared is the read that the checks of memory, heat, links and number share, see npd.Check. [Source.ReadShared] has its result.
-func (s *Source) Shared() *npd.Shared[shared] {
+// judged are the parts that the checks judge which share a read.
+var judged = []Part{Memory, Thermal, NVLink, Identity}
+
+// Shared is the read that the checks of memory, heat, links and number share, see npd.Check. part is the one that this check judges;
+// [Source.ReadShared] has it.
+func (s *Source) Shared(part Part) *npd.Shared[shared] {
+	s.part = part
 	s.shared = &npd.Shared[shared]{
-		Name:    "nvml",
-		Read:    func(context.Context) (shared, error) { return s.read(s.parts()) },
-		Nothing: s.nothing,
-		Of:      s.identity,
+		Name:     "nvml",
+		Read:     func(context.Context) (shared, error) { return s.read(judged) },
+		ReadPart: func(context.Context) (shared, error) { return s.read([]Part{s.own()}) },
+		Apart:    s.LinkErrors,
+		Whole:    shared.whole,
+		Nothing:  s.nothing,
+		Of:       s.identity,
 	}
 	return s.shared
 }
 
-func (s *Source) parts() []Part {
-	links := NVLink
+// own is what this check asks when it reads alone.
+func (s *Source) own() Part {
 	if s.LinkErrors != nil && s.LinkErrors() {
-		links = linkErrors
+		return linkErrors
 	}
-	return []Part{Memory, Thermal, links, Identity}
+	return s.part
 }
 
-// ReadShared is [Source.Read] with a worker that other checks share.
-func (s *Source) ReadShared(ctx context.Context, part Part) (gpu.Reading, error) {
+// whole reports whether all checks can judge the reading: NVML answered, and every part is there.
+func (s shared) whole() bool {
+	missing := slices.ContainsFunc(judged, func(p Part) bool { return s.Parts[p.name] == nil })
+	return s.Unread == "" && !missing
+}
+
+// ReadShared is [Source.Read] of the part of [Source.Shared].
+func (s *Source) ReadShared(ctx context.Context) (gpu.Reading, error) {
 	all, err := s.shared.Get(ctx)
-	return all.of(part), err
+	return all.of(s.part), err
 }
 
 // nothing opens nothing on a node without a GPU.
@@ -116,7 +132,7 @@ func (s *Source) nothing() (shared, bool, error) {
 	return all, true, err
 }
 
-// identity changes when the driver is loaded again, when a device comes or goes on the PCI bus, and with the flags.
+// identity changes when the driver is loaded again, when a device comes, goes or changes its driver, and with the flags.
 func (s *Source) identity() (string, error) {
 	load := "none"
 	// The kernel makes the folder with each load, under another number.
@@ -133,8 +149,16 @@ func (s *Source) identity() (string, error) {
 	for _, device := range bus {
 		fmt.Fprintln(devices, device.Name())
 	}
-	errors := s.LinkErrors != nil && s.LinkErrors()
-	return fmt.Sprintf("%s, load %s, devices %x, %q, %q, link errors %v", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot, errors), nil
+	for _, driver := range []string{"nvidia", "vfio-pci"} {
+		bound, err := os.ReadDir(filepath.Join(s.Sysfs, "bus/pci/drivers", driver))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("list the devices of a driver: %w", err)
+		}
+		for _, device := range bound {
+			fmt.Fprintln(devices, driver, device.Name())
+		}
+	}
+	return fmt.Sprintf("%s, load %s, devices %x, %q, %q", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot), nil
 }
 
 func (s *Source) read(parts []Part) (shared, error) {
@@ -221,6 +245,9 @@ func (s *session) gpus(bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU,
 		return nil, fmt.Errorf("count GPUs: %s", text(ret))
 	}
 	gpus := map[string][]gpu.GPU{}
+	for _, part := range parts {
+		gpus[part.name] = []gpu.GPU{}
+	}
 	known := map[string]bool{}
 	for i := range count {
 		device, ret := s.lib.DeviceGetHandleByIndex(i)

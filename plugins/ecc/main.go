@@ -4,6 +4,7 @@ package main
 
 import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml"
 )
 
 func main() {
@@ -14,5 +15,5 @@ func main() {
 	// A GPU can retire 64 pages in all, and NVIDIA counts one of 60 as worn (Dynamic Page Retirement, deployment guide).
 	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need Inspect")
 	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need Replace")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared()})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Memory)})
 }

@@ -21,7 +21,7 @@ type reader struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	reading, err := r.source.ReadShared(ctx, nvml.Memory)
+	reading, err := r.source.ReadShared(ctx)
 	if err != nil {
 		return snapshot{}, err
 	}

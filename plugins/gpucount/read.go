@@ -52,7 +52,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if s.Expected, err = r.expected(ctx); err != nil {
 		return s, err
 	}
-	if s.Reading, err = r.source.ReadShared(ctx, nvml.Identity); err != nil {
+	if s.Reading, err = r.source.ReadShared(ctx); err != nil {
 		return s, err
 	}
 	store, err := r.store()

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -300,41 +299,16 @@ func TestACorruptStateIsRebuilt(t *testing.T) {
 	}
 }
 
-// TestALossIsSeenByALook runs the plugin as NPD does: it holds back its answer until a look finds another one.
+// TestALossIsSeenByALook runs the plugin as NPD does: it holds back its answer until a look, one a second, finds another one.
 func TestALossIsSeenByALook(t *testing.T) {
-	n := newNode(t)
-	n.holds(t, func() { n.down("mlx5_1") }, "-every", "1s")
-}
-
-// An hour lies between two looks: only the driver's line can cause one.
-func TestALossIsSeenWhenTheDriverWritesOfIt(t *testing.T) {
-	n := newNode(t)
-	n.remove("kmsg")
-	path := filepath.Join(n.dir, "kmsg")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	kernel, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer kernel.Close()
-	n.holds(t, func() {
-		n.down("mlx5_1")
-		fmt.Fprintln(kernel, "6,1,1000,-;usb 1-1: new device\n6,2,1001,-;mlx5_core 0000:18:00.0 eth1: Link down")
-	}, "-every", "1h")
-}
-
-// holds runs the plugin as NPD does. It holds back its answer until what happens then.
-func (n *node) holds(t *testing.T, happens func(), args ...string) {
-	t.Helper()
 	if err := os.WriteFile("/proc/self/comm", []byte("node-problem-detector"), 0); err != nil {
 		t.Fatal(err)
 	}
-	args = append(args, "-hold", "1h")
-	n.want(fine, args...) // nothing was told before: at once
+	n := newNode(t)
+	const hold = "1h"
+	n.want(fine, "-hold", hold) // nothing was told before: at once
 	answer := make(chan string)
-	go func() { answer <- n.run(args...) }()
+	go func() { answer <- n.run("-hold", hold) }()
 	// It holds once it has marked its run as begun.
 	begun := func() bool {
 		files, err := filepath.Glob(filepath.Join(n.dir, "state/told-*"))
@@ -351,7 +325,7 @@ func (n *node) holds(t *testing.T, happens func(), args ...string) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	happens()
+	n.down("mlx5_1")
 	select {
 	case got := <-answer:
 		if got != down {

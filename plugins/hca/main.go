@@ -28,5 +28,5 @@ func main() {
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
 	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
 	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Wait: r.wait, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
 }

@@ -38,8 +38,6 @@ type reader struct {
 	log   *kmsg.Reader
 	// adapters are those seen in this run, by their folders.
 	adapters map[string]adapter
-	// modules are events that are not in the store yet.
-	modules map[string]string
 	// fabric is what was seen of EFA, with the counters: it takes a walk over the PCI bus and all processes.
 	fabric *efa
 }

@@ -84,12 +84,13 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 	n := nvmltest.New(t)
 	const grow = "exit 1\nMonitor gpu 0000:14:00: NVLink errors grow"
 	for architecture, name := range map[string]string{"9": "replays of Hopper", "10": "effective errors of Blackwell"} {
-		args := []string{"-min-repair", "Monitor", "-state-dir", n.Path(name)}
+		args := []string{"-min-repair", "Monitor", "-every", "0s", "-state-dir", n.Path(name)}
 		n.Say("*.architecture "+architecture, "4.link.errors 5")
 		n.Want("exit 0\n"+healthy, args...)
 		n.Want("exit 0\n"+healthy, args...)
 		n.Say("*.architecture "+architecture, "4.link.errors 6")
 		n.Want(grow, args...)
+		n.Want(grow, append(args, "-every", "1h")...) // the look of the run that follows the answer
 		n.Want("exit 0\n"+healthy, args...)
 	}
 }
@@ -97,11 +98,11 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 func TestADriverBefore450(t *testing.T) {
 	n := nvmltest.New(t)
 	n.Before450()
-	n.Want("exit 0\n"+healthy, "-min-repair", "Monitor")
+	n.Want("exit 0\n"+healthy, "-min-repair", "Monitor", "-every", "0s")
 	n.Want("exit 0\n" + healthy) // does not ask for the counters, and does not forget them
 	// Their links count replays.
 	n.Say("4.link.errors 6")
-	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor")
+	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor", "-every", "0s")
 	n.Say("4.links 17")
 	n.Want("exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17")
 }

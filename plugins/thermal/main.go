@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/nvml"
 )
 
 func main() {
@@ -17,5 +18,5 @@ func main() {
 	p.Float64Var(&l.slowedPercent, "slowed-percent", 10, "a GPU held down for this share of the window needs Inspect")
 	// gpud's rate for drivers without the counters: 0.6 events a minute, seen once a minute.
 	p.Float64Var(&l.slowMinutesPercent, "slow-minutes-percent", 60, "without time counters: a GPU seen held down in this share of the window's minutes needs Inspect")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared()})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Thermal)})
 }

@@ -33,7 +33,7 @@ type reader struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	reading, err := r.source.ReadShared(ctx, nvml.Thermal)
+	reading, err := r.source.ReadShared(ctx)
 	if err != nil {
 		return snapshot{}, err
 	}

@@ -88,20 +88,35 @@ func (n *Node) Plug(gpu int, driver string) {
 	n.Write(dir+"/current_link_width", "16\n")
 	n.Write(dir+"/max_link_width", "16\n")
 	link := filepath.Join(n.dir, dir, "driver")
-	if err := os.RemoveAll(link); err != nil {
-		n.t.Fatal(err)
-	}
+	n.unbind(gpu)
 	if driver == "" {
 		return
 	}
 	n.Write("sys/bus/pci/drivers/"+driver+"/bind", "")
+	n.Write("sys/bus/pci/drivers/"+driver+"/"+filepath.Base(dir), "")
 	if err := os.Symlink(filepath.Join("../../drivers", driver), link); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
 // Unplug takes a GPU from the PCI bus.
-func (n *Node) Unplug(gpu int) { n.remove(device(gpu)) }
+func (n *Node) Unplug(gpu int) {
+	n.unbind(gpu)
+	n.remove(device(gpu))
+}
+
+func (n *Node) unbind(gpu int) {
+	n.t.Helper()
+	bound, err := filepath.Glob(n.Path("sys/bus/pci/drivers/*/" + filepath.Base(device(gpu))))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, path := range append(bound, n.Path(device(gpu)+"/driver")) {
+		if err := os.RemoveAll(path); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
 
 // Width sets the number of PCIe lanes that a GPU uses.
 func (n *Node) Width(gpu, lanes int) {
