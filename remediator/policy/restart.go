@@ -70,7 +70,8 @@ const (
 )
 
 // PodFailures restarts an opted-in job as a whole when one of its ranks fails and its owner would replace only that rank, as
-// Jobs and the Kubeflow jobs do.
+// Jobs and the Kubeflow jobs do. A failure that the leader first looks at an hour later, or that a pause keeps waiting so long,
+// restarts nothing.
 //
 //	spec:
 //	  restart:
