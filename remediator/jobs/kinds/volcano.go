@@ -21,8 +21,8 @@ import (
 
 // volcanoJob is batch.volcano.sh Job. It has no suspend; a Command restarts it, which counts as a retry, and the retry
 // that reaches maxRetry fails the job for good. Volcano deletes a Command when it takes it, does not know two apart and
-// does not look at the target's UID (measured on v1.10.0 and v1.14.1). It leaves a Command without a target alone, and
-// takes it as soon as it has one (measured on v1.14.1).
+// does not look at the target's UID. It leaves a Command without a target alone, and takes it as soon as it has one (all
+// measured on v1.10.0 and v1.14.1).
 var (
 	volcanoJob = Kind{
 		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create", "patch")},
@@ -79,9 +79,8 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 
 // commandRestart sends the Command once: it creates a Command without a target, has the record say so, and then gives it the target.
 // Until the record says so, the Command is still there and cannot be created twice. From then on none is created, and one that
-// Volcano has taken is gone and cannot be given a target again. A create that was given up may still succeed after that: such a Command
-// has another UID than the record, and gets no target. The record is written first, too, because Volcano carries out a Command once
-// more when its own write of the job meets a conflict.
+// Volcano has taken is gone and cannot be given a target again. The record is written first, too, because Volcano carries out a
+// Command once more when its own write of the job meets a conflict.
 //
 // A retry that was counted since the stop, or that every pod was deleted since, means that the job has been restarted; the pods go
 // before the retry is counted. Kubernetes may evict single pods from a node that does not answer.
@@ -99,38 +98,18 @@ func commandRestart(ctx context.Context, c client.Client, j restart.Job, cur *re
 	command.SetName("pitcrew-" + cur.ID)
 	command.SetOwnerReferences([]metav1.OwnerReference{*job})
 	if !cur.Sent {
-		err := c.Create(ctx, command)
-		if apierrors.IsAlreadyExists(err) { // the answer to a patch has its UID; there is no right to get it
-			err = c.Patch(ctx, command, client.RawPatch(types.MergePatchType, []byte("{}")))
-		}
-		if isRefused(err) {
-			return fmt.Sprintf("Command %s is refused: %v", command.GetName(), err), nil
-		}
-		if err != nil {
+		if err := c.Create(ctx, command); err != nil && !apierrors.IsAlreadyExists(err) {
 			return "", fmt.Errorf("create Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
 		}
-		cur.Sent, cur.Command = true, command.GetUID()
+		cur.Sent = true
 		return "", nil
 	}
-	target, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": cur.Command}, "target": job})
+	target, err := json.Marshal(map[string]any{"target": job})
 	if err != nil {
 		return "", fmt.Errorf("write the target of a Command: %w", err)
 	}
-	err = c.Patch(ctx, command, client.RawPatch(types.MergePatchType, target))
-	switch {
-	case err == nil, apierrors.IsNotFound(err), isOther(err):
-		return "", nil
-	case isRefused(err):
-		return fmt.Sprintf("the target of Command %s is refused: %v", command.GetName(), err), nil
+	if err := c.Patch(ctx, command, client.RawPatch(types.MergePatchType, target)); err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("patch Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
 	}
-	return "", fmt.Errorf("patch Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
-}
-
-// isRefused reports whether a right is missing or an admission policy denied the request.
-func isRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
-
-// isOther reports whether a patch named the UID of another object than the one of that name.
-func isOther(err error) bool {
-	cause, _ := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
-	return cause.Field == "metadata.uid"
+	return "", nil
 }
