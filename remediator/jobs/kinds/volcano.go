@@ -21,8 +21,8 @@ import (
 
 // volcanoJob is batch.volcano.sh Job. It has no suspend; a Command restarts it, which counts as a retry, and the retry
 // that reaches maxRetry fails the job for good. Volcano deletes a Command when it takes it, does not know two apart and
-// does not look at the target's UID. It leaves a Command without a target alone, and takes it as soon as it has one (all
-// measured on v1.10.0 and v1.14.1).
+// does not look at the target's UID (measured on v1.10.0 and v1.14.1). It leaves a Command without a target alone, and takes it
+// as soon as it has one (measured on v1.14.1).
 var (
 	volcanoJob = Kind{
 		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create", "patch")},
