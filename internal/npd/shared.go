@@ -104,7 +104,7 @@ type sharedFile struct {
 	Reading json.RawMessage `json:"reading"`
 }
 
-// of returns the file of a reading that begins now.
+// newShared returns the file of a reading that begins now.
 func newShared(s sharedRead) (f sharedFile, err error) {
 	f.Version = version.String()
 	if f.BootID, err = boot.ID(Proc); err != nil {
