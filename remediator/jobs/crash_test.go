@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -171,6 +174,113 @@ func TestVolcanoIsSentOneCommand(t *testing.T) {
 			if n := taken.Load(); n != 1 {
 				t.Errorf("Volcano has taken %d Commands, want 1", n)
 			}
+		})
+	}
+}
+
+// The API server may carry out a create long after its client has given up and has sent another one.
+func TestACommandThatIsCreatedLateGetsNoTarget(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"the next create is answered": false, "the answer to the next is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tm := newTeam(t, 6, nil)
+			free := make(chan struct{})
+			g, taken := tm.playVolcano(free)
+			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+			creates := 0 // of one job, and so one after the other
+			late, other := make(chan client.Object, 1), make(chan struct{})
+			refused := sync.OnceFunc(func() { close(other) })
+			r, _ := run(t, tm.config(), interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					if o.GetObjectKind().GroupVersionKind() != commandGVK {
+						return c.Create(ctx, o, opts...)
+					}
+					creates++
+					if creates == 1 {
+						late <- o.DeepCopyObject().(client.Object)
+						return context.DeadlineExceeded
+					}
+					if err := c.Create(ctx, o, opts...); err != nil || creates > 2 || !lost {
+						return err
+					}
+					return context.DeadlineExceeded
+				},
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+					err := c.Patch(ctx, o, p, opts...)
+					if o.GetObjectKind().GroupVersionKind() == commandGVK && err != nil && !apierrors.IsNotFound(err) {
+						refused()
+					}
+					return err
+				},
+			}, nil)
+			restartJobs(t, r, q)
+			g.takes(taken)
+			if err := tm.c.Client.Create(t.Context(), <-late); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-other:
+			case <-time.After(patience):
+				t.Fatalf("the late Command was not refused; record %+v", g.record())
+			}
+			close(free)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			g.restartedOnce(q.Node)
+			g.retriedOnce()
+			if n := taken.Load(); n != 1 {
+				t.Errorf("Volcano has taken %d Commands, want 1", n)
+			}
+		})
+	}
+}
+
+// A new remediator may have the role of an older one for a while, and a policy may deny what it writes.
+func TestACommandThatIsRefusedHoldsTheRestart(t *testing.T) {
+	t.Parallel()
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: commandGVK.Group, Resource: "commands"}, "pitcrew", errors.New("no such right"))
+	denied := &apierrors.StatusError{ErrStatus: forbidden.Status()}
+	denied.ErrStatus.Reason = metav1.StatusReasonInvalid // that of a ValidatingAdmissionPolicy
+	for name, test := range map[string]struct {
+		create, patch error
+		held          string
+	}{
+		"its creation": {create: forbidden, held: "is refused: "},
+		"its target":   {patch: forbidden, held: "the target of Command pitcrew-"},
+		"by a policy":  {patch: denied, held: "the target of Command pitcrew-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tm := newTeam(t, 6, nil)
+			g := tm.playPromptVolcano()
+			q := tm.quarantineOf(g.runs()[0].Spec.NodeName)
+			var mended atomic.Bool
+			answer := func(o client.Object, refusal error, do func() error) error {
+				if o.GetObjectKind().GroupVersionKind() == commandGVK && refusal != nil && !mended.Load() {
+					return refusal
+				}
+				return do()
+			}
+			r, _ := run(t, tm.config(), interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					return answer(o, test.create, func() error { return c.Create(ctx, o, opts...) })
+				},
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+					return answer(o, test.patch, func() error { return c.Patch(ctx, o, p, opts...) })
+				},
+			}, nil)
+			restartJobs(t, r, q)
+			g.isHeld()
+			if held := g.record().Current.Held; !strings.Contains(held, test.held) {
+				t.Errorf("held: %s", held)
+			}
+			mended.Store(true)
+			if closed := g.closes(); closed.Phase != restart.Done {
+				t.Errorf("closed as %+v", closed)
+			}
+			g.restartedOnce(q.Node)
 		})
 	}
 }

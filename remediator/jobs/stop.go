@@ -51,7 +51,7 @@ func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job,
 	}
 	cur := rec.Current
 	cur.ID, cur.Phase, cur.PhaseSince, cur.CheckpointBy = utilrand.String(8), restart.Stopping, now, time.Time{}
-	cur.Pods, cur.Retries, cur.Sent = nil, job.Retries, false
+	cur.Pods, cur.Retries, cur.Sent, cur.Command = nil, job.Retries, false, ""
 	if err := t.recordPods(ctx, job, cur, onNode); err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func (r *Restart) bound() {
 	r.Ranks = min(max(r.Ranks, 0), maxCount)
 	r.Streak = min(max(r.Streak, 0), maxCount)
 	r.Retries = min(max(r.Retries, 0), maxCount)
+	if len(r.Command) > maxName {
+		r.Command = ""
+	}
 	for _, t := range []*time.Time{&r.StartedAt, &r.PhaseSince, &r.EndedAt, &r.CheckpointBy, &r.RunningSince} {
 		if impossible(*t) {
 			*t = time.Time{}

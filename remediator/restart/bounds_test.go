@@ -30,9 +30,9 @@ func forged(t *testing.T, text string) Record {
 func TestAForgedRecordIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 3000)
 	cause := fmt.Sprintf(`{"id":"q","node":"n","nodeUID":"u","reason":%q,"taint":{"key":"k","effect":"NoSchedule"}}`, long)
-	restart := fmt.Sprintf(`{"phase":"Stopping","moving":%d,"ranks":-5,"streak":%d,"retries":%[2]d,"held":%[3]q,"outcome":%[3]q,"pods":["p"],
+	restart := fmt.Sprintf(`{"phase":"Stopping","moving":%d,"ranks":-5,"streak":%d,"retries":%[2]d,"held":%[3]q,"outcome":%[3]q,"command":%[5]q,"pods":["p"],
 		"startedAt":"9999-12-31T23:59:59-23:00","quarantines":[{"id":%[3]q},{"node":%[3]q},{"nodeUID":%[3]q},%[4]s]}`,
-		1<<40, math.MaxInt64, long, strings.Join([]string{cause, cause}, ","))
+		1<<40, math.MaxInt64, long, strings.Join([]string{cause, cause}, ","), long[:maxName+1])
 	var recent []string
 	for i := range 150 {
 		recent = append(recent, noon.Add(time.Duration(i)*time.Minute).Format(`"`+time.RFC3339+`"`))
@@ -40,7 +40,7 @@ func TestAForgedRecordIsBounded(t *testing.T) {
 	rec := forged(t, fmt.Sprintf(`{"v":1,"jobUID":"job-uid","total":-1,"current":%[1]s,"last":[%[2]s],"recent":[%[3]s]}`,
 		restart, strings.TrimSuffix(strings.Repeat(restart+",", 9), ","), strings.Join(recent, ",")))
 	cur := rec.Current
-	if cur.Moving != maxPods || cur.Ranks != 0 || cur.Streak != maxCount || cur.Retries != maxCount || rec.Total != 0 || !cur.StartedAt.IsZero() {
+	if cur.Moving != maxPods || cur.Ranks != 0 || cur.Streak != maxCount || cur.Retries != maxCount || cur.Command != "" || rec.Total != 0 || !cur.StartedAt.IsZero() {
 		t.Errorf("counters %+v", cur)
 	}
 	if len(cur.Held) > maxText+3 || len(cur.Outcome) > maxText+3 || len(cur.Quarantines) != 2 || len(cur.Quarantines[0].Reason) > maxReason+3 {

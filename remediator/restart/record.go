@@ -81,9 +81,11 @@ type Restart struct {
 	Pods []types.UID `json:"pods,omitempty"`
 	// Ranks is how many pods were active before the stop.
 	Ranks int `json:"ranks,omitempty"`
-	// Retries is [Job.Retries] before the stop; Sent: what asks the job's controller to replace the pods was created.
-	Retries int64 `json:"retries,omitempty"`
-	Sent    bool  `json:"sent,omitempty"`
+	// Retries is [Job.Retries] before the stop; Sent: what asks the job's controller to replace the pods was created, and Command is
+	// its UID: another one of its name is not ours to use.
+	Retries int64     `json:"retries,omitempty"`
+	Sent    bool      `json:"sent,omitempty"`
+	Command types.UID `json:"command,omitempty"`
 	// Held is what a stop that takes too long waits for.
 	Held string `json:"held,omitempty"`
 	// Outcome is a sentence; only once closed.

@@ -25,7 +25,7 @@ import (
 // as soon as it has one (measured on v1.14.1).
 var (
 	volcanoJob = Kind{
-		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create", "patch")},
+		GVK: volcanoJobGVK, Resource: "jobs", ExtraRules: []rbacv1.PolicyRule{rule(commandGVK.Group, "commands", "create", "get", "patch")},
 		read: readVolcanoJob, replace: commandRestart,
 	}
 
@@ -79,8 +79,9 @@ func readVolcanoJob(ctx context.Context, reader client.Reader, key client.Object
 
 // commandRestart sends the Command once: it creates a Command without a target, has the record say so, and then gives it the target.
 // Until the record says so, the Command is still there and cannot be created twice. From then on none is created, and one that
-// Volcano has taken is gone and cannot be given a target again. The record is written first, too, because Volcano carries out a
-// Command once more when its own write of the job meets a conflict.
+// Volcano has taken is gone and cannot be given a target again. A create that was given up may still succeed after that: such a Command
+// has another UID than the record, and gets no target. The record is written first, too, because Volcano carries out a Command once
+// more when its own write of the job meets a conflict.
 //
 // A retry that was counted since the stop, or that every pod was deleted since, means that the job has been restarted; the pods go
 // before the retry is counted. Kubernetes may evict single pods from a node that does not answer.
@@ -98,18 +99,39 @@ func commandRestart(ctx context.Context, c client.Client, j restart.Job, cur *re
 	command.SetName("pitcrew-" + cur.ID)
 	command.SetOwnerReferences([]metav1.OwnerReference{*job})
 	if !cur.Sent {
-		if err := c.Create(ctx, command); err != nil && !apierrors.IsAlreadyExists(err) {
+		err := c.Create(ctx, command)
+		if apierrors.IsAlreadyExists(err) {
+			// By a process that died, or by a create without an answer. The client reads objects without a Go type live.
+			err = c.Get(ctx, client.ObjectKeyFromObject(command), command)
+		}
+		if isRefused(err) {
+			return fmt.Sprintf("Command %s is refused: %v", command.GetName(), err), nil
+		}
+		if err != nil {
 			return "", fmt.Errorf("create Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
 		}
-		cur.Sent = true
+		cur.Sent, cur.Command = true, command.GetUID()
 		return "", nil
 	}
-	target, err := json.Marshal(map[string]any{"target": job})
+	target, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": cur.Command}, "target": job})
 	if err != nil {
 		return "", fmt.Errorf("write the target of a Command: %w", err)
 	}
-	if err := c.Patch(ctx, command, client.RawPatch(types.MergePatchType, target)); err != nil && !apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("patch Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+	err = c.Patch(ctx, command, client.RawPatch(types.MergePatchType, target))
+	switch {
+	case err == nil, apierrors.IsNotFound(err), isOther(err):
+		return "", nil
+	case isRefused(err):
+		return fmt.Sprintf("the target of Command %s is refused: %v", command.GetName(), err), nil
 	}
-	return "", nil
+	return "", fmt.Errorf("patch Command %s/%s: %w", command.GetNamespace(), command.GetName(), err)
+}
+
+// isRefused reports whether a right is missing or an admission policy denied the request.
+func isRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
+
+// isOther reports whether a patch named the UID of another object than the one of that name.
+func isOther(err error) bool {
+	cause, _ := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
+	return cause.Field == "metadata.uid"
 }
