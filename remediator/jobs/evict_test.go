@@ -144,13 +144,14 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 	tests := map[string]struct {
 		there []metav1.PartialObjectMetadata
 		left  []string
-		whole int // lists of the namespace
+		// listed are the recorded pods that the app's labels find, whole the lists of the namespace.
+		listed, whole int
 	}{
-		"a pod of the app is left":               {[]metav1.PartialObjectMetadata{others, its}, []string{"its"}, 0},
-		"a pod that lost its labels, too":        {[]metav1.PartialObjectMetadata{others, its, lost}, []string{"its"}, 0},
-		"only the pod that lost its labels":      {[]metav1.PartialObjectMetadata{others, lost}, []string{"lost"}, 1},
-		"a new pod of the app":                   {[]metav1.PartialObjectMetadata{others, pod("new", its.Labels)}, nil, 1},
-		"nothing but what belongs to other apps": {[]metav1.PartialObjectMetadata{others}, nil, 1},
+		"a pod of the app is left":               {[]metav1.PartialObjectMetadata{others, its}, []string{"its"}, 1, 0},
+		"a pod that lost its labels, too":        {[]metav1.PartialObjectMetadata{others, its, lost}, []string{"its"}, 1, 0},
+		"only the pod that lost its labels":      {[]metav1.PartialObjectMetadata{others, lost}, []string{"lost"}, 0, 1},
+		"a new pod of the app":                   {[]metav1.PartialObjectMetadata{others, pod("new", its.Labels)}, nil, 0, 1},
+		"nothing but what belongs to other apps": {[]metav1.PartialObjectMetadata{others}, nil, 0, 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 					return nil
 				},
 			})
-			remaining, _, err := podReader{apiReader: reader, settings: &settings{}}.remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
+			remaining, _, listed, err := podReader{apiReader: reader, settings: &settings{}}.remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,8 +180,8 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 			for _, p := range remaining {
 				left = append(left, p.Name)
 			}
-			if diff := cmp.Diff(test.left, left); diff != "" || whole != test.whole {
-				t.Errorf("%d lists of the namespace; %s", whole, diff)
+			if diff := cmp.Diff(test.left, left); diff != "" || whole != test.whole || listed != test.listed {
+				t.Errorf("%d lists of the namespace, %d pods listed; %s", whole, listed, diff)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
@@ -106,16 +107,16 @@ func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
 
 // remaining lists the pods that stand in the way of a start: of those of [restart.Job.MustEnd] the active ones, and those of the
 // job that are being deleted. A pod that ended by itself stays as an object after its processes are gone, and no controller
-// deletes it. terminal are the pods of [restart.Job.TerminalPodsToDelete].
-func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.Restart) (remaining, terminal []metav1.PartialObjectMetadata, err error) {
+// deletes it. terminal are the pods of [restart.Job.TerminalPodsToDelete], listed counts as [restart.Facts.Listed].
+func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.Restart) (remaining, terminal []metav1.PartialObjectMetadata, listed int, err error) {
 	namespace := job.Object.GetNamespace()
 	labelled, err := r.list(ctx, namespace, job.Pods, fields.Everything())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	owned, err := own(ctx, r, job, labelled)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	ours := map[types.UID]bool{}
 	for _, p := range owned {
@@ -124,8 +125,11 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	mustEnd := func(p *metav1.PartialObjectMetadata) bool {
 		return job.MustEnd(cur, p) || job.SuspendField.Exists() && ours[p.UID]
 	}
-	seen := map[types.UID]bool{}
+	old, seen := sets.New(cur.Pods...), map[types.UID]bool{}
 	for _, p := range labelled {
+		if old.Has(p.UID) {
+			listed++
+		}
 		if p.DeletionTimestamp != nil && mustEnd(&p) {
 			remaining, seen[p.UID] = append(remaining, p), true
 		}
@@ -133,11 +137,11 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 	active := map[types.UID]bool{}
 	for i, of := range []labels.Selector{job.Pods, labels.Everything()} {
 		if len(remaining) > 0 && (job.SuspendField.Exists() || i > 0) {
-			return remaining, nil, nil // and spare the API server the whole namespace until they are gone
+			return remaining, nil, listed, nil // and spare the API server the whole namespace until they are gone
 		}
 		pods, err := r.list(ctx, namespace, of, activePods)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 		for _, p := range pods {
 			active[p.UID] = true
@@ -151,7 +155,7 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 			terminal = append(terminal, p)
 		}
 	}
-	return remaining, terminal, nil
+	return remaining, terminal, listed, nil
 }
 
 // deletingOn reads those of a job's remaining pods that are being deleted on the nodes, whole.

@@ -88,7 +88,7 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 		facts.Paused = reason != ""
 		return facts, err
 	case restart.Stopping:
-		if facts.Remaining, facts.Terminal, err = r.pods.remaining(ctx, job, *cur); err != nil {
+		if facts.Remaining, facts.Terminal, facts.Listed, err = r.pods.remaining(ctx, job, *cur); err != nil {
 			return facts, err
 		}
 		facts.Unconfirmed, err = r.unconfirmed(ctx, job, *cur, facts.Remaining)

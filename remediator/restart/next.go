@@ -79,6 +79,8 @@ type Facts struct {
 	Unconfirmed []Unconfirmed
 	// Terminal are, while Stopping, the pods of [Job.TerminalPodsToDelete] that have ended and are still listed.
 	Terminal []metav1.PartialObjectMetadata
+	// Listed counts, while Stopping, the pods of [Restart.Pods] that have the job's labels and are still listed.
+	Listed int
 	// Running counts, while Starting, the pods that run and are not being deleted.
 	Running int
 	// Affected are, while Checkpointing, the active pods on the nodes whose quarantine stands.
@@ -143,7 +145,7 @@ func nextStopping(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 	case overdue || facts.waitsForNodes():
 		return Step{Action: Hold}
 	}
-	return Step{Action: Wait, After: pollInterval(inPhase)}
+	return Step{Action: Wait, After: stopInterval(inPhase, facts.Listed, len(cur.Pods))}
 }
 
 func nextStarting(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now time.Time) Step {
@@ -245,6 +247,14 @@ func doing(p Phase) string {
 // pollInterval is the time between two reconciles, 200 ms to 2 s: prompt while things move, cheap when they take long.
 func pollInterval(elapsed time.Duration) time.Duration {
 	return min(holdInterval(elapsed), 2*time.Second)
+}
+
+// stopInterval is the same while old pods end, and shorter when few of many are left: no longer than those take at the pace so far.
+func stopInterval(elapsed time.Duration, left, all int) time.Duration {
+	if gone := all - left; left > 0 && gone > 0 {
+		elapsed = min(elapsed, 10*elapsed*time.Duration(left)/time.Duration(gone))
+	}
+	return pollInterval(elapsed)
 }
 
 // holdInterval is the same for what may wait for days, 200 ms to 10 s.

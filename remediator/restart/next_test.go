@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 var (
@@ -18,6 +19,13 @@ var (
 // remaining are the facts of a stop for which so many old pods are waited for.
 func remaining(n int) Facts { return Facts{Remaining: make([]metav1.PartialObjectMetadata, n)} }
 
+// listed are the same of a stop after which so many of 512 pods are listed.
+func listed(n int) Facts {
+	f := remaining(max(n, 1))
+	f.Listed = n
+	return f
+}
+
 func TestTheLongerAStopTakesTheRarerItIsObserved(t *testing.T) {
 	silent := Facts{Remaining: remaining(1).Remaining, Unconfirmed: []Unconfirmed{{Pod: deletedPod("x", 30, noon), Waiting: "it waits"}}}
 	refused := Facts{Remaining: remaining(1).Remaining, Refused: "a budget refuses it"}
@@ -26,17 +34,23 @@ func TestTheLongerAStopTakesTheRarerItIsObserved(t *testing.T) {
 		passed time.Duration
 		want   Step
 	}{
-		"it has just begun":                {remaining(1), 0, Step{Action: Wait, After: 200 * time.Millisecond}},
-		"it waits for pods that may end":   {remaining(1), 5 * time.Minute, Step{Action: Wait, After: 2 * time.Second}},
-		"a node is silent from the start":  {silent, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
-		"a node is silent for a while":     {silent, 50 * time.Second, Step{Action: Hold, After: 5 * time.Second}},
-		"a node is silent for days":        {silent, 72 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
-		"an eviction is refused at first":  {refused, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
-		"an eviction is refused for hours": {refused, 3 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
+		"it has just begun":                 {remaining(1), 0, Step{Action: Wait, After: 200 * time.Millisecond}},
+		"it waits for pods that may end":    {remaining(1), 5 * time.Minute, Step{Action: Wait, After: 2 * time.Second}},
+		"none of many pods is gone":         {listed(512), 50 * time.Second, Step{Action: Wait, After: 2 * time.Second}},
+		"half of them are":                  {listed(256), 50 * time.Second, Step{Action: Wait, After: 2 * time.Second}},
+		"those that are left take a second": {listed(10), 50 * time.Second, Step{Action: Wait, After: 50 * time.Second * 10 / 502}},
+		"the last one is about to go":       {listed(1), 50 * time.Second, Step{Action: Wait, After: 200 * time.Millisecond}},
+		"the last one does not go":          {listed(1), 30 * time.Minute, Step{Action: Wait, After: 2 * time.Second}},
+		"all are, the controllers wait":     {listed(0), 50 * time.Second, Step{Action: Wait, After: 2 * time.Second}},
+		"a node is silent from the start":   {silent, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
+		"a node is silent for a while":      {silent, 50 * time.Second, Step{Action: Hold, After: 5 * time.Second}},
+		"a node is silent for days":         {silent, 72 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
+		"an eviction is refused at first":   {refused, time.Second, Step{Action: Hold, After: 200 * time.Millisecond}},
+		"an eviction is refused for hours":  {refused, 3 * time.Hour, Step{Action: Hold, After: 10 * time.Second}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			rec := Record{Current: &Restart{Phase: Stopping, PhaseSince: noon}}
+			rec := Record{Current: &Restart{Phase: Stopping, PhaseSince: noon, Pods: make([]types.UID, 512)}}
 			job := jobOf(trainer())
 			job.Suspended, job.SuspendObserved = true, true
 			got := Next(rec, job, test.facts, PhaseTimeouts{Stop: time.Hour, Start: time.Hour}, noon.Add(test.passed))
