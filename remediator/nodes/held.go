@@ -34,7 +34,7 @@ func (c *Controller) limitsState(p *policy.Policy) limitsState {
 
 // noteHeld notes whether a budget or the breaker holds back a decision, and by which state; c.deciding must be held.
 func (c *Controller) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
-	if b := d.Blocked; b != nil && (b.Reason == quarantine.BlockedByBudget || b.Reason == quarantine.BlockedByBreaker) {
+	if d.Limited {
 		c.held[node] = c.limitsState(p)
 	} else {
 		delete(c.held, node)

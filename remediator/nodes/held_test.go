@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -53,6 +54,24 @@ func TestAFreePlaceWakesTheNodesThatWaitForIt(t *testing.T) {
 		if diff := cmp.Diff([]string{"b", "c"}, r.wakes(t, "a", "b", "c", "d")); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
+	}
+}
+
+// What a node waits for beside a place is often what is reported.
+func TestAFreePlaceWakesANodeThatWaitsForSomethingElse(t *testing.T) {
+	r := newRig(t, "a", "b")
+	for _, name := range []string{"a", "b", "a", "b"} { // a takes the place
+		r.reconcile(t, name)
+	}
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	r.reconcile(t, "b")
+	r.noteHeld(r.policy.Policy(), "b", quarantine.Decision{Limited: true, Blocked: &quarantine.Blocked{Reason: quarantine.BlockedByValidation}})
+	if got := r.wakes(t, "a", "b"); got != nil {
+		t.Fatalf("nothing has changed, and %v are decided again", got)
+	}
+	r.client.nodes[0] = *nodeOf(r, "a")
+	if diff := cmp.Diff([]string{"b"}, r.wakes(t, "a", "b")); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -97,6 +97,8 @@ type Decision struct {
 	Blocked *Blocked
 	// BlockedToo is what else holds back the same, and would when Blocked no longer does. It is for people: nothing acts on it.
 	BlockedToo []Blocked
+	// Limited: a budget or the breaker holds something back, though Blocked may name what else does.
+	Limited bool
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
 	// Started is the start of the quarantine that State makes, nil when it makes none.
@@ -182,7 +184,7 @@ func (d Decision) paused(reason string) Decision {
 	for _, e := range d.Events {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
-	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided = nil, nil, nil, false, "", nil, false
+	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided, d.Limited = nil, nil, nil, false, "", nil, false, false
 	return d
 }
 
@@ -346,6 +348,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	// The nodes that are held back are also decided again when the others change. Time alone frees a place in minutes, not seconds.
 	if why := limits.ExceededBudget(d.policy, held, p.rule, labels, peers, d.now); why != "" {
 		d.next.requeueAt(d.now.Add(recheck))
+		d.result.Limited = true
 		d.block(p.rule.Name, BlockedByBudget, "%s, but %s", describe(p), why)
 		d.alsoLimited(p, held, BlockedByBreaker)
 		return true
@@ -359,7 +362,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	}
 	d.next.requeueAt(trip.RetryAt)
 	d.next.requeueAt(d.now.Add(recheck))
-	d.result.SetBreaker = trip.Opened
+	d.result.SetBreaker, d.result.Limited = trip.Opened, true
 	d.block(p.rule.Name, BlockedByBreaker, "%s, but %s", describe(p), trip.Reason)
 	return true
 }

@@ -62,6 +62,9 @@ func (f *fleet) decide(i int) *world {
 	w := f.meets(i)
 	w.decide()
 	f.setBreaker(w.last)
+	if b := w.last.Blocked; b != nil && (b.Reason == BlockedByBudget || b.Reason == BlockedByBreaker) && !w.last.Limited {
+		f.Errorf("node %s is not limited, and blocked by %s", w.node.Name, b.Reason)
+	}
 	return w
 }
 
