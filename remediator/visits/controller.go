@@ -118,8 +118,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &batchv1.Job{}, indexNode, nodeOfJob); err != nil {
-		return fmt.Errorf("index repair Jobs: %w", err)
+	if err := index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
 	}
 	due := make(chan event.GenericEvent)
 	if err := mgr.Add(newLooker(c, sendTo(due), o.LookEvery)); err != nil {
@@ -145,6 +145,17 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
 		}).
 		Complete(c)
+}
+
+// index has a cache find the Jobs for a node, and the nodes that count for the limits of others.
+func index(ctx context.Context, in client.FieldIndexer) error {
+	if err := in.IndexField(ctx, &batchv1.Job{}, indexNode, nodeOfJob); err != nil {
+		return fmt.Errorf("index repair Jobs: %w", err)
+	}
+	if err := in.IndexField(ctx, &corev1.Node{}, indexCounts, counts); err != nil {
+		return fmt.Errorf("index nodes: %w", err)
+	}
+	return nil
 }
 
 func newController(mgr ctrl.Manager, o Options) *Controller {

@@ -3,6 +3,9 @@ package visits
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -146,12 +149,32 @@ func (c *Controller) readTemplate(ctx context.Context, f *repair.Facts, name str
 	return nil
 }
 
-// peersOf returns what sums up all other nodes, from the cache and from the visits that were just begun.
+// indexCounts finds the nodes that may count for the limits of others. Of a fleet that is swept all nodes have a record.
+const indexCounts = "pitcrew.visits"
+
+// counts tells whether a visit to the node is under way, or repairs of it are remembered. It may say so of one that does not count, and
+// parses nothing: a cache asks for every update of a node.
+func counts(node client.Object) []string {
+	text := node.GetAnnotations()[conditions.AnnotationRepair]
+	return []string{strconv.FormatBool(strings.Contains(text, `"current"`) || strings.Contains(text, `"repairs"`))}
+}
+
+// peersOf returns what sums up all other nodes that count, from the cache and from the visits that were just begun.
 func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Facts) func(time.Time) ([]repair.Peer, error) {
 	return func(now time.Time) ([]repair.Peer, error) {
+		// In this order: a write that is no longer pending when its node is read is in the cache.
+		begun := c.pending.names()
 		var nodes corev1.NodeList
-		if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.client.List(ctx, &nodes, client.MatchingFields{indexCounts: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return begun[n.Name] })
+		for name := range begun {
+			var n corev1.Node
+			if err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("get node %s: %w", name, err)
+			}
+			nodes.Items = append(nodes.Items, n) // one that is gone has no record
 		}
 		var peers []repair.Peer
 		for i := range nodes.Items {

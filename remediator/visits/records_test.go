@@ -2,13 +2,18 @@ package visits
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -81,6 +86,71 @@ func TestNodesThatNeedALook(t *testing.T) {
 	}
 }
 
+// TestPeersAreThoseOfAllNodes compares what counts for the limits with a walk over all nodes, while some writes are not in the cache yet.
+func TestPeersAreThoseOfAllNodes(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	p := &policy.Policy{Repair: &policy.Repair{Scope: "rack"}}
+	visit := repair.Visit{ID: "v", Kind: repair.Validation, Phase: repair.Working, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	done := repair.Visit{ID: "w", Kind: repair.Sweep, Phase: repair.Passed, StartedAt: now, PhaseSince: now, EndedAt: now}
+	begun := []repair.Action{{At: now.Add(-time.Hour), Quarantine: "q"}}
+	records := []repair.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []repair.Visit{done}}, {Current: &visit}, {Repairs: begun}, {Current: &visit, Repairs: begun}}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		c := &Controller{pending: newPendingVisits(), records: newRecords()}
+		cache := fake.NewClientBuilder().WithIndex(&corev1.Node{}, indexCounts, counts)
+		var want []repair.Peer
+		for i := range 40 {
+			n := recordedNode(fmt.Sprint("n", i), records[rng.IntN(len(records))])
+			n.Labels = map[string]string{"rack": fmt.Sprint("r", i)}
+			n.ResourceVersion = "7"
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Kind), Effect: corev1.TaintEffectNoSchedule}}
+			switch rng.IntN(4) {
+			case 0:
+				n.Annotations = nil
+			case 1:
+				n.Annotations[conditions.AnnotationRepair] = "{"
+			}
+			cache.WithObjects(n)
+			if rng.IntN(3) == 0 {
+				shown := n
+				n = recordedNode(n.Name, records[rng.IntN(len(records))])
+				n.Labels, n.Spec.Taints = shown.Labels, shown.Spec.Taints
+				r, err := repair.RecordOf(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.pending.add(shown, r)
+			}
+			if peer := repair.PeerOf(p, n, now); i > 0 && (peer.Active || peer.Begun > 0) {
+				want = append(want, peer)
+			}
+		}
+		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &repair.Record{Current: &visit})
+		c.client = cache.Build()
+		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}})(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = slices.DeleteFunc(got, func(peer repair.Peer) bool { return !peer.Active && peer.Begun == 0 })
+		order := func(a, b repair.Peer) int { return strings.Compare(a.Scope, b.Scope) }
+		slices.SortFunc(got, order)
+		slices.SortFunc(want, order)
+		if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
+			t.Fatal(diff)
+		}
+	}
+}
+
+// Of a fleet that was swept all nodes have a record.
+func TestNodesThatWereOnlySweptAreNotReadForTheLimits(t *testing.T) {
+	now := time.Now()
+	done := repair.Visit{ID: "v", Kind: repair.Sweep, Phase: repair.Passed, StartedAt: now}
+	swept := recordedNode("swept", repair.Record{Swept: map[string]time.Time{"weekly": now}, Last: []repair.Visit{done}})
+	if got := counts(swept); !slices.Equal(got, []string{"false"}) {
+		t.Errorf("%v: %s", got, swept.Annotations)
+	}
+}
+
 // TestOnlyPeersTakeTheLock decides about a node while another decision counts nodes.
 func TestOnlyPeersTakeTheLock(t *testing.T) {
 	c := &Controller{policy: policy.Fixed(&policy.Policy{}), pending: newPendingVisits(), clock: clocktesting.NewFakePassiveClock(time.Now())}
@@ -101,7 +171,7 @@ func TestOnlyPeersTakeTheLock(t *testing.T) {
 	}
 }
 
-// BenchmarkPeers sums up a cluster of 10,000 nodes that were visited eight times: with what is kept of their records, and without.
+// BenchmarkPeers sums up 10,000 nodes that were visited eight times and repaired, which is the worst case: with what is kept of their records, and without.
 func BenchmarkPeers(b *testing.B) {
 	now := time.Now().UTC()
 	var last []repair.Visit
@@ -114,7 +184,7 @@ func BenchmarkPeers(b *testing.B) {
 	}
 	var nodes []corev1.Node
 	for i := range 10000 {
-		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), repair.Record{Last: last, Swept: map[string]time.Time{"weekly": now}}))
+		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), repair.Record{Last: last, Repairs: []repair.Action{{At: now}}}))
 	}
 	p := &policy.Policy{Repair: &policy.Repair{}}
 	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords()}

@@ -92,6 +92,17 @@ func (w *pendingVisits) discard(node string) {
 	delete(w.byNode, node)
 }
 
+// names are the nodes over which a record is written.
+func (w *pendingVisits) names() map[string]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names := map[string]bool{}
+	for name := range w.byNode {
+		names[name] = true
+	}
+	return names
+}
+
 // overlay is a node as the cache shows it, with the record that was written over it unless the cache is as new.
 func (w *pendingVisits) overlay(n *corev1.Node) *corev1.Node {
 	w.mu.Lock()

@@ -123,7 +123,7 @@ func newWeek(t *testing.T) *week {
 	})
 	// The test takes the place of the queue, so that the clock stands still while a node is decided.
 	w.controller.sweeper = newSweeper(w.controller, func(_ context.Context, node string) { w.due = append(w.due, node) }, 0)
-	w.must(mgr.GetFieldIndexer().IndexField(t.Context(), &batchv1.Job{}, indexNode, nodeOfJob))
+	w.must(index(t.Context(), mgr.GetFieldIndexer()))
 	for _, kind := range []client.Object{&corev1.Node{}, &corev1.ConfigMap{}} {
 		_, err := mgr.GetCache().GetInformer(t.Context(), kind, cache.BlockUntilSynced(false))
 		w.must(err)
