@@ -37,6 +37,7 @@ type Search struct {
 	Moving int
 
 	nodes []corev1.Node
+	bad   string // the node that takes no rank; empty: none
 	first int
 	// like stands for the ranks of other jobs. What those need is not known; they count like the first of this job.
 	like   *corev1.Pod
@@ -50,12 +51,13 @@ type Search struct {
 // NewSearch begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
 // large cluster it begins at another node every RetryCapacity.
 func NewSearch(q Quarantine, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
+	bad := ""
 	if q.Taint.Key != "" { // what the caller knows of the node may be older than the taint
-		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return n.Name == q.Node })
+		bad = q.Node
 	}
-	moving := podsToMove(ranks, nodes)
+	moving := podsToMove(ranks, nodes, bad)
 	s := &Search{
-		Moving: len(moving), nodes: nodes, left: moving, others: claimed, claimed: claimed,
+		Moving: len(moving), nodes: nodes, bad: bad, left: moving, others: claimed, claimed: claimed,
 		first: int(now.Unix()/int64(RetryCapacity/time.Second)) * maxSearched,
 	}
 	if len(moving) > 0 {
@@ -72,7 +74,7 @@ func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 			if s.found() || s.searched == maxSearched+s.Moving {
 				return
 			}
-			if !slices.ContainsFunc(s.left, func(p corev1.Pod) bool { return schedulable(node, &p) }) && (s.others == 0 || !schedulable(node, s.like)) {
+			if node.Name == s.bad || !slices.ContainsFunc(s.left, func(p corev1.Pod) bool { return schedulable(node, &p) }) && (s.others == 0 || !schedulable(node, s.like)) {
 				continue
 			}
 			s.searched++
@@ -113,11 +115,16 @@ func ClaimedRanks(all []Restart) int {
 	return n
 }
 
-// podsToMove returns the pods that could not start again where they are, because the node is gone or no longer takes them.
-func podsToMove(pods []corev1.Pod, nodes []corev1.Node) []corev1.Pod {
+// podsToMove returns the pods that could not start again where they are, because the node is gone, bad or no longer takes them.
+func podsToMove(pods []corev1.Pod, nodes []corev1.Node, bad string) []corev1.Pod {
 	at := map[string]*corev1.Node{}
+	for i := range pods {
+		at[pods[i].Spec.NodeName] = nil
+	}
 	for i := range nodes {
-		at[nodes[i].Name] = &nodes[i]
+		if _, used := at[nodes[i].Name]; used && nodes[i].Name != bad {
+			at[nodes[i].Name] = &nodes[i]
+		}
 	}
 	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		node := at[p.Spec.NodeName]

@@ -1,6 +1,7 @@
 package restart
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,7 +72,7 @@ func TestPodsToMove(t *testing.T) {
 		pods = append(pods, holder("on "+n.Name, n.Name, "8"))
 	}
 	want := []string{"pending", "deleted node", "picky", "on noschedule", "on noexecute", "on cordoned", "on notready", "on lost", "on silent", "on otherpool"}
-	if diff := cmp.Diff(want, podNames(podsToMove(pods, nodes))); diff != "" {
+	if diff := cmp.Diff(want, podNames(podsToMove(pods, nodes, ""))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -130,9 +131,48 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// What a cache shows of the node may be older than its taint. A failed pod taints none.
+func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
+	nodes := []corev1.Node{host("bad"), host("good")}
+	for key, want := range map[string][]string{"pitcrew.dev/unhealthy": {"good"}, "": nil} {
+		search := NewSearch(Quarantine{Node: "bad", Taint: corev1.Taint{Key: key}}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
+		var searched []string
+		for node := range search.Nodes() {
+			searched = append(searched, node.Name)
+			search.Place(node, []corev1.Pod{holder("other", node.Name, "8")})
+		}
+		if diff := cmp.Diff(want, searched); diff != "" || search.Moving != len(want) || search.found() != (want == nil) {
+			t.Errorf("taint %q: %d ranks move, found %t; %s", key, search.Moving, search.found(), diff)
+		}
+	}
+}
+
 // A record is written by whoever may write the job.
 func TestClaimsAreBounded(t *testing.T) {
 	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
 		t.Errorf("got %d", got)
+	}
+}
+
+// BenchmarkSearch searches room for one rank of 512 among 10,000 nodes, the first of which has it.
+func BenchmarkSearch(b *testing.B) {
+	nodes := make([]corev1.Node, 10000)
+	for i := range nodes {
+		nodes[i] = host(fmt.Sprint("n", i))
+	}
+	ranks := make([]corev1.Pod, 512)
+	for i := range ranks {
+		ranks[i] = holder(fmt.Sprint("rank-", i), nodes[i].Name, "8")
+	}
+	q := Quarantine{Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		search := NewSearch(q, ranks, nodes, 0, noon)
+		for node := range search.Nodes() {
+			search.Place(node, nil)
+		}
+		if search.Moving != 1 || !search.found() {
+			b.Fatal(search.Result())
+		}
 	}
 }
