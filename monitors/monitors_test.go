@@ -173,7 +173,6 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) stri
 	return rule.Path
 }
 
-// TestNPDRunsTheXidMonitor runs NPD's own custom plugin monitor on the shipped configuration. Only paths are changed.
 // hca counts the losses that a look sees, and three of them make a port unreliable.
 func TestPortsAreLookedAtEverySecond(t *testing.T) {
 	args := load(t, "HCAPortDown.json").Rules[0].Args
@@ -183,6 +182,7 @@ func TestPortsAreLookedAtEverySecond(t *testing.T) {
 	}
 }
 
+// TestNPDRunsTheXidMonitor runs NPD's own custom plugin monitor on the shipped configuration. Only paths are changed.
 func TestNPDRunsTheXidMonitor(t *testing.T) {
 	dir, binary := t.TempDir(), build(t, "xid")
 	kmsg, state := filepath.Join(dir, "kmsg"), filepath.Join(dir, "state")

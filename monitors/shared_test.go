@@ -383,6 +383,9 @@ func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
 	n.all("-timeout", "6s")
 	n.longApart()
 	n.want(partsWithFaults("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
+	n.opened()
+	n.want(partsWithFaults("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
+	n.wantOpened(4, "just after a try that hung")
 }
 
 // longApart makes the checks read apart since long ago.
@@ -414,6 +417,7 @@ func TestAWorkerThatDiesHidesNoOtherFault(t *testing.T) {
 		t.Errorf("nvlink: %s", nvlink)
 	}
 	n.want(partsWithFaults(got["nvlink"]), got)
+	n.wantOpened(5, "one read for all, and one for each check")
 	if _, err := os.Stat(n.reading()); !errors.Is(err, os.ErrNotExist) {
 		t.Error("there is a reading:", err)
 	}

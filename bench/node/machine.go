@@ -40,7 +40,7 @@ type node struct {
 	groups string
 }
 
-func newNode(ctx context.Context, dir string, init time.Duration) (*node, error) {
+func newNode(ctx context.Context, dir string, init time.Duration, reread bool) (*node, error) {
 	n := &node{dir: dir}
 	files := map[string]string{
 		"launch.c": launcher, "standin": fmt.Sprintf("burn %d\n", init.Milliseconds()), "driver/usr/lib64/libnvidia-ml.so.1.c": "",
@@ -96,8 +96,12 @@ func newNode(ctx context.Context, dir string, init time.Duration) (*node, error)
 	if err := command(ctx, "gcc", "-static", "-Os", "-o", n.path("launch"), n.path("launch.c")); err != nil {
 		return nil, err
 	}
-	if err := command(ctx, "gcc", "-shared", "-fPIC", "-O1", "-w", "-I", filepath.Join(strings.TrimSpace(string(headers)), "pkg/nvml"),
-		"-o", n.path("driver/usr/lib64/libnvidia-ml.so.1"), "internal/nvml/nvmltest/testdata/libnvidia-ml.c"); err != nil {
+	compile := []string{"-shared", "-fPIC", "-O1", "-w", "-I", filepath.Join(strings.TrimSpace(string(headers)), "pkg/nvml"),
+		"-o", n.path("driver/usr/lib64/libnvidia-ml.so.1"), "internal/nvml/nvmltest/testdata/libnvidia-ml.c"}
+	if !reread {
+		compile = append(compile, "-DREAD_ONCE")
+	}
+	if err := command(ctx, "gcc", compile...); err != nil {
 		return nil, err
 	}
 	if err := components.Build(ctx, os.Stderr, ".", components.NodeProblemDetector); err != nil {

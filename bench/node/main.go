@@ -32,6 +32,7 @@ func main() {
 		return nil
 	})
 	flag.StringVar(&o.gpud, "gpud", "", "`path` of a built GPUd to measure in the same run; without it the table has its figures of an earlier run")
+	flag.BoolVar(&o.reread, "reread", false, "let the stand-in read its file at every question, as it did in the run with GPUd's published figures")
 	flag.DurationVar(&o.init, "nvml-init", 0, "how much CPU time nvmlInit burns in the stand-in, in whole milliseconds")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -47,6 +48,7 @@ type options struct {
 	length, init time.Duration
 	beside       []string
 	gpud         string
+	reread       bool
 }
 
 func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
@@ -56,7 +58,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	n, err := newNode(ctx, dir, o.init)
+	n, err := newNode(ctx, dir, o.init, o.reread)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func table(all []*variant) (lines []string) {
 		return fmt.Sprintf("%.1f MiB", float64(slices.Sorted(slices.Values(v.pss))[len(v.pss)/2])/(1<<20))
 	})
 	if !slices.ContainsFunc(all, func(v *variant) bool { return v.name == "GPUd" }) {
-		lines = append(lines, "", strings.Join([]string{"GPUd was not at hand. In an earlier run of 600 s with the same stand-in:", published, "% of a core, 78 MiB."}, " "))
+		lines = append(lines, "", strings.Join([]string{"GPUd was not at hand. In an earlier run of 600 s with the same stand-in and -reread:", published, "% of a core, 78 MiB."}, " "))
 	}
 	return lines
 }

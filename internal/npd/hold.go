@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 // this NPD got, else it goes on looking and repeats the answer when the hold ends. NPD starts the next run a few
 // milliseconds later, so the node is watched without a gap and without a resident agent.
 func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, stdout io.Writer) Status {
+	// A look does one thing at a time. With more, each of them wakes a second thread, which finds nothing to do.
+	runtime.GOMAXPROCS(1)
 	deadline := time.Now().Add(r.p.length())
 	// NPD's death ends us too; the loop below notices an NPD that died before this call.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {

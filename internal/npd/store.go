@@ -156,19 +156,24 @@ func (s *Store[T]) save(state T) error {
 	return writeFile(s.Path, data)
 }
 
-// writeFile replaces a file whole: a reader sees the old text or the new one.
+// writeFile replaces a file whole: a reader sees the old text or the new one. Only one run may write it at a time. What one leaves
+// behind that is killed before the end, the next one removes.
 func writeFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(temporary, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(temporary))
 	}
 	return nil
 }

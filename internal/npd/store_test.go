@@ -66,6 +66,29 @@ func TestStoreKeepsWhatItDoesNotUnderstandAside(t *testing.T) {
 	}
 }
 
+// A run that is killed between its write and the rename leaves a part of a file behind.
+func TestStoreKeepsNothingOfARunThatWasKilled(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "c.json")
+	write(t, filepath.Join(dir, ".c.json.new"), `{"v":1,"bootID":"boot","state":{"n":70000000}} and more that is longer`)
+	add(t, &Store[counter]{Path: path, BootID: "boot"}, 1)
+	if got := add(t, &Store[counter]{Path: path, BootID: "boot"}, 1); got != 2 {
+		t.Errorf("counted to %d, want 2", got)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range left {
+		if name := file.Name(); name != "c.json" && name != "c.json.lock" {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
 func TestStoreGoesOnInMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")

@@ -12,20 +12,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read returns an attribute without the white space around it. It does not use [os.ReadFile]: a driver that answers
-// EAGAIN would make Go's poller wait for ever (https://github.com/prometheus/node_exporter/pull/728).
+// Read returns an attribute without the white space around it.
 func Read(path string) (string, error) {
+	f, err := Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return f.Read()
+}
+
+// File is an open attribute. To read it again costs a fraction of another walk along its path.
+type File struct {
+	path string
+	fd   int
+}
+
+// Open opens an attribute. It does not use [os.Open]: a driver that answers EAGAIN would make Go's poller wait for ever
+// (https://github.com/prometheus/node_exporter/pull/728).
+func Open(path string) (*File, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return "", &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	// Nothing was written that closing could lose.
-	defer func() { _ = unix.Close(fd) }()
+	return &File{path, fd}, nil
+}
+
+// Close closes the file. Nothing was written that it could lose.
+func (f *File) Close() { _ = unix.Close(f.fd) }
+
+// Read returns what the attribute is now, without the white space around it. It fails when the kernel has removed the attribute.
+func (f *File) Read() (string, error) {
 	// An attribute is at most one page.
 	buf := make([]byte, 4096)
-	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
+	n, err := retry(func() (int, error) { return unix.Pread(f.fd, buf, 0) })
 	if err != nil {
-		return "", &os.PathError{Op: "read", Path: path, Err: err}
+		return "", &os.PathError{Op: "read", Path: f.path, Err: err}
 	}
 	return strings.TrimSpace(string(buf[:n])), nil
 }

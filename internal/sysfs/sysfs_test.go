@@ -1,8 +1,10 @@
 package sysfs
 
 import (
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,5 +54,36 @@ func TestReadThisMachine(t *testing.T) {
 	}
 	if _, err := Read("/sys/nothing"); !os.IsNotExist(err) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestAnOpenAttributeIsReadAgain(t *testing.T) {
+	packets, err := Open("/sys/class/net/lo/statistics/tx_packets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	count := func() uint64 {
+		text, err := packets.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := count()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "udp", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("packet")); err != nil {
+		t.Fatal(err)
+	}
+	if now := count(); now <= before {
+		t.Errorf("%d packets, %d before", now, before)
 	}
 }

@@ -301,19 +301,50 @@ func TestACorruptStateIsRebuilt(t *testing.T) {
 
 // TestALossIsSeenByALook runs the plugin as NPD does: it holds back its answer until a look, one a second, finds another one.
 func TestALossIsSeenByALook(t *testing.T) {
-	if err := os.WriteFile("/proc/self/comm", []byte("node-problem-detector"), 0); err != nil {
-		t.Fatal(err)
-	}
 	n := newNode(t)
-	const hold = "1h"
-	n.want(fine, "-hold", hold) // nothing was told before: at once
+	n.holds(func() { n.down("mlx5_1") })
+}
+
+// An hour lies between two looks that read more than the states. The kernel fills a file in again for each read of it, and does not
+// replace it.
+func TestALossIsSeenByALookAtTheStates(t *testing.T) {
+	n := newNode(t)
+	n.holds(func() {
+		state, err := os.OpenFile(filepath.Join(n.dir, "sys/class/infiniband/mlx5_1/ports/1/state"), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer state.Close()
+		if _, err := state.WriteAt([]byte("1: DOWN  \n"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}, "-details-every", "1h")
+}
+
+// Another run may also have forgotten a fault.
+func TestWhatAnotherRunHasWrittenIsSeen(t *testing.T) {
+	n := newNode(t)
+	n.holds(func() {
+		n.down("mlx5_1")
+		n.run() // it remembers the loss
+	}, "-details-every", "1h")
+}
+
+// holds runs the plugin as NPD does. It holds back its answer until what happens then takes mlx5_1 down.
+func (n *node) holds(happens func(), args ...string) {
+	n.t.Helper()
+	if err := os.WriteFile("/proc/self/comm", []byte("node-problem-detector"), 0); err != nil {
+		n.t.Fatal(err)
+	}
+	args = append(args, "-hold", "1h")
+	n.want(fine, args...) // nothing was told before: at once
 	answer := make(chan string)
-	go func() { answer <- n.run("-hold", hold) }()
+	go func() { answer <- n.run(args...) }()
 	// It holds once it has marked its run as begun.
 	begun := func() bool {
 		files, err := filepath.Glob(filepath.Join(n.dir, "state/told-*"))
 		if err != nil || len(files) != 1 {
-			t.Fatalf("told: %q, %v", files, err)
+			n.t.Fatalf("told: %q, %v", files, err)
 		}
 		told, err := os.ReadFile(files[0])
 		return err == nil && strings.Contains(string(told), "begun")
@@ -321,18 +352,18 @@ func TestALossIsSeenByALook(t *testing.T) {
 	for !begun() {
 		select {
 		case got := <-answer:
-			t.Fatalf("it does not hold: %s", got)
+			n.t.Fatalf("it does not hold: %s", got)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	n.down("mlx5_1")
+	happens()
 	select {
 	case got := <-answer:
 		if got != down {
-			t.Errorf("got %swant %s", got, down)
+			n.t.Errorf("got %swant %s", got, down)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("no look of the hold sees it")
+		n.t.Fatal("no look of the hold sees it")
 	}
 }
 

@@ -16,6 +16,7 @@ func main() {
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for the driver's events about cables and optics")
 	p.StringVar(&r.tool, "ibv-devinfo", "", "`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
 	flags.List(p.FlagSet, &r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9", nil)
+	p.DurationVar(&r.detailsEvery, "details-every", 10*time.Second, "pause between two reads of all that is known of the ports; each check reads their states, which shows a loss of a second")
 	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two reads of the error counters; each read is an access to the firmware")
 
 	e := &expectation{plugin: p}

@@ -115,7 +115,7 @@ func (r *reader) device(dir string, management map[string]bool, counters bool) d
 			continue
 		}
 		p := port{Number: number}
-		if err := p.read(r.sysfs, filepath.Join(dir, "ports", entry.Name()), counters); err != nil {
+		if err := p.read(r, filepath.Join(dir, "ports", entry.Name()), counters); err != nil {
 			p.Err = err.Error()
 		}
 		d.Ports = append(d.Ports, p)
@@ -162,8 +162,8 @@ func managesNVLink(dir string) bool {
 	return err == nil && bytes.Contains(vpd, []byte("SW_MNG"))
 }
 
-func (p *port) read(root, dir string, counters bool) (err error) {
-	if p.State, err = readWord(filepath.Join(dir, "state")); err != nil {
+func (p *port) read(r *reader, dir string, counters bool) (err error) {
+	if p.State, err = r.readState(filepath.Join(dir, "state")); err != nil {
 		return err
 	}
 	if p.Phys, err = readWord(filepath.Join(dir, "phys_state")); err != nil {
@@ -176,7 +176,7 @@ func (p *port) read(root, dir string, counters bool) (err error) {
 		return err
 	}
 	if p.Link == "Ethernet" {
-		if err := p.readRoCE(root, dir); err != nil {
+		if err := p.readRoCE(r.sysfs, dir); err != nil {
 			p.GIDErr = err.Error()
 		}
 	}
@@ -225,12 +225,61 @@ func (p *port) readCounters(dir string) {
 	}
 }
 
+// portState is the state of a port in the last look that read all.
+type portState struct {
+	// file is open, nil if it could not be opened.
+	file *sysfs.File
+	text string
+}
+
+// readState reads the state of a port, and keeps its file open for [reader.unchanged].
+func (r *reader) readState(path string) (string, error) {
+	file, err := sysfs.Open(path)
+	if err != nil {
+		r.states = append(r.states, portState{})
+		return "", err
+	}
+	text, err := file.Read()
+	r.states = append(r.states, portState{file, text})
+	if err != nil {
+		return "", err
+	}
+	return wordOf(path, text)
+}
+
+// unchanged reports whether each port has the state that the last look has read.
+func (r *reader) unchanged() bool {
+	for _, port := range r.states {
+		if port.file == nil {
+			return false
+		}
+		if text, err := port.file.Read(); err != nil || text != port.text {
+			return false
+		}
+	}
+	return true
+}
+
+// closeStates closes the files of the last look that read all.
+func (r *reader) closeStates() {
+	for _, port := range r.states {
+		if port.file != nil {
+			port.file.Close()
+		}
+	}
+	r.states = nil
+}
+
 // readWord reads a file like "4: ACTIVE".
 func readWord(path string) (string, error) {
 	text, err := sysfs.Read(path)
 	if err != nil {
 		return "", err
 	}
+	return wordOf(path, text)
+}
+
+func wordOf(path, text string) (string, error) {
 	word, err := parseWord(text)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
