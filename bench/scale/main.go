@@ -66,10 +66,16 @@ func main() {
 	flag.IntVar(&o.failovers, "failovers", 5, "how often the leader is killed")
 	flag.StringVar(&o.leader, "leader-args", "", "further `flags` of the remediators whose leader is killed, e.g. -lease-duration=15s")
 	flag.DurationVar(&o.wait, "wait", 15*time.Minute, "how long to wait for anything")
+	watch := flag.String("watch", "", "only cache the nodes of the cluster of a `kubeconfig`; the phase quiet starts it")
 	flag.Parse()
 	o.phases = strings.Split(*list, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *sizes, o)
+	err := error(nil)
+	if *watch != "" {
+		err = watchNodes(ctx, *watch)
+	} else {
+		err = run(ctx, *sizes, o)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)

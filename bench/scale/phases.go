@@ -131,7 +131,7 @@ func (b *bench) beat(ctx context.Context, d time.Duration) (written int, err err
 	return b.fleet.Heartbeats(ctx)
 }
 
-// quiet has only heartbeats come in.
+// quiet has only heartbeats come in, at a remediator and at a bare cache.
 func (b *bench) quiet(ctx context.Context) error {
 	p, err := b.start(ctx, nil, alone)
 	if err != nil {
@@ -139,6 +139,15 @@ func (b *bench) quiet(ctx context.Context) error {
 	}
 	defer p.Stop(grace)
 	if err := b.idle(ctx, p, acts); err != nil {
+		return err
+	}
+	bare, err := b.bareCache(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = bare.Process.Kill(), bare.Wait() }()
+	before, err := usedBy(bare.Process.Pid)
+	if err != nil {
 		return err
 	}
 	var beats int
@@ -149,11 +158,17 @@ func (b *bench) quiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	after, err := usedBy(bare.Process.Pid)
+	if err != nil {
+		return err
+	}
 	b.set("quiet: heartbeats in a second", "%.0f", float64(beats)/took.Seconds())
 	b.set("quiet: CPU, of a core", "%.2f %%", percent(used.cpu, took))
 	b.set("quiet: CPU for a heartbeat", "%.2f ms", msPer(used.cpu, max(1, beats)))
+	b.set("quiet: CPU of a bare cache of the nodes, for a heartbeat", "%.2f %%, %.2f ms", percent(after.cpu-before.cpu, took), msPer(after.cpu-before.cpu, max(1, beats)))
 	b.set("quiet: requests in "+b.options.quiet.String(), "%s", used)
 	b.set("quiet: memory (RSS), with its peak since the start", "%.0f MB, %.0f MB", used.rss, used.peak)
+	b.set("quiet: memory (RSS) of a bare cache of the nodes, with its peak", "%.0f MB, %.0f MB", after.rss, after.peak)
 	return nil
 }
 
