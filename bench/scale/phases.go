@@ -202,13 +202,18 @@ func (b *bench) standing(ctx context.Context) error {
 	what := fmt.Sprintf("start with %d faults: ", len(faulty))
 	b.set(what+"first taint, last taint", "%.1f s, %.1f s", first.Sub(begun).Seconds(), last.Sub(begun).Seconds())
 	b.set(what+"CPU until then, for a fault", "%.1f s, %.1f ms", cold.cpu.Seconds(), msPer(cold.cpu, len(faulty)))
-	b.set(what+"requests for a fault", "%.2f", float64(cold.total())/float64(len(faulty)))
-	b.set(what+"requests", "%s", cold)
+	b.set(what+"requests for a fault until then", "%.2f", float64(cold.total())/float64(len(faulty)))
+	b.set(what+"requests until then", "%s", cold)
 	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", cold.rss, cold.peak)
 	// A new quarantine looks for jobs some more times within the first minute.
 	if _, err := b.beat(ctx, 70*time.Second); err != nil {
 		return err
 	}
+	settled, err := b.requests()
+	if err != nil {
+		return err
+	}
+	b.set(what+"requests for a fault, with its jobs and evidence, until 70 s later", "%.2f", float64(sample{requests: settled}.since(sample{requests: before}).total())/float64(len(faulty)))
 	used, took, err := b.during(p, func() error {
 		_, err := b.beat(ctx, b.options.standing)
 		return err
@@ -257,8 +262,8 @@ func (b *bench) burst(ctx context.Context) error {
 	b.set(what+"last taint by a bare client with the same patches", "%.1f s", bare.Seconds())
 	b.set(what+"ratio", "%.2f", ours.Seconds()/bare.Seconds())
 	b.set(what+"CPU for a fault", "%.1f ms", msPer(used.cpu, len(names)))
-	b.set(what+"requests for a fault", "%.2f", float64(used.total())/float64(len(names)))
-	b.set(what+"requests", "%s", used)
+	b.set(what+"requests for a fault until then", "%.2f", float64(used.total())/float64(len(names)))
+	b.set(what+"requests until then", "%s", used)
 	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", used.rss, used.peak)
 	return nil
 }
