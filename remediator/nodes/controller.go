@@ -47,8 +47,9 @@ const (
 	lowPriority = handler.LowPriority - 1
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
-	// afterTaints is how soon a node is reconciled again whose jobs and evidence come after the taints of others, with a low priority.
-	afterTaints = 10 * time.Millisecond
+	// afterTaints is how soon a node is reconciled again whose jobs and evidence come after the taints of others, with a low priority, unless
+	// the cache shows its own taint before: the cache of a busy API server is late.
+	afterTaints = 500 * time.Millisecond
 	// evidenceRetry is how soon evidence that could not be kept is tried again.
 	evidenceRetry = time.Minute
 )
