@@ -64,12 +64,18 @@ func main() {
 	flag.DurationVar(&o.standing, "standing", 5*time.Minute, "how long they stand")
 	flag.IntVar(&o.burst, "burst", 1000, "how many nodes become faulty at the same time, at most four fifths of all")
 	flag.IntVar(&o.failovers, "failovers", 5, "how often the leader is killed")
-	flag.StringVar(&o.leader, "leader-args", "", "further `flags` of the remediators whose leader is killed, e.g. -lease-duration=15s")
+	flag.StringVar(&o.leader, "leader-args", "-lease-duration=5s", "further `flags` of the remediators whose leader is killed; the default is the remediator's own")
 	flag.DurationVar(&o.wait, "wait", 15*time.Minute, "how long to wait for anything")
+	watch := flag.String("watch", "", "only cache the nodes of the cluster of a `kubeconfig`; the phase quiet starts it")
 	flag.Parse()
 	o.phases = strings.Split(*list, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *sizes, o)
+	err := error(nil)
+	if *watch != "" {
+		err = watchNodes(ctx, *watch)
+	} else {
+		err = run(ctx, *sizes, o)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)

@@ -131,7 +131,7 @@ func (b *bench) beat(ctx context.Context, d time.Duration) (written int, err err
 	return b.fleet.Heartbeats(ctx)
 }
 
-// quiet has only heartbeats come in.
+// quiet has only heartbeats come in, at a remediator and at a bare cache.
 func (b *bench) quiet(ctx context.Context) error {
 	p, err := b.start(ctx, nil, alone)
 	if err != nil {
@@ -139,6 +139,15 @@ func (b *bench) quiet(ctx context.Context) error {
 	}
 	defer p.Stop(grace)
 	if err := b.idle(ctx, p, acts); err != nil {
+		return err
+	}
+	bare, err := b.bareCache(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = bare.Process.Kill(), bare.Wait() }()
+	before, err := usedBy(bare.Process.Pid)
+	if err != nil {
 		return err
 	}
 	var beats int
@@ -149,11 +158,17 @@ func (b *bench) quiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	after, err := usedBy(bare.Process.Pid)
+	if err != nil {
+		return err
+	}
 	b.set("quiet: heartbeats in a second", "%.0f", float64(beats)/took.Seconds())
 	b.set("quiet: CPU, of a core", "%.2f %%", percent(used.cpu, took))
 	b.set("quiet: CPU for a heartbeat", "%.2f ms", msPer(used.cpu, max(1, beats)))
+	b.set("quiet: CPU of a bare cache of the nodes, for a heartbeat", "%.2f %%, %.2f ms", percent(after.cpu-before.cpu, took), msPer(after.cpu-before.cpu, max(1, beats)))
 	b.set("quiet: requests in "+b.options.quiet.String(), "%s", used)
 	b.set("quiet: memory (RSS), with its peak since the start", "%.0f MB, %.0f MB", used.rss, used.peak)
+	b.set("quiet: memory (RSS) of a bare cache of the nodes, with its peak", "%.0f MB, %.0f MB", after.rss, after.peak)
 	return nil
 }
 
@@ -187,13 +202,18 @@ func (b *bench) standing(ctx context.Context) error {
 	what := fmt.Sprintf("start with %d faults: ", len(faulty))
 	b.set(what+"first taint, last taint", "%.1f s, %.1f s", first.Sub(begun).Seconds(), last.Sub(begun).Seconds())
 	b.set(what+"CPU until then, for a fault", "%.1f s, %.1f ms", cold.cpu.Seconds(), msPer(cold.cpu, len(faulty)))
-	b.set(what+"requests for a fault", "%.2f", float64(cold.total())/float64(len(faulty)))
-	b.set(what+"requests", "%s", cold)
+	b.set(what+"requests for a fault until then", "%.2f", float64(cold.total())/float64(len(faulty)))
+	b.set(what+"requests until then", "%s", cold)
 	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", cold.rss, cold.peak)
 	// A new quarantine looks for jobs some more times within the first minute.
 	if _, err := b.beat(ctx, 70*time.Second); err != nil {
 		return err
 	}
+	settled, err := b.requests()
+	if err != nil {
+		return err
+	}
+	b.set(what+"requests for a fault, with its jobs and evidence, until 70 s later", "%.2f", float64(sample{requests: settled}.since(sample{requests: before}).total())/float64(len(faulty)))
 	used, took, err := b.during(p, func() error {
 		_, err := b.beat(ctx, b.options.standing)
 		return err
@@ -242,8 +262,8 @@ func (b *bench) burst(ctx context.Context) error {
 	b.set(what+"last taint by a bare client with the same patches", "%.1f s", bare.Seconds())
 	b.set(what+"ratio", "%.2f", ours.Seconds()/bare.Seconds())
 	b.set(what+"CPU for a fault", "%.1f ms", msPer(used.cpu, len(names)))
-	b.set(what+"requests for a fault", "%.2f", float64(used.total())/float64(len(names)))
-	b.set(what+"requests", "%s", used)
+	b.set(what+"requests for a fault until then", "%.2f", float64(used.total())/float64(len(names)))
+	b.set(what+"requests until then", "%s", used)
 	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", used.rss, used.peak)
 	return nil
 }

@@ -24,14 +24,23 @@ type sample struct {
 }
 
 func (b *bench) sample(p *cluster.Process) (sample, error) {
+	s, err := usedBy(p.PID())
+	if err == nil {
+		s.requests, err = b.requests()
+	}
+	return s, err
+}
+
+// usedBy is what a process has used so far.
+func usedBy(pid int) (sample, error) {
 	s := sample{at: time.Now()}
 	var err error
-	if s.cpu, err = cpuTime(p.PID()); err != nil {
+	if s.cpu, err = cpuTime(pid); err != nil {
 		return s, err
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return s, fmt.Errorf("read the memory of %s: %w", p.Name, err)
+		return s, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(status)) {
 		var kb float64
@@ -42,8 +51,7 @@ func (b *bench) sample(p *cluster.Process) (sample, error) {
 			s.peak = kb / 1024
 		}
 	}
-	s.requests, err = b.requests()
-	return s, err
+	return s, nil
 }
 
 // cpuTime is what a process has used, in user and kernel mode.

@@ -42,9 +42,20 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 }
 
 // lockedPatch is a merge patch. It replaces the taint list as a whole, so it is only good for the version of the node it
-// was computed from.
+// was computed from. No decision changes a status, which is most of a node: it is not compared.
 func lockedPatch(before *corev1.Node) client.Patch {
-	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	return specPatch{client.MergeFromWithOptions(withoutStatus(before), client.MergeFromWithOptimisticLock{})}
+}
+
+type specPatch struct{ client.Patch }
+
+// Data is the difference of two nodes without their status.
+func (p specPatch) Data(after client.Object) ([]byte, error) {
+	return p.Patch.Data(withoutStatus(after.(*corev1.Node)))
+}
+
+func withoutStatus(n *corev1.Node) *corev1.Node {
+	return &corev1.Node{TypeMeta: n.TypeMeta, ObjectMeta: n.ObjectMeta, Spec: n.Spec}
 }
 
 // write patches the node; in a dry run the pending write is enough.

@@ -43,10 +43,13 @@ const (
 	// writers is how many nodes are written at the same time: an API server answers one request in some 10 ms, and a burst
 	// of a thousand faults must not wait for a thousand answers in a row.
 	writers = 16
-	// lowPriority is the priority of a reconcile that no change asked for; a change has 0.
-	lowPriority = -1
+	// lowPriority is the priority of a reconcile that no change asked for; a change has 0, a node as it was when this process started more.
+	lowPriority = handler.LowPriority - 1
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
+	// afterTaints is how soon a node is reconciled again whose jobs and evidence come after the taints of others, with a low priority, unless
+	// the cache shows its own taint before: the cache of a busy API server is late.
+	afterTaints = 500 * time.Millisecond
 	// evidenceRetry is how soon evidence that could not be kept is tried again.
 	evidenceRetry = time.Minute
 )
@@ -91,6 +94,8 @@ type Controller struct {
 	reports   *reports
 	known     *knownStore
 	looks     looks
+	// waiting are the nodes that have changed and are not reconciled yet.
+	waiting touched
 
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    fleet
@@ -125,6 +130,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		seen:    map[string]quarantine.Seen{},
 		held:    map[string]limitsState{},
 		looks:   looks{byNode: map[string]look{}},
+		waiting: touched{names: map[string]bool{}},
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -217,6 +223,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 // Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
 // is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	c.waiting.remove(req.Name)
 	if !c.policy.Known() {
 		return ctrl.Result{}, nil
 	}
@@ -258,6 +265,10 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
+	}
+	if decision.Quarantines() && c.waiting.any() {
+		// Other nodes have changed: their taints come before the jobs and the evidence of this one.
+		return ctrl.Result{RequeueAfter: afterTaints, Priority: ptr.To(lowPriority)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
 	again, notShown := c.showSuspicion(ctx, &n, decision, started)

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
@@ -275,4 +277,27 @@ func observations(t *testing.T, h prometheus.Histogram) uint64 {
 		t.Fatal(err)
 	}
 	return m.GetHistogram().GetSampleCount()
+}
+
+func TestTaintsComeBeforeJobsAndEvidence(t *testing.T) {
+	r := newRig(t, "a", "b")
+	r.policy.Policy().Budget.MaxNodes = 2
+	healthy := r.client.nodes[1].DeepCopy()
+	healthy.Status.Conditions[0].Status = corev1.ConditionFalse
+	told := r.follow(t.Context())
+	told.Update(event.UpdateEvent{ObjectOld: healthy, ObjectNew: &r.client.nodes[1]})
+
+	result := r.reconcile(t, "a")
+	if !slices.Equal(r.client.patched, []string{"a"}) || len(r.restarts.quarantines)+len(r.client.created) > 0 {
+		t.Errorf("while node b waits, the nodes %v were written, %d jobs restarted and %d ConfigMaps created", r.client.patched, len(r.restarts.quarantines), len(r.client.created))
+	}
+	if result.RequeueAfter != afterTaints || *result.Priority >= handler.LowPriority {
+		t.Errorf("the jobs of node a are looked at after %v with priority %d", result.RequeueAfter, *result.Priority)
+	}
+	told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[1], ObjectNew: &r.client.nodes[1]}) // a heartbeat
+	r.reconcile(t, "b")
+	r.reconcile(t, "a")
+	if n := len(r.restarts.quarantines); n != 2 || len(r.client.created) != 2 {
+		t.Errorf("the jobs of %d nodes were restarted, the evidence of %d kept", n, len(r.client.created))
+	}
 }

@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,6 +35,7 @@ func Slim(object any) (any, error) {
 	if !ok {
 		return object, nil // a tombstone
 	}
+	last := slimmed.get(n)
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              n.Name,
@@ -41,7 +43,7 @@ func Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp,
 			DeletionTimestamp: n.DeletionTimestamp,
-			Labels:            internMap(n.Labels),
+			Labels:            last.Labels,
 			ManagedFields:     quarantine.SlimManagedFields(n),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
@@ -50,6 +52,9 @@ func Slim(object any) (any, error) {
 			Allocatable: n.Status.Allocatable,              // read by the restart of jobs, to find out whether there is room
 			NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
 		},
+	}
+	if !maps.Equal(n.Labels, last.Labels) {
+		slim.Labels = internMap(n.Labels)
 	}
 	for key, value := range n.Annotations {
 		if len(value) > policy.MaxAnnotation && !slices.Contains(keptWhole, key) {
@@ -62,8 +67,14 @@ func Slim(object any) (any, error) {
 	}
 	for i := range slim.Status.Conditions {
 		c := &slim.Status.Conditions[i]
+		if i < len(last.Status.Conditions) && sameCondition(*c, last.Status.Conditions[i]) {
+			was := &last.Status.Conditions[i]
+			c.Type, c.Status, c.Reason, c.Message = was.Type, was.Status, was.Reason, was.Message
+			continue
+		}
 		c.Type, c.Status, c.Reason, c.Message = intern(&interned, c.Type), intern(&interned, c.Status), intern(&interned, c.Reason), intern(&interned, c.Message)
 	}
+	slimmed.put(slim)
 	return slim, nil
 }
 

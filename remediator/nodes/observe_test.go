@@ -2,9 +2,12 @@ package nodes
 
 import (
 	"encoding/json"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -102,6 +105,40 @@ func TestSlimPassesTombstones(t *testing.T) {
 	if got, err := Slim(tombstone); got != any(tombstone) || err != nil {
 		t.Errorf("Slim = %v, %v", got, err)
 	}
+}
+
+func TestAHeartbeatSharesWhatIsEqual(t *testing.T) {
+	slim := func(n *corev1.Node) *corev1.Node {
+		t.Helper()
+		object, err := Slim(n.DeepCopy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return object.(*corev1.Node)
+	}
+	n := realistic(1)
+	first := slim(n)
+	for i := range n.Status.Conditions {
+		n.Status.Conditions[i].LastHeartbeatTime = metav1.NewTime(n.Status.Conditions[i].LastHeartbeatTime.Add(time.Minute))
+	}
+	long := strings.Repeat("x", maxInternedText+1)
+	n.Status.Conditions[1].Message = long
+	second := slim(n)
+	if reflect.ValueOf(first.Labels).Pointer() != reflect.ValueOf(second.Labels).Pointer() {
+		t.Error("equal labels are kept twice")
+	}
+	if diff := cmp.Diff(n.Status.Conditions, second.Status.Conditions); diff != "" {
+		t.Errorf("conditions changed: %s", diff)
+	}
+	third := slim(n)
+	if unsafe.StringData(third.Status.Conditions[1].Message) != unsafe.StringData(second.Status.Conditions[1].Message) {
+		t.Error("an equal message is kept twice")
+	}
+	n.Labels["new"] = "label"
+	if fourth := slim(n); fourth.Labels["new"] != "label" || third.Labels["new"] != "" {
+		t.Errorf("label new is %q, and %q on the version before it", fourth.Labels["new"], third.Labels["new"])
+	}
+	runtime.KeepAlive(first)
 }
 
 func TestPatchOfASlimNodeTouchesNothingElse(t *testing.T) {

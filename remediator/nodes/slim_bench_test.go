@@ -62,6 +62,7 @@ func BenchmarkSlim(b *testing.B) {
 		if err := n.Unmarshal(raws[i%len(raws)]); err != nil {
 			b.Fatal(err)
 		}
+		n.UID = types.UID(fmt.Sprint(i)) // each is another node
 		slim, err := Slim(n)
 		if err != nil {
 			b.Fatal(err)

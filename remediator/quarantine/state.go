@@ -32,9 +32,15 @@ func (d Decision) Changes(n *corev1.Node) bool {
 	if d.State == nil {
 		return false
 	}
-	after := n.DeepCopy()
-	d.State.Apply(after)
-	return !equality.Semantic.DeepEqual(n, after)
+	after := *n
+	d.State.Apply(&after)
+	return n.Spec.Unschedulable != after.Spec.Unschedulable || !maps.Equal(n.Labels, after.Labels) ||
+		!maps.Equal(n.Annotations, after.Annotations) || !equality.Semantic.DeepEqual(n.Spec.Taints, after.Spec.Taints)
+}
+
+// Quarantines tells whether the node is quarantined after the decision.
+func (d Decision) Quarantines() bool {
+	return d.State != nil && d.State.Record != nil && d.State.Record.Phase == Quarantined
 }
 
 // State is what a node must carry; our labels follow from the record.
