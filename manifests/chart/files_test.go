@@ -26,6 +26,7 @@ var copies = map[string]string{
 	"alerts":                         "../alerts/*.yaml",
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
+	"preflight-inject.yaml":          "../preflight/inject/policy.yaml",
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
 	"admission-records.yaml":         "../remediator/admission.yaml",
 	"admission-repair.yaml":          "../repair/admission.yaml",
