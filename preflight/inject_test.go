@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -303,6 +305,33 @@ func TestAGangOf64RunsWhatWasInjected(t *testing.T) {
 	}
 	if v := verdict.Judge(list.Items[0].Labels[conditions.LabelPreflightRun], reports, verdict.Options{}); !v.Complete || len(v.Slow) > 0 || len(ranks) != n {
 		t.Errorf("%d reports of %d ranks: %+v", len(reports), len(ranks), v)
+	}
+
+	// A pod that comes back later finds that the others run.
+	rank0 := &pods.Items[slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Labels[batchv1.JobCompletionIndexAnnotation] == "0" })]
+	before := client.MergeFrom(rank0.DeepCopy())
+	rank0.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: gang.Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	if err := c.Client.Status().Patch(t.Context(), rank0, before); err != nil {
+		t.Fatal(err)
+	}
+	late := &pods.Items[slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Labels[batchv1.JobCompletionIndexAnnotation] == "5" })]
+	container := late.Spec.InitContainers[0]
+	o, err := parse(container.Args, preflighttest.Environment(t, c.Client, late, container))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.connect = func() (kubernetes.Interface, error) { return asPod(t.Context(), c, late) }
+	if code, err := run(t.Context(), o); !errors.Is(err, errEnded) || o.exitCode(code) != exitOK {
+		t.Errorf("exit %d, %v", code, err)
+	}
+	// Nor does the job wait for what its account may not ask.
+	config, err := c.Config("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.connect = func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) }
+	if code, err := run(t.Context(), o); !apierrors.IsForbidden(err) || o.exitCode(code) != exitOK {
+		t.Errorf("exit %d, %v", code, err)
 	}
 }
 
