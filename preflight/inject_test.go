@@ -181,6 +181,7 @@ func TestPodsThatDoNotOptInAreLeftAlone(t *testing.T) {
 		"a preflight of its own": aPod("inject-not", func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "proxy", Image: "proxy"}, {Name: gang.Container, Image: "own"}}
 		}),
+		"Windows":                       aPod("inject-not", func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }),
 		"another container of its name": aPod("inject-not", func(p *corev1.Pod) { p.Spec.Containers[0].Name = gang.Container }),
 	} {
 		before := len(pod.Spec.InitContainers)

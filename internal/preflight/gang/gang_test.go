@@ -47,7 +47,7 @@ func TestOf(t *testing.T) {
 		"JobSet": {labels: inJobSet, job: four, want: Place{Rank: 11, Size: 20, Leader: byLabels(
 			"batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0,jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name=rank,jobset.sigs.k8s.io/restart-attempt=1")}},
 		"JobSet without its index": {labels: map[string]string{jobIndex: "0", jobSetName: "train", jobSetReplicas: "1"}, job: four, wrong: jobSetIndex},
-		"PyTorchJob": {labels: map[string]string{kubeflowJob: "train"}, env: map[string]string{"RANK": "1", "WORLD_SIZE": "32", "PET_NODE_RANK": "1", "PET_NNODES": "4", "MASTER_ADDR": "train-master-0"},
+		"PyTorchJob": {labels: map[string]string{kubeflowJob: "train"}, env: map[string]string{"RANK": "8", "WORLD_SIZE": "32", "PET_NODE_RANK": "1", "PET_NNODES": "4", "MASTER_ADDR": "train-master-0"},
 			want: Place{Rank: 1, Size: 4, Leader: byName("train-master-0"), Host: "train-master-0"}},
 		"PyTorchJob, elastic":   {labels: map[string]string{kubeflowJob: "train"}, env: map[string]string{"PET_NNODES": "1:4", "PET_NODE_RANK": "1"}, wrong: `"1:4" is not a number`},
 		"MPIJob":                {labels: map[string]string{kubeflowJob: "train", kubeflowIndex: "1"}, wrong: "no rank"},
