@@ -50,8 +50,7 @@ func inject(t *testing.T, namespace string, labels map[string]string, variables 
 		return out
 	}
 	kubectl("apply", "-k", manifests)
-	kubectl("apply", "-n", namespace, "-k", manifests+"/namespace")
-	kubectl("create", "rolebinding", "pitcrew-preflight-inject", "-n", namespace, "--role=pitcrew-preflight-report", "--serviceaccount="+namespace+":default")
+	kubectl("apply", "-n", namespace, "-k", manifests+"/inject/namespace")
 	policy := kubectl("kustomize", manifests+"/inject")
 	policy = strings.NewReplacer("name: pitcrew-preflight-inject", "name: "+namespace, "policyName: pitcrew-preflight-inject", "policyName: "+namespace, "team-a", namespace).Replace(policy)
 	for name, expression := range variables {
@@ -384,4 +383,60 @@ func asPod(ctx context.Context, c *cluster.Cluster, pod *corev1.Pod) (kubernetes
 	config := rest.AnonymousClientConfig(c.Admin)
 	config.BearerToken = request.Status.Token
 	return kubernetes.NewForConfig(config)
+}
+
+// Of several pods with its labels rank 0 is the one that lives: those of an earlier attempt stay listed.
+func TestRank0IsThePodThatLives(t *testing.T) {
+	c := clustertest.Get(t)
+	if err := c.AddNamespace(t.Context(), "rank0", nil); err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse([]string{"-from-pod", "-node", "n"}, func(name string) string { return map[string]string{"POD_NAMESPACE": "rank0"}[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	byLabel := gang.Place{Leader: metav1.ListOptions{LabelSelector: "rank=0"}}
+	finds := func(p gang.Place, want, wrong string) {
+		t.Helper()
+		got, err := o.findLeader(t.Context(), clients, p)
+		if got != want || (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%q, %v, want %q and an error with %q", got, err, want, wrong)
+		}
+	}
+	add := func(name, ip string, phase corev1.PodPhase) *corev1.Pod {
+		pod := aPod("rank0", func(p *corev1.Pod) {
+			p.Name, p.Labels, p.Finalizers = name, map[string]string{"rank": "0"}, []string{"pitcrew.dev/test"}
+			p.Spec.SchedulerName = "none"
+		})
+		if err := c.Client.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = phase, ip, nil
+		if ip != "" {
+			pod.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+		}
+		if err := c.Client.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	finds(byLabel, "", "no pod of rank 0")
+	finds(gang.Place{Leader: metav1.ListOptions{FieldSelector: "metadata.name=train-0"}, Host: "train-0.train"}, "train-0.train:29400", "")
+	finds(gang.Place{Host: "fd00::1"}, "[fd00::1]:29400", "")
+	add("a-failed", "10.0.0.1", corev1.PodFailed)
+	if err := c.Client.Delete(t.Context(), add("b-ends", "10.0.0.2", corev1.PodRunning)); err != nil {
+		t.Fatal(err)
+	}
+	finds(byLabel, "", "no pod of rank 0")
+	lives := add("c-lives", "", corev1.PodPending)
+	finds(byLabel, "", "pod c-lives of rank 0 has no address")
+	lives.Status.PodIP, lives.Status.PodIPs = "10.0.0.3", []corev1.PodIP{{IP: "10.0.0.3"}}
+	if err := c.Client.Status().Update(t.Context(), lives); err != nil {
+		t.Fatal(err)
+	}
+	finds(byLabel, "10.0.0.3:29400", "")
 }

@@ -27,6 +27,7 @@ var copies = map[string]string{
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
 	"preflight-inject.yaml":          "../preflight/inject/policy.yaml",
+	"roles/preflight-inject.yaml":    "../preflight/inject/namespace/role.yaml",
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
 	"admission-records.yaml":         "../remediator/admission.yaml",
 	"admission-repair.yaml":          "../repair/admission.yaml",

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
@@ -56,8 +57,10 @@ func TestTheInjectedPreflightMayReport(t *testing.T) {
 			continue
 		}
 		role := find[rbacv1.RoleBinding](t, objects[slices.Index(objects, o):], "RoleBinding", o.GetName())
+		there := slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return o.GetNamespace() != role.Namespace })
+		find[rbacv1.Role](t, there, "Role", role.RoleRef.Name)
 		for _, s := range role.Subjects {
-			if s.Namespace != role.Namespace || role.RoleRef.Name != "pitcrew-preflight-report" {
+			if s.Namespace != role.Namespace || role.RoleRef.Name != "pitcrew-preflight-inject" {
 				t.Errorf("%+v", role)
 			}
 			accounts = append(accounts, s.Namespace+"/"+s.Name)
