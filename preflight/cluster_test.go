@@ -7,11 +7,7 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -43,16 +39,7 @@ func TestAPodWritesItsReportOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-	}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: pod.Spec.ServiceAccountName}}
-	if err := c.Client.SubResource("token").Create(ctx, account, request); err != nil {
-		t.Fatal(err)
-	}
-	config := rest.AnonymousClientConfig(c.Admin)
-	config.BearerToken = request.Status.Token
-	own, err := kubernetes.NewForConfig(config)
+	own, err := asPod(ctx, c, &pod)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,10 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/gang"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
@@ -38,6 +41,10 @@ const (
 )
 
 type options struct {
+	// env is the environment. connect returns a client of the cluster in which this pod runs.
+	env     func(string) string
+	connect func() (kubernetes.Interface, error)
+
 	group group
 	node  string
 	leaf  string
@@ -56,6 +63,10 @@ type options struct {
 
 	pair tester
 	out  string
+	// fromPod: the group is not in the flags, see [options.locate].
+	fromPod bool
+	// bestEffort: a result that is unknown does not keep the job from starting.
+	bestEffort bool
 	// terminationLog is the file of the result of a sweep's Job; empty: it is no sweep.
 	terminationLog string
 	version        bool
@@ -77,7 +88,7 @@ func start() int {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "preflight:", err)
-		return exitUnknown
+		return o.exitCode(exitUnknown)
 	}
 	if o.version {
 		fmt.Println(version.String())
@@ -90,13 +101,22 @@ func start() int {
 		slog.Error("Preflight ended early", "err", err)
 	}
 	if o.terminationLog == "" {
-		return code
+		return o.exitCode(code)
 	}
 	r := resultOf(o, code, err)
 	if err := r.Write(os.Stdout, o.terminationLog); err != nil {
 		slog.Error("Cannot write the result", "err", err)
 	}
 	return r.Result.ExitCode()
+}
+
+// exitCode is that of a result: one that is unknown lets the job start if that is wanted.
+func (o options) exitCode(code int) int {
+	if code == exitUnknown && o.bestEffort {
+		slog.Warn("The result is unknown, and the job may start: -best-effort")
+		return exitOK
+	}
+	return code
 }
 
 // resultOf is the result of the Job of a sweep. A run that has not ended in order says nothing about the node.
@@ -118,23 +138,17 @@ func resultOf(o options, code int, err error) repairresult.Result {
 
 // parse reads the flags. The environment variables that LeaderWorkerSet, Kubeflow and indexed Jobs set are their defaults.
 func parse(args []string, env func(string) string) (options, error) {
-	first := func(names ...string) string {
-		for _, name := range names {
-			if v := env(name); v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	var o options
+	o := options{env: env, connect: inCluster}
 	var rank, size, leader, pattern, figurePattern, unit string
 	var peers []string
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error; Parse prints the usage for -h and for a bad flag alike
-	f.StringVar(&rank, "rank", first("LWS_WORKER_INDEX", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK"), "`number` of this rank, from 0")
-	f.StringVar(&size, "size", first("LWS_GROUP_SIZE", "PET_NNODES", "WORLD_SIZE"), "`number` of ranks")
-	f.StringVar(&leader, "leader", first("LWS_LEADER_ADDRESS", "PET_MASTER_ADDR", "MASTER_ADDR"), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
+	f.StringVar(&rank, "rank", gang.First(env, gang.Rank), "`number` of this rank, from 0")
+	f.StringVar(&size, "size", gang.First(env, gang.Size), "`number` of ranks")
+	f.StringVar(&leader, "leader", gang.First(env, gang.Leader), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
 	flags.List(f, &peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
+	f.BoolVar(&o.fromPod, "from-pod", false, "find rank, size and rank 0 by this pod, POD_NAME in POD_NAMESPACE, and by its Job, instead of by -rank, -size and -leader")
+	f.BoolVar(&o.bestEffort, "best-effort", false, "exit 0 also when the result is unknown")
 	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
 	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0")
 	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
@@ -188,9 +202,18 @@ func parse(args []string, env func(string) string) (options, error) {
 		return o, fmt.Errorf("-unit %q is not GiB/s, GB/s or Gb/s", unit)
 	}
 	o.pair.scale = scale
+	switch {
+	case o.node == "":
+		return o, errors.New("-node, or NODE_NAME, must name this node")
+	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
+		return o, errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
+	case o.fromPod:
+		return o, nil
+	}
 	return o, o.complete(rank, size, leader)
 }
 
+// complete sets the group by the values of the flags.
 func (o *options) complete(rank, size, leader string) error {
 	var err error
 	if o.group.rank, err = strconv.Atoi(rank); err != nil {
@@ -204,16 +227,22 @@ func (o *options) complete(rank, size, leader string) error {
 		return fmt.Errorf("-rank %d of -size %d", o.group.rank, o.group.size)
 	case leader == "":
 		return errors.New("-leader or -peers must name the host of rank 0")
-	case o.node == "":
-		return errors.New("-node, or NODE_NAME, must name this node")
-	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
-		return errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
 	}
-	o.group.leader = net.JoinHostPort(leader, strconv.Itoa(o.port))
+	o.group.leader = o.address(leader)
 	return nil
 }
 
+// address is the host:port of rank 0 on a host.
+func (o options) address(host string) string { return net.JoinHostPort(host, strconv.Itoa(o.port)) }
+
 func run(ctx context.Context, o options) (int, error) {
+	leader := at(o.group.leader)
+	if o.fromPod {
+		var err error
+		if leader, err = o.locate(ctx); err != nil {
+			return exitUnknown, fmt.Errorf("find this pod's rank: %w", err)
+		}
+	}
 	r := report.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.threshold}
 	r.GPU = runChecks(ctx, o.checks)
 	r.Storage = checkStorage(o.storage)
@@ -230,7 +259,7 @@ func run(ctx context.Context, o options) (int, error) {
 	} else {
 		led <- nil
 	}
-	slow, err := follow(ctx, o, &r)
+	slow, err := follow(ctx, o, leader, &r)
 	ended := err == nil
 	if ended {
 		// Rank 0 runs until it has sent the result to the last rank.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -244,13 +245,13 @@ func batch(round int, self, a, b netip.Addr, r result) report.Batch {
 }
 
 // follow is what every rank does: it connects to rank 0, runs the ordered tests and fills its report.
-func follow(ctx context.Context, o options, r *report.Report) (slow bool, err error) {
+func follow(ctx context.Context, o options, leader func(context.Context) (string, error), r *report.Report) (slow bool, err error) {
 	served, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":0")
 	if err != nil {
 		return false, fmt.Errorf("listen for pair tests: %w", err)
 	}
 	defer served.Close()
-	conn, err := dial(ctx, o.group.leader, o.meetTimeout)
+	conn, err := dial(ctx, leader, o.meetTimeout)
 	if err != nil {
 		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
@@ -287,16 +288,25 @@ func follow(ctx context.Context, o options, r *report.Report) (slow bool, err er
 	}
 }
 
+// at is an address that does not change, for [dial].
+func at(address string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return address, nil }
+}
+
 // dial tries until it has a connection: the pods of a job do not start at the same time, and DNS names resolve late.
-func dial(ctx context.Context, address string, limit time.Duration) (net.Conn, error) {
+func dial(ctx context.Context, find func(context.Context) (string, error), limit time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	retry := time.NewTicker(200 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		var conn net.Conn
+		address, err := find(ctx)
 		if err == nil {
-			return conn, nil
+			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+		if err == nil || errors.Is(err, errEnded) {
+			return conn, err
 		}
 		select {
 		case <-ctx.Done():

@@ -38,6 +38,9 @@ func TestFlags(t *testing.T) {
 		"LeaderWorkerSet":       {env: map[string]string{"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "l", "NODE_NAME": "n"}, want: group{1, 2, "l:29400"}},
 		"Kubeflow":              {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
 		"Kubeflow, elastic":     {env: map[string]string{"RANK": "8", "WORLD_SIZE": "16", "PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "m", "NODE_NAME": "n"}, want: group{1, 2, "m:29400"}},
+		"JAXJob":                {env: map[string]string{"PROCESS_ID": "1", "NUM_PROCESSES": "2", "COORDINATOR_ADDRESS": "c", "NODE_NAME": "n"}, want: group{1, 2, "c:29400"}},
+		"by its pod":            {args: "-from-pod -node n"},
+		"by its pod, no node":   {args: "-from-pod", wrong: "-node"},
 		"help":                  {args: "-h", wrong: flag.ErrHelp.Error()},
 		"no rank":               {args: "-size 4 -leader a -node n", wrong: "-rank"},
 		"a rank too many":       {args: "-rank 4 -size 4 -leader a -node n", wrong: "-rank 4 of -size 4"},
@@ -303,5 +306,22 @@ func TestWithoutRank0TheResultIsUnknown(t *testing.T) {
 	}
 	if code, err := run(t.Context(), o); code != exitUnknown || err == nil {
 		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestBestEffortLetsTheJobStartUnlessTheNodeIsBad(t *testing.T) {
+	for code, want := range map[int]int{exitOK: exitOK, exitNodeBad: exitNodeBad, exitUnknown: exitOK} {
+		if got := (options{bestEffort: true}).exitCode(code); got != want {
+			t.Errorf("exit %d instead of %d: %d", want, code, got)
+		}
+		if got := (options{}).exitCode(code); got != code {
+			t.Errorf("without it: exit %d instead of %d", got, code)
+		}
+	}
+	before := os.Args
+	defer func() { os.Args = before }()
+	os.Args = []string{"preflight", "-best-effort", "-no-such-flag"}
+	if code := start(); code != exitOK {
+		t.Errorf("a wrong flag: exit %d", code)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
@@ -20,20 +19,16 @@ import (
 // writeReport writes the report to a file of the host or to a ConfigMap. POD_NAMESPACE, POD_NAME and WORKLOAD are set in the
 // pod's template.
 func writeReport(ctx context.Context, o options, r report.Report) error {
-	namespace := os.Getenv("POD_NAMESPACE")
-	r.Workload = os.Getenv("WORKLOAD")
+	namespace := o.env("POD_NAMESPACE")
+	r.Workload = o.env("WORKLOAD")
 	if o.out != "" {
 		return writeFile(o.out, namespace, r)
 	}
-	config, err := rest.InClusterConfig()
+	cluster, err := o.connect()
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	cluster, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return writeConfigMap(ctx, cluster, namespace, os.Getenv("POD_NAME"), r)
+	return writeConfigMap(ctx, cluster, namespace, o.env("POD_NAME"), r)
 }
 
 func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace, name string, r report.Report) error {

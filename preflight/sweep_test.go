@@ -53,7 +53,7 @@ func TestASweepThatWasEndedReportsNothing(t *testing.T) {
 		t.Setenv("POD_NAMESPACE", "n")
 		t.Setenv("WORKLOAD", "w")
 		o, err := parse([]string{"-rank", "1", "-size", "3", "-leader", "127.0.0.1", "-port", fmt.Sprint(l.Addr().(*net.TCPAddr).Port), "-node", "n",
-			"-meet-timeout", "20s", "-out", folder, "-termination-log", log}, func(string) string { return "" })
+			"-meet-timeout", "20s", "-out", folder, "-termination-log", log}, os.Getenv)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ remediator:
   nodeSelector: {kubernetes.io/os: linux}
   tolerations: [{operator: Exists, key: node-role.kubernetes.io/control-plane}]
   affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app.kubernetes.io/name: pitcrew-remediator}}}}]}}
-preflight: {namespaces: [team-a], trustedNamespaces: [team-b]}
+preflight: {namespaces: [team-a], trustedNamespaces: [team-b], inject: {enabled: true}}
 networkPolicies: {metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
 userRoles: {aggregateToView: true, viewers: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: dev}], operators: [{kind: Group, apiGroup: rbac.authorization.k8s.io, name: sre}]}
 monitoring: {podMonitor: true, prometheusRule: true, dashboards: true, labels: {release: prometheus}}

@@ -26,6 +26,8 @@ var copies = map[string]string{
 	"alerts":                         "../alerts/*.yaml",
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
+	"preflight-inject.yaml":          "../preflight/inject/policy.yaml",
+	"roles/preflight-inject.yaml":    "../preflight/inject/namespace/role.yaml",
 	"admission-self.yaml":            "../remediator/admission-self.yaml",
 	"admission-records.yaml":         "../remediator/admission.yaml",
 	"admission-repair.yaml":          "../repair/admission.yaml",

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -496,4 +497,39 @@ spec:
 		}
 	})
 	s.must(patch(s.pods[0].Spec.NodeName))
+}
+
+// The pods of a LeaderWorkerSet's group report as one run, though the workers' StatefulSet belongs to the leader's pod. A ConfigMap stands for
+// the LeaderWorkerSet: only its UID counts.
+func TestAGroupOfALeaderWorkerSetIsOneWorkload(t *testing.T) {
+	s := prepare(t, "lws", 0)
+	set := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "lws", Name: "train"}}
+	s.must(s.Client.Create(t.Context(), set))
+	pod := func(name string) (found corev1.Pod) {
+		s.until("the StatefulSet's pod is made", func() error {
+			return s.Client.Get(t.Context(), client.ObjectKey{Namespace: "lws", Name: name}, &found)
+		})
+		return found
+	}
+	makes := func(name string, first int32, owner metav1.OwnerReference) {
+		labels := map[string]string{"app": name}
+		s.must(s.Client.Create(t.Context(), &appsv1.StatefulSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "lws", Name: name, OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec: appsv1.StatefulSetSpec{
+				Ordinals: &appsv1.StatefulSetOrdinals{Start: first}, Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+					SchedulerName: "none", Containers: []corev1.Container{{Name: "train", Image: "train"}},
+				}},
+			},
+		}))
+	}
+	makes("train", 0, *metav1.NewControllerRef(set, corev1.SchemeGroupVersion.WithKind("ConfigMap")))
+	leader := pod("train-0")
+	makes("train-0", 1, *metav1.NewControllerRef(&leader, corev1.SchemeGroupVersion.WithKind("Pod")))
+	c := &Controller{apiReader: s.Client}
+	for _, pod := range []corev1.Pod{leader, pod("train-0-1")} {
+		if got, err := c.workloadOf(t.Context(), "lws", *metav1.GetControllerOf(&pod)); err != nil || got != set.UID {
+			t.Errorf("%s is of %q (%v), want %s", pod.Name, got, err, set.UID)
+		}
+	}
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -155,30 +157,44 @@ func compareAge(a, b *corev1.ConfigMap) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// workloadOf is the UID of the object whose pods run together: the owner itself, or the controller of a Job that belongs to
-// something larger, e.g. a JobSet. Where only admins create Jobs, those of one group of a sweep run together.
+// partOf are the kinds whose objects may be a part of something larger: a Job of a JobSet, and of a LeaderWorkerSet the StatefulSets of its
+// leaders and of the workers of a leader, which that leader's pod controls.
+var partOf = []schema.GroupVersionKind{
+	batchv1.SchemeGroupVersion.WithKind("Job"), appsv1.SchemeGroupVersion.WithKind("StatefulSet"), corev1.SchemeGroupVersion.WithKind("Pod"),
+}
+
+// maxOwners is more than the owners between the worker of a LeaderWorkerSet and the LeaderWorkerSet.
+const maxOwners = 5
+
+// workloadOf is the UID of the object whose pods run together: the owner itself, or what it is a part of. Where only admins create Jobs,
+// those of one group of a sweep run together.
 func (c *Controller) workloadOf(ctx context.Context, namespace string, owner metav1.OwnerReference) (types.UID, error) {
-	isName := len(content.IsPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
-	if owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() || !isName {
-		return owner.UID, nil
-	}
-	job := metav1.PartialObjectMetadata{}
-	job.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("Job"))
-	err := c.apiReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: owner.Name}, &job)
-	if apierrors.IsNotFound(err) {
-		return owner.UID, nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("get job %s/%s: %w", namespace, owner.Name, err)
-	}
-	if job.UID != owner.UID {
-		return owner.UID, nil
-	}
-	if group := job.Labels[conditions.LabelGroup]; group != "" && slices.Contains(c.trusted, namespace) {
-		return types.UID(groupPrefix + group), nil
-	}
-	if controller := metav1.GetControllerOf(&job); controller != nil {
-		return controller.UID, nil
+	for range maxOwners {
+		kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind)
+		isName := len(content.IsPathSegmentName(owner.Name)) == 0 // the API server does not check the names of owners
+		if !slices.Contains(partOf, kind) || !isName {
+			break
+		}
+		var object metav1.PartialObjectMetadata
+		object.SetGroupVersionKind(kind)
+		err := c.apiReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: owner.Name}, &object)
+		if apierrors.IsNotFound(err) {
+			break
+		}
+		if err != nil {
+			return "", fmt.Errorf("get %s %s/%s: %w", owner.Kind, namespace, owner.Name, err)
+		}
+		if object.UID != owner.UID {
+			break
+		}
+		if group := object.Labels[conditions.LabelGroup]; group != "" && owner.Kind == "Job" && slices.Contains(c.trusted, namespace) {
+			return types.UID(groupPrefix + group), nil
+		}
+		controller := metav1.GetControllerOf(&object)
+		if controller == nil {
+			break
+		}
+		owner = *controller
 	}
 	return owner.UID, nil
 }

@@ -89,7 +89,7 @@ and its variables have the expressions that are there by their names. */}}
 {{- if and (eq .kind "ValidatingAdmissionPolicy") (hasKey $rules .metadata.name) }}
 {{- $_ := set .spec.matchConstraints "resourceRules" (concat .spec.matchConstraints.resourceRules (get $rules .metadata.name)) }}
 {{- end }}
-{{- if eq .kind "ValidatingAdmissionPolicy" }}
+{{- if hasSuffix "AdmissionPolicy" .kind }}
 {{- range .spec.variables }}
 {{- if hasKey $variables .name }}{{ $_ := set . "expression" (get $variables .name) }}{{ end }}
 {{- end }}

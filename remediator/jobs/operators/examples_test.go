@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -110,7 +111,7 @@ func placed(t *testing.T, manifest string) (text string, kind kinds.Kind) {
 	return text, kind
 }
 
-// place gives every pod template below v the node selector of the gang, and ranks that take a while to end.
+// place gives every pod template below v the node selector of the gang, ranks that take a while to end, and the label for preflight.
 func place(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -132,5 +133,6 @@ func place(v any) {
 			v["metadata"] = metadata
 		}
 		metadata["annotations"] = map[string]any{"e2e.pitcrew.dev/term-delay": "1s"}
+		metadata["labels"] = map[string]any{conditions.LabelPreflight: "true"}
 	}
 }

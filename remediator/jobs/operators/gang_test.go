@@ -78,6 +78,9 @@ func start(t *testing.T, j job) gang {
 		}
 	})
 	g.pods = clustertest.WatchPods(t, c, g.namespace)
+	if j.before != nil {
+		j.before(g)
+	}
 	g.apply(j.manifest)
 	g.runs()
 	return g

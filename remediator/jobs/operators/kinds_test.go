@@ -18,6 +18,8 @@ type job struct {
 	kind     kinds.Kind
 	// manifest makes it; see [gang.apply].
 	manifest string
+	// before runs before the manifest is applied; nil: nothing does.
+	before func(gang)
 	// container is the name that its operator wants for the container of a rank.
 	container string
 	// ranks is how many pods it has.
