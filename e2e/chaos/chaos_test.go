@@ -53,6 +53,9 @@ func TestChaos(t *testing.T) {
 	if err := components.BuildOurs(t.Context(), c.Root, "./remediator", "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
+	if err := startOperators(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
 	seed := *firstSeed
 	for left := *length; left > 0; left -= worldLength {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed, min(left, worldLength)) })

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -98,31 +100,60 @@ type job struct {
 	suspend []string
 	ranks   [][]string
 	spec    string
+	// pods is how many it has beside those that its field of ranks counts; each of these counts as groups pods, 0 standing for one.
+	pods, groups int
+	// container is the name that its operator wants for containers; empty: any.
+	container string
+	// before are objects that it needs.
+	before string
 }
 
 // isWhole tells whether a restart stops all of its pods.
 func (j job) isWhole() bool { return j.suspend != nil }
 
-const template = `{metadata: {labels: {app: NAME, ` + incarnation + `: NAME.N}, annotations: {e2e.pitcrew.dev/term-delay: 1s}},
-        spec: {RESTART nodeSelector: {` + cluster.LabelPool + `: POOL}, containers: [{name: main, image: none, resources: {limits: {nvidia.com/gpu: 4}}}]}}`
+// podMeta and podSpec are of the template of each pod.
+const (
+	podMeta = `{labels: {app: NAME, ` + incarnation + `: NAME.N}, annotations: {e2e.pitcrew.dev/term-delay: 1s}}`
+	podSpec = `nodeSelector: {` + cluster.LabelPool + `: POOL}, containers: [{name: CONTAINER, image: none, resources: {limits: {nvidia.com/gpu: GPUS}}}]`
+	// template is for jobs whose operator restarts what fails, once for the others.
+	template = `{metadata: ` + podMeta + `, spec: {` + podSpec + `}}`
+	once     = `{metadata: ` + podMeta + `, spec: {restartPolicy: Never, ` + podSpec + `}}`
+)
 
 var batch = schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}
 
-var jobs = []job{
-	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-a", []string{"spec", "suspend"}, nil, jobSet},
-	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-b", []string{"spec", "suspend"}, nil, jobSet},
-	{batch, "job-a", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-b", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-c", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-d", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}, "set", nil, [][]string{{"spec", "replicas"}}, app},
-	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployment", nil, [][]string{{"spec", "replicas"}}, app},
+var (
+	suspend     = []string{"spec", "suspend"}
+	replicas    = [][]string{{"spec", "replicas"}}
+	parallelism = [][]string{{"spec", "parallelism"}, {"spec", "completions"}}
+)
+
+func kind(group, version, name string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: group, Version: version, Kind: name}
 }
 
+// jobs are those of a world, and startOperators starts what runs them beside Kubernetes and JobSet. With the build tag operators there is
+// one of each kind that has an operator of its own.
+var (
+	jobs = []job{
+		{kind: kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), name: "jobset-a", suspend: suspend, spec: jobSet, pods: 3},
+		{kind: kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), name: "jobset-b", suspend: suspend, spec: jobSet, pods: 3},
+		{kind: batch, name: "job-a", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-b", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-c", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-d", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: kind("apps", "v1", "StatefulSet"), name: "set", ranks: replicas, spec: app},
+		{kind: kind("apps", "v1", "Deployment"), name: "deployment", ranks: replicas, spec: app},
+	}
+	startOperators = func(context.Context, *cluster.Cluster) error { return nil }
+	// gpus is how many of a node's 8 GPUs each pod has.
+	gpus = 4
+)
+
 const (
-	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: TEMPLATE}`
+	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: ` + once + `}`
 	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {metadata: {labels: {` + incarnation + `: NAME.N}}, spec: ` + batchJob + `}}]}`
-	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: TEMPLATE}`
+	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: ` + template + `}`
 )
 
 // world is one seed's: nodes, jobs and two remediators.
@@ -431,11 +462,10 @@ func (w *world) create(i int) error {
 	j := jobs[i]
 	w.made[j.name]++
 	w.suspended[j.name] = false
-	text := "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
+	text := j.before + "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
 		"\nmetadata: {name: NAME, namespace: POOL, labels: {app: NAME, " + incarnation + ": NAME.N, " + conditions.LabelRestartOnNodeFault + ": \"true\"}}\nspec: " + j.spec
 	for _, r := range [][2]string{
-		{"TEMPLATE", template}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
-		{"RESTART", map[bool]string{true: "restartPolicy: Never,"}[j.isWhole()]},
+		{"CONTAINER", cmp.Or(j.container, "main")}, {"GPUS", strconv.Itoa(gpus)}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
 	} {
 		text = strings.ReplaceAll(text, r[0], r[1])
 	}
@@ -566,10 +596,12 @@ func (w *world) atRest() error {
 		errs = append(errs, fmt.Errorf("node %s: taints %v, record %s, visits %s", n.Name, n.Spec.Taints,
 			n.Annotations[conditions.AnnotationQuarantine], n.Annotations[conditions.AnnotationRepair]))
 		byHand := func(c quarantine.Cause) bool { return c.Rule == policy.ByHand }
-		if r != nil && r.Phase == quarantine.Quarantined && (r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand)) {
+		switch {
+		case r == nil || r.Phase != quarantine.Quarantined:
+		case r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand):
 			errs = append(errs, w.plugin("release", n.Name, "--without-validation"))
-		} else if r != nil && r.Phase == quarantine.Quarantined && visits != nil && visits.Stopped == r.ID && visits.Current == nil && visits.Request == nil {
-			errs = append(errs, w.plugin("release", n.Name))
+		case visits != nil && visits.Stopped == r.ID && !visited && (visits.Request == nil || visits.Request.Kind == repair.RequestStop):
+			errs = append(errs, w.plugin("release", n.Name)) // after a stop no visit begins by itself
 		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
@@ -631,25 +663,26 @@ func (w *world) runs(i int, j job) error {
 	if rec.Current != nil {
 		return fmt.Errorf("job %s: restart %+v is under way", j.name, *rec.Current)
 	}
-	if suspended, _, _ := unstructured.NestedBool(o.Object, "spec", "suspend"); suspended {
+	if suspended, _, _ := unstructured.NestedBool(o.Object, j.suspend...); suspended && j.suspend != nil {
 		return fmt.Errorf("job %s is suspended, last by %s", j.name, o.GetAnnotations()[conditions.AnnotationRestart])
 	}
-	ranks := int64(3)
+	pods := int64(j.pods)
 	if j.ranks != nil {
-		ranks, _, _ = unstructured.NestedInt64(o.Object, j.ranks[0]...)
+		ranks, _, _ := unstructured.NestedInt64(o.Object, j.ranks[0]...)
+		pods += ranks * int64(max(1, j.groups))
 	}
-	var pods corev1.PodList
-	if err := w.Client.List(w.ctx, &pods, client.InNamespace(w.pool), client.MatchingLabels{incarnation: o.GetLabels()[incarnation]}); err != nil {
+	var list corev1.PodList
+	if err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), client.MatchingLabels{incarnation: o.GetLabels()[incarnation]}); err != nil {
 		return err
 	}
 	running := 0
-	for _, p := range pods.Items {
+	for _, p := range list.Items {
 		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
 			running++
 		}
 	}
-	if running != int(ranks) {
-		return fmt.Errorf("job %s: %d of %d ranks run; status %v", j.name, running, ranks, o.Object["status"])
+	if running != int(pods) {
+		return fmt.Errorf("job %s: %d of %d pods run; status %v", j.name, running, pods, o.Object["status"])
 	}
 	return nil
 }
