@@ -133,9 +133,15 @@ func plan(seed uint64, length time.Duration) []action {
 			add(at, func(w *world) error { return w.mark(node, what, id) }, "node %d: foreign mark %d of kind %d", node, id, what)
 			add(at+up(length), func(w *world) error { return w.unmark(node, what, id) }, "node %d: foreign mark %d of kind %d is removed", node, id, what)
 		}},
-		{3, func(at time.Duration) {
-			node, back := some(), r.IntN(2) == 0
+		{5, func(at time.Duration) {
+			node, back, job := some(), r.IntN(2) == 0, r.IntN(len(jobs))
 			add(at, func(w *world) error { return w.rewriteTaints(node, back) }, "node %d: old copy of the taints, with ours %v", node, back)
+			// While no taint keeps it away, a new pod goes where no other one is: to the node that was emptied.
+			add(at+up(200*time.Millisecond), func(w *world) error { return w.evict(job) }, "job %d: a pod is evicted", job)
+		}},
+		{3, func(at time.Duration) {
+			job := r.IntN(len(jobs))
+			add(at, func(w *world) error { return w.evict(job) }, "job %d: a pod is evicted", job)
 		}},
 		{2, func(at time.Duration) {
 			node := r.IntN(nodes)

@@ -46,7 +46,7 @@ const (
 	// observedRule only observes.
 	observedRule = "hca-port"
 	// maxVisits is how many nodes may be repaired or validated at the same time, and validatedRule has them validated.
-	maxVisits, validatedRule = 2, "gpu-memory"
+	maxVisits, validatedRule = 1, "gpu-memory"
 	// incarnation is the label of a job and its pods that no later job of that name has.
 	incarnation = foreign + "incarnation"
 )
@@ -56,12 +56,12 @@ kind: RemediationPolicy
 spec:
   mode: enforce
   budget: {maxNodes: 4}
-  breaker: {maxNodes: 5, window: 15s, coolDown: 4s, pace: 1500ms}
+  breaker: {maxNodes: 3, window: 10s, coolDown: 3s, pace: 2s}
   correlated: {maxPercent: 90, minNodes: 15, window: 5s}
   restart: {backOff: {first: 1s, max: 2s}, maxPerDay: 100}
   repair:
     mode: auto
-    maxConcurrent: 2
+    maxConcurrent: 1
     actions:
       ResetGPU: [{template: reset-gpu, timeout: 10s}, {template: reboot, timeout: 10s}]
       Reboot: [{template: reboot, timeout: 10s}]
@@ -513,6 +513,19 @@ func (w *world) suspend(i int, on bool) error {
 	}
 	w.suspended[jobs[i].name] = on
 	return w.set(i, on, jobs[i].suspend)
+}
+
+// evict deletes a pod of a job whose controller replaces it.
+func (w *world) evict(i int) error {
+	if !slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group) {
+		return nil
+	}
+	var list corev1.PodList
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	if err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), own); err != nil || len(list.Items) == 0 {
+		return err
+	}
+	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &list.Items[0]))
 }
 
 func (w *world) resize(i, ranks int) error {
