@@ -147,7 +147,7 @@ func (w *world) check(t *testing.T) {
 	found = append(found, checkBreaker(states, leaders, w.breaker)...)
 	more, actions := checkVisits(states, leaders, w.repairs.inOrder(), w.pods.inOrder())
 	found = append(found, more...)
-	found = append(found, checkForeign(states, w.removed, w.cordoned, w.uncordoned)...)
+	found = append(found, checkForeign(states, w.writers.of, w.removed, w.cordoned, w.uncordoned)...)
 	stops, starts := 0, 0
 	for i, h := range w.jobs {
 		versions := h.inOrder()

@@ -86,7 +86,7 @@ func TestWhatMustNotBeIsFound(t *testing.T) {
 				test.after.object.Labels = before.object.Labels
 			}
 			states := statesOf([]version[*corev1.Node]{before, test.after})
-			found := append(checkCauses(states, nil), checkForeign(states, nil, nil, nil)...)
+			found := append(checkCauses(states, nil), checkForeign(states, func(string) []string { return nil }, nil, nil, nil)...)
 			if text := fmt.Sprint(found); (test.want == "") != (len(found) == 0) || !strings.Contains(text, test.want) {
 				t.Errorf("%s", text)
 			}

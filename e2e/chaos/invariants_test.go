@@ -466,8 +466,9 @@ func marks(n *corev1.Node) map[string]bool {
 }
 
 // checkForeign: what others have put on a node stays until they ask for its removal, a cordon, too, and nothing is done about a node
-// that is skipped. removed are the marks that somebody has asked to remove, before the request was sent; uncordoned counts these requests.
-func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncordoned map[types.UID]int) (found []violation) {
+// that is skipped, but by a person. removed are the marks that somebody has asked to remove, before the request was sent; uncordoned counts
+// these requests. writers are the processes that have sent a record.
+func checkForeign(states []*nodeState, writers func(record string) []string, removed map[string]bool, cordoned, uncordoned map[types.UID]int) (found []violation) {
 	cordons, uncordons := map[types.UID]int{}, map[types.UID]int{}
 	for _, s := range states {
 		if s.gone || s.before == nil {
@@ -490,8 +491,10 @@ func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncord
 			found = append(found, s.breaks("cordoned %d times and uncordoned %d times, others did %d and %d times", cordons[uid], uncordons[uid], cordoned[uid], uncordoned[uid]))
 			cordons[uid], uncordons[uid] = 0, 0
 		}
-		const record = conditions.AnnotationQuarantine
-		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[record] != s.object.Annotations[record] {
+		const key = conditions.AnnotationQuarantine
+		record := s.object.Annotations[key]
+		byPerson := record != "" && len(writers(record)) == 0
+		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[key] != record && !byPerson {
 			found = append(found, s.breaks("has label %s and another record", conditions.LabelSkip))
 		}
 	}
