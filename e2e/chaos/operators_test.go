@@ -20,7 +20,7 @@ func init() {
 	kubeflow := func(name, specs, container, masters string) job {
 		replica := `{restartPolicy: OnFailure, template: ` + template + `, replicas: `
 		j := job{
-			kind: kind("kubeflow.org", "v1", name), name: strings.ToLower(name), suspend: runPolicy, container: container,
+			kind: kind("kubeflow.org", "v1", name), name: strings.ToLower(name), suspend: runPolicy, container: container, failsBesideOld: true,
 			ranks: [][]string{{"spec", specs, "Worker", "replicas"}},
 			spec:  `{runPolicy: {cleanPodPolicy: None, backoffLimit: 1000}, ` + specs + `: {Worker: ` + replica + `2}`,
 		}

@@ -104,8 +104,8 @@ type job struct {
 	pods, groups int
 	// container is the name that its operator wants for containers; empty: any.
 	container string
-	// before are objects that it needs.
-	before string
+	// failsBesideOld: it fails when it is resumed while old pods end, so that its owner waits for their end.
+	failsBesideOld bool
 }
 
 // isWhole tells whether a restart stops all of its pods.
@@ -462,7 +462,7 @@ func (w *world) create(i int) error {
 	j := jobs[i]
 	w.made[j.name]++
 	w.suspended[j.name] = false
-	text := j.before + "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
+	text := "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
 		"\nmetadata: {name: NAME, namespace: POOL, labels: {app: NAME, " + incarnation + ": NAME.N, " + conditions.LabelRestartOnNodeFault + ": \"true\"}}\nspec: " + j.spec
 	for _, r := range [][2]string{
 		{"CONTAINER", cmp.Or(j.container, "main")}, {"GPUS", strconv.Itoa(gpus)}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
@@ -512,6 +512,16 @@ func (w *world) suspend(i int, on bool) error {
 		return nil
 	}
 	w.suspended[jobs[i].name] = on
+	for waited := 0; !on && jobs[i].failsBesideOld && waited < 100; waited++ { // a restart may have resumed it
+		pods, err := w.podsOf(i)
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			break
+		}
+		pause(w.ctx, 100*time.Millisecond)
+	}
 	return w.set(i, on, jobs[i].suspend)
 }
 
@@ -520,12 +530,19 @@ func (w *world) evict(i int) error {
 	if !slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group) {
 		return nil
 	}
-	var list corev1.PodList
-	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
-	if err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), own); err != nil || len(list.Items) == 0 {
+	pods, err := w.podsOf(i)
+	if err != nil || len(pods) == 0 {
 		return err
 	}
-	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &list.Items[0]))
+	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[0]))
+}
+
+// podsOf are the pods of the present incarnation of a job.
+func (w *world) podsOf(i int) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), own)
+	return list.Items, err
 }
 
 func (w *world) resize(i, ranks int) error {
