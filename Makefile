@@ -85,10 +85,11 @@ operators:
 	@go run ./e2e/components/build gotestsum kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
 
-# SEED is that of the first world, FOR how long worlds go wrong; each has a minute, and the next seed.
+# SEED is that of the first world, FOR how long worlds go wrong; each has a minute, and the next seed. With TAGS=operators the jobs are those of
+# the operators of `make operators`.
 .PHONY: chaos
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
-	go test ./e2e/chaos -vet=off -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
+	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
 
 build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew

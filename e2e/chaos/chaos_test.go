@@ -53,6 +53,9 @@ func TestChaos(t *testing.T) {
 	if err := components.BuildOurs(t.Context(), c.Root, "./remediator", "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
+	if err := startOperators(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
 	seed := *firstSeed
 	for left := *length; left > 0; left -= worldLength {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed, min(left, worldLength)) })
@@ -70,6 +73,7 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 	for _, r := range w.replicas {
 		ended.Go(func() { r.supervise(ctx) })
 	}
+	ended.Go(func() { w.playHardware(ctx) })
 	t.Cleanup(func() {
 		stop()
 		ended.Wait()
@@ -96,6 +100,9 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 	var last string
 	since := time.Now()
 	for err := w.atRest(); err != nil; err = w.atRest() {
+		if err := context.Cause(w.Context()); err != nil {
+			t.Fatal(err) // a part of the cluster has ended
+		}
 		if text := err.Error(); text != last && *loud {
 			t.Logf("%s not at rest:\n%s", time.Since(since).Round(time.Second), text)
 		}
@@ -117,6 +124,7 @@ func (w *world) check(t *testing.T) {
 		"nodes":  func() error { return w.nodes.caughtUp(w.ctx, w.Client) },
 		"leases": func() error { return w.leases.caughtUp(w.ctx, w.Client) },
 		"pods":   func() error { return w.pods.caughtUp(w.ctx, w.Client) },
+		"visits": func() error { return w.repairs.caughtUp(w.ctx, w.Client) },
 	}
 	for i, h := range w.jobs {
 		caughtUp[jobs[i].name] = func() error { return h.caughtUp(w.ctx, w.Client) }
@@ -125,7 +133,7 @@ func (w *world) check(t *testing.T) {
 		clustertest.Until(t, patience, "the watch of "+what+" keeps up", check)
 	}
 	states := statesOf(w.nodes.inOrder())
-	leaders := leadership{leases: w.leases.inOrder(), wrote: w.writers.wrote, writers: w.writers.of}
+	leaders := leadership{leases: w.leases.inOrder(), wrote: w.writers.wrote, writers: w.writers.of, jobWriters: w.writers.ofJob}
 	leaders.leases = slices.DeleteFunc(leaders.leases, func(v version[*coordinationv1.Lease]) bool { return v.object.Name != quarantine.ControllerName })
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +143,11 @@ func (w *world) check(t *testing.T) {
 	}
 	found = append(found, checkCauses(states, w.putBack)...)
 	found = append(found, checkReleases(states)...)
-	found = append(found, checkForeign(states, w.removed, w.cordoned, w.uncordoned)...)
+	found = append(found, checkManualReleases(states)...)
+	found = append(found, checkBreaker(states, leaders, w.breaker)...)
+	more, actions := checkVisits(states, leaders, w.repairs.inOrder(), w.pods.inOrder())
+	found = append(found, more...)
+	found = append(found, checkForeign(states, w.writers.of, w.removed, w.cordoned, w.uncordoned)...)
 	stops, starts := 0, 0
 	for i, h := range w.jobs {
 		versions := h.inOrder()
@@ -159,7 +171,8 @@ func (w *world) check(t *testing.T) {
 			releases[s.record.ID] = true
 		}
 	}
-	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts", len(states), len(quarantines), len(releases), stops, starts)
+	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d Jobs of visits; commands of persons %v, refused %v",
+		len(states), len(quarantines), len(releases), stops, starts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}

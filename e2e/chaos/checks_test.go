@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
 // taken is a version of a node that a rule has quarantined, or not; rule "": there is no fault.
@@ -84,9 +86,137 @@ func TestWhatMustNotBeIsFound(t *testing.T) {
 				test.after.object.Labels = before.object.Labels
 			}
 			states := statesOf([]version[*corev1.Node]{before, test.after})
-			found := append(checkCauses(states, nil), checkForeign(states, nil, nil, nil)...)
+			found := append(checkCauses(states, nil), checkForeign(states, func(string) []string { return nil }, nil, nil, nil)...)
 			if text := fmt.Sprint(found); (test.want == "") != (len(found) == 0) || !strings.Contains(text, test.want) {
 				t.Errorf("%s", text)
+			}
+		})
+	}
+}
+
+// visited is a version of a node that a visit works on.
+func visited(at uint64, node, visit string) version[*corev1.Node] {
+	v := taken(at, node, validatedRule)
+	v.object.Spec.Taints = append(v.object.Spec.Taints, corev1.Taint{Key: conditions.TaintMaintenance, Value: string(repair.Repair), Effect: corev1.TaintEffectNoSchedule})
+	record := &repair.Record{V: 1, NodeUID: v.object.UID, Current: &repair.Visit{
+		ID: visit, Kind: repair.Repair, Phase: repair.Working, Attempt: 1, Template: "reset-gpu", Quarantine: "q-" + node,
+		StartedAt: time.Unix(1, 0), PhaseSince: time.Unix(1, 0),
+	}}
+	v.object.Annotations[conditions.AnnotationRepair] = record.String()
+	return v
+}
+
+// visitJob is the Job of a visit when it is created.
+func visitJob(at uint64, node, visit string) jobVersion {
+	name := fmt.Sprint("job-", at)
+	return jobVersion{at: at, object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), Labels: map[string]string{conditions.LabelVisit: visit}, Annotations: map[string]string{conditions.AnnotationNode: node},
+	}}}
+}
+
+func TestVisitsKeepTheirLimits(t *testing.T) {
+	leader := func(string) []string { return []string{"a"} }
+	leaders := leadership{leases: []version[*coordinationv1.Lease]{lease(1, "a")}, wrote: func(process, identity string) bool { return process == identity }, writers: leader, jobWriters: leader}
+	pod := func(bound, gone uint64) (all []version[*corev1.Pod]) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "a"}}
+		return []version[*corev1.Pod]{{object: p, at: bound}, {object: p, at: gone, gone: true}}
+	}
+	for name, test := range map[string]struct {
+		nodes []version[*corev1.Node]
+		jobs  []jobVersion
+		pods  []version[*corev1.Pod]
+		want  string
+	}{
+		"one after the other":              {nodes: []version[*corev1.Node]{visited(10, "a", "1"), taken(11, "a", ""), visited(12, "b", "2")}},
+		"too many at the same time":        {nodes: []version[*corev1.Node]{visited(10, "a", "1"), visited(11, "b", "2")}, want: "2 nodes are visited"},
+		"a Job on an empty node":           {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(2, 9)},
+		"a Job beside a pod":               {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(2, 30), want: "while pod pod has GPUs"},
+		"a pod that comes after the taint": {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(11, 30)},
+		"a Job of no visit":                {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "2")}, want: "which the record does not name"},
+		"an action that is repeated": {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1"), visitJob(30, "a", "1")},
+			want: "done again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, _ := checkVisits(statesOf(test.nodes), leaders, test.jobs, test.pods)
+			if text := fmt.Sprint(found); (test.want == "") != (len(found) == 0) || !strings.Contains(text, test.want) {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+}
+
+func TestTheBreakerHoldsBackWhatComesTooSoon(t *testing.T) {
+	leaders := leadership{leases: []version[*coordinationv1.Lease]{lease(1, "a")}, wrote: func(process, identity string) bool { return process == identity }, writers: func(string) []string { return []string{"a"} }}
+	b := &policy.Breaker{MaxNodes: 2, Window: time.Minute, Pace: 10 * time.Second}
+	for name, test := range map[string]struct {
+		after time.Duration // the third quarantine after the second
+		want  int
+	}{
+		"too soon":         {5 * time.Second, 1},
+		"after the pace":   {10 * time.Second, 0},
+		"after the window": {2 * time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var versions []version[*corev1.Node]
+			for i, at := range []time.Duration{0, time.Second, time.Second + test.after} {
+				v := taken(uint64(10+i), fmt.Sprint("node-", i), "gpu-xid")
+				record, err := quarantine.RecordOf(v.object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				record.QuarantinedAt = time.Unix(1000, 0).Add(at)
+				v.object.Annotations[conditions.AnnotationQuarantine] = record.String()
+				versions = append(versions, v)
+			}
+			if found := checkBreaker(statesOf(versions), leaders, b); len(found) != test.want {
+				t.Errorf("%v", found)
+			}
+		})
+	}
+}
+
+func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
+	const fault = "Reboot Xid 79"
+	for name, test := range map[string]struct {
+		cleared, booted bool
+		want            int
+	}{
+		"it stands":           {want: 1},
+		"it has cleared":      {cleared: true},
+		"the node has booted": {booted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var versions []version[*corev1.Node]
+			add := func(change func(*corev1.Node, *quarantine.Record)) {
+				v := taken(uint64(10+len(versions)), "node", "gpu-xid")
+				v.object.Status.Conditions[0].Message = fault
+				record, err := quarantine.RecordOf(v.object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				record.Causes[0].Message = fault
+				change(v.object, record)
+				v.object.Annotations[conditions.AnnotationQuarantine] = record.String()
+				versions = append(versions, v)
+			}
+			released := func(_ *corev1.Node, r *quarantine.Record) {
+				r.Phase, r.ReleasedBy = quarantine.Released, quarantine.ByPerson
+			}
+			add(func(*corev1.Node, *quarantine.Record) {})
+			add(released)
+			if test.cleared {
+				add(func(n *corev1.Node, r *quarantine.Record) {
+					released(n, r)
+					n.Status.Conditions[0].Status = corev1.ConditionFalse
+				})
+			}
+			add(func(n *corev1.Node, _ *quarantine.Record) {
+				if test.booted {
+					n.Status.NodeInfo.BootID = "boot-2"
+				}
+			})
+			if found := checkManualReleases(statesOf(versions)); len(found) != test.want {
+				t.Errorf("%v", found)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -36,7 +39,26 @@ func (v violation) String() string {
 type nodeState struct {
 	version[*corev1.Node]
 	record *quarantine.Record // nil: none, or that of another node
+	visits *repair.Record     // nil: none, or that of another node
 	before *nodeState         // the version before it; nil for the first
+}
+
+// visit is the one under way; nil: there is none.
+func (s *nodeState) visit() *repair.Visit {
+	if s == nil || s.gone || s.visits == nil {
+		return nil
+	}
+	return s.visits.Current
+}
+
+// isWorkedOn tells whether a visit owns the node: it has the taint, and there may be a Job.
+func (s *nodeState) isWorkedOn() bool {
+	v := s.visit()
+	return v != nil && (v.Phase == repair.Working || v.Phase == repair.Ending) && s.hasTaint(conditions.TaintMaintenance)
+}
+
+func (s *nodeState) hasTaint(key string) bool {
+	return slices.ContainsFunc(s.object.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
 func (s *nodeState) isQuarantined() bool {
@@ -51,6 +73,9 @@ func statesOf(versions []version[*corev1.Node]) []*nodeState {
 		s := &nodeState{version: v, before: last[v.object.UID]}
 		if r, err := quarantine.RecordOf(v.object); err == nil && r != nil && r.NodeUID == v.object.UID {
 			s.record = r
+		}
+		if r, err := repair.RecordOf(v.object); err == nil {
+			s.visits = r
 		}
 		last[v.object.UID] = s
 		all = append(all, s)
@@ -101,6 +126,9 @@ func (s *nodeState) describe() string {
 			parts = append(parts, "released by "+r.ReleasedBy)
 		}
 	}
+	if v := s.visit(); v != nil {
+		parts = append(parts, fmt.Sprintf("visit %s %s %s, attempt %d %s", v.Kind, v.ID, v.Phase, v.Attempt, v.Template))
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -141,17 +169,16 @@ type leadership struct {
 	leases []version[*coordinationv1.Lease]
 	// identities are those that each process has written into the lease.
 	wrote func(process, identity string) bool
-	// writers are the processes that have sent a record.
-	writers func(record string) []string
+	// writers are the processes that have sent a record, and jobWriters a Job.
+	writers, jobWriters func(string) []string
 }
 
-// holds tells whether one of the processes that have sent the record of a state held the lease when the API server took it. Whoever does
-// not has lost the lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from
+// holds tells whether the processes that have sent something held the lease when the API server took it. Whoever does not has lost the lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from
 // coming late.
-func (l leadership) holds(s *nodeState) bool {
+func (l leadership) holds(at uint64, senders []string) bool {
 	holder := ""
 	for _, lease := range l.leases {
-		if lease.at >= s.at {
+		if lease.at >= at {
 			break
 		}
 		holder = ptr.Deref(lease.object.Spec.HolderIdentity, "")
@@ -159,8 +186,12 @@ func (l leadership) holds(s *nodeState) bool {
 	if holder == "" {
 		return false
 	}
-	writers := l.writers(s.object.Annotations[conditions.AnnotationQuarantine])
-	return len(writers) > 0 && !slices.ContainsFunc(writers, func(process string) bool { return !l.wrote(process, holder) })
+	return len(senders) > 0 && !slices.ContainsFunc(senders, func(process string) bool { return !l.wrote(process, holder) })
+}
+
+// took tells whether a leader has written the record in an annotation of a state.
+func (l leadership) took(s *nodeState, annotation string) bool {
+	return l.holds(s.at, l.writers(s.object.Annotations[annotation]))
 }
 
 // place is a budget: how many nodes may be quarantined as has says.
@@ -192,7 +223,7 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 		switch {
 		case s.joined:
 			counted[uid] = s
-		case !leaders.holds(s):
+		case !leaders.took(s, conditions.AnnotationQuarantine):
 			late[uid] = true
 		default:
 			if counted[uid] = s; len(counted) > p.limit {
@@ -232,6 +263,9 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 		if !s.isQuarantined() || s.before.isQuarantined() {
 			continue
 		}
+		if s.record.Taint.Rule == policy.ByHand {
+			continue
+		}
 		cause := s.record.Decisive()
 		has := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isActedUpon(c) })
 		if !has || s.record.Taint.Rule == observedRule {
@@ -241,7 +275,8 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 	return found
 }
 
-// checkReleases: nobody but a person releases a node that still has a fault, has not booted as its fault requires, or needs a new part.
+// checkReleases: nobody but a person releases a node that still has a fault, has not booted as its fault requires, needs a new part, was
+// quarantined by a person, or was not validated where its rule wants that, and not while a visit works on it.
 func checkReleases(states []*nodeState) (found []violation) {
 	for _, s := range states {
 		r := s.record
@@ -251,12 +286,164 @@ func checkReleases(states []*nodeState) (found []violation) {
 		for _, cause := range r.Causes {
 			stands := slices.ContainsFunc(s.object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == cause.Condition && isActedUpon(c) })
 			unrepaired := cause.Repair == conditions.Reboot && cause.BootID == s.object.Status.NodeInfo.BootID || cause.Repair == conditions.Replace
-			if stands || unrepaired {
+			if stands || unrepaired || cause.Rule == policy.ByHand {
 				found = append(found, s.breaks("released although %s (%s) stands or is not repaired", cause.Condition, cause.Repair))
 			}
+			if cause.Due && cause.Rule == validatedRule && (s.visits == nil || !s.visits.ValidatedFor(r.ID, s.object.Status.NodeInfo.BootID)) {
+				found = append(found, s.breaks("released although no check of this boot has passed, which rule %s wants", cause.Rule))
+			}
+		}
+		if s.before.isWorkedOn() {
+			found = append(found, s.breaks("released while visit %s works on it", s.before.visit().ID))
 		}
 	}
 	return found
+}
+
+// checkManualReleases: what a person has released is not quarantined again for the same fault before that has cleared, unless the node
+// has booted since.
+func checkManualReleases(states []*nodeState) (found []violation) {
+	for _, s := range states {
+		if s.gone || s.joined || !s.isQuarantined() || s.before.isQuarantined() || s.record.Taint.Rule == policy.ByHand {
+			continue
+		}
+		cause := s.record.Decisive()
+		stands := func(p *nodeState) bool {
+			return !p.joined && p.object.Status.NodeInfo.BootID == s.object.Status.NodeInfo.BootID &&
+				slices.ContainsFunc(p.object.Status.Conditions, func(c corev1.NodeCondition) bool {
+					return c.Type == cause.Condition && c.Status == corev1.ConditionTrue && c.Message == cause.Message
+				})
+		}
+		for p := s.before; p != nil && stands(p); p = p.before {
+			if !p.before.isQuarantined() || p.isQuarantined() || p.record == nil || p.record.ReleasedBy != quarantine.ByPerson {
+				continue
+			}
+			if slices.ContainsFunc(p.record.Causes, func(c quarantine.Cause) bool {
+				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
+			}) {
+				found = append(found, s.breaks("quarantined again for %s, of which a person has released it and which has not cleared since", cause.Condition))
+			}
+			break
+		}
+	}
+	return found
+}
+
+// checkBreaker: after as many quarantines as the breaker allows within its window, the next one waits for its pace at least. The times
+// are those of the records, by which it counts.
+func checkBreaker(states []*nodeState, leaders leadership, b *policy.Breaker) (found []violation) {
+	began := map[string]time.Time{} // by node
+	for _, s := range states {
+		if s.gone || !s.isQuarantined() || s.before.isQuarantined() || s.joined || limits.IsSoft(s.record.Taint.Effect) ||
+			slices.Contains([]string{policy.ByHand, "node-not-ready"}, s.record.Taint.Rule) ||
+			!leaders.took(s, conditions.AnnotationQuarantine) {
+			continue
+		}
+		at := s.record.QuarantinedAt
+		var latest time.Time
+		within := 0
+		for node, t := range began {
+			if node != s.object.Name && t.Before(at) && at.Sub(t) < b.Window {
+				within++
+				if t.After(latest) {
+					latest = t
+				}
+			}
+		}
+		if within >= b.MaxNodes && at.Sub(latest) < b.Pace {
+			found = append(found, s.breaks("quarantined %s after another node, although %d were within %s", at.Sub(latest), within, b.Window))
+		}
+		began[s.object.Name] = at
+	}
+	return found
+}
+
+// checkVisits: not more nodes are repaired or validated at the same time than the policy allows, a Job begins on a node only where no pod
+// has a GPU that was there before the node was taken, and each action is done once in a quarantine.
+func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, pods []version[*corev1.Pod]) (found []violation, actions int) {
+	active := map[types.UID]*nodeState{}
+	for _, s := range states {
+		uid, v := s.object.UID, s.visit()
+		counts := v != nil && (v.Kind == repair.Repair || v.Kind == repair.Validation) &&
+			(s.isWorkedOn() || s.isQuarantined() && s.hasTaint(s.record.Taint.Key))
+		if !counts {
+			delete(active, uid)
+			continue
+		}
+		active[uid] = s
+		begins := s.before.visit() == nil || s.before.visit().ID != v.ID
+		if begins && !s.joined && len(active) > maxVisits && leaders.took(s, conditions.AnnotationRepair) {
+			other := s.breaks("%d nodes are visited, the policy allows %d", len(active), maxVisits)
+			for _, o := range active {
+				other.history = append(other.history, o.String())
+			}
+			found = append(found, other)
+		}
+	}
+	type life struct {
+		pod         *corev1.Pod
+		bound, gone uint64
+	}
+	lives := map[types.UID]*life{}
+	for _, v := range pods {
+		l := lives[v.object.UID]
+		if l == nil {
+			l = &life{}
+			lives[v.object.UID] = l
+		}
+		l.pod = v.object
+		if l.bound == 0 && v.object.Spec.NodeName != "" && !v.joined {
+			l.bound = v.at
+		}
+		if l.gone == 0 && (v.gone || v.object.Status.Phase == corev1.PodSucceeded || v.object.Status.Phase == corev1.PodFailed) {
+			if l.gone = v.at; v.joined {
+				l.gone = 1 // at an unknown time, so early enough
+			}
+		}
+	}
+	seen := map[types.UID]bool{}
+	done := map[string]string{}
+	for _, job := range repairs {
+		o := job.object
+		if seen[o.UID] {
+			continue
+		}
+		if seen[o.UID] = true; job.joined || !leaders.holds(job.at, leaders.jobWriters(o.Name)) {
+			continue
+		}
+		var s *nodeState // the node as it was when the Job was created
+		for _, state := range states {
+			if state.at < job.at && state.object.Name == o.Annotations[conditions.AnnotationNode] {
+				s = state
+			}
+		}
+		if s == nil {
+			continue
+		}
+		actions++
+		if s.visit() == nil || s.visit().ID != o.Labels[conditions.LabelVisit] {
+			found = append(found, s.breaks("Job %s of visit %s is created at %d, which the record does not name", o.Name, o.Labels[conditions.LabelVisit], job.at))
+			continue
+		}
+		attempt, taken := s.visit().Attempt, s
+		for taken.before.isWorkedOn() && taken.before.visit().ID == s.visit().ID && taken.before.visit().Attempt == attempt {
+			taken = taken.before
+		}
+		for _, l := range lives {
+			if l.pod.Spec.NodeName == s.object.Name && l.bound != 0 && l.bound < taken.at && (l.gone == 0 || l.gone > job.at) {
+				v := s.breaks("Job %s of %s begins at %d while pod %s has GPUs, bound at %d and ended at %d", o.Name, s.visit().Template, job.at, l.pod.Name, l.bound, l.gone)
+				found = append(found, v)
+			}
+		}
+		if template := s.visit().Template; s.visit().Kind == repair.Repair {
+			action := s.visit().Quarantine + " " + template
+			if done[action] != "" {
+				found = append(found, s.breaks("action %s is done again by Job %s at %d, after %s", template, o.Name, job.at, done[action]))
+			}
+			done[action] = o.Name
+		}
+	}
+	return found, actions
 }
 
 // foreign is the domain of all that users of the world put on nodes.
@@ -279,8 +466,9 @@ func marks(n *corev1.Node) map[string]bool {
 }
 
 // checkForeign: what others have put on a node stays until they ask for its removal, a cordon, too, and nothing is done about a node
-// that is skipped. removed are the marks that somebody has asked to remove, before the request was sent; uncordoned counts these requests.
-func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncordoned map[types.UID]int) (found []violation) {
+// that is skipped, but by a person. removed are the marks that somebody has asked to remove, before the request was sent; uncordoned counts
+// these requests. writers are the processes that have sent a record.
+func checkForeign(states []*nodeState, writers func(record string) []string, removed map[string]bool, cordoned, uncordoned map[types.UID]int) (found []violation) {
 	cordons, uncordons := map[types.UID]int{}, map[types.UID]int{}
 	for _, s := range states {
 		if s.gone || s.before == nil {
@@ -303,8 +491,10 @@ func checkForeign(states []*nodeState, removed map[string]bool, cordoned, uncord
 			found = append(found, s.breaks("cordoned %d times and uncordoned %d times, others did %d and %d times", cordons[uid], uncordons[uid], cordoned[uid], uncordoned[uid]))
 			cordons[uid], uncordons[uid] = 0, 0
 		}
-		const record = conditions.AnnotationQuarantine
-		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[record] != s.object.Annotations[record] {
+		const key = conditions.AnnotationQuarantine
+		record := s.object.Annotations[key]
+		byPerson := record != "" && len(writers(record)) == 0
+		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[key] != record && !byPerson {
 			found = append(found, s.breaks("has label %s and another record", conditions.LabelSkip))
 		}
 	}

@@ -34,11 +34,12 @@ type trouble struct {
 	late time.Duration
 }
 
-// writers are the processes that have written records of nodes and the lease, by what they have sent.
+// writers are the processes that have written records of nodes, Jobs of visits and the lease, by what they have sent.
 type writers struct {
 	mu      sync.Mutex
 	records map[string][]string // by record
 	leases  map[string][]byte   // by process
+	jobs    map[string][]byte   // by process; not all of it is text
 }
 
 func (w *writers) sent(process, path string, body []byte) {
@@ -52,9 +53,14 @@ func (w *writers) sent(process, path string, body []byte) {
 			Metadata struct{ Annotations map[string]string }
 		}
 		if json.Unmarshal(body, &patch) == nil {
-			record := patch.Metadata.Annotations[conditions.AnnotationQuarantine]
-			w.records[record] = append(w.records[record], process)
+			for _, key := range []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair} {
+				if record := patch.Metadata.Annotations[key]; record != "" {
+					w.records[record] = append(w.records[record], process)
+				}
+			}
 		}
+	case strings.HasSuffix(path, "/namespaces/"+conditions.RepairNamespace+"/jobs"):
+		w.jobs[process] = append(w.jobs[process], body...)
 	}
 }
 
@@ -62,6 +68,18 @@ func (w *writers) of(record string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.records[record]
+}
+
+// ofJob are the processes that have sent a Job.
+func (w *writers) ofJob(name string) (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for process, sent := range w.jobs {
+		if bytes.Contains(sent, []byte(name)) {
+			all = append(all, process)
+		}
+	}
+	return all
 }
 
 func (w *writers) wrote(process, identity string) bool {
@@ -117,7 +135,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	// The default lease, shorter than that of other tests: the world has a leader again soon after one has gone.
-	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics, "-lease-duration", "5s")
+	p, err := r.world.RunReplica(ctx, proxy, "-policy", r.world.policy, "-metrics-bind-address", metrics, "-lease-duration", "5s", "-repair-namespace", conditions.RepairNamespace)
 	if err != nil {
 		return err
 	}
@@ -185,7 +203,7 @@ func (r *replica) current() *cluster.Process {
 // carry carries a request of a process to the API server, as its trouble allows.
 func (r *replica) carry(process string, request *http.Request, next http.RoundTripper) (*http.Response, error) {
 	ctx, path := request.Context(), request.URL.Path
-	if request.Method != http.MethodGet && request.Body != nil && (strings.HasPrefix(path, "/api/v1/nodes/") || strings.Contains(path, "/leases")) {
+	if request.Method != http.MethodGet && request.Body != nil && (strings.HasPrefix(path, "/api/v1/nodes/") || strings.Contains(path, "/leases") || strings.HasSuffix(path, "/jobs")) {
 		body, err := io.ReadAll(request.Body)
 		if err != nil {
 			return nil, err

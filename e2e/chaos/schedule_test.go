@@ -38,6 +38,9 @@ var faults = []struct {
 	{conditions.HCAPortDown, conditions.Inspect, "state DOWN, expected ACTIVE"},
 }
 
+// booting is how long a boot takes. What a check has said in the second of a boot may be from before it.
+const booting = 1100 * time.Millisecond
+
 // plan is the schedule of a seed: the same seed gives the same actions at the same times, not the same interleaving with the programs.
 func plan(seed uint64, length time.Duration) []action {
 	r := rand.New(rand.NewPCG(seed, 18))
@@ -60,8 +63,6 @@ func plan(seed uint64, length time.Duration) []action {
 	fine := func(at time.Duration, node int) {
 		add(at, func(w *world) error { return w.healthy(node) }, "node %d: all is fine", node)
 	}
-	// What a check has said in the second of a boot may be from before it.
-	const booting = 1100 * time.Millisecond
 	kinds := []struct {
 		weight int
 		add    func(at time.Duration)
@@ -73,13 +74,11 @@ func plan(seed uint64, length time.Duration) []action {
 			if fault.class == conditions.Replace && r.IntN(8) > 0 {
 				fault = faults[0] // a place under the budget for the rest of the world is much
 			}
-			skew := []time.Duration{0, 0, 0, 0, 0, 0, 0, 0, -10 * time.Minute, 30 * time.Second, 5 * time.Minute}[r.IntN(11)]
 			message := fmt.Sprintf("%s gpu 0000:%x0:00: %s", fault.class, gpu+1, fault.text)
-			add(at, func(w *world) error { return w.report(node, fault.condition, corev1.ConditionTrue, message, skew) },
-				"node %d: %s %s, clock %s off", node, fault.condition, message, skew)
+			add(at, func(w *world) error { return w.report(node, fault.condition, corev1.ConditionTrue, message) }, "node %d: %s %s", node, fault.condition, message)
 			end := at + 2*time.Second + up(6*time.Second)
 			switch r.IntN(8) {
-			case 0: // it stays
+			case 0, 2: // it stays, unless a visit repairs it
 			case 1: // the reboot is late
 				fine(end, node)
 				end += 4*time.Second + up(4*time.Second)
@@ -91,16 +90,36 @@ func plan(seed uint64, length time.Duration) []action {
 		}},
 		{6, func(at time.Duration) {
 			node, condition := some(), faults[r.IntN(len(faults))].condition
-			add(at, func(w *world) error { return w.report(node, condition, corev1.ConditionFalse, "fine", 0) }, "node %d: %s is fine", node, condition)
+			add(at, func(w *world) error { return w.report(node, condition, corev1.ConditionFalse, "fine") }, "node %d: %s is fine", node, condition)
 		}},
 		{4, func(at time.Duration) { // between two looks
 			node := r.IntN(nodes)
 			blink := up(100 * time.Millisecond)
 			add(at, func(w *world) error {
-				return w.report(node, conditions.GPUXidError, corev1.ConditionTrue, "ResetGPU gpu 0000:f0:00: Xid 95 uncontained ECC error", 0)
-			},
-				"node %d: a fault for a moment", node)
-			add(at+blink, func(w *world) error { return w.report(node, conditions.GPUXidError, corev1.ConditionFalse, "fine", 0) }, "node %d: the moment is over", node)
+				return w.report(node, conditions.GPUXidError, corev1.ConditionTrue, "ResetGPU gpu 0000:f0:00: Xid 95 uncontained ECC error")
+			}, "node %d: a fault for a moment", node)
+			add(at+blink, func(w *world) error { return w.report(node, conditions.GPUXidError, corev1.ConditionFalse, "fine") }, "node %d: the moment is over", node)
+		}},
+		{4, func(at time.Duration) {
+			node, skew := some(), []time.Duration{-time.Hour, -10 * time.Minute, -20 * time.Second, 30 * time.Second, 5 * time.Minute, time.Hour}[r.IntN(6)]
+			set := func(skew time.Duration) func(*world) error {
+				return func(w *world) error { w.note(func() { w.skew[node] = skew }); return nil }
+			}
+			add(at, set(skew), "node %d: the clock is %s wrong", node, skew)
+			add(at+up(15*time.Second), set(0), "node %d: the clock is right", node)
+		}},
+		{2, func(at time.Duration) {
+			node := some()
+			add(at, func(w *world) error { return w.byPerson(node, "quarantine") }, "node %d: quarantined by a person", node)
+			add(at+up(10*time.Second), func(w *world) error { return w.byPerson(node, "release", "--without-validation") }, "node %d: released by a person", node)
+		}},
+		{3, func(at time.Duration) {
+			node, flags := some(), [][]string{nil, {"--without-validation"}}[r.IntN(2)]
+			add(at, func(w *world) error { return w.byPerson(node, "release", flags...) }, "node %d: released by a person %v", node, flags)
+		}},
+		{2, func(at time.Duration) {
+			node, flag := some(), []string{"--approve", "--stop"}[r.IntN(2)]
+			add(at, func(w *world) error { return w.byPerson(node, "repair", flag) }, "node %d: repair %s by a person", node, flag)
 		}},
 		{6, func(at time.Duration) { // by somebody else
 			node, repaired := some(), r.IntN(2) == 0
@@ -114,9 +133,15 @@ func plan(seed uint64, length time.Duration) []action {
 			add(at, func(w *world) error { return w.mark(node, what, id) }, "node %d: foreign mark %d of kind %d", node, id, what)
 			add(at+up(length), func(w *world) error { return w.unmark(node, what, id) }, "node %d: foreign mark %d of kind %d is removed", node, id, what)
 		}},
-		{3, func(at time.Duration) {
-			node, back := some(), r.IntN(2) == 0
+		{5, func(at time.Duration) {
+			node, back, job := some(), r.IntN(2) == 0, r.IntN(len(jobs))
 			add(at, func(w *world) error { return w.rewriteTaints(node, back) }, "node %d: old copy of the taints, with ours %v", node, back)
+			// While no taint keeps it away, a new pod goes where no other one is: to the node that was emptied.
+			add(at+up(200*time.Millisecond), func(w *world) error { return w.evict(job) }, "job %d: a pod is evicted", job)
+		}},
+		{3, func(at time.Duration) {
+			job := r.IntN(len(jobs))
+			add(at, func(w *world) error { return w.evict(job) }, "job %d: a pod is evicted", job)
 		}},
 		{2, func(at time.Duration) {
 			node := r.IntN(nodes)

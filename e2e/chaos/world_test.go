@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +32,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -41,6 +45,8 @@ const (
 	maxNodes, maxMemory = 4, 2
 	// observedRule only observes.
 	observedRule = "hca-port"
+	// maxVisits is how many nodes may be repaired or validated at the same time, and validatedRule has them validated.
+	maxVisits, validatedRule = 1, "gpu-memory"
 	// incarnation is the label of a job and its pods that no later job of that name has.
 	incarnation = foreign + "incarnation"
 )
@@ -50,12 +56,21 @@ kind: RemediationPolicy
 spec:
   mode: enforce
   budget: {maxNodes: 4}
+  breaker: {maxNodes: 3, window: 10s, coolDown: 3s, pace: 2s}
   correlated: {maxPercent: 90, minNodes: 15, window: 5s}
   restart: {backOff: {first: 1s, max: 2s}, maxPerDay: 100}
+  repair:
+    mode: auto
+    maxConcurrent: 1
+    actions:
+      ResetGPU: [{template: reset-gpu, timeout: 10s}, {template: reboot, timeout: 10s}]
+      Reboot: [{template: reboot, timeout: 10s}]
+    validate: {template: check, timeout: 10s}
+    lemon: {repairs: 0}
   rules:
     gpu-xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}, clearAfter: 2s, restartJobs: true}
     gpu-xid-inspect: {match: {condition: GPUXidError, repair: [Inspect]}, alertOnly: true}
-    gpu-memory: {match: {condition: GPUMemoryError, repair: [ResetGPU, Reboot]}, for: 1s, clearAfter: 2s, restartJobs: true, budget: {maxNodes: 2}}
+    gpu-memory: {match: {condition: GPUMemoryError, repair: [ResetGPU, Reboot]}, for: 1s, clearAfter: 2s, restartJobs: true, validate: true, budget: {maxNodes: 2}}
     hca-port: {match: {condition: HCAPortDown, repair: [Inspect]}, mode: observe}
     node-not-ready:
       match: {condition: Ready, status: [Unknown, "False"], repair: [Inspect]}
@@ -70,8 +85,12 @@ var policies = []string{
 	rules,
 	strings.Replace(rules, "maxNodes: 4", "maxNodes: 2", 1),
 	strings.Replace(rules, "clearAfter: 2s", "clearAfter: 10s", 1),
+	strings.Replace(rules, "mode: auto", "mode: approve", 1),
 	strings.Replace(rules, "mode: enforce", "mode: enforced", 1), // invalid
 }
+
+// checks are the conditions that the Node Problem Detector of each node reports.
+var checks = []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown, conditions.DCGMDiagFailed}
 
 // job is what a world has one of, under one name, with ever new incarnations.
 type job struct {
@@ -81,31 +100,60 @@ type job struct {
 	suspend []string
 	ranks   [][]string
 	spec    string
+	// pods is how many it has beside those that its field of ranks counts; each of these counts as groups pods, 0 standing for one.
+	pods, groups int
+	// container is the name that its operator wants for containers; empty: any.
+	container string
+	// failsBesideOld: it fails when it is resumed while old pods end, so that its owner waits for their end.
+	failsBesideOld bool
 }
 
 // isWhole tells whether a restart stops all of its pods.
 func (j job) isWhole() bool { return j.suspend != nil }
 
-const template = `{metadata: {labels: {app: NAME, ` + incarnation + `: NAME.N}, annotations: {e2e.pitcrew.dev/term-delay: 1s}},
-        spec: {RESTART nodeSelector: {` + cluster.LabelPool + `: POOL}, containers: [{name: main, image: none, resources: {limits: {nvidia.com/gpu: 4}}}]}}`
+// podMeta and podSpec are of the template of each pod.
+const (
+	podMeta = `{labels: {app: NAME, ` + incarnation + `: NAME.N}, annotations: {e2e.pitcrew.dev/term-delay: 1s}}`
+	podSpec = `nodeSelector: {` + cluster.LabelPool + `: POOL}, containers: [{name: CONTAINER, image: none, resources: {limits: {nvidia.com/gpu: GPUS}}}]`
+	// template is for jobs whose operator restarts what fails, once for the others.
+	template = `{metadata: ` + podMeta + `, spec: {` + podSpec + `}}`
+	once     = `{metadata: ` + podMeta + `, spec: {restartPolicy: Never, ` + podSpec + `}}`
+)
 
 var batch = schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}
 
-var jobs = []job{
-	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-a", []string{"spec", "suspend"}, nil, jobSet},
-	{schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, "jobset-b", []string{"spec", "suspend"}, nil, jobSet},
-	{batch, "job-a", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-b", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-c", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{batch, "job-d", []string{"spec", "suspend"}, [][]string{{"spec", "parallelism"}, {"spec", "completions"}}, batchJob},
-	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}, "set", nil, [][]string{{"spec", "replicas"}}, app},
-	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployment", nil, [][]string{{"spec", "replicas"}}, app},
+var (
+	suspend     = []string{"spec", "suspend"}
+	replicas    = [][]string{{"spec", "replicas"}}
+	parallelism = [][]string{{"spec", "parallelism"}, {"spec", "completions"}}
+)
+
+func kind(group, version, name string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: group, Version: version, Kind: name}
 }
 
+// jobs are those of a world, and startOperators starts what runs them beside Kubernetes and JobSet. With the build tag operators there is
+// one of each kind that has an operator of its own.
+var (
+	jobs = []job{
+		{kind: kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), name: "jobset-a", suspend: suspend, spec: jobSet, pods: 3},
+		{kind: kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), name: "jobset-b", suspend: suspend, spec: jobSet, pods: 3},
+		{kind: batch, name: "job-a", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-b", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-c", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: batch, name: "job-d", suspend: suspend, ranks: parallelism, spec: batchJob},
+		{kind: kind("apps", "v1", "StatefulSet"), name: "set", ranks: replicas, spec: app},
+		{kind: kind("apps", "v1", "Deployment"), name: "deployment", ranks: replicas, spec: app},
+	}
+	startOperators = func(context.Context, *cluster.Cluster) error { return nil }
+	// gpus is how many of a node's 8 GPUs each pod has.
+	gpus = 4
+)
+
 const (
-	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: TEMPLATE}`
+	batchJob = `{completionMode: Indexed, completions: 3, parallelism: 3, backoffLimit: 1000, template: ` + once + `}`
 	jobSet   = `{failurePolicy: {maxRestarts: 1000}, replicatedJobs: [{name: rank, replicas: 1, template: {metadata: {labels: {` + incarnation + `: NAME.N}}, spec: ` + batchJob + `}}]}`
-	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: TEMPLATE}`
+	app      = `{replicas: 2, selector: {matchLabels: {app: NAME}}, template: ` + template + `}`
 )
 
 // world is one seed's: nodes, jobs and two remediators.
@@ -115,6 +163,7 @@ type world struct {
 	seed      uint64
 	pool      string // of the nodes, and the namespace of the jobs
 	policy    string // the file
+	breaker   *policy.Breaker
 	frail     *cluster.Kubelets
 	replicas  []*replica
 	writers   writers
@@ -124,12 +173,15 @@ type world struct {
 	jobs      []*history[*metav1.PartialObjectMetadata]
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
-	healed    metav1.Time // since when no node has a fault
+	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
-	removed              map[string]bool // marks
+	healed               metav1.Time           // since when no node has a fault
+	skew                 map[int]time.Duration // by how much the clock of a node is wrong
+	removed              map[string]bool       // marks
 	cordoned, uncordoned map[types.UID]int
 	putBack              map[string]bool // nodes
+	commands, refused    map[string]int  // of the plugin
 }
 
 // newWorld starts a world. It ends with ctx.
@@ -138,32 +190,40 @@ func newWorld(t *testing.T, seed uint64) *world {
 	dir := t.TempDir()
 	w := &world{
 		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
-		made: map[string]int{}, suspended: map[string]bool{},
+		made: map[string]int{}, suspended: map[string]bool{}, skew: map[int]time.Duration{},
 		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
+		commands: map[string]int{}, refused: map[string]int{},
 	}
-	w.writers = writers{records: map[string][]string{}, leases: map[string][]byte{}}
+	w.writers = writers{records: map[string][]string{}, leases: map[string][]byte{}, jobs: map[string][]byte{}}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(w.setPolicy(policies[0]))
+	p, err := policy.Parse([]byte(rules))
+	must(err)
+	w.breaker = p.Breaker
+	must(w.setPolicy(rules))
 	must(c.InstallRemediator(w.ctx))
+	must(w.installRepair())
 	must(c.AddNamespace(w.ctx, w.pool, nil))
-	var err error
 	w.frail, err = c.StartKubelets(w.ctx, w.pool)
 	must(err)
 	w.nodes = follow[*corev1.Node](w.ctx, c.Client, func() client.ObjectList { return &corev1.NodeList{} }, client.MatchingLabels{cluster.LabelPool: w.pool})
 	w.leases = follow[*coordinationv1.Lease](w.ctx, c.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace("pitcrew"))
 	w.pods = follow[*corev1.Pod](w.ctx, c.Client, func() client.ObjectList { return &corev1.PodList{} }, client.InNamespace(w.pool))
-	for _, j := range jobs {
-		w.jobs = append(w.jobs, follow[*metav1.PartialObjectMetadata](w.ctx, c.Client, func() client.ObjectList {
+	metadata := func(kind schema.GroupVersionKind, options ...client.ListOption) *history[*metav1.PartialObjectMetadata] {
+		return follow[*metav1.PartialObjectMetadata](w.ctx, c.Client, func() client.ObjectList {
 			list := &metav1.PartialObjectMetadataList{}
-			list.SetGroupVersionKind(j.kind.GroupVersion().WithKind(j.kind.Kind + "List"))
+			list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 			return list
-		}, client.InNamespace(w.pool), client.MatchingLabels{"app": j.name}))
+		}, options...)
 	}
+	for _, j := range jobs {
+		w.jobs = append(w.jobs, metadata(j.kind, client.InNamespace(w.pool), client.MatchingLabels{"app": j.name}))
+	}
+	w.repairs = metadata(batch, client.InNamespace(conditions.RepairNamespace))
 	for i := range nodes {
 		must(w.addNode(i))
 	}
@@ -180,6 +240,16 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) node(i int) string { return fmt.Sprintf("%s-%d", w.pool, i) }
 
+// index is the number of a node; -1: it is none of this world.
+func (w *world) index(name string) int {
+	for i := range nodes {
+		if w.node(i) == name {
+			return i
+		}
+	}
+	return -1
+}
+
 func (w *world) addNode(i int) error {
 	_, err := w.AddNodes(w.ctx, w.pool, 1, func(n *corev1.Node) {
 		n.Name = w.node(i)
@@ -187,7 +257,7 @@ func (w *world) addNode(i int) error {
 		if i < frail {
 			w.frail.Own(n)
 		}
-		for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
+		for _, condition := range checks {
 			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
 				Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 			})
@@ -216,9 +286,16 @@ func (w *world) tried(write func() error) error {
 	}, write))
 }
 
-// report writes a condition as the Node Problem Detector does on a node whose clock is wrong by skew.
-func (w *world) report(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus, message string, skew time.Duration) error {
-	now := metav1.NewTime(time.Now().Add(skew))
+// now is what the clock of a node shows.
+func (w *world) now(i int) metav1.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return metav1.NewTime(time.Now().Add(w.skew[i]))
+}
+
+// report writes a condition as the Node Problem Detector does.
+func (w *world) report(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus, message string) error {
+	now := w.now(i)
 	return w.reportAll(i, []corev1.NodeCondition{{Type: condition, Status: status, Reason: "x", Message: message, LastHeartbeatTime: now, LastTransitionTime: now}})
 }
 
@@ -388,8 +465,7 @@ func (w *world) create(i int) error {
 	text := "apiVersion: " + j.kind.GroupVersion().String() + "\nkind: " + j.kind.Kind +
 		"\nmetadata: {name: NAME, namespace: POOL, labels: {app: NAME, " + incarnation + ": NAME.N, " + conditions.LabelRestartOnNodeFault + ": \"true\"}}\nspec: " + j.spec
 	for _, r := range [][2]string{
-		{"TEMPLATE", template}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
-		{"RESTART", map[bool]string{true: "restartPolicy: Never,"}[j.isWhole()]},
+		{"CONTAINER", cmp.Or(j.container, "main")}, {"GPUS", strconv.Itoa(gpus)}, {"NAME.N", fmt.Sprintf("%s.%d", j.name, w.made[j.name])}, {"NAME", j.name}, {"POOL", w.pool},
 	} {
 		text = strings.ReplaceAll(text, r[0], r[1])
 	}
@@ -436,7 +512,37 @@ func (w *world) suspend(i int, on bool) error {
 		return nil
 	}
 	w.suspended[jobs[i].name] = on
+	for waited := 0; !on && jobs[i].failsBesideOld && waited < 100; waited++ { // a restart may have resumed it
+		pods, err := w.podsOf(i)
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			break
+		}
+		pause(w.ctx, 100*time.Millisecond)
+	}
 	return w.set(i, on, jobs[i].suspend)
+}
+
+// evict deletes a pod of a job whose controller replaces it.
+func (w *world) evict(i int) error {
+	if !slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group) {
+		return nil
+	}
+	pods, err := w.podsOf(i)
+	if err != nil || len(pods) == 0 {
+		return err
+	}
+	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[0]))
+}
+
+// podsOf are the pods of the present incarnation of a job.
+func (w *world) podsOf(i int) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), own)
+	return list.Items, err
 }
 
 func (w *world) resize(i, ranks int) error {
@@ -468,7 +574,7 @@ func (w *world) set(i int, value any, paths ...[]string) error {
 // heal ends all that is wrong: from here on the world comes to rest.
 func (w *world) heal() error {
 	errs := []error{w.setPolicy(policies[0]), w.setPause(false)}
-	w.healed = metav1.Now()
+	w.note(func() { w.healed, w.skew = metav1.Now(), map[int]time.Duration{} })
 	w.frail.Thaw()
 	for i, r := range w.replicas {
 		r.trouble.Store(&trouble{})
@@ -507,23 +613,27 @@ func (w *world) atRest() error {
 			continue
 		}
 		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, conditions.Domain+"/") })
-		open := r != nil && (r.Phase == quarantine.Quarantined || r.Phase == quarantine.Released && r.ManualReleaseActive || n.Labels[conditions.LabelStatus] == conditions.StatusSuspect)
+		visits, err := repair.RecordOf(n)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+			continue
+		}
+		visited := visits != nil && visits.Current != nil
+		open := visited || r != nil && (r.Phase == quarantine.Quarantined || r.Phase == quarantine.Released && r.ManualReleaseActive || n.Labels[conditions.LabelStatus] == conditions.StatusSuspect)
 		if !tainted && !open {
 			continue
 		}
-		errs = append(errs, fmt.Errorf("node %s: taints %v, record %s", n.Name, n.Spec.Taints, n.Annotations[conditions.AnnotationQuarantine]))
-		if r != nil && r.Phase == quarantine.Quarantined && (r.Worst() == conditions.Replace || r.ManualReleaseOnly) {
-			cmd := exec.CommandContext(w.ctx, filepath.Join(w.Root, "bin", "kubectl-pitcrew"), "release", n.Name, "-y")
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				errs = append(errs, fmt.Errorf("release %s: %w: %s", n.Name, err, out))
-			}
+		errs = append(errs, fmt.Errorf("node %s: taints %v, record %s, visits %s", n.Name, n.Spec.Taints,
+			n.Annotations[conditions.AnnotationQuarantine], n.Annotations[conditions.AnnotationRepair]))
+		byHand := func(c quarantine.Cause) bool { return c.Rule == policy.ByHand }
+		switch {
+		case r == nil || r.Phase != quarantine.Quarantined:
+		case r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand):
+			errs = append(errs, w.plugin("release", n.Name, "--without-validation"))
+		case visits != nil && visits.Stopped == r.ID && !visited && (visits.Request == nil || visits.Request.Kind == repair.RequestStop):
+			errs = append(errs, w.plugin("release", n.Name)) // after a stop no visit begins by itself
 		}
-		for i := range nodes {
-			if w.node(i) == n.Name {
-				errs = append(errs, w.healthy(i))
-			}
-		}
+		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
 	for i, j := range jobs {
 		errs = append(errs, w.runs(i, j))
@@ -533,18 +643,41 @@ func (w *world) atRest() error {
 
 // healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.
 func (w *world) healthy(i int) error {
-	now := metav1.Now()
-	since := w.healed
-	if since.IsZero() {
-		since = now
-	}
+	now := w.now(i)
+	since := now
+	w.note(func() {
+		if !w.healed.IsZero() {
+			since = w.healed
+		}
+	})
 	var all []corev1.NodeCondition
-	for _, condition := range []corev1.NodeConditionType{conditions.GPUXidError, conditions.GPUMemoryError, conditions.HCAPortDown} {
+	for _, condition := range checks {
 		all = append(all, corev1.NodeCondition{
 			Type: condition, Status: corev1.ConditionFalse, Reason: "x", Message: "fine at " + now.Format(time.RFC3339), LastHeartbeatTime: now, LastTransitionTime: since,
 		})
 	}
 	return w.reportAll(i, all)
+}
+
+// plugin runs the kubectl plugin.
+func (w *world) plugin(args ...string) error {
+	cmd := exec.CommandContext(w.ctx, filepath.Join(w.Root, "bin", "kubectl-pitcrew"), append(args, "-y")...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// byPerson has a person do something with a node, which the plugin may refuse.
+func (w *world) byPerson(i int, command string, flags ...string) error {
+	err := w.plugin(append([]string{command, w.node(i)}, flags...)...)
+	w.note(func() {
+		if w.commands[command]++; err != nil {
+			w.refused[command]++
+		}
+	})
+	return w.ctx.Err()
 }
 
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.
@@ -560,25 +693,26 @@ func (w *world) runs(i int, j job) error {
 	if rec.Current != nil {
 		return fmt.Errorf("job %s: restart %+v is under way", j.name, *rec.Current)
 	}
-	if suspended, _, _ := unstructured.NestedBool(o.Object, "spec", "suspend"); suspended {
+	if suspended, _, _ := unstructured.NestedBool(o.Object, j.suspend...); suspended && j.suspend != nil {
 		return fmt.Errorf("job %s is suspended, last by %s", j.name, o.GetAnnotations()[conditions.AnnotationRestart])
 	}
-	ranks := int64(3)
+	pods := int64(j.pods)
 	if j.ranks != nil {
-		ranks, _, _ = unstructured.NestedInt64(o.Object, j.ranks[0]...)
+		ranks, _, _ := unstructured.NestedInt64(o.Object, j.ranks[0]...)
+		pods += ranks * int64(max(1, j.groups))
 	}
-	var pods corev1.PodList
-	if err := w.Client.List(w.ctx, &pods, client.InNamespace(w.pool), client.MatchingLabels{incarnation: o.GetLabels()[incarnation]}); err != nil {
+	var list corev1.PodList
+	if err := w.Client.List(w.ctx, &list, client.InNamespace(w.pool), client.MatchingLabels{incarnation: o.GetLabels()[incarnation]}); err != nil {
 		return err
 	}
 	running := 0
-	for _, p := range pods.Items {
+	for _, p := range list.Items {
 		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
 			running++
 		}
 	}
-	if running != int(ranks) {
-		return fmt.Errorf("job %s: %d of %d ranks run; status %v", j.name, running, ranks, o.Object["status"])
+	if running != int(pods) {
+		return fmt.Errorf("job %s: %d of %d pods run; status %v", j.name, running, pods, o.Object["status"])
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -80,6 +81,7 @@ type Cluster struct {
 
 	apiServer     *Process
 	apiServerArgs []string
+	wasDown       atomic.Bool // the API server was stopped
 
 	ctx  context.Context
 	fail context.CancelCauseFunc

@@ -226,6 +226,29 @@ func TestTheAPIServerComesBackWithEverythingInIt(t *testing.T) {
 	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: "stays"}, &corev1.Namespace{}); err != nil {
 		t.Error(err)
 	}
+	schedulers := func() (all []*Process) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, p := range c.processes {
+			if p.Name == "kube-scheduler" {
+				all = append(all, p)
+			}
+		}
+		return all
+	}
+	if err := syscall.Kill(schedulers()[0].PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := poll(ctx, func(context.Context) error {
+		if n := len(schedulers()); n != 2 {
+			return fmt.Errorf("%d schedulers were started", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 	if err := context.Cause(c.Context()); err != nil {
 		t.Error(err)
 	}

@@ -123,7 +123,10 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 }
 
 // StopAPIServer stops the API server: connections break and new ones are refused.
-func (c *Cluster) StopAPIServer() { c.apiServer.Kill() }
+func (c *Cluster) StopAPIServer() {
+	c.wasDown.Store(true)
+	c.apiServer.Kill()
+}
 
 // StartAPIServer starts a stopped API server again, at the same address, and waits until it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
@@ -213,11 +216,9 @@ func (c *Cluster) startControllers(opts Options) error {
 		// At the default of 20 requests per second and controller 1000 nodes keep their not-ready taint for minutes.
 		args = append([]string{name, "--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false",
 			"--kube-api-qps=1000", "--kube-api-burst=2000"}, args...)
-		p, err := c.run(name, components.Kube.Path(c.Root), nil, args...)
-		if err != nil {
+		if err := c.keep(func() (*Process, error) { return c.run(name, components.Kube.Path(c.Root), nil, args...) }); err != nil {
 			return err
 		}
-		c.need(p)
 	}
 	return nil
 }

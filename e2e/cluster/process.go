@@ -229,6 +229,28 @@ func (c *Cluster) need(p *Process) {
 	}()
 }
 
+// keep starts a program that the cluster needs. Once the API server has been stopped, the program is started again when it ends, as a
+// kubelet does: the scheduler ends itself when a pod was bound by a request that it took for failed.
+func (c *Cluster) keep(start func() (*Process, error)) error {
+	p, err := start()
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-p.done
+		switch {
+		case p.stopped.Load():
+		case !c.wasDown.Load():
+			c.fail(p.ended())
+		default:
+			if err := c.keep(start); err != nil {
+				c.fail(err)
+			}
+		}
+	}()
+	return nil
+}
+
 // parallel runs all functions concurrently and returns the first error, after all have returned.
 func parallel(ctx context.Context, all ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
