@@ -290,6 +290,10 @@ func TestAGangOf64RunsWhatWasInjected(t *testing.T) {
 	if err := c.Client.List(t.Context(), &list, client.InNamespace("inject-gang"), client.MatchingLabels{conditions.LabelPreflight: "report"}); err != nil {
 		t.Fatal(err)
 	}
+	index := map[string]string{}
+	for _, pod := range pods.Items {
+		index[pod.Name] = pod.Labels[batchv1.JobCompletionIndexAnnotation]
+	}
 	var reports []report.Report
 	ranks := map[int]bool{}
 	for _, cm := range list.Items {
@@ -299,6 +303,9 @@ func TestAGangOf64RunsWhatWasInjected(t *testing.T) {
 		}
 		if cm.Labels[conditions.LabelPreflightRun] != list.Items[0].Labels[conditions.LabelPreflightRun] || r.Size != n || r.GPU != report.Passed || len(r.Batches) == 0 {
 			t.Errorf("run %s, report %+v", cm.Labels[conditions.LabelPreflightRun], r)
+		}
+		if want := index[cm.Annotations[conditions.AnnotationPreflightPod]]; fmt.Sprint(r.Rank) != want {
+			t.Errorf("pod %s is rank %d", want, r.Rank)
 		}
 		ranks[r.Rank] = true
 		reports = append(reports, r)
