@@ -328,6 +328,10 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	if c.leadingSince.IsZero() {
 		c.leadingSince = now
 	}
+	// The cache may show a newer version by now, for which another decision has dropped what was pending over the one before.
+	if err := c.client.Get(ctx, client.ObjectKeyFromObject(n), n); client.IgnoreNotFound(err) != nil {
+		return quarantine.Decision{}, fmt.Errorf("get node %s: %w", n.Name, err)
+	}
 	c.pending.dropFailed(n.Name)
 	c.pending.overlay(n)
 	observation, err := c.observe(ctx, p, n)

@@ -328,3 +328,18 @@ func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
 		t.Errorf("the next leader looked %d times at the jobs", len(next.restarts.quarantines))
 	}
 }
+
+func TestANodeIsDecidedAsTheCacheShowsItThen(t *testing.T) {
+	r := newRig(t, "a", "b")
+	before := r.client.nodes[0].DeepCopy()
+	r.reconcile(t, "a")
+	r.client.nodes[0] = *r.client.live["a"]
+	r.reconcile(t, "b") // sees the write of a in the cache, so it is pending no more
+	d, err := r.decide(t.Context(), before, r.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Changes(before) || before.ResourceVersion != r.client.nodes[0].ResourceVersion {
+		t.Errorf("node a is decided anew by version %q, the cache shows %q", before.ResourceVersion, r.client.nodes[0].ResourceVersion)
+	}
+}
