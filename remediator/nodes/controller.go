@@ -47,9 +47,12 @@ const (
 	lowPriority = handler.LowPriority - 1
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
-	// afterTaints is how soon a node is reconciled again whose jobs and evidence come after the taints of others, with a low priority, unless
-	// the cache shows its own taint before: the cache of a busy API server is late.
+	// afterTaints is how soon a node is reconciled again at the earliest whose jobs and evidence come after the taints of others, unless the
+	// cache shows its own taint before: the cache of a busy API server is late.
 	afterTaints = 500 * time.Millisecond
+	// jobsWait is how long after its quarantine the jobs and the evidence of a node come after the taints of others at the latest. The taints of
+	// a thousand nodes need less, and a job loses more than this each time it starts.
+	jobsWait = 30 * time.Second
 	// evidenceRetry is how soon evidence that could not be kept is tried again.
 	evidenceRetry = time.Minute
 )
@@ -266,9 +269,9 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	if decision.Quarantines() && c.waiting.any() {
-		// Other nodes have changed: their taints come before the jobs and the evidence of this one.
-		return ctrl.Result{RequeueAfter: afterTaints, Priority: ptr.To(lowPriority)}, nil
+	if wait := c.taintsFirst(decision, started); wait > 0 {
+		// Not with a low priority: among nodes that change all the time its turn would never come.
+		return ctrl.Result{RequeueAfter: wait, Priority: ptr.To(0)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
 	again, notShown := c.showSuspicion(ctx, &n, decision, started)
@@ -278,6 +281,18 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	// What no change asked for waits behind changes of other nodes: in a burst, looking for jobs again must not delay a taint.
 	return ctrl.Result{RequeueAfter: after, Priority: ptr.To(lowPriority)}, err
+}
+
+// taintsFirst is how long the jobs and the evidence of a node wait, because other nodes have changed, whose taints come before; zero: not.
+func (c *Controller) taintsFirst(d quarantine.Decision, now time.Time) time.Duration {
+	if !d.Quarantines() || !c.waiting.any() {
+		return 0
+	}
+	age := now.Sub(d.State.Record.QuarantinedAt)
+	if age < 0 || age >= jobsWait {
+		return 0
+	}
+	return min(max(afterTaints, age), jobsWait-age)
 }
 
 // earlier is the shorter of two times to wait; zero: never.
@@ -312,6 +327,10 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	defer c.deciding.Unlock()
 	if c.leadingSince.IsZero() {
 		c.leadingSince = now
+	}
+	// The cache may show a newer version by now, for which another decision has dropped what was pending over the one before.
+	if err := c.client.Get(ctx, client.ObjectKeyFromObject(n), n); client.IgnoreNotFound(err) != nil {
+		return quarantine.Decision{}, fmt.Errorf("get node %s: %w", n.Name, err)
 	}
 	c.pending.dropFailed(n.Name)
 	c.pending.overlay(n)

@@ -19,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
@@ -291,7 +290,7 @@ func TestTaintsComeBeforeJobsAndEvidence(t *testing.T) {
 	if !slices.Equal(r.client.patched, []string{"a"}) || len(r.restarts.quarantines)+len(r.client.created) > 0 {
 		t.Errorf("while node b waits, the nodes %v were written, %d jobs restarted and %d ConfigMaps created", r.client.patched, len(r.restarts.quarantines), len(r.client.created))
 	}
-	if result.RequeueAfter != afterTaints || *result.Priority >= handler.LowPriority {
+	if result.RequeueAfter != afterTaints || *result.Priority != 0 {
 		t.Errorf("the jobs of node a are looked at after %v with priority %d", result.RequeueAfter, *result.Priority)
 	}
 	told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[1], ObjectNew: &r.client.nodes[1]}) // a heartbeat
@@ -299,5 +298,48 @@ func TestTaintsComeBeforeJobsAndEvidence(t *testing.T) {
 	r.reconcile(t, "a")
 	if n := len(r.restarts.quarantines); n != 2 || len(r.client.created) != 2 {
 		t.Errorf("the jobs of %d nodes were restarted, the evidence of %d kept", n, len(r.client.created))
+	}
+}
+
+func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
+	r := newRig(t, "a", "b")
+	told := r.follow(t.Context())
+	changing := func() reconcile.Result {
+		told.Create(event.CreateEvent{Object: &r.client.nodes[1]}) // b waits
+		return r.reconcile(t, "a")
+	}
+	var waited time.Duration
+	for result := changing(); len(r.restarts.quarantines) == 0; result = changing() {
+		if len(r.client.created) > 0 || result.RequeueAfter <= 0 || waited > time.Hour {
+			t.Fatalf("after %v: evidence of %d nodes, the jobs are looked at after %v", waited, len(r.client.created), result.RequeueAfter)
+		}
+		waited += result.RequeueAfter
+		r.clock.SetTime(r.clock.Now().Add(result.RequeueAfter))
+	}
+	if waited != jobsWait || len(r.client.created) != 1 {
+		t.Errorf("jobs are looked at %v after the quarantine, evidence of %d nodes is kept", waited, len(r.client.created))
+	}
+
+	next := newRig(t, "a", "b") // another process, which leads now
+	next.client.nodes[0] = *r.client.live["a"]
+	next.clock.SetTime(r.clock.Now())
+	next.follow(t.Context()).Create(event.CreateEvent{Object: &next.client.nodes[1]})
+	if next.reconcile(t, "a"); len(next.restarts.quarantines) != 1 {
+		t.Errorf("the next leader looked %d times at the jobs", len(next.restarts.quarantines))
+	}
+}
+
+func TestANodeIsDecidedAsTheCacheShowsItThen(t *testing.T) {
+	r := newRig(t, "a", "b")
+	before := r.client.nodes[0].DeepCopy()
+	r.reconcile(t, "a")
+	r.client.nodes[0] = *r.client.live["a"]
+	r.reconcile(t, "b") // sees the write of a in the cache, so it is pending no more
+	d, err := r.decide(t.Context(), before, r.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Changes(before) || before.ResourceVersion != r.client.nodes[0].ResourceVersion {
+		t.Errorf("node a is decided anew by version %q, the cache shows %q", before.ResourceVersion, r.client.nodes[0].ResourceVersion)
 	}
 }
