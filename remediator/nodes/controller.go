@@ -43,16 +43,11 @@ const (
 	// writers is how many nodes are written at the same time: an API server answers one request in some 10 ms, and a burst
 	// of a thousand faults must not wait for a thousand answers in a row.
 	writers = 16
-	// lowPriority is the priority of a reconcile that no change asked for; a change has 0, a node as it was when this process started more.
+	// lowPriority is the priority of a reconcile that no change asked for. A change has 0, the first list of nodes has
+	// [handler.LowPriority]; this is lower than both.
 	lowPriority = handler.LowPriority - 1
 	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
 	retryMax = 15 * time.Second
-	// afterTaints is how soon a node is reconciled again at the earliest whose jobs and evidence come after the taints of others, unless the
-	// cache shows its own taint before: the cache of a busy API server is late.
-	afterTaints = 500 * time.Millisecond
-	// jobsWait is how long after its quarantine the jobs and the evidence of a node come after the taints of others at the latest. The taints of
-	// a thousand nodes need less, and a job loses more than this each time it starts.
-	jobsWait = 30 * time.Second
 	// evidenceRetry is how soon evidence that could not be kept is tried again.
 	evidenceRetry = time.Minute
 )
@@ -97,8 +92,7 @@ type Controller struct {
 	reports   *reports
 	known     *knownStore
 	looks     looks
-	// waiting are the nodes that have changed and are not reconciled yet.
-	waiting touched
+	burst     *burst
 
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    fleet
@@ -133,7 +127,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		seen:    map[string]quarantine.Seen{},
 		held:    map[string]limitsState{},
 		looks:   looks{byNode: map[string]look{}},
-		waiting: touched{names: map[string]bool{}},
+		burst:   newBurst(),
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -226,7 +220,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 // Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
 // is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	c.waiting.remove(req.Name)
+	defer c.burst.begin(req.Name)()
 	if !c.policy.Known() {
 		return ctrl.Result{}, nil
 	}
@@ -269,30 +263,22 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	if wait := c.taintsFirst(decision, started); wait > 0 {
+	jobsWait, evidenceWait := c.burst.taintsFirst(n.Name, decision, started)
+	if jobsWait > 0 {
 		// Not with a low priority: among nodes that change all the time its turn would never come.
-		return ctrl.Result{RequeueAfter: wait, Priority: ptr.To(0)}, nil
+		return ctrl.Result{RequeueAfter: jobsWait, Priority: ptr.To(0)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
 	again, notShown := c.showSuspicion(ctx, &n, decision, started)
 	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
+	if evidenceWait > 0 {
+		return ctrl.Result{RequeueAfter: earlier(after, evidenceWait), Priority: ptr.To(0)}, err
+	}
 	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) {
 		after = earlier(after, evidenceRetry)
 	}
 	// What no change asked for waits behind changes of other nodes: in a burst, looking for jobs again must not delay a taint.
 	return ctrl.Result{RequeueAfter: after, Priority: ptr.To(lowPriority)}, err
-}
-
-// taintsFirst is how long the jobs and the evidence of a node wait, because other nodes have changed, whose taints come before; zero: not.
-func (c *Controller) taintsFirst(d quarantine.Decision, now time.Time) time.Duration {
-	if !d.Quarantines() || !c.waiting.any() {
-		return 0
-	}
-	age := now.Sub(d.State.Record.QuarantinedAt)
-	if age < 0 || age >= jobsWait {
-		return 0
-	}
-	return min(max(afterTaints, age), jobsWait-age)
 }
 
 // earlier is the shorter of two times to wait; zero: never.
@@ -374,6 +360,7 @@ func (c *Controller) forget(name string) {
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)
+	c.burst.forget(name)
 	delete(c.held, name)
 	delete(c.seen, name)
 }

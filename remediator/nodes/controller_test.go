@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -276,57 +275,6 @@ func observations(t *testing.T, h prometheus.Histogram) uint64 {
 		t.Fatal(err)
 	}
 	return m.GetHistogram().GetSampleCount()
-}
-
-func TestTaintsComeBeforeJobsAndEvidence(t *testing.T) {
-	r := newRig(t, "a", "b")
-	r.policy.Policy().Budget.MaxNodes = 2
-	healthy := r.client.nodes[1].DeepCopy()
-	healthy.Status.Conditions[0].Status = corev1.ConditionFalse
-	told := r.follow(t.Context())
-	told.Update(event.UpdateEvent{ObjectOld: healthy, ObjectNew: &r.client.nodes[1]})
-
-	result := r.reconcile(t, "a")
-	if !slices.Equal(r.client.patched, []string{"a"}) || len(r.restarts.quarantines)+len(r.client.created) > 0 {
-		t.Errorf("while node b waits, the nodes %v were written, %d jobs restarted and %d ConfigMaps created", r.client.patched, len(r.restarts.quarantines), len(r.client.created))
-	}
-	if result.RequeueAfter != afterTaints || *result.Priority != 0 {
-		t.Errorf("the jobs of node a are looked at after %v with priority %d", result.RequeueAfter, *result.Priority)
-	}
-	told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[1], ObjectNew: &r.client.nodes[1]}) // a heartbeat
-	r.reconcile(t, "b")
-	r.reconcile(t, "a")
-	if n := len(r.restarts.quarantines); n != 2 || len(r.client.created) != 2 {
-		t.Errorf("the jobs of %d nodes were restarted, the evidence of %d kept", n, len(r.client.created))
-	}
-}
-
-func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
-	r := newRig(t, "a", "b")
-	told := r.follow(t.Context())
-	changing := func() reconcile.Result {
-		told.Create(event.CreateEvent{Object: &r.client.nodes[1]}) // b waits
-		return r.reconcile(t, "a")
-	}
-	var waited time.Duration
-	for result := changing(); len(r.restarts.quarantines) == 0; result = changing() {
-		if len(r.client.created) > 0 || result.RequeueAfter <= 0 || waited > time.Hour {
-			t.Fatalf("after %v: evidence of %d nodes, the jobs are looked at after %v", waited, len(r.client.created), result.RequeueAfter)
-		}
-		waited += result.RequeueAfter
-		r.clock.SetTime(r.clock.Now().Add(result.RequeueAfter))
-	}
-	if waited != jobsWait || len(r.client.created) != 1 {
-		t.Errorf("jobs are looked at %v after the quarantine, evidence of %d nodes is kept", waited, len(r.client.created))
-	}
-
-	next := newRig(t, "a", "b") // another process, which leads now
-	next.client.nodes[0] = *r.client.live["a"]
-	next.clock.SetTime(r.clock.Now())
-	next.follow(t.Context()).Create(event.CreateEvent{Object: &next.client.nodes[1]})
-	if next.reconcile(t, "a"); len(next.restarts.quarantines) != 1 {
-		t.Errorf("the next leader looked %d times at the jobs", len(next.restarts.quarantines))
-	}
 }
 
 func TestANodeIsDecidedAsTheCacheShowsItThen(t *testing.T) {

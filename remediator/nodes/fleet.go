@@ -48,18 +48,6 @@ func (t *touched) take() map[string]bool {
 	return taken
 }
 
-func (t *touched) remove(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.names, name)
-}
-
-func (t *touched) any() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.names) > 0
-}
-
 // follow passes the changes of nodes in the cache that can change a decision, and notes all of them before, heartbeats included: a decision
 // knows of what came before the change that it was made for. While the fleet is summed up and no decision is being made, it is brought up
 // to date at once, so that the next decision need not do it for all.
@@ -74,7 +62,7 @@ func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 		}
 		return true
 	}), changed, predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.waiting.add(n.GetName())
+		c.burst.change(n.GetName())
 		return true
 	}))
 }

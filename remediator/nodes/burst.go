@@ -1,0 +1,109 @@
+package nodes
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+const (
+	// afterTaints is how soon a node is reconciled again at the earliest whose jobs and evidence come after the taints of others, unless the
+	// cache shows its own taint before: the cache of a busy API server is late.
+	afterTaints = 500 * time.Millisecond
+	// jobsWait is how long the jobs of a node come after the taints of others at the latest. A rank may end by itself in that time, and then
+	// its job is not restarted as a whole.
+	jobsWait = 5 * time.Second
+	// evidenceWait is how long after its quarantine the evidence of a node comes after the taints of others at the latest. The taints of a
+	// thousand nodes need less.
+	evidenceWait = 30 * time.Second
+)
+
+// burst has the jobs and the evidence of quarantined nodes come after the taints of nodes that have changed at the same time.
+type burst struct {
+	mu sync.Mutex
+	// changed are the nodes that have changed since their last reconcile began, running those that are being reconciled.
+	changed, running map[string]bool
+	// postponed is when the jobs of a node came after a taint first, by node.
+	postponed map[string]postponed
+}
+
+type postponed struct {
+	quarantine string
+	since      time.Time
+}
+
+func newBurst() *burst {
+	return &burst{changed: map[string]bool{}, running: map[string]bool{}, postponed: map[string]postponed{}}
+}
+
+// change notes that a node has changed, and will be reconciled.
+func (b *burst) change(node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed[node] = true
+}
+
+// begin notes that a node is being reconciled, until end is called.
+func (b *burst) begin(node string) (end func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.changed, node)
+	b.running[node] = true
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.running, node)
+	}
+}
+
+// forget drops what is known about the quarantine of a node.
+func (b *burst) forget(node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.postponed, node)
+}
+
+// taintsFirst is how long the jobs and the evidence of a node wait for the taints of others; zero: not. A node that is being reconciled
+// counts as tainted: a restart of its own jobs may take long.
+func (b *burst) taintsFirst(node string, d quarantine.Decision, now time.Time) (jobs, evidence time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !d.Quarantines() {
+		delete(b.postponed, node)
+		return 0, 0
+	}
+	r := d.State.Record
+	age := now.Sub(r.QuarantinedAt)
+	if age < 0 || age >= evidenceWait || !b.others() {
+		return 0, 0
+	}
+	first := b.postponed[node]
+	if first.quarantine != r.ID || now.Before(first.since) { // the clock was put back
+		first = postponed{r.ID, now}
+		b.postponed[node] = first
+	}
+	if waited := now.Sub(first.since); waited < jobsWait && !evicts(r) {
+		jobs = min(max(afterTaints, waited), jobsWait-waited)
+	}
+	return jobs, min(max(afterTaints, age), evidenceWait-age)
+}
+
+// others tells whether a node has changed that is not being reconciled; mu must be held.
+func (b *burst) others() bool {
+	for name := range b.changed {
+		if !b.running[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// evicts tells whether pods are deleted for a taint of the quarantine: then its jobs cannot wait, see restart.ActiveOn.
+func evicts(r *quarantine.Record) bool {
+	noExecute := func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
+	return r.Taint != nil && noExecute(r.Taint.NodeTaint()) || r.HandOff != nil && slices.ContainsFunc(r.HandOff.Taints, noExecute)
+}
