@@ -162,19 +162,20 @@ func counts(node client.Object) []string {
 // peersOf returns what sums up all other nodes that count, from the cache and from the visits that were just begun.
 func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Facts) func(time.Time) ([]repair.Peer, error) {
 	return func(now time.Time) ([]repair.Peer, error) {
-		// In this order: a write that is no longer pending when its node is read is in the cache.
-		begun := c.pending.names()
+		// In this order: a write that is not pending now is in the cache, and one that is counts by this copy, whoever sees it in the
+		// cache meanwhile.
+		begun := c.pending.all()
 		var nodes corev1.NodeList
 		if err := c.client.List(ctx, &nodes, client.MatchingFields{indexCounts: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
 		}
-		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return begun[n.Name] })
-		for name := range begun {
+		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { _, isBegun := begun[n.Name]; return isBegun })
+		for name, visit := range begun {
 			var n corev1.Node
 			if err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n); client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("get node %s: %w", name, err)
 			}
-			nodes.Items = append(nodes.Items, n) // one that is gone has no record
+			nodes.Items = append(nodes.Items, *visit.overlay(&n)) // one that is gone has no record
 		}
 		var peers []repair.Peer
 		for i := range nodes.Items {
@@ -182,7 +183,6 @@ func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Fa
 			if n.Name == f.Node.Name {
 				continue
 			}
-			n = c.pending.overlay(n)
 			if r, err := c.records.of(n); err == nil && r != nil {
 				peers = append(peers, repair.PeerWith(p, n, r, now))
 			}

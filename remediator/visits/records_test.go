@@ -1,6 +1,7 @@
 package visits
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -138,6 +140,51 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
 			t.Fatal(diff)
 		}
+	}
+}
+
+// overtaken shows a node as it was, and a newer version of it to the sweeper right after that.
+type overtaken struct {
+	client.Client
+	old   *corev1.Node
+	after func()
+}
+
+func (o overtaken) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	o.old.DeepCopyInto(object.(*corev1.Node))
+	o.after()
+	return nil
+}
+
+func (overtaken) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// The sweeper needs no lock of a decision to drop a write that the cache shows.
+func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	visit := repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Emptying, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	shown := recordedNode("x", repair.Record{Current: &visit})
+	shown.ResourceVersion = "8"
+	shown.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Kind), Effect: corev1.TaintEffectNoSchedule}}
+	old := shown.DeepCopy()
+	old.ResourceVersion, old.Annotations = "7", nil
+	r, err := repair.RecordOf(shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Controller{pending: newPendingVisits(), records: newRecords()}
+	c.pending.add(old, r)
+	c.pending.written(shown)
+	c.client = overtaken{old: old, after: func() { c.pending.overlay(shown) }}
+	me := &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "me"}}}
+	peers, err := c.peersOf(t.Context(), &policy.Policy{Repair: &policy.Repair{}}, me)(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(peers) != 1 || peers[0].Begun != 1 {
+		t.Errorf("these repairs count: %+v", peers)
+	}
+	if len(c.pending.all()) != 0 {
+		t.Error("the write is still pending though the cache shows it")
 	}
 }
 

@@ -92,15 +92,11 @@ func (w *pendingVisits) discard(node string) {
 	delete(w.byNode, node)
 }
 
-// names are the nodes over which a record is written.
-func (w *pendingVisits) names() map[string]bool {
+// all are the records that are written over nodes, by node.
+func (w *pendingVisits) all() map[string]pendingVisit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	names := map[string]bool{}
-	for name := range w.byNode {
-		names[name] = true
-	}
-	return names
+	return maps.Clone(w.byNode)
 }
 
 // overlay is a node as the cache shows it, with the record that was written over it unless the cache is as new.
@@ -113,6 +109,13 @@ func (w *pendingVisits) overlay(n *corev1.Node) *corev1.Node {
 	}
 	if pending.isOver(n) {
 		delete(w.byNode, n.Name)
+	}
+	return pending.overlay(n)
+}
+
+// overlay is a node with the record that was written over it, unless the node is as new.
+func (w pendingVisit) overlay(n *corev1.Node) *corev1.Node {
+	if w.isOver(n) {
 		return n
 	}
 	shown := *n
@@ -120,7 +123,7 @@ func (w *pendingVisits) overlay(n *corev1.Node) *corev1.Node {
 	if shown.Annotations == nil {
 		shown.Annotations = map[string]string{}
 	}
-	shown.Annotations[conditions.AnnotationRepair] = pending.record
+	shown.Annotations[conditions.AnnotationRepair] = w.record
 	return &shown
 }
 
