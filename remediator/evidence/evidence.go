@@ -1,4 +1,4 @@
-// Package evidence keeps what the conditions of a node were when it was quarantined: a ConfigMap per node, in a namespace of
+// Package evidence keeps what the conditions of a node were after it was quarantined: a ConfigMap per node, in a namespace of
 // its own. docs/adr/0013 gives the reasons.
 package evidence
 
@@ -33,7 +33,7 @@ const (
 	maxInventory = 8 << 10
 )
 
-// Snapshot is what the conditions of a node were when it was quarantined. A reboot clears the conditions, and a repair needs
+// Snapshot is what the conditions of a node were at TakenAt, after it was quarantined: in a burst that may be half a minute. A reboot clears the conditions, and a repair needs
 // to know what they were.
 type Snapshot struct {
 	Node    string    `json:"node"`

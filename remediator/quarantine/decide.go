@@ -97,7 +97,8 @@ type Decision struct {
 	Blocked *Blocked
 	// BlockedToo is what else holds back the same, and would when Blocked no longer does. It is for people: nothing acts on it.
 	BlockedToo []Blocked
-	// Limited: a budget or the breaker holds something back, though Blocked may name what else does.
+	// Limited: a budget or the breaker holds something back, though Blocked may name what else does. A fault of a
+	// suspected detector does not set it, though BlockedToo may name a limit.
 	Limited bool
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState

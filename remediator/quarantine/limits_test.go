@@ -507,6 +507,23 @@ func TestEveryLimitThatHoldsANodeBackIsNamed(t *testing.T) {
 	}
 }
 
+// A limit that holds back an upgrade is not reported when the restart of jobs is held back, too.
+func TestALimitCountsThatIsNotReported(t *testing.T) {
+	f := newFleet(t, 4, "budget: {maxPercent: 100}\ncorrelated: {maxPercent: 50, minNodes: 3, window: 2m}", "for: 0s\n      restartJobs: true"+attackRules)
+	isBad(f.worlds[0]) // it takes the place of the rule
+	says("DiskFailing", "True", "x")(f.worlds[1])
+	f.each()
+	f.each(passes(10*time.Minute), beats)
+	for _, w := range f.worlds[1:] {
+		gpu(lost)(w)
+	}
+	isBad(f.worlds[1])
+	d := f.decide(1).last
+	if d.Blocked == nil || d.Blocked.Reason != BlockedByDetectorSuspect || !d.Limited {
+		t.Errorf("limited: %v, blocked: %+v, the effects are %s", d.Limited, d.Blocked, f.effects())
+	}
+}
+
 func TestWhoActedIsCleanedAndBounded(t *testing.T) {
 	w := newWorld(t)
 	long := Manual{User: strings.Repeat("u", 10000) + "\n", Reason: "a\x00b\x1b" + strings.Repeat("ü", 10000)}
