@@ -283,15 +283,13 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: after, Priority: ptr.To(lowPriority)}, err
 }
 
-// taintsFirst is how long the jobs and the evidence of a node wait, because other nodes have changed, whose taints come before; zero: not.
+// taintsFirst is how long the jobs and the evidence of a node wait, because other nodes have changed, whose taints come before; zero or
+// less: they do not wait.
 func (c *Controller) taintsFirst(d quarantine.Decision, now time.Time) time.Duration {
 	if !d.Quarantines() || !c.waiting.any() {
 		return 0
 	}
-	age := now.Sub(d.State.Record.QuarantinedAt)
-	if age < 0 || age >= jobsWait {
-		return 0
-	}
+	age := now.Sub(d.State.Record.QuarantinedAt).Abs() // the clock of an earlier leader may be ahead
 	return min(max(afterTaints, age), jobsWait-age)
 }
 

@@ -320,12 +320,14 @@ func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
 		t.Errorf("jobs are looked at %v after the quarantine, evidence of %d nodes is kept", waited, len(r.client.created))
 	}
 
-	next := newRig(t, "a", "b") // another process, which leads now
-	next.client.nodes[0] = *r.client.live["a"]
-	next.clock.SetTime(r.clock.Now())
-	next.follow(t.Context()).Create(event.CreateEvent{Object: &next.client.nodes[1]})
-	if next.reconcile(t, "a"); len(next.restarts.quarantines) != 1 {
-		t.Errorf("the next leader looked %d times at the jobs", len(next.restarts.quarantines))
+	for _, age := range []time.Duration{jobsWait, -jobsWait} { // of the quarantine, by the clock of another process, which leads now
+		next := newRig(t, "a", "b")
+		next.client.nodes[0] = *r.client.live["a"]
+		next.clock.SetTime(next.clock.Now().Add(age))
+		next.follow(t.Context()).Create(event.CreateEvent{Object: &next.client.nodes[1]})
+		if next.reconcile(t, "a"); len(next.restarts.quarantines) != 1 {
+			t.Errorf("%v after the quarantine, the next leader looked %d times at the jobs", age, len(next.restarts.quarantines))
+		}
 	}
 }
 
