@@ -39,7 +39,7 @@ import (
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC is set. Most of it is the cache of nodes, which stays:
 // Go's default would have the remediator of a large cluster use twice its size.
-const gcPercent = 50
+const gcPercent = 30
 
 type options struct {
 	policy, namespace, evidence, repair, healthAddress, metricsAddress string
