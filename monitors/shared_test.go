@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
 )
@@ -158,6 +160,19 @@ func each(text string) map[string]string {
 		all[check] = text
 	}
 	return all
+}
+
+// A look at other moments is one more look at the driver.
+func TestTheChecksThatShareLookAtTheSameMoments(t *testing.T) {
+	for _, c := range []string{conditions.GPUMemoryError, conditions.GPUCountMismatch, conditions.GPUOverheated, conditions.NVLinkDown} {
+		p := npd.New(c, "")
+		if err := p.Parse(load(t, c+".json").Rules[0].Args); err != nil {
+			t.Fatal(err)
+		}
+		if p.Hold != 5*time.Minute || p.Every != 30*time.Second || p.HealthyEvery != time.Minute {
+			t.Errorf("%s: hold %s, every %s, healthy-every %s", c, p.Hold, p.Every, p.HealthyEvery)
+		}
+	}
 }
 
 func TestFourChecksThatStartTogetherOpenTheDriverOnce(t *testing.T) {
