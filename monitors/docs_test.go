@@ -83,6 +83,9 @@ func conditionsPage(t *testing.T) string {
 		// What has no events to wait for.
 		if i := slices.Index(args, "-every"); i >= 0 && !slices.Contains([]string{"xid", "hca", "podlog"}, c.Plugin) {
 			interval = "every " + args[i+1]
+			if healthy := slices.Index(args, "-healthy-every"); healthy >= 0 {
+				interval = "every " + args[healthy+1] + ", then " + interval + " until it is healthy again"
+			}
 		}
 		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | `%s` | %s | %s, %s | %s |\n", c.Type, c.Type,
 			strings.TrimSpace(c.Plugin+" "+strings.Join(args, " ")), interval, c.Healthy, c.Problem, policy.action(c.Type))

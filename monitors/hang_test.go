@@ -26,7 +26,7 @@ func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
 	binary, args := node.Command()
 	config := load(t, conditions.GPUMemoryError+".json")
 	config.Rules[0].Path = binary
-	config.Rules[0].Args = append(append(config.Rules[0].Args, args...), "-timeout", "2s", "-hung-after", "3s", "-every", "1s")
+	config.Rules[0].Args = append(append(config.Rules[0].Args, args...), "-timeout", "2s", "-hung-after", "3s", "-every", "1s", "-healthy-every", "0")
 	interval := "1s"
 	config.PluginGlobalConfig.InvokeIntervalString = &interval
 	data, err := json.Marshal(config)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
 )
@@ -158,6 +160,19 @@ func each(text string) map[string]string {
 		all[check] = text
 	}
 	return all
+}
+
+// A look at other moments is one more look at the driver.
+func TestTheChecksThatShareLookAtTheSameMoments(t *testing.T) {
+	for _, c := range []string{conditions.GPUMemoryError, conditions.GPUCountMismatch, conditions.GPUOverheated, conditions.NVLinkDown} {
+		p := npd.New(c, "")
+		if err := p.Parse(load(t, c+".json").Rules[0].Args); err != nil {
+			t.Fatal(err)
+		}
+		if p.Hold != 5*time.Minute || p.Every != 30*time.Second || p.HealthyEvery != time.Minute {
+			t.Errorf("%s: hold %s, every %s, healthy-every %s", c, p.Hold, p.Every, p.HealthyEvery)
+		}
+	}
 }
 
 func TestFourChecksThatStartTogetherOpenTheDriverOnce(t *testing.T) {
@@ -386,6 +401,56 @@ func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
 	n.opened()
 	n.want(partsWithFaults("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
 	n.wantOpened(4, "just after a try that hung")
+}
+
+// What has not enough time for an answer is not begun: it would end by a kill in a call into the driver.
+func TestACheckThatHasWaitedLongBeginsNoRead(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("slow 8")
+	first := make(chan string)
+	go func() { first <- n.run("ecc", "-timeout", "1m") }()
+	waitFor(t, func() bool { _, err := os.Stat(n.inits()); return err == nil })
+	// So that what the first reads cannot be kept.
+	if err := os.MkdirAll(filepath.Join(n.reading(), "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.run("thermal", "-timeout", "12s"); got != "unknown: no answer within 9s" {
+		t.Error(got)
+	}
+	if got := <-first; got != gpuChecks["ecc"] {
+		t.Error(got)
+	}
+	n.wantOpened(1, "by the first alone")
+}
+
+func TestACheckWhoseOwnPartTookLongTriesNoSharedRead(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("crash nvmlDeviceGetNvLinkState")
+	n.run("ecc")
+	n.longApart()
+	n.opened()
+	n.say("slow 4")
+	n.run("ecc", "-timeout", "8s")
+	n.wantOpened(1, "its own part")
+}
+
+func TestOneSharedReadIsEnoughToShareAgain(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("crash nvmlDeviceGetNvLinkState")
+	n.run("ecc")
+	n.longApart()
+	n.opened()
+	n.say("slow 4")
+	slow := make(chan string)
+	go func() { slow <- n.run("thermal", "-timeout", "1m") }()
+	waitFor(t, func() bool { _, err := os.Stat(n.inits()); return err == nil })
+	n.say()
+	for check, got := range map[string]string{"ecc": n.run("ecc", "-timeout", "1m"), "thermal": <-slow} {
+		if got != gpuChecks[check] {
+			t.Errorf("%s: %s", check, got)
+		}
+	}
+	n.wantOpened(3, "the part of each, and one for all")
 }
 
 // longApart makes the checks read apart since long ago.

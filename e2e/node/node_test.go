@@ -136,7 +136,7 @@ func (m *host) chart(t *testing.T) string {
 		t.Fatalf("monitors of the chart: %q, %v", monitors, err)
 	}
 	interval := regexp.MustCompile(`"invoke_interval": "[^"]*"`)
-	every := regexp.MustCompile(`"-every",\s*"[^"]*"`)
+	every := regexp.MustCompile(`"-(healthy-)?every",\s*"[^"]*"`)
 	for _, monitor := range monitors {
 		text, err := os.ReadFile(monitor)
 		if err != nil {

@@ -40,7 +40,7 @@ func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, 
 		last = &now
 	}
 	for last != nil && *last == now && time.Now().Before(deadline) && ctx.Err() == nil && npd.isParent() {
-		pause, cancel := context.WithDeadline(ctx, earliest(deadline, time.Now().Add(r.p.pause())))
+		pause, cancel := context.WithDeadline(ctx, earliest(deadline, time.Now().Add(r.pause())))
 		// Beside a Read that has not come back nothing else may touch what it works on.
 		if r.stuck != nil || r.c.Wait == nil || r.c.Wait(pause) != nil {
 			<-pause.Done()
@@ -58,15 +58,22 @@ func hold[S any](ctx context.Context, r *runner[S], npd process, args []string, 
 	return status
 }
 
-// pause is the time to the next look: they are at whole multiples of -every since the boot. So checks that share a reading look at
-// the same moment, and the reading is as fresh for all of them.
-func (p *Plugin) pause() time.Duration {
+// pause is the time to the next look: they are at whole multiples of -every or -healthy-every since the boot. So checks that share a
+// reading look at the same moment, and the reading is as fresh for all of them.
+func (r *runner[S]) pause() time.Duration {
+	every := r.p.Every
+	if r.healthy {
+		every = r.p.longest()
+	}
 	now, err := Uptime()
 	if err != nil {
-		return p.Every
+		return every
 	}
-	return toNext(now, p.Every)
+	return toNext(now, every)
 }
+
+// longest is the longest pause between two looks.
+func (p *Plugin) longest() time.Duration { return max(p.Every, p.HealthyEvery) }
 
 func toNext(now, every time.Duration) time.Duration {
 	if every <= 0 {
@@ -81,7 +88,7 @@ func (p *Plugin) length() time.Duration {
 	if err != nil {
 		return p.Hold
 	}
-	return whole(now, p.Hold, p.Every)
+	return whole(now, p.Hold, p.longest())
 }
 
 // whole shortens a hold, so that it ends with one of the looks and not with one more.

@@ -151,6 +151,8 @@ type runner[S any] struct {
 	w *worker
 	// stuck is closed when a Read that outlived its limit returns after all; there is never a second one beside it.
 	stuck chan struct{}
+	// healthy says that the last look found nothing, and nothing that the next one may confirm.
+	healthy bool
 }
 
 // read calls Read and gives up on it after the limit, even if Read ignores its context.
@@ -252,6 +254,7 @@ func (r *runner[S]) look(ctx context.Context) answer {
 }
 
 func (r *runner[S]) judge(ctx context.Context) answer {
+	r.healthy = false
 	s, err := r.read(ctx)
 	if hung := (hungError{}); errors.As(err, &hung) {
 		return hung.result().answer(r.p.MinRepair)
@@ -259,5 +262,8 @@ func (r *runner[S]) judge(ctx context.Context) answer {
 	if err != nil {
 		return unknown("%v", err)
 	}
-	return r.c.Judge(s).answer(r.p.MinRepair)
+	result := r.c.Judge(s)
+	now := result.answer(r.p.MinRepair)
+	r.healthy = now.Status == OK && !result.Unconfirmed
+	return now
 }

@@ -36,6 +36,9 @@ type Result struct {
 	Unread []Unread
 	// Healthy is the line of a healthy answer.
 	Healthy string
+	// Unconfirmed says that this look saw something that makes a problem if the next look sees it, too. The next look is after -every,
+	// also while the answer is healthy.
+	Unconfirmed bool
 }
 
 // Check is one node check.
@@ -70,6 +73,8 @@ type Plugin struct {
 	Hold time.Duration
 	// Every is the pause between two looks while holding.
 	Every time.Duration
+	// HealthyEvery is the pause after a look that found nothing; Every if it is shorter.
+	HealthyEvery time.Duration
 	// StateDir holds latches and last answers. The default is on a tmpfs, which a reboot empties.
 	StateDir string
 	// Grace is the uptime before which findings of absence are Unknown.
@@ -109,6 +114,7 @@ func New(name, about string) *Plugin {
 	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one check of the node")
 	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout")
 	p.DurationVar(&p.Every, "every", time.Second, "pause between checks while holding")
+	p.DurationVar(&p.HealthyEvery, "healthy-every", 0, "longer pause while holding, after a check that found nothing")
 	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches and last answers; the default is on a tmpfs, which a reboot empties")
 	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
 	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute, "how long a killed call into a driver may still hang before the node needs a reboot")

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testPlugin reports what a file says: "sick", "unread", "both", "error", "panic", "judge panic", "stuck", else healthy.
+// testPlugin reports what a file says: "sick", "unread", "both", "unconfirmed", "error", "panic", "judge panic", "stuck", else healthy.
 func testPlugin() {
 	p := New("test", "checks a file")
 	path := p.String("file", "", "what to report")
@@ -54,7 +54,7 @@ func testPlugin() {
 			}
 		},
 		Judge: func(s string) Result {
-			r := Result{Healthy: "all is well"}
+			r := Result{Healthy: "all is well", Unconfirmed: s == "unconfirmed"}
 			if s == "judge panic" {
 				panic(s)
 			}
@@ -453,6 +453,62 @@ func TestHelpIsOnStdoutAndABadFlagIsNot(t *testing.T) {
 	if code, stdout, stderr := once(t, "fine", "-no-such-flag"); code != 2 || strings.Contains(stdout, usage) || !strings.Contains(stderr, usage) {
 		t.Errorf("bad flag: exit %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
+}
+
+func TestTheNextLookIsSoonerUnlessTheLastFoundNothing(t *testing.T) {
+	const soon, late = time.Millisecond, 10000 * time.Hour
+	finding := conditions.Finding{Repair: conditions.Reboot, Subject: "disk 1", Text: "gone"}
+	var result Result
+	var failed error
+	p := New("test", "")
+	p.StateDir = t.TempDir()
+	r := &runner[string]{p: p, c: Check[string]{
+		Read:  func(context.Context) (string, error) { return "", failed },
+		Judge: func(string) Result { return result },
+	}}
+	for _, test := range []struct {
+		name         string
+		result       Result
+		err          error
+		minRepair    conditions.Repair
+		healthyEvery time.Duration
+		late         bool
+	}{
+		{"healthy", Result{Healthy: "well"}, nil, conditions.Inspect, late, true},
+		{"sick", Result{Findings: []conditions.Finding{finding}}, nil, conditions.Inspect, late, false},
+		{"sick below -min-repair", Result{Findings: []conditions.Finding{finding}}, nil, conditions.Replace, late, true},
+		{"unread", Result{Unread: []Unread{{"disk 1", "timeout"}}}, nil, conditions.Inspect, late, false},
+		{"healthy again", Result{Healthy: "well"}, nil, conditions.Inspect, late, true},
+		{"a read that fails", Result{Healthy: "well"}, errors.New("gone"), conditions.Inspect, late, false},
+		{"unconfirmed", Result{Healthy: "well", Unconfirmed: true}, nil, conditions.Inspect, late, false},
+		{"without -healthy-every", Result{Healthy: "well"}, nil, conditions.Inspect, 0, false},
+	} {
+		result, failed, p.MinRepair, p.Every, p.HealthyEvery = test.result, test.err, test.minRepair, soon, test.healthyEvery
+		r.look(t.Context())
+		if pause := r.pause(); pause > soon != test.late {
+			t.Errorf("%s: the next look after %s", test.name, pause)
+		}
+	}
+	p.Every, p.HealthyEvery = late, soon
+	if longest := p.longest(); longest != late {
+		t.Errorf("with a shorter -healthy-every: %s", longest)
+	}
+	p.Every, p.HealthyEvery, p.Hold = soon, late, 2*late
+	if length := p.length(); length > p.Hold-time.Second {
+		t.Errorf("a hold of %s ends after %s, at no look of a healthy node", p.Hold, length)
+	}
+}
+
+func TestWhatTheNextLookMayConfirmDoesNotWaitLonger(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "unconfirmed")
+	npd := startNPD(t, t.TempDir(), file, "-hold", "1h", "-healthy-every", "1h")
+	npd.run()
+	npd.answers("0 all is well")
+	npd.run()
+	npd.holding()
+	write(t, file, "sick")
+	npd.answers("1 Reboot disk 1: sick")
 }
 
 func TestChecksLookAtTheSameMoments(t *testing.T) {

@@ -144,7 +144,7 @@ func TestTheChartKnowsEveryCheck(t *testing.T) {
 
 // The schema lists the flags of each check's plugin. These flags are excluded: those that the chart itself sets or mounts, those that
 // decide how NPD runs the plugin, and those for manual use.
-var notForValues = regexp.MustCompile(`^(timeout|hold|every|state-dir|hung-after|snapshot|dump|clear|version|hardware|` +
+var notForValues = regexp.MustCompile(`^(timeout|hold|every|healthy-every|state-dir|hung-after|snapshot|dump|clear|version|hardware|` +
 	`sysfs|procfs|kmsg|root|dev|driver-root|chrony|dbus|systemd|pod-logs|mx-smi|npu-smi|hccn-tool|ibv-devinfo|pod-resources|dcgmi|` +
 	`log|journal|journalctl|journal-dir|overrides|patterns|profiles|explain|gpus|list|` +
 	`report|run|run-when-idle|interval|level|tests|force|idle-for)$`)

@@ -37,6 +37,9 @@ func (l limits) judge(s snapshot) npd.Result {
 		add(confirmed(history, hbmOver), conditions.Inspect, "HBM over its maximum temperature")
 		add(confirmed(history, noMargin), conditions.Inspect, "no margin left to its temperature limit")
 		add(l.slowed(history, s.Window), conditions.Inspect, "slowed down by heat or power brake")
+		if now := *g.Thermal; coreOver(now) || hbmOver(now) || noMargin(now) || slow(now) {
+			result.Unconfirmed = true
+		}
 	}
 	if s.Unshared != "" {
 		result.NotRead("state", "not kept between runs: "+s.Unshared)
@@ -67,6 +70,8 @@ func over(value, limit *int) bool { return value != nil && limit != nil && *valu
 
 func noMargin(t gpu.Thermal) bool { return t.Margin != nil && *t.Margin <= 0 }
 
+func slow(t gpu.Thermal) bool { return t.Slow != nil && *t.Slow }
+
 func atShutdown(t gpu.Thermal) bool {
 	byTemperature := t.Core != nil && t.Shutdown != nil && *t.Core >= *t.Shutdown
 	byMargin := t.Margin != nil && t.ShutdownMargin != nil && *t.ShutdownMargin < 0 && *t.Margin <= *t.ShutdownMargin
@@ -83,7 +88,7 @@ func (l limits) slowed(history []sample, window time.Duration) bool {
 	}
 	minutes := map[time.Duration]bool{}
 	for _, s := range history {
-		if s.Thermal.Slow != nil && *s.Thermal.Slow {
+		if slow(s.Thermal) {
 			minutes[s.At/time.Minute] = true
 		}
 	}

@@ -100,6 +100,23 @@ func TestOneLookOverALimitIsAPeak(t *testing.T) {
 	}
 }
 
+func TestALookOverALimitMayBeConfirmedByTheNext(t *testing.T) {
+	n := nvmltest.New(t)
+	for say, want := range map[string]bool{
+		"": false, "3.temperature 87": false, "3.temperature 88": true, "3.hbm 96": true, "3.margin 1": false, "3.margin 0": true,
+		"3.reasons 4": false, "3.reasons 64": true, "*.margin -999": false,
+	} {
+		n.Say(say)
+		var s snapshot
+		if err := json.Unmarshal([]byte(n.Run("-dump")[len("exit 0\n"):]), &s); err != nil {
+			t.Fatal(err)
+		}
+		if got := (limits{10, 60}).judge(s); len(got.Findings) > 0 || got.Unconfirmed != want {
+			t.Errorf("%q: %+v, want unconfirmed %t", say, got, want)
+		}
+	}
+}
+
 // Two monitors, or a person beside one, see one instant twice.
 func TestLooksAtOneInstantConfirmNothing(t *testing.T) {
 	n := nvmltest.New(t)

@@ -8,7 +8,7 @@
 //	burn 500                nvmlInit takes that many milliseconds of CPU time
 //	driver 575.57.08        the driver's version: what a field number means depends on it
 //	crash NAME              calls of the function NAME end the process
-//	write PATH              every nvmlInit appends a byte to PATH: uninterruptible sleep while its filesystem is frozen
+//	write PATH              every nvmlInit first appends a byte to PATH: uninterruptible sleep while its filesystem is frozen
 //	3.error 15              all questions to GPU 3 fail with this nvmlReturn_t
 //	3.error.NAME 15         only those by the function NAME
 //	3.link5.error 999       the state of its link 5 cannot be asked
@@ -104,14 +104,15 @@ static nvmlReturn_t fails(int gpu, const char *function) {
 
 nvmlReturn_t nvmlInit_v2(void) {
 	hang(__func__);
-	for (unsigned int left = global("slow", 0); left > 0;) left = sleep(left);
-	for (clock_t until = clock() + global("burn", 0) * (CLOCKS_PER_SEC / 1000); clock() < until;);
+	unsigned int left = global("slow", 0);
 	char path[512];
 	if (setting("write", path, sizeof path)) {
 		int fd = open(path, O_CREAT | O_WRONLY | O_APPEND, 0600);
 		if (fd < 0 || write(fd, "x", 1) != 1) return NVML_ERROR_UNKNOWN;
 		close(fd);
 	}
+	while (left > 0) left = sleep(left);
+	for (clock_t until = clock() + global("burn", 0) * (CLOCKS_PER_SEC / 1000); clock() < until;);
 	return global("init", NVML_SUCCESS);
 }
 nvmlReturn_t nvmlShutdown(void) { hang(__func__); return NVML_SUCCESS; }
