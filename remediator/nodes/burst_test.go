@@ -116,7 +116,7 @@ func TestASlowRestartOnOneNodeHoldsUpNoOther(t *testing.T) {
 	r := newRig(t, "a", "b")
 	r.policy.Policy().Budget.MaxNodes = 2
 	told := r.follow(t.Context())
-	r.Controller.jobs = &restartsDuring{r.restarts, "b", func() {
+	r.jobs = &restartsDuring{r.restarts, "b", func() {
 		tainted := r.client.nodes[1].DeepCopy()
 		tainted.Spec.Taints = []corev1.Taint{{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
 		told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[1], ObjectNew: tainted})
