@@ -630,8 +630,8 @@ func (w *world) atRest() error {
 		case r == nil || r.Phase != quarantine.Quarantined:
 		case r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand):
 			errs = append(errs, w.plugin("release", n.Name, "--without-validation"))
-		case visits != nil && visits.Stopped == r.ID && !visited && (visits.Request == nil || visits.Request.Kind == repair.RequestStop):
-			errs = append(errs, w.plugin("release", n.Name)) // after a stop no visit begins by itself
+		case needsPerson(visits, r.ID, n.Status.NodeInfo.BootID):
+			errs = append(errs, w.plugin("release", n.Name))
 		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
@@ -639,6 +639,18 @@ func (w *world) atRest() error {
 		errs = append(errs, w.runs(i, j))
 	}
 	return errors.Join(errs...)
+}
+
+// needsPerson tells whether no visit begins by itself any more in a quarantine: a person has stopped it, or the validation could not run.
+func needsPerson(r *repair.Record, quarantineID, boot string) bool {
+	if r == nil || r.Current != nil || r.Request != nil && r.Request.Kind != repair.RequestStop {
+		return false
+	}
+	if r.Stopped == quarantineID {
+		return true
+	}
+	i := slices.IndexFunc(r.Last, func(v repair.Visit) bool { return v.Quarantine == quarantineID })
+	return i >= 0 && r.Last[i].Kind == repair.Validation && r.Last[i].Phase == repair.Failed && r.Last[i].BootID == boot
 }
 
 // healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.
