@@ -141,7 +141,7 @@ func plan(seed uint64, length time.Duration) []action {
 		}},
 		{3, func(at time.Duration) {
 			job := r.IntN(len(jobs))
-			add(at, func(w *world) error { return w.evict(job) }, "job %d: a pod is evicted", job)
+			add(at, func(w *world) error { return w.comeBack(job) }, "job %d: pods come back to a node that they were stopped for, or one is evicted", job)
 		}},
 		{2, func(at time.Duration) {
 			node := r.IntN(nodes)

@@ -527,7 +527,7 @@ func (w *world) suspend(i int, on bool) error {
 
 // evict deletes a pod of a job whose controller replaces it.
 func (w *world) evict(i int) error {
-	if !slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group) {
+	if !w.replacesPods(i) {
 		return nil
 	}
 	pods, err := w.podsOf(i)
@@ -535,6 +535,73 @@ func (w *world) evict(i int) error {
 		return err
 	}
 	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[0]))
+}
+
+// comeBack has a restarted job come back to the node that it was stopped for: its pods are evicted while the node has no taint and no
+// remediator sees it. It looks for such a job from job i on, and evicts a pod of job i if there is none.
+func (w *world) comeBack(i int) error {
+	for k := range jobs {
+		job := (i + k) % len(jobs)
+		node, err := w.stoppedFor(job)
+		if err != nil {
+			return err
+		}
+		if node < 0 {
+			continue
+		}
+		for r := range w.replicas {
+			w.freeze(r)
+			defer w.thaw(r)
+		}
+		if err := w.rewriteTaints(node, false); err != nil {
+			return err
+		}
+		pods, err := w.podsOf(job)
+		if err != nil {
+			return err
+		}
+		for p := range pods {
+			if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[p])); err != nil {
+				return err
+			}
+		}
+		pause(w.ctx, 2*time.Second) // the pods of some kinds end before new ones are created
+		return nil
+	}
+	return w.evict(i)
+}
+
+// stoppedFor is a node for whose quarantine a job was restarted, and which is still quarantined; -1: there is none, or pods that are
+// deleted do not come again.
+func (w *world) stoppedFor(i int) (int, error) {
+	if !w.replacesPods(i) {
+		return -1, nil
+	}
+	o := w.object(i)
+	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return -1, client.IgnoreNotFound(err)
+	}
+	rec, err := restart.ReadRecord(o)
+	if err != nil || rec.Current != nil {
+		return -1, err
+	}
+	for _, past := range rec.Last {
+		for _, cause := range past.Quarantines {
+			var n corev1.Node
+			if err := w.Client.Get(w.ctx, client.ObjectKey{Name: cause.Node}, &n); client.IgnoreNotFound(err) != nil {
+				return -1, err
+			}
+			if r, err := quarantine.RecordOf(&n); err == nil && r != nil && r.Phase == quarantine.Quarantined && r.ID == cause.ID {
+				return w.index(cause.Node), nil
+			}
+		}
+	}
+	return -1, nil
+}
+
+// replacesPods tells whether the controller of a job replaces pods that are deleted.
+func (w *world) replacesPods(i int) bool {
+	return slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group)
 }
 
 // podsOf are the pods of the present incarnation of a job.
