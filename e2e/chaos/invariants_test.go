@@ -173,8 +173,8 @@ type leadership struct {
 	writers, jobWriters func(string) []string
 }
 
-// holds tells whether the processes that have sent something held the lease when the API server took it. Whoever does not has lost the lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from
-// coming late.
+// holds tells whether the processes that have sent something held the lease when the API server took it. Whoever does not has lost the
+// lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from coming late.
 func (l leadership) holds(at uint64, senders []string) bool {
 	holder := ""
 	for _, lease := range l.leases {
