@@ -362,22 +362,30 @@ func checkBreaker(states []*nodeState, leaders leadership, b *policy.Breaker) (f
 // has a GPU that was there before the node was taken, and each action is done once in a quarantine.
 func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, pods []version[*corev1.Pod]) (found []violation, actions int) {
 	active := map[types.UID]*nodeState{}
+	untainted := map[string]bool{} // visits whose taints somebody has removed, which frees their places
 	for _, s := range states {
 		uid, v := s.object.UID, s.visit()
-		counts := v != nil && (v.Kind == repair.Repair || v.Kind == repair.Validation) &&
-			(s.isWorkedOn() || s.isQuarantined() && s.hasTaint(s.record.Taint.Key))
-		if !counts {
+		if v == nil || v.Kind != repair.Repair && v.Kind != repair.Validation {
+			delete(active, uid)
+			continue
+		}
+		if !s.isWorkedOn() && !(s.isQuarantined() && s.hasTaint(s.record.Taint.Key)) {
+			untainted[v.ID] = true
+		}
+		if untainted[v.ID] {
 			delete(active, uid)
 			continue
 		}
 		active[uid] = s
 		begins := s.before.visit() == nil || s.before.visit().ID != v.ID
 		if begins && !s.joined && len(active) > maxVisits && leaders.took(s, conditions.AnnotationRepair) {
-			other := s.breaks("%d nodes are visited, the policy allows %d", len(active), maxVisits)
-			for _, o := range active {
-				other.history = append(other.history, o.String())
+			both := s.breaks("%d nodes are visited, the policy allows %d", len(active), maxVisits)
+			for node, o := range active {
+				if node != uid {
+					both.history = append(both.history, o.breaks("").history...)
+				}
 			}
-			found = append(found, other)
+			found = append(found, both)
 		}
 	}
 	type life struct {

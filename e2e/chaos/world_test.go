@@ -173,6 +173,7 @@ type world struct {
 	jobs      []*history[*metav1.PartialObjectMetadata]
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
+	cameBack  int                                     // how many jobs to nodes that they were stopped for
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -566,7 +567,11 @@ func (w *world) comeBack(i int) error {
 			}
 		}
 		pause(w.ctx, 2*time.Second) // the pods of some kinds end before new ones are created
-		return nil
+		pods, err = w.podsOf(job)
+		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == w.node(node) }) {
+			w.cameBack++
+		}
+		return err
 	}
 	return w.evict(i)
 }
