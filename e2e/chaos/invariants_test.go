@@ -369,7 +369,7 @@ func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, 
 			delete(active, uid)
 			continue
 		}
-		if !s.isWorkedOn() && !(s.isQuarantined() && s.hasTaint(s.record.Taint.Key)) {
+		if !s.isWorkedOn() && (!s.isQuarantined() || !s.hasTaint(s.record.Taint.Key)) {
 			untainted[v.ID] = true
 		}
 		if untainted[v.ID] {

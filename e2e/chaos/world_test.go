@@ -576,8 +576,8 @@ func (w *world) comeBack(i int) error {
 	return w.evict(i)
 }
 
-// stoppedFor is a node for whose quarantine a job was restarted, and which is still quarantined; -1: there is none, or pods that are
-// deleted do not come again.
+// stoppedFor is a node for whose quarantine a job was restarted, and which only the taint of that quarantine keeps it from; -1: there is
+// none, or pods that are deleted do not come again.
 func (w *world) stoppedFor(i int) (int, error) {
 	if !w.replacesPods(i) {
 		return -1, nil
@@ -596,7 +596,9 @@ func (w *world) stoppedFor(i int) (int, error) {
 			if err := w.Client.Get(w.ctx, client.ObjectKey{Name: cause.Node}, &n); client.IgnoreNotFound(err) != nil {
 				return -1, err
 			}
-			if r, err := quarantine.RecordOf(&n); err == nil && r != nil && r.Phase == quarantine.Quarantined && r.ID == cause.ID {
+			r, err := quarantine.RecordOf(&n)
+			visited := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
+			if err == nil && r != nil && r.Phase == quarantine.Quarantined && r.ID == cause.ID && !visited && !n.Spec.Unschedulable {
 				return w.index(cause.Node), nil
 			}
 		}
