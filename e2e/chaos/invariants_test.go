@@ -631,7 +631,8 @@ func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole fun
 		starts++
 		for podUID, l := range lives {
 			recorded := slices.Contains(before.Pods, podUID)
-			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
+			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[onlyWaits] == "" &&
+				l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
 			if (recorded || own) && (l.gone == 0 || l.gone > v.at) {
 				found = append(found, violation{
 					fmt.Sprintf("%d: job %s is started again while pod %s of its former incarnation is there", v.at, v.object.GetName(), l.pod.Name),

@@ -49,6 +49,8 @@ const (
 	maxVisits, validatedRule = 1, "gpu-memory"
 	// incarnation is the label of a job and its pods that no later job of that name has.
 	incarnation = foreign + "incarnation"
+	// onlyWaits is the label of a pod that waits for the end of its job and is no rank of it, as the submitter of a RayJob.
+	onlyWaits = foreign + "only-waits"
 )
 
 const rules = `apiVersion: pitcrew.dev/v1alpha1
