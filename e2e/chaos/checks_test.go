@@ -184,10 +184,11 @@ func TestTheBreakerHoldsBackWhatComesTooSoon(t *testing.T) {
 func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 	const fault = "Reboot Xid 79"
 	for name, test := range map[string]struct {
-		cleared, booted bool
-		want            int
+		cleared, booted, atOnce bool
+		want                    int
 	}{
 		"it stands":           {want: 1},
+		"in the same write":   {atOnce: true, want: 1},
 		"it has cleared":      {cleared: true},
 		"the node has booted": {booted: true},
 	} {
@@ -209,14 +210,21 @@ func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 				r.Phase, r.ReleasedBy = quarantine.Released, quarantine.ByPerson
 			}
 			add(func(*corev1.Node, *quarantine.Record) {})
-			add(released)
+			if !test.atOnce {
+				add(released)
+			}
 			if test.cleared {
 				add(func(n *corev1.Node, r *quarantine.Record) {
 					released(n, r)
 					n.Status.Conditions[0].Status = corev1.ConditionFalse
 				})
 			}
-			add(func(n *corev1.Node, _ *quarantine.Record) {
+			add(func(n *corev1.Node, r *quarantine.Record) {
+				if test.atOnce {
+					last := r.Quarantine
+					last.Phase, last.ReleasedBy = quarantine.Released, quarantine.ByPerson
+					r.ID, r.Last = "again", []quarantine.Quarantine{last}
+				}
 				if test.booted {
 					n.Status.NodeInfo.BootID = "boot-2"
 				}

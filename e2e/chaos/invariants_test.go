@@ -304,26 +304,31 @@ func checkReleases(states []*nodeState) (found []violation) {
 // has booted since.
 func checkManualReleases(states []*nodeState) (found []violation) {
 	for _, s := range states {
-		if s.gone || s.joined || !s.isQuarantined() || s.before.isQuarantined() || s.record.Taint.Rule == policy.ByHand {
+		again := s.before.isQuarantined() && s.isQuarantined() && s.before.record.ID != s.record.ID // released in the same write
+		if s.gone || s.joined || !s.isQuarantined() || s.before.isQuarantined() && !again || s.record.Taint.Rule == policy.ByHand {
 			continue
 		}
 		cause := s.record.Decisive()
+		covers := func(q quarantine.Quarantine) bool {
+			return q.ReleasedBy == quarantine.ByPerson && slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool {
+				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
+			})
+		}
 		stands := func(p *nodeState) bool {
 			return !p.joined && p.object.Status.NodeInfo.BootID == s.object.Status.NodeInfo.BootID &&
 				slices.ContainsFunc(p.object.Status.Conditions, func(c corev1.NodeCondition) bool {
 					return c.Type == cause.Condition && c.Status == corev1.ConditionTrue && c.Message == cause.Message
 				})
 		}
-		for p := s.before; p != nil && stands(p); p = p.before {
-			if !p.before.isQuarantined() || p.isQuarantined() || p.record == nil || p.record.ReleasedBy != quarantine.ByPerson {
-				continue
+		breaks := again && stands(s.before) && len(s.record.Last) > 0 && covers(s.record.Last[0])
+		for p := s.before; !again && p != nil && stands(p); p = p.before {
+			if p.before.isQuarantined() && !p.isQuarantined() && p.record != nil && p.record.ReleasedBy == quarantine.ByPerson {
+				breaks = covers(p.record.Quarantine)
+				break
 			}
-			if slices.ContainsFunc(p.record.Causes, func(c quarantine.Cause) bool {
-				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
-			}) {
-				found = append(found, s.breaks("quarantined again for %s, of which a person has released it and which has not cleared since", cause.Condition))
-			}
-			break
+		}
+		if breaks {
+			found = append(found, s.breaks("quarantined again for %s, of which a person has released it and which has not cleared since", cause.Condition))
 		}
 	}
 	return found
