@@ -106,6 +106,11 @@ func visited(at uint64, node, visit string) version[*corev1.Node] {
 	return v
 }
 
+func untaint(v version[*corev1.Node]) version[*corev1.Node] {
+	v.object.Spec.Taints = nil
+	return v
+}
+
 // visitJob is the Job of a visit when it is created.
 func visitJob(at uint64, node, visit string) jobVersion {
 	name := fmt.Sprint("job-", at)
@@ -129,6 +134,7 @@ func TestVisitsKeepTheirLimits(t *testing.T) {
 	}{
 		"one after the other":              {nodes: []version[*corev1.Node]{visited(10, "a", "1"), taken(11, "a", ""), visited(12, "b", "2")}},
 		"too many at the same time":        {nodes: []version[*corev1.Node]{visited(10, "a", "1"), visited(11, "b", "2")}, want: "2 nodes are visited"},
+		"somebody has removed the taints":  {nodes: []version[*corev1.Node]{visited(10, "a", "1"), untaint(visited(11, "a", "1")), visited(12, "a", "1"), visited(13, "b", "2")}},
 		"a Job on an empty node":           {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(2, 9)},
 		"a Job beside a pod":               {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(2, 30), want: "while pod pod has GPUs"},
 		"a pod that comes after the taint": {nodes: []version[*corev1.Node]{visited(10, "a", "1")}, jobs: []jobVersion{visitJob(20, "a", "1")}, pods: pod(11, 30)},
@@ -178,10 +184,11 @@ func TestTheBreakerHoldsBackWhatComesTooSoon(t *testing.T) {
 func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 	const fault = "Reboot Xid 79"
 	for name, test := range map[string]struct {
-		cleared, booted bool
-		want            int
+		cleared, booted, atOnce bool
+		want                    int
 	}{
 		"it stands":           {want: 1},
+		"in the same write":   {atOnce: true, want: 1},
 		"it has cleared":      {cleared: true},
 		"the node has booted": {booted: true},
 	} {
@@ -203,14 +210,21 @@ func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 				r.Phase, r.ReleasedBy = quarantine.Released, quarantine.ByPerson
 			}
 			add(func(*corev1.Node, *quarantine.Record) {})
-			add(released)
+			if !test.atOnce {
+				add(released)
+			}
 			if test.cleared {
 				add(func(n *corev1.Node, r *quarantine.Record) {
 					released(n, r)
 					n.Status.Conditions[0].Status = corev1.ConditionFalse
 				})
 			}
-			add(func(n *corev1.Node, _ *quarantine.Record) {
+			add(func(n *corev1.Node, r *quarantine.Record) {
+				if test.atOnce {
+					last := r.Quarantine
+					last.Phase, last.ReleasedBy = quarantine.Released, quarantine.ByPerson
+					r.ID, r.Last = "again", []quarantine.Quarantine{last}
+				}
 				if test.booted {
 					n.Status.NodeInfo.BootID = "boot-2"
 				}

@@ -173,8 +173,8 @@ type leadership struct {
 	writers, jobWriters func(string) []string
 }
 
-// holds tells whether the processes that have sent something held the lease when the API server took it. Whoever does not has lost the lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from
-// coming late.
+// holds tells whether the processes that have sent something held the lease when the API server took it. Whoever does not has lost the
+// lease, and cannot know what its successor has written meanwhile: no lock of Kubernetes can keep its last writes from coming late.
 func (l leadership) holds(at uint64, senders []string) bool {
 	holder := ""
 	for _, lease := range l.leases {
@@ -304,26 +304,31 @@ func checkReleases(states []*nodeState) (found []violation) {
 // has booted since.
 func checkManualReleases(states []*nodeState) (found []violation) {
 	for _, s := range states {
-		if s.gone || s.joined || !s.isQuarantined() || s.before.isQuarantined() || s.record.Taint.Rule == policy.ByHand {
+		again := s.before.isQuarantined() && s.isQuarantined() && s.before.record.ID != s.record.ID // released in the same write
+		if s.gone || s.joined || !s.isQuarantined() || s.before.isQuarantined() && !again || s.record.Taint.Rule == policy.ByHand {
 			continue
 		}
 		cause := s.record.Decisive()
+		covers := func(q quarantine.Quarantine) bool {
+			return q.ReleasedBy == quarantine.ByPerson && slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool {
+				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
+			})
+		}
 		stands := func(p *nodeState) bool {
 			return !p.joined && p.object.Status.NodeInfo.BootID == s.object.Status.NodeInfo.BootID &&
 				slices.ContainsFunc(p.object.Status.Conditions, func(c corev1.NodeCondition) bool {
 					return c.Type == cause.Condition && c.Status == corev1.ConditionTrue && c.Message == cause.Message
 				})
 		}
-		for p := s.before; p != nil && stands(p); p = p.before {
-			if !p.before.isQuarantined() || p.isQuarantined() || p.record == nil || p.record.ReleasedBy != quarantine.ByPerson {
-				continue
+		breaks := again && stands(s.before) && len(s.record.Last) > 0 && covers(s.record.Last[0])
+		for p := s.before; !again && p != nil && stands(p); p = p.before {
+			if p.before.isQuarantined() && !p.isQuarantined() && p.record != nil && p.record.ReleasedBy == quarantine.ByPerson {
+				breaks = covers(p.record.Quarantine)
+				break
 			}
-			if slices.ContainsFunc(p.record.Causes, func(c quarantine.Cause) bool {
-				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
-			}) {
-				found = append(found, s.breaks("quarantined again for %s, of which a person has released it and which has not cleared since", cause.Condition))
-			}
-			break
+		}
+		if breaks {
+			found = append(found, s.breaks("quarantined again for %s, of which a person has released it and which has not cleared since", cause.Condition))
 		}
 	}
 	return found
@@ -362,22 +367,30 @@ func checkBreaker(states []*nodeState, leaders leadership, b *policy.Breaker) (f
 // has a GPU that was there before the node was taken, and each action is done once in a quarantine.
 func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, pods []version[*corev1.Pod]) (found []violation, actions int) {
 	active := map[types.UID]*nodeState{}
+	untainted := map[string]bool{} // visits whose taints somebody has removed, which frees their places
 	for _, s := range states {
 		uid, v := s.object.UID, s.visit()
-		counts := v != nil && (v.Kind == repair.Repair || v.Kind == repair.Validation) &&
-			(s.isWorkedOn() || s.isQuarantined() && s.hasTaint(s.record.Taint.Key))
-		if !counts {
+		if v == nil || v.Kind != repair.Repair && v.Kind != repair.Validation {
+			delete(active, uid)
+			continue
+		}
+		if !s.isWorkedOn() && (!s.isQuarantined() || !s.hasTaint(s.record.Taint.Key)) {
+			untainted[v.ID] = true
+		}
+		if untainted[v.ID] {
 			delete(active, uid)
 			continue
 		}
 		active[uid] = s
 		begins := s.before.visit() == nil || s.before.visit().ID != v.ID
 		if begins && !s.joined && len(active) > maxVisits && leaders.took(s, conditions.AnnotationRepair) {
-			other := s.breaks("%d nodes are visited, the policy allows %d", len(active), maxVisits)
-			for _, o := range active {
-				other.history = append(other.history, o.String())
+			both := s.breaks("%d nodes are visited, the policy allows %d", len(active), maxVisits)
+			for node, o := range active {
+				if node != uid {
+					both.history = append(both.history, o.breaks("").history...)
+				}
 			}
-			found = append(found, other)
+			found = append(found, both)
 		}
 	}
 	type life struct {
@@ -623,7 +636,8 @@ func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole fun
 		starts++
 		for podUID, l := range lives {
 			recorded := slices.Contains(before.Pods, podUID)
-			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
+			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[onlyWaits] == "" &&
+				l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
 			if (recorded || own) && (l.gone == 0 || l.gone > v.at) {
 				found = append(found, violation{
 					fmt.Sprintf("%d: job %s is started again while pod %s of its former incarnation is there", v.at, v.object.GetName(), l.pod.Name),

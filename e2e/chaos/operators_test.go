@@ -46,7 +46,7 @@ func init() {
 		{kind: kind("ray.io", "v1", "RayCluster"), name: "raycluster", suspend: suspend, pods: 3, spec: rayCluster},
 		{
 			kind: kind("ray.io", "v1", "RayJob"), name: "rayjob", suspend: suspend, pods: 4,
-			spec: `{entrypoint: python train.py, shutdownAfterJobFinishes: true, submitterPodTemplate: ` + once + `, rayClusterSpec: ` + rayCluster + `}`,
+			spec: `{entrypoint: python train.py, shutdownAfterJobFinishes: true, submitterPodTemplate: ` + strings.Replace(once, "labels: {", "labels: {"+onlyWaits+`: "true", `, 1) + `, rayClusterSpec: ` + rayCluster + `}`,
 		},
 		{
 			kind: kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"), name: "lws", ranks: replicas, groups: 2,

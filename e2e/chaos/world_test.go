@@ -49,6 +49,8 @@ const (
 	maxVisits, validatedRule = 1, "gpu-memory"
 	// incarnation is the label of a job and its pods that no later job of that name has.
 	incarnation = foreign + "incarnation"
+	// onlyWaits is the label of a pod that waits for the end of its job and is no rank of it, as the submitter of a RayJob.
+	onlyWaits = foreign + "only-waits"
 )
 
 const rules = `apiVersion: pitcrew.dev/v1alpha1
@@ -173,6 +175,7 @@ type world struct {
 	jobs      []*history[*metav1.PartialObjectMetadata]
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
+	cameBack  int                                     // how many jobs to nodes that they were stopped for
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -527,7 +530,7 @@ func (w *world) suspend(i int, on bool) error {
 
 // evict deletes a pod of a job whose controller replaces it.
 func (w *world) evict(i int) error {
-	if !slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group) {
+	if !w.replacesPods(i) {
 		return nil
 	}
 	pods, err := w.podsOf(i)
@@ -535,6 +538,79 @@ func (w *world) evict(i int) error {
 		return err
 	}
 	return client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[0]))
+}
+
+// comeBack has a restarted job come back to the node that it was stopped for: its pods are evicted while the node has no taint and no
+// remediator sees it. It looks for such a job from job i on, and evicts a pod of job i if there is none.
+func (w *world) comeBack(i int) error {
+	for k := range jobs {
+		job := (i + k) % len(jobs)
+		node, err := w.stoppedFor(job)
+		if err != nil {
+			return err
+		}
+		if node < 0 {
+			continue
+		}
+		for r := range w.replicas {
+			w.freeze(r)
+			defer w.thaw(r)
+		}
+		if err := w.rewriteTaints(node, false); err != nil {
+			return err
+		}
+		pods, err := w.podsOf(job)
+		if err != nil {
+			return err
+		}
+		for p := range pods {
+			if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[p])); err != nil {
+				return err
+			}
+		}
+		pause(w.ctx, 2*time.Second) // the pods of some kinds end before new ones are created
+		pods, err = w.podsOf(job)
+		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == w.node(node) }) {
+			w.cameBack++
+		}
+		return err
+	}
+	return w.evict(i)
+}
+
+// stoppedFor is a node for whose quarantine a job was restarted, and which only the taint of that quarantine keeps it from; -1: there is
+// none, or pods that are deleted do not come again.
+func (w *world) stoppedFor(i int) (int, error) {
+	if !w.replacesPods(i) {
+		return -1, nil
+	}
+	o := w.object(i)
+	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return -1, client.IgnoreNotFound(err)
+	}
+	rec, err := restart.ReadRecord(o)
+	if err != nil || rec.Current != nil {
+		return -1, err
+	}
+	for _, past := range rec.Last {
+		for _, cause := range past.Quarantines {
+			var n corev1.Node
+			if err := w.Client.Get(w.ctx, client.ObjectKey{Name: cause.Node}, &n); client.IgnoreNotFound(err) != nil {
+				return -1, err
+			}
+			r, err := quarantine.RecordOf(&n)
+			visited := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
+			if err == nil && r != nil && r.Phase == quarantine.Quarantined && r.ID == cause.ID && !visited && !n.Spec.Unschedulable {
+				return w.index(cause.Node), nil
+			}
+		}
+	}
+	return -1, nil
+}
+
+// replacesPods tells whether the controller of a job replaces pods that are deleted.
+func (w *world) replacesPods(i int) bool {
+	return slices.Contains([]string{"batch", "apps", "jobset.x-k8s.io"}, jobs[i].kind.Group)
 }
 
 // podsOf are the pods of the present incarnation of a job.
@@ -630,8 +706,8 @@ func (w *world) atRest() error {
 		case r == nil || r.Phase != quarantine.Quarantined:
 		case r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand):
 			errs = append(errs, w.plugin("release", n.Name, "--without-validation"))
-		case visits != nil && visits.Stopped == r.ID && !visited && (visits.Request == nil || visits.Request.Kind == repair.RequestStop):
-			errs = append(errs, w.plugin("release", n.Name)) // after a stop no visit begins by itself
+		case needsPerson(visits, r.ID, n.Status.NodeInfo.BootID):
+			errs = append(errs, w.plugin("release", n.Name))
 		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
@@ -639,6 +715,18 @@ func (w *world) atRest() error {
 		errs = append(errs, w.runs(i, j))
 	}
 	return errors.Join(errs...)
+}
+
+// needsPerson tells whether no visit begins by itself any more in a quarantine: a person has stopped it, or the validation could not run.
+func needsPerson(r *repair.Record, quarantineID, boot string) bool {
+	if r == nil || r.Current != nil || r.Request != nil && r.Request.Kind != repair.RequestStop {
+		return false
+	}
+	if r.Stopped == quarantineID {
+		return true
+	}
+	i := slices.IndexFunc(r.Last, func(v repair.Visit) bool { return v.Quarantine == quarantineID })
+	return i >= 0 && r.Last[i].Kind == repair.Validation && r.Last[i].Phase == repair.Failed && r.Last[i].BootID == boot
 }
 
 // healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.
