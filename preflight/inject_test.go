@@ -409,8 +409,8 @@ func TestRank0IsThePodThatLives(t *testing.T) {
 	byLabel := gang.Place{Leader: metav1.ListOptions{LabelSelector: "rank=0"}}
 	finds := func(p gang.Place, want, wrong string) {
 		t.Helper()
-		got, err := o.findLeader(t.Context(), clients, p)
-		if got != want || (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
+		got, err := o.findLeader(t.Context(), clients, aPod("rank0", nil), p)
+		if got.address != want || (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%q, %v, want %q and an error with %q", got, err, want, wrong)
 		}
 	}

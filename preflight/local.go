@@ -17,11 +17,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
-// runChecks runs the local checks. Exit 1 of one fails the node; any other failure makes the result unknown.
-func runChecks(ctx context.Context, commands []string) report.Check {
+// runChecks runs the local checks. Exit 1 of one fails the node; any other failure, or the time limit of one, makes the result unknown.
+func runChecks(ctx context.Context, commands []string, limit time.Duration) report.Check {
 	result := report.Passed
 	for _, command := range commands {
-		out, err := shell(ctx, command).Output()
+		out, err := output(ctx, command, limit)
 		var exit *exec.ExitError
 		switch {
 		case err == nil:
@@ -58,9 +58,7 @@ func (o options) measureFigures(ctx context.Context) map[string]float64 {
 }
 
 func (o options) measureFigure(ctx context.Context, command string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.pair.timeout)
-	defer cancel()
-	out, err := shell(ctx, command).Output()
+	out, err := output(ctx, command, o.pair.timeout)
 	if err != nil {
 		return 0, fmt.Errorf("run %q: %w", command, err)
 	}
@@ -73,6 +71,13 @@ func (o options) measureFigure(ctx context.Context, command string) (float64, er
 		return 0, fmt.Errorf("%q printed %.40q, which is not a positive number", command, m[1])
 	}
 	return v, nil
+}
+
+// output is what a command prints within a time limit.
+func output(ctx context.Context, command string, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return shell(ctx, command).Output()
 }
 
 // shell is a command that is killed together with its children: a benchmark that outlives its test would slow down the next

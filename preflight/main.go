@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
@@ -49,7 +50,7 @@ type options struct {
 	node  string
 	leaf  string
 	port  int
-	// meetTimeout is how long rank 0 waits for the other ranks, and they for it.
+	// meetTimeout is how long rank 0 waits for the other ranks, and they for it. A check that takes longer is of no use to them.
 	meetTimeout      time.Duration
 	rounds, adaptive int
 	// threshold is the lowest acceptable bandwidth in GiB/s; 0: none.
@@ -65,6 +66,8 @@ type options struct {
 	out  string
 	// fromPod: the group is not in the flags, see [options.locate].
 	fromPod bool
+	// pod is the UID of this pod; empty without -from-pod.
+	pod types.UID
 	// bestEffort: a result that is unknown does not keep the job from starting.
 	bestEffort bool
 	// terminationLog is the file of the result of a sweep's Job; empty: it is no sweep.
@@ -150,7 +153,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.BoolVar(&o.fromPod, "from-pod", false, "find rank, size and rank 0 by this pod, POD_NAME in POD_NAMESPACE, and by its Job, instead of by -rank, -size and -leader")
 	f.BoolVar(&o.bestEffort, "best-effort", false, "exit 0 also when the result is unknown")
 	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
-	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0")
+	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check")
 	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
 	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
 	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other")
@@ -236,30 +239,43 @@ func (o *options) complete(rank, size, leader string) error {
 func (o options) address(host string) string { return net.JoinHostPort(host, strconv.Itoa(o.port)) }
 
 func run(ctx context.Context, o options) (int, error) {
-	leader := at(o.group.leader)
-	if o.fromPod {
-		var err error
-		if leader, err = o.locate(ctx); err != nil {
-			return exitUnknown, fmt.Errorf("find this pod's rank: %w", err)
-		}
-	}
-	r := report.Report{Size: o.group.size, Rank: o.group.rank, Node: o.node, Threshold: o.threshold}
-	r.GPU = runChecks(ctx, o.checks)
+	r := report.Report{Node: o.node, Threshold: o.threshold}
+	r.GPU = runChecks(ctx, o.checks, o.meetTimeout)
 	r.Storage = checkStorage(o.storage)
 	r.Figures = o.measureFigures(ctx)
+	slow, err := compare(ctx, o, &r)
+	switch {
+	// Whatever else has failed: no job may start on this node.
+	case r.FailFast() || slow || errors.Is(err, errBad):
+		return exitNodeBad, err
+	case err != nil:
+		return exitUnknown, err
+	}
+	return exitOK, nil
+}
+
+// compare finds the other ranks, takes part in their run and writes the report.
+func compare(ctx context.Context, o options, r *report.Report) (slow bool, err error) {
+	leader := at(o.group.leader)
+	if o.fromPod {
+		if leader, err = o.locate(ctx); err != nil {
+			return false, fmt.Errorf("find this pod's rank: %w", err)
+		}
+	}
+	r.Rank, r.Size = o.group.rank, o.group.size
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	led := make(chan error, 1)
 	if o.group.rank == 0 {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(o.port))
 		if err != nil {
-			return exitUnknown, fmt.Errorf("wait for the other ranks: %w", err)
+			return false, fmt.Errorf("wait for the other ranks: %w", err)
 		}
 		go func() { led <- lead(ctx, l, o) }()
 	} else {
 		led <- nil
 	}
-	slow, err := follow(ctx, o, leader, &r)
+	slow, err = follow(ctx, o, leader, r)
 	ended := err == nil
 	if ended {
 		// Rank 0 runs until it has sent the result to the last rank.
@@ -267,15 +283,7 @@ func run(ctx context.Context, o options) (int, error) {
 	}
 	// A sweep may be ended at any time. Reports from before its last test would blame a node whose partner has gone.
 	if r.RunID != "" && (ended || o.terminationLog == "") {
-		if err := writeReport(ctx, o, r); err != nil {
-			return exitUnknown, err
-		}
+		err = errors.Join(err, writeReport(ctx, o, *r))
 	}
-	switch {
-	case r.FailFast() || slow:
-		return exitNodeBad, err
-	case err != nil:
-		return exitUnknown, err
-	}
-	return exitOK, nil
+	return slow, err
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
@@ -32,6 +33,8 @@ type hello struct {
 	Bad bool
 	// Port is where it accepts pair tests.
 	Port int
+	// Leader is the UID of the pod of rank 0 for which this hello is; empty: not known.
+	Leader types.UID
 }
 
 // order is a message of rank 0.
@@ -196,6 +199,10 @@ func readHello(conn net.Conn, o options) *member {
 	if err == nil && (m.Rank < 0 || m.Rank >= o.group.size || m.Port < 1 || m.Port > 65535) {
 		err = fmt.Errorf("rank %d, port %d", m.Rank, m.Port)
 	}
+	// On a host network the rank 0 that it looks for may be of another job with the same port; and an earlier pod may have had this address.
+	if err == nil && m.Leader != "" && o.pod != "" && m.Leader != o.pod {
+		err = fmt.Errorf("rank %d of another job, on node %s: it is looking for the pod with UID %s", m.Rank, m.Node, m.Leader)
+	}
 	if err != nil {
 		slog.Warn("Closed a connection that is not from a rank of this run", "from", conn.RemoteAddr(), "err", err)
 		conn.Close()
@@ -245,13 +252,13 @@ func batch(round int, self, a, b netip.Addr, r result) report.Batch {
 }
 
 // follow is what every rank does: it connects to rank 0, runs the ordered tests and fills its report.
-func follow(ctx context.Context, o options, leader func(context.Context) (string, error), r *report.Report) (slow bool, err error) {
+func follow(ctx context.Context, o options, leader func(context.Context) (rank0, error), r *report.Report) (slow bool, err error) {
 	served, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":0")
 	if err != nil {
 		return false, fmt.Errorf("listen for pair tests: %w", err)
 	}
 	defer served.Close()
-	conn, err := dial(ctx, leader, o.meetTimeout)
+	conn, pod, err := dial(ctx, leader, o.meetTimeout)
 	if err != nil {
 		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
@@ -264,7 +271,7 @@ func follow(ctx context.Context, o options, leader func(context.Context) (string
 	}
 	r.IP = local.Addr().Unmap()
 	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
-	if err := out.Encode(hello{o.group.rank, o.node, o.leaf, r.FailFast(), served.Addr().(*net.TCPAddr).Port}); err != nil {
+	if err := out.Encode(hello{o.group.rank, o.node, o.leaf, r.FailFast(), served.Addr().(*net.TCPAddr).Port, pod}); err != nil {
 		return false, fmt.Errorf("connect to rank 0: %w", err)
 	}
 	for {
@@ -288,29 +295,36 @@ func follow(ctx context.Context, o options, leader func(context.Context) (string
 	}
 }
 
-// at is an address that does not change, for [dial].
-func at(address string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) { return address, nil }
+// rank0 is where rank 0 listens, as host:port, and the UID of its pod; empty: not known.
+type rank0 struct {
+	address string
+	pod     types.UID
 }
 
-// dial tries until it has a connection: the pods of a job do not start at the same time, and DNS names resolve late.
-func dial(ctx context.Context, find func(context.Context) (string, error), limit time.Duration) (net.Conn, error) {
+// at is an address that does not change, for [dial].
+func at(address string) func(context.Context) (rank0, error) {
+	return func(context.Context) (rank0, error) { return rank0{address: address}, nil }
+}
+
+// dial tries until it has a connection to rank 0, or until waiting does not help: the pods of a job do not start at the same time, and DNS
+// names resolve late. It returns the UID of the pod of rank 0, too.
+func dial(ctx context.Context, find func(context.Context) (rank0, error), limit time.Duration) (net.Conn, types.UID, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	retry := time.NewTicker(200 * time.Millisecond)
 	defer retry.Stop()
 	for {
 		var conn net.Conn
-		address, err := find(ctx)
+		leader, err := find(ctx)
 		if err == nil {
-			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", leader.address)
 		}
-		if err == nil || errors.Is(err, errEnded) {
-			return conn, err
+		if err == nil || isFinal(err) {
+			return conn, leader.pod, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, "", err
 		case <-retry.C:
 		}
 	}

@@ -115,7 +115,7 @@ func (t tester) tcp(ctx context.Context, served net.Listener, o order) (float64,
 func (t tester) connect(ctx context.Context, served net.Listener, o order) (net.Conn, error) {
 	round := int64(o.Round)
 	if !o.Serve {
-		conn, err := dial(ctx, at(o.Peer.String()), t.timeout)
+		conn, _, err := dial(ctx, at(o.Peer.String()), t.timeout)
 		if err != nil {
 			return nil, err
 		}

@@ -125,10 +125,16 @@ func TestLocalChecks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := runChecks(t.Context(), tt.commands); got != tt.want {
+			if got := runChecks(t.Context(), tt.commands, time.Minute); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestACheckThatHangsIsUnknown(t *testing.T) {
+	if got := runChecks(t.Context(), []string{"sleep 1000"}, 200*time.Millisecond); got != report.Skipped {
+		t.Errorf("%d, want %d", got, report.Skipped)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -50,6 +51,7 @@ const (
 	jobSetReplicas   = "jobset.sigs.k8s.io/replicatedjob-replicas"
 	jobSetIndex      = "jobset.sigs.k8s.io/job-index"
 	jobSetRestart    = "jobset.sigs.k8s.io/restart-attempt"
+	jobSetUID        = "jobset.sigs.k8s.io/jobset-uid"
 
 	kubeflowJob   = "training.kubeflow.org/job-name"
 	kubeflowType  = "training.kubeflow.org/replica-type"
@@ -68,6 +70,14 @@ type Place struct {
 	// Host is the name that the operator gives rank 0; empty: it gives none. For some operators DNS knows it only when the pod is ready,
 	// which it is not while its init containers run.
 	Host string
+	// Owner is the UID of the controller of all pods of the gang; empty: they have several.
+	Owner types.UID
+}
+
+// Owns tells whether a pod that Leader selects is of this gang, and not of an earlier job of the same name.
+func (p Place) Owns(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return p.Owner == "" || owner != nil && owner.UID == p.Owner
 }
 
 // JobOf returns the name of the batch Job that controls the pod; empty: it is not of a Job. [Of] needs that Job.
@@ -100,6 +110,10 @@ func Of(pod *corev1.Pod, job *batchv1.Job, env func(string) string) (Place, erro
 	}
 	if p.Rank < 0 || p.Size < 1 || p.Rank >= p.Size {
 		return Place{}, fmt.Errorf("rank %d of %d", p.Rank, p.Size)
+	}
+	// The gang of a JobSet has several Jobs, and that of a LeaderWorkerSet two StatefulSets.
+	if owner := metav1.GetControllerOf(pod); owner != nil && pod.Labels[jobSetName] == "" && (job != nil || pod.Labels[kubeflowJob] != "" || pod.Labels[volcanoJob] != "") {
+		p.Owner = owner.UID
 	}
 	return p, nil
 }
@@ -137,7 +151,11 @@ func inJob(pod *corev1.Pod, job *batchv1.Job) (p Place, err error) {
 		return p, err
 	}
 	p.Rank, p.Size = index*p.Size+p.Rank, jobs*p.Size
-	p.Leader = same(pod, map[string]string{jobIndex: "0", jobSetIndex: "0"}, jobSetName, jobSetReplicated, jobSetRestart)
+	names := []string{jobSetName, jobSetReplicated, jobSetRestart}
+	if pod.Labels[jobSetUID] != "" { // old releases do not set it
+		names = append(names, jobSetUID)
+	}
+	p.Leader = same(pod, map[string]string{jobIndex: "0", jobSetIndex: "0"}, names...)
 	return p, nil
 }
 
@@ -214,6 +232,9 @@ func inEnvironment(env func(string) string) (p Place, err error) {
 	}
 	if p.Host = First(env, Leader); p.Host == "" {
 		return p, fmt.Errorf("none of %s is set", strings.Join(Leader, ", "))
+	}
+	if strings.Contains(p.Host, "$(") {
+		return p, fmt.Errorf("the host of rank 0 is %q: the variable in it is not set here", p.Host)
 	}
 	p.Leader = named(p.Host)
 	return p, nil

@@ -1,6 +1,7 @@
 package gang
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -46,6 +48,8 @@ func TestOf(t *testing.T) {
 		"Job of fewer pods now":    {labels: indexed, job: job(ptr.To[int32](3), ptr.To[int32](3)), wrong: "rank 3 of 3"},
 		"JobSet": {labels: inJobSet, job: four, want: Place{Rank: 11, Size: 20, Leader: byLabels(
 			"batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0,jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name=rank,jobset.sigs.k8s.io/restart-attempt=1")}},
+		"JobSet of this UID": {labels: with(inJobSet, jobSetUID, "u"), job: four, want: Place{Rank: 11, Size: 20, Leader: byLabels(
+			"batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0,jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/jobset-uid=u,jobset.sigs.k8s.io/replicatedjob-name=rank,jobset.sigs.k8s.io/restart-attempt=1")}},
 		"JobSet without its index": {labels: map[string]string{jobIndex: "0", jobSetName: "train", jobSetReplicas: "1"}, job: four, wrong: jobSetIndex},
 		"PyTorchJob": {labels: map[string]string{kubeflowJob: "train"}, env: map[string]string{"RANK": "8", "WORLD_SIZE": "32", "PET_NODE_RANK": "1", "PET_NNODES": "4", "MASTER_ADDR": "train-master-0"},
 			want: Place{Rank: 1, Size: 4, Leader: byName("train-master-0"), Host: "train-master-0"}},
@@ -62,6 +66,7 @@ func TestOf(t *testing.T) {
 		"Volcano with pytorch":  {labels: task, env: map[string]string{"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "train-master-0.train"}, want: Place{Rank: 3, Size: 4, Leader: byName("train-master-0"), Host: "train-master-0.train"}},
 		"an address of its own": {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "fd00::1"}, want: Place{Rank: 1, Size: 2, Host: "fd00::1"}},
 		"no leader":             {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2"}, wrong: "MASTER_ADDR"},
+		"a host of a variable":  {env: map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "$(NAME)-0.train"}, wrong: "$(NAME)-0.train"},
 		"a rank too many":       {env: map[string]string{"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, wrong: "rank 2 of 2"},
 		"a negative rank":       {env: map[string]string{"RANK": "-1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, wrong: "rank -1 of 2"},
 		"nothing":               {wrong: "no rank"},
@@ -78,6 +83,40 @@ func TestOf(t *testing.T) {
 				t.Error(err, diff)
 			}
 		})
+	}
+}
+
+func with(labels map[string]string, key, value string) map[string]string {
+	labels = maps.Clone(labels)
+	labels[key] = value
+	return labels
+}
+
+// An earlier job of the same name, or a pod that only has the labels, has another owner.
+func TestRank0HasTheOwnerOfTheGang(t *testing.T) {
+	ownedBy := func(uid string, labels map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: labels, OwnerReferences: []metav1.OwnerReference{{UID: types.UID(uid), Controller: ptr.To(true)}}}}
+	}
+	index := map[string]string{jobIndex: "3"}
+	ranks := map[string]string{"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "train-0"}
+	for name, tt := range map[string]struct {
+		labels map[string]string
+		job    *batchv1.Job
+		one    bool
+	}{
+		"Job":             {index, job(ptr.To[int32](4), ptr.To[int32](4)), true},
+		"JobSet":          {with(with(with(index, jobSetName, "a"), jobSetIndex, "1"), jobSetReplicas, "2"), job(ptr.To[int32](4), ptr.To[int32](4)), false},
+		"PyTorchJob":      {map[string]string{kubeflowJob: "train"}, nil, true},
+		"Volcano":         {map[string]string{volcanoJob: "train"}, nil, true},
+		"LeaderWorkerSet": {nil, nil, false},
+	} {
+		p, err := Of(ownedBy("a", tt.labels), tt.job, func(name string) string { return ranks[name] })
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if !p.Owns(ownedBy("a", nil)) || p.Owns(ownedBy("b", nil)) == tt.one || p.Owns(&corev1.Pod{}) == tt.one {
+			t.Errorf("%s: one owner %t, want %t", name, p.Owner != "", tt.one)
+		}
 	}
 }
 

@@ -99,8 +99,8 @@ func TestTheInjectedPreflightFindsItsRank(t *testing.T) {
 				}
 				ranks, byRank[p.Rank] = append(ranks, p.Rank), pod.Name
 				found, err := clients.CoreV1().Pods(pod.Namespace).List(t.Context(), p.Leader)
-				if err != nil || len(found.Items) != 1 {
-					t.Fatalf("%s: %d pods of rank 0 by %+v: %v", pod.Name, len(found.Items), p.Leader, err)
+				if err != nil || len(found.Items) != 1 || !p.Owns(&found.Items[0]) {
+					t.Fatalf("%s: %d pods of rank 0 by %+v of %q: %v", pod.Name, len(found.Items), p.Leader, p.Owner, err)
 				}
 				leaders = append(leaders, found.Items[0].Name)
 			}
