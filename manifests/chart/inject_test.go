@@ -31,8 +31,10 @@ func TestPreflightIsInjectedOnlyIfItIsSwitchedOn(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"needs preflight.namespaces": {"preflight: {inject: {enabled: true}}"},
-		"needs Kubernetes 1.36":      {"preflight: {namespaces: [team-a], inject: {enabled: true}}", "--kube-version=1.35.9"},
+		"needs preflight.namespaces":                  {"preflight: {inject: {enabled: true}}"},
+		"-storage=/data: the container has no volume": {"preflight: {namespaces: [team-a], inject: {enabled: true, args: [-unit=GB/s, -storage=/data]}}"},
+		"--out=/data: the container has no volume":    {"preflight: {namespaces: [team-a], inject: {enabled: true, args: [--out=/data]}}"},
+		"needs Kubernetes 1.36":                       {"preflight: {namespaces: [team-a], inject: {enabled: true}}", "--kube-version=1.35.9"},
 	} {
 		if _, err := render(t, args[0], args[1:]...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
@@ -68,6 +70,27 @@ func TestTheInjectedPreflightMayReport(t *testing.T) {
 	}
 	if want := []string{"team-a/default", "team-a/train", "team-b/default", "team-b/train"}; !slices.Equal(accounts, want) {
 		t.Errorf("accounts %s, want %s", accounts, want)
+	}
+}
+
+// helm upgrade --reuse-values takes the values of the last release, which may not have the list; null stands for that. An empty list stays.
+func TestTheDefaultAccountMayReportAfterReuseValues(t *testing.T) {
+	for accounts, want := range map[string]bool{"null": true, "[]": false} {
+		objects := mustRender(t, "preflight: {namespaces: [team-a], inject: {enabled: true, serviceAccounts: "+accounts+"}}", injectTemplate)
+		bound := slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "RoleBinding" })
+		if bound != want {
+			t.Errorf("serviceAccounts: %s: an account has the role: %t", accounts, bound)
+		}
+	}
+}
+
+// A name may look like a number or a boolean.
+func TestTheNamesOfTheInjectedPreflightAreStrings(t *testing.T) {
+	objects := mustRender(t, `preflight: {namespaces: ["123"], inject: {enabled: true, serviceAccounts: ["007", "true"]}}`, injectTemplate)
+	role := find[rbacv1.RoleBinding](t, objects, "RoleBinding", "pitcrew-preflight-inject")
+	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "007", Namespace: "123"}, {Kind: "ServiceAccount", Name: "true", Namespace: "123"}}
+	if role.Namespace != "123" || !slices.Equal(role.Subjects, want) {
+		t.Errorf("%+v", role)
 	}
 }
 
