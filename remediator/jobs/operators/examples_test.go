@@ -133,6 +133,11 @@ func place(v any) {
 			v["metadata"] = metadata
 		}
 		metadata["annotations"] = map[string]any{"e2e.pitcrew.dev/term-delay": "1s"}
-		metadata["labels"] = map[string]any{conditions.LabelPreflight: "true"}
+		labels, ok := metadata["labels"].(map[string]any)
+		if !ok {
+			labels = map[string]any{}
+			metadata["labels"] = labels
+		}
+		labels[conditions.LabelPreflight] = "true"
 	}
 }
