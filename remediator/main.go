@@ -173,6 +173,7 @@ func newManager(o options) (ctrl.Manager, error) {
 	config.QPS = -1
 	// To unpack what the API server packs costs more than the network does, as for the controllers of Kubernetes.
 	config.DisableCompression = true
+	config.Wrap(newEventQueue)
 	mgr, err := ctrl.NewManager(config, managerOptions(o))
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)

@@ -14,9 +14,12 @@ const (
 	// afterTaints is how soon a node is reconciled again at the earliest whose jobs and evidence come after the taints of others, unless the
 	// cache shows its own taint before: the cache of a busy API server is late.
 	afterTaints = 500 * time.Millisecond
-	// jobsWait is how long the jobs of a node come after the taints of others at the latest. A rank may end by itself in that time, and then
-	// its job is not restarted as a whole.
-	jobsWait = 5 * time.Second
+	// jobsWait is how long the jobs of a node come after the taints of others. Then the jobs of some nodes at a time are looked at between the
+	// taints of others, and after jobsLatest those of all: a rank may end by itself in that time, and then its job is not restarted as a whole.
+	jobsWait   = 5 * time.Second
+	jobsLatest = 15 * time.Second
+	// looksBetween is how many nodes at a time have their jobs looked at between taints: a look costs three requests or more, and a taint one.
+	looksBetween = 2
 	// evidenceWait is how long after its quarantine the evidence of a node comes after the taints of others at the latest. The taints of a
 	// thousand nodes need less.
 	evidenceWait = 30 * time.Second
@@ -25,8 +28,9 @@ const (
 // burst has the jobs and the evidence of quarantined nodes come after the taints of nodes that have changed at the same time.
 type burst struct {
 	mu sync.Mutex
-	// changed are the nodes that have changed since their last reconcile began, running those that are being reconciled.
-	changed, running map[string]bool
+	// changed are the nodes that have changed since their last reconcile began, running those that are being reconciled, looking those of them
+	// whose jobs are looked at between the taints of others.
+	changed, running, looking map[string]bool
 	// postponed is when the jobs of a node came after a taint first, by node.
 	postponed map[string]postponed
 }
@@ -34,10 +38,13 @@ type burst struct {
 type postponed struct {
 	quarantine string
 	since      time.Time
+	// until is set while nothing is to be decided about the node before that time, unless it changes: its jobs wait, or were looked at while
+	// its evidence waits.
+	until time.Time
 }
 
 func newBurst() *burst {
-	return &burst{changed: map[string]bool{}, running: map[string]bool{}, postponed: map[string]postponed{}}
+	return &burst{changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}}
 }
 
 // change notes that a node has changed, and will be reconciled.
@@ -47,17 +54,40 @@ func (b *burst) change(node string) {
 	b.changed[node] = true
 }
 
-// begin notes that a node is being reconciled, until end is called.
-func (b *burst) begin(node string) (end func()) {
+// begin notes that a node is being reconciled, until end is called. Unless rest is zero, nothing is to be done about the node before that
+// time: it has not changed, and its jobs or its evidence still wait for the taints of others.
+func (b *burst) begin(node string, now time.Time) (rest time.Duration, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if first := b.postponed[node]; !b.changed[node] && b.others() && !now.Before(first.since) {
+		rest = max(0, first.until.Sub(now))
+	}
+	if rest == 0 {
+		b.rest(node, time.Time{}) // what fails now is tried again when the queue says so
+	}
 	delete(b.changed, node)
 	b.running[node] = true
-	return func() {
+	return rest, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.running, node)
+		delete(b.looking, node)
 	}
+}
+
+// rest has nothing decided about a postponed node before a time; mu must be held.
+func (b *burst) rest(node string, until time.Time) {
+	if first, ok := b.postponed[node]; ok {
+		first.until = until
+		b.postponed[node] = first
+	}
+}
+
+// looked notes that the jobs of a node were looked at while its evidence waits. They are to be looked at again after some time; zero: not.
+func (b *burst) looked(node string, now time.Time, evidence, again time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rest(node, now.Add(earlier(evidence, again)))
 }
 
 // forget drops what is known about the quarantine of a node.
@@ -83,11 +113,21 @@ func (b *burst) taintsFirst(node string, d quarantine.Decision, now time.Time) (
 	}
 	first := b.postponed[node]
 	if first.quarantine != r.ID || now.Before(first.since) { // the clock was put back
-		first = postponed{r.ID, now}
-		b.postponed[node] = first
+		first = postponed{quarantine: r.ID, since: now}
 	}
-	if waited := now.Sub(first.since); waited < jobsWait && !evicts(r) {
-		jobs = min(max(afterTaints, waited), jobsWait-waited)
+	if waited := now.Sub(first.since); !evicts(r) {
+		switch {
+		case waited < jobsWait:
+			jobs = min(max(afterTaints, waited), jobsWait-waited)
+		case waited < jobsLatest && len(b.looking) >= looksBetween:
+			jobs = min(afterTaints, jobsLatest-waited)
+		}
+	}
+	b.postponed[node] = first
+	if jobs > 0 {
+		b.rest(node, now.Add(jobs))
+	} else {
+		b.looking[node] = true
 	}
 	return jobs, min(max(afterTaints, age), evidenceWait-age)
 }

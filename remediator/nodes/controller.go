@@ -209,6 +209,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 	}
 	var requests []reconcile.Request
 	for i := range nodes.Items {
+		c.burst.change(nodes.Items[i].Name)
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
 	}
 	return requests
@@ -220,9 +221,13 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 // Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
 // is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	defer c.burst.begin(req.Name)()
+	rest, end := c.burst.begin(req.Name, c.clock.Now())
+	defer end()
 	if !c.policy.Known() {
 		return ctrl.Result{}, nil
+	}
+	if rest > 0 {
+		return ctrl.Result{RequeueAfter: rest, Priority: ptr.To(0)}, nil
 	}
 	result, err := c.reconcile(ctx, req)
 	if saveErr := c.breaker.save(ctx); saveErr != nil {
@@ -272,6 +277,9 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	again, notShown := c.showSuspicion(ctx, &n, decision, started)
 	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
 	if evidenceWait > 0 {
+		if err == nil {
+			c.burst.looked(n.Name, c.clock.Now(), evidenceWait, after)
+		}
 		return ctrl.Result{RequeueAfter: earlier(after, evidenceWait), Priority: ptr.To(0)}, err
 	}
 	if decision.State != nil && !c.keepEvidence(ctx, &n, decision.State.Record) {
