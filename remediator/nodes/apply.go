@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -67,6 +68,29 @@ func (c *Controller) write(ctx context.Context, before, after *corev1.Node) erro
 		return fmt.Errorf("patch node %s: %w", before.Name, err)
 	}
 	return nil
+}
+
+// nodeWriter is a client to which the API server answers a patch of a Node with its metadata alone: a whole node is 29 KB and more, and the
+// watch brings it anyway.
+type nodeWriter struct{ client.Client }
+
+// Patch leaves a Node as it is, but for its resourceVersion.
+func (w nodeWriter) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return w.Client.Patch(ctx, object, patch, opts...)
+	}
+	data, err := patch.Data(n)
+	if err != nil {
+		return fmt.Errorf("compute the patch: %w", err)
+	}
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	answer.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	err = w.Client.Patch(ctx, answer, client.RawPatch(patch.Type(), data), opts...)
+	if err == nil {
+		n.ResourceVersion = answer.ResourceVersion
+	}
+	return err
 }
 
 // isRefusal tells whether an error of a write means that the API server has not carried it out. Any other error leaves that

@@ -107,7 +107,7 @@ type Controller struct {
 // SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	c := &Controller{
-		client:    mgr.GetClient(),
+		client:    nodeWriter{mgr.GetClient()},
 		apiReader: mgr.GetAPIReader(),
 		elected:   mgr.Elected(),
 		policy:    o.Policy,

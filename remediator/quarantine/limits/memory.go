@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -65,7 +66,7 @@ func RememberFor(p *policy.Policy) time.Duration {
 	if limited {
 		keep = max(keep, p.Breaker.Window, p.Breaker.Pace)
 	}
-	for _, b := range budgetsOf(p) {
+	for b := range budgetsOf(p) {
 		limited, keep = true, max(keep, b.Window)
 	}
 	if !limited {
@@ -75,18 +76,23 @@ func RememberFor(p *policy.Policy) time.Duration {
 }
 
 // budgetsOf are the limited budgets of a policy.
-func budgetsOf(p *policy.Policy) []policy.Budget {
-	list := []policy.Budget{p.Budget}
-	for _, r := range p.Rules {
-		list = append(list, r.Budget)
+func budgetsOf(p *policy.Policy) iter.Seq[policy.Budget] {
+	return func(yield func(policy.Budget) bool) {
+		if !p.Budget.IsUnlimited() && !yield(p.Budget) {
+			return
+		}
+		for i := range p.Rules {
+			if b := p.Rules[i].Budget; !b.IsUnlimited() && !yield(b) {
+				return
+			}
+		}
 	}
-	return slices.DeleteFunc(list, policy.Budget.IsUnlimited)
 }
 
 // ScopesOf are the labels of a node that are scopes of the policy's budgets.
 func ScopesOf(p *policy.Policy, labels map[string]string) map[string]string {
 	var scopes map[string]string
-	for _, b := range budgetsOf(p) {
+	for b := range budgetsOf(p) {
 		if value, ok := labels[b.Scope]; ok && b.Scope != "" {
 			if scopes == nil {
 				scopes = map[string]string{}
