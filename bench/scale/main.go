@@ -26,11 +26,11 @@ import (
 
 // options are the flags.
 type options struct {
-	pods, faults, burst, failovers int
-	quiet, standing                time.Duration
-	phases                         []string
-	leader                         string
-	wait                           time.Duration
+	pods, faults, burst, rounds, failovers int
+	quiet, standing                        time.Duration
+	phases                                 []string
+	leader                                 string
+	wait                                   time.Duration
 }
 
 // phases in the order in which they run.
@@ -63,6 +63,7 @@ func main() {
 	flag.IntVar(&o.faults, "faults", 500, "how many faults stand, at a cold start and afterwards")
 	flag.DurationVar(&o.standing, "standing", 5*time.Minute, "how long they stand")
 	flag.IntVar(&o.burst, "burst", 1000, "how many nodes become faulty at the same time, at most four fifths of all")
+	flag.IntVar(&o.rounds, "rounds", 2, "how many bursts the remediator and the bare client answer in turn")
 	flag.IntVar(&o.failovers, "failovers", 5, "how often the leader is killed")
 	flag.StringVar(&o.leader, "leader-args", "-lease-duration=5s", "further `flags` of the remediators whose leader is killed; the default is the remediator's own")
 	flag.DurationVar(&o.wait, "wait", 15*time.Minute, "how long to wait for anything")

@@ -37,6 +37,7 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		}
 		return err
 	}
+	c.burst.wrote(n.Name, after.ResourceVersion)
 	c.breaker.remember(c.policy.Policy(), after, d.Started)
 	c.publishEvents(ctx, after, d, started)
 	return nil

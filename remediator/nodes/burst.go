@@ -33,6 +33,8 @@ type burst struct {
 	changed, running, looking map[string]bool
 	// postponed is when the jobs of a node came after a taint first, by node.
 	postponed map[string]postponed
+	// written is the version of a node that this process has written last, by node, until the cache shows a change of it.
+	written map[string]string
 }
 
 type postponed struct {
@@ -44,14 +46,25 @@ type postponed struct {
 }
 
 func newBurst() *burst {
-	return &burst{changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}}
+	return &burst{changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}, written: map[string]string{}}
 }
 
-// change notes that a node has changed, and will be reconciled.
-func (b *burst) change(node string) {
+// change notes that a node has changed, and will be reconciled. version is its resourceVersion: what this process has written itself is no
+// change; empty: something else has changed for the node.
+func (b *burst) change(node, version string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changed[node] = true
+	if version == "" || b.written[node] != version {
+		b.changed[node] = true
+	}
+	delete(b.written, node)
+}
+
+// wrote notes that this process has written a version of a node.
+func (b *burst) wrote(node, version string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.written[node] = version
 }
 
 // begin notes that a node is being reconciled, until end is called. Unless rest is zero, nothing is to be done about the node before that
@@ -95,6 +108,7 @@ func (b *burst) forget(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.postponed, node)
+	delete(b.written, node)
 }
 
 // taintsFirst is how long the jobs and the evidence of a node wait for the taints of others; zero: not. A node that is being reconciled

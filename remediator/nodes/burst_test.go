@@ -2,11 +2,14 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -128,5 +131,162 @@ func TestASlowRestartOnOneNodeHoldsUpNoOther(t *testing.T) {
 	r.reconcile(t, "b")
 	if n := len(r.restarts.quarantines); n != 2 {
 		t.Errorf("the jobs of %d nodes were restarted", n)
+	}
+}
+
+// atOnce reports how many of some nodes have their jobs looked at by the same time, if each restart lasts until all have been reconciled, and
+// node "other" changes all the time. The nodes were quarantined some time before.
+func atOnce(t *testing.T, after time.Duration, names ...string) int {
+	t.Helper()
+	r := newRig(t, append(names, "other")...)
+	r.policy.Policy().Budget.MaxNodes = len(names) + 1
+	told := r.follow(t.Context())
+	other := event.CreateEvent{Object: &r.client.nodes[len(names)]}
+	for _, name := range names {
+		told.Create(other)
+		r.reconcile(t, name)
+	}
+	r.clock.SetTime(r.clock.Now().Add(after))
+	looked, next := 0, 0
+	var reconcileNext func()
+	r.jobs = restarterFunc(func() { looked++; reconcileNext() })
+	reconcileNext = func() {
+		for next < len(names) {
+			name := names[next]
+			next++
+			told.Create(other)
+			r.reconcile(t, name)
+		}
+	}
+	reconcileNext()
+	return looked
+}
+
+type restarterFunc func()
+
+func (f restarterFunc) RestartJobsOnNode(context.Context, restart.Quarantine) (time.Duration, error) {
+	f()
+	return 0, nil
+}
+
+func TestTheJobsOfFewNodesAreLookedAtBetweenTaints(t *testing.T) {
+	for _, test := range []struct {
+		after time.Duration
+		want  int
+	}{
+		{jobsWait - 1, 0},
+		{jobsWait, looksBetween},
+		{jobsLatest - 1, looksBetween},
+		{jobsLatest, 4},
+	} {
+		if got := atOnce(t, test.after, "a", "b", "c", "d"); got != test.want {
+			t.Errorf("after %v the jobs of %d of 4 nodes are looked at, want %d", test.after, got, test.want)
+		}
+	}
+}
+
+// Until a time that was said, nothing is decided about a node that has not changed.
+func TestAPostponedNodeIsDecidedOnce(t *testing.T) {
+	r := newRig(t, "a", "b")
+	told := r.follow(t.Context())
+	changes := func(i int) { told.Create(event.CreateEvent{Object: &r.client.nodes[i]}) }
+	changes(1)
+	first := r.reconcile(t, "a")
+	r.policy.Policy().Budget.MaxNodes = 2
+	r.clock.SetTime(r.clock.Now().Add(first.RequeueAfter / 2))
+	delete(r.seen, "a") // each decision notes what it has seen
+	if got := r.reconcile(t, "a"); got.RequeueAfter != first.RequeueAfter-first.RequeueAfter/2 || *got.Priority != 0 || len(r.seen) > 0 {
+		t.Errorf("before its time the node is reconciled again after %v, decided: %t", got.RequeueAfter, len(r.seen) > 0)
+	}
+	changes(0)
+	if r.reconcile(t, "a"); len(r.seen) == 0 {
+		t.Error("a node that has changed is not decided")
+	}
+	delete(r.seen, "a")
+	r.allNodes(t.Context(), nil)
+	if r.reconcile(t, "a"); len(r.seen) == 0 {
+		t.Error("after a change of the policy the node is not decided")
+	}
+	delete(r.seen, "a")
+	r.reconcile(t, "b")
+	if r.reconcile(t, "a"); len(r.seen) == 0 || len(r.restarts.quarantines) != 2 {
+		t.Errorf("with no other taint to come the jobs of %d nodes are looked at", len(r.restarts.quarantines))
+	}
+}
+
+// versions is an API server that gives each node it writes a new version.
+type versions struct{ *laggard }
+
+func (v versions) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	err := v.laggard.Patch(ctx, object, patch, opts...)
+	object.SetResourceVersion(object.GetResourceVersion() + "+")
+	return err
+}
+
+func TestWhatWeHaveWrittenIsNoChangeOfOthers(t *testing.T) {
+	r := newRig(t, "a")
+	r.Controller.client = versions{r.client}
+	r.client.nodes[0].ResourceVersion = "1"
+	told := r.follow(t.Context())
+	shows := func(version string) bool {
+		shown := r.client.live["a"].DeepCopy()
+		shown.ResourceVersion = version
+		told.Create(event.CreateEvent{Object: shown})
+		return r.burst.others()
+	}
+	r.reconcile(t, "a")
+	if shows("1+") {
+		t.Error("what this process has written counts as a change")
+	}
+	if !shows("2") {
+		t.Error("what another one has written later does not count as a change")
+	}
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	if r.reconcile(t, "a"); !shows("1+") {
+		t.Error("a node that this process has not written again does not count as changed")
+	}
+}
+
+// Its evidence waits longer, and jobs that restart later are looked at when they have asked for it.
+func TestJobsAreNotLookedAtAgainForTheEvidence(t *testing.T) {
+	for _, again := range []time.Duration{0, 700 * time.Millisecond, time.Hour} {
+		r := newRig(t, "a", "b")
+		r.restarts.after = again
+		told := r.follow(t.Context())
+		reconcile := func() time.Duration {
+			told.Create(event.CreateEvent{Object: &r.client.nodes[1]})
+			return r.reconcile(t, "a").RequeueAfter
+		}
+		reconcile()
+		r.clock.SetTime(r.clock.Now().Add(jobsWait))
+		want := jobsWait // the evidence
+		if again > 0 {
+			want = min(want, again)
+		}
+		if got := reconcile(); got != want || len(r.restarts.quarantines) != 1 {
+			t.Fatalf("the node is reconciled again after %v, want %v; looks at its jobs: %d", got, want, len(r.restarts.quarantines))
+		}
+		r.clock.SetTime(r.clock.Now().Add(want - 1))
+		if got := reconcile(); got != 1 || len(r.restarts.quarantines) != 1 {
+			t.Errorf("just before, it is reconciled again after %v; looks at its jobs: %d", got, len(r.restarts.quarantines))
+		}
+	}
+}
+
+// What fails is tried again when the queue says so, not when the jobs are due.
+func TestAFailureOfAPostponedNodeIsTriedAgainAtOnce(t *testing.T) {
+	r := newRig(t, "a", "b")
+	told := r.follow(t.Context())
+	told.Create(event.CreateEvent{Object: &r.client.nodes[1]})
+	r.reconcile(t, "a")
+	told.Create(event.CreateEvent{Object: &r.client.nodes[0]})
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	r.client.nodes[0].Labels["pitcrew.dev/status"] = "forged" // to be put right by a write
+	r.client.refuse = errors.New("refused")
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "a"}}
+	for range 2 {
+		if _, err := r.Reconcile(t.Context(), request); !errors.Is(err, r.client.refuse) {
+			t.Errorf("%v, want an error of the write", err)
+		}
 	}
 }

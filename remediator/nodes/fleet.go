@@ -62,7 +62,7 @@ func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 		}
 		return true
 	}), changed, predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.burst.change(n.GetName())
+		c.burst.change(n.GetName(), n.GetResourceVersion())
 		return true
 	}))
 }

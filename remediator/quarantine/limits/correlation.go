@@ -25,20 +25,25 @@ func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels
 		scopes = append(slices.Clone(scopes), corev1.LabelTopologyZone)
 	}
 	for _, scope := range scopes {
-		if _, labelled := labels[scope]; scope != "" && !labelled {
+		value, labelled := labels[scope]
+		if scope != "" && !labelled {
 			continue
 		}
 		there := peers.in(scope, labels)
 		nodes, times := 1+there.checked+there.unchecked, []time.Time{since}
+		isTooMany := func(count int) bool { return count >= guard.MinNodes && count*100 > nodes*guard.MaxPercent }
+		if !isTooMany(1 + peers.countNotable()) {
+			continue
+		}
 		for peer := range peers.notable(always.Add(-1)) {
-			if peer.Gone || !peer.sharesScope(scope, labels) {
+			if peer.Gone || scope != "" && peer.Labels[scope] != value {
 				continue
 			}
 			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
 				times = append(times, at)
 			}
 		}
-		if count := mostWithin(times, since, guard.Window); count >= guard.MinNodes && count*100 > nodes*guard.MaxPercent {
+		if count := mostWithin(times, since, guard.Window); isTooMany(count) {
 			where := "the cluster"
 			if scope != "" {
 				where = scope + "=" + labels[scope]

@@ -171,6 +171,14 @@ func (p Peers) in(scope string, labels map[string]string) population {
 	return n
 }
 
+// countNotable is how many peers there are that a limit may look at, at most.
+func (p Peers) countNotable() int {
+	if p.fleet == nil {
+		return 0
+	}
+	return len(p.fleet.notable)
+}
+
 // notable are the peers that matter as they are, and those with a start after a time.
 func (p Peers) notable(after time.Time) iter.Seq[*Peer] {
 	return func(yield func(*Peer) bool) {
