@@ -39,7 +39,9 @@ import (
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC is set. Most of it is the cache of nodes, which stays:
 // Go's default would have the remediator of a large cluster use twice its size.
-const gcPercent = 30
+//
+// In a burst of faults that costs a third of the remediator's CPU, so that it may then grow by [burstGCPercent].
+const gcPercent, burstGCPercent = 30, 100
 
 type options struct {
 	policy, namespace, evidence, repair, healthAddress, metricsAddress string
@@ -80,12 +82,21 @@ func main() {
 		return
 	}
 	o.log.setLogger(os.Stderr)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	collectGarbage(false)
 	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
 		fmt.Fprintln(os.Stderr, "remediator:", err)
 		os.Exit(1)
+	}
+}
+
+// collectGarbage sets how often garbage is collected, unless GOGC does.
+func collectGarbage(inBurst bool) {
+	percent := gcPercent
+	if inBurst {
+		percent = burstGCPercent
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
 	}
 }
 
@@ -129,7 +140,7 @@ func run(ctx context.Context, o options, validate bool) error {
 	}
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
-		Jobs: restarter, Clock: clock.RealClock{},
+		Jobs: restarter, Clock: clock.RealClock{}, OnBigBurst: collectGarbage,
 	}); err != nil {
 		return err
 	}

@@ -23,6 +23,8 @@ const (
 	// evidenceWait is how long after its quarantine the evidence of a node comes after the taints of others at the latest. The taints of a
 	// thousand nodes need less.
 	evidenceWait = 30 * time.Second
+	// bigBurst is how many nodes wait in a big burst, which ends when a tenth is left.
+	bigBurst = 100
 )
 
 // burst has the jobs and the evidence of quarantined nodes come after the taints of nodes that have changed at the same time.
@@ -35,6 +37,9 @@ type burst struct {
 	postponed map[string]postponed
 	// written is the version of a node that this process has written last, by node, until the cache shows a change of it.
 	written map[string]string
+	// isBig is set during a big burst; onBig is told when one begins and ends, nil: nobody.
+	isBig bool
+	onBig func(bool)
 }
 
 type postponed struct {
@@ -45,8 +50,8 @@ type postponed struct {
 	until time.Time
 }
 
-func newBurst() *burst {
-	return &burst{changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}, written: map[string]string{}}
+func newBurst(onBig func(bool)) *burst {
+	return &burst{onBig: onBig, changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}, written: map[string]string{}}
 }
 
 // change notes that a node has changed, and will be reconciled. version is its resourceVersion: what this process has written itself is no
@@ -77,6 +82,10 @@ func (b *burst) begin(node string, now time.Time) (rest time.Duration, end func(
 	}
 	if rest == 0 {
 		b.rest(node, time.Time{}) // what fails now is tried again when the queue says so
+	}
+	if waiting := len(b.changed); b.onBig != nil && (!b.isBig && waiting >= bigBurst || b.isBig && waiting <= bigBurst/10) {
+		b.isBig = !b.isBig
+		b.onBig(b.isBig)
 	}
 	delete(b.changed, node)
 	b.running[node] = true

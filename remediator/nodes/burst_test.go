@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -244,6 +245,34 @@ func TestWhatWeHaveWrittenIsNoChangeOfOthers(t *testing.T) {
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
 	if r.reconcile(t, "a"); !shows("1+") {
 		t.Error("a node that this process has not written again does not count as changed")
+	}
+}
+
+func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
+	var told []bool
+	b := newBurst(func(begins bool) { told = append(told, begins) })
+	now := time.Now()
+	reconcile := func(i int) {
+		_, end := b.begin(strconv.Itoa(i), now)
+		end()
+	}
+	for i := range bigBurst - 1 {
+		b.change(strconv.Itoa(i), "")
+	}
+	if reconcile(-1); len(told) > 0 {
+		t.Errorf("told %v of %d nodes", told, bigBurst-1)
+	}
+	b.change("one more", "")
+	for i := range bigBurst - bigBurst/10 {
+		if reconcile(i); !slices.Equal(told, []bool{true}) {
+			t.Fatalf("told %v after %d of %d nodes", told, i+1, bigBurst)
+		}
+	}
+	for i := range bigBurst {
+		reconcile(i)
+	}
+	if !slices.Equal(told, []bool{true, false}) {
+		t.Errorf("told %v", told)
 	}
 }
 

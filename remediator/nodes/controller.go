@@ -71,6 +71,8 @@ type Options struct {
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	Jobs     JobRestarter
+	// OnBigBurst is told when very many nodes that have changed begin to wait, and when they have been reconciled; nil: nobody. It must not block.
+	OnBigBurst func(begins bool)
 }
 
 // Controller reconciles Nodes.
@@ -127,7 +129,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		seen:    map[string]quarantine.Seen{},
 		held:    map[string]limitsState{},
 		looks:   looks{byNode: map[string]look{}},
-		burst:   newBurst(),
+		burst:   newBurst(o.OnBigBurst),
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
