@@ -80,6 +80,16 @@ func TestFindings(t *testing.T) {
 	n.Want("exit 1\nMonitor gpu 0000:10:00: memory errors are not readable in MIG mode", "-min-repair", "Monitor")
 }
 
+func TestLimitsOfRetiredPages(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say(gpuOfPages + "2.retired.sbe 5")
+	n.Want("exit 0\n"+healthy, "-retired-sbe-limit", "5")
+	n.Want("exit 1\nInspect gpu 0000:12:00: many pages retired after single-bit errors", "-retired-sbe-limit", "4")
+	n.Say(gpuOfPages + "2.retired.dbe 5")
+	n.Want("exit 1\nInspect gpu 0000:12:00: pages retired after double-bit errors", "-retired-dbe-limit", "5")
+	n.Want("exit 1\nReplace gpu 0000:12:00: too many pages retired after double-bit errors", "-retired-dbe-limit", "4")
+}
+
 func TestADumpIsJudgedLikeTheNode(t *testing.T) {
 	n := nvmltest.New(t)
 	n.Say("2.remap.failed 1")

@@ -9,7 +9,7 @@ import (
 // limits are numbers of retired pages.
 type limits struct{ singleBit, doubleBit int }
 
-func (l limits) judge(s snapshot) npd.Result {
+func (l *limits) judge(s snapshot) npd.Result {
 	if nothing, ok := s.Absent(); ok {
 		return nothing
 	}
@@ -28,7 +28,7 @@ func (l limits) judge(s snapshot) npd.Result {
 }
 
 // gpu judges one GPU. Texts have no counters.
-func (l limits) gpu(g gpu.GPU, result *npd.Result) {
+func (l *limits) gpu(g gpu.GPU, result *npd.Result) {
 	add := func(sick bool, repair conditions.Repair, text string) {
 		if sick {
 			result.Found(repair, g.Subject(), text)

@@ -11,7 +11,7 @@ func main() {
 	p := npd.New("ecc", "checks the GPUs' memory errors and recovery actions through NVML")
 	r := &reader{plugin: p}
 	r.source.Flags(p)
-	var l limits
+	l := &limits{}
 	// A GPU can retire 64 pages in all, and NVIDIA counts one of 60 as worn (Dynamic Page Retirement, deployment guide).
 	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need Inspect")
 	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need Replace")

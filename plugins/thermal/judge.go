@@ -12,7 +12,7 @@ import (
 // limits are shares of the window.
 type limits struct{ slowedPercent, slowMinutesPercent float64 }
 
-func (l limits) judge(s snapshot) npd.Result {
+func (l *limits) judge(s snapshot) npd.Result {
 	if nothing, ok := s.Absent(); ok {
 		return nothing
 	}
@@ -80,7 +80,7 @@ func atShutdown(t gpu.Thermal) bool {
 
 // slowed reports whether the hardware held the GPU's clocks down for too much of the window. What was not watched does
 // not count.
-func (l limits) slowed(history []sample, window time.Duration) bool {
+func (l *limits) slowed(history []sample, window time.Duration) bool {
 	first, last := history[0], history[len(history)-1]
 	if first.Thermal.Slowed != nil && last.Thermal.Slowed != nil {
 		slowed := *last.Thermal.Slowed - *first.Thermal.Slowed

@@ -13,7 +13,7 @@ func main() {
 	p := npd.New("thermal", "checks the GPUs' temperatures and slowdowns through NVML")
 	r := &reader{plugin: p}
 	r.source.Flags(p)
-	l := limits{}
+	l := &limits{}
 	p.DurationVar(&r.window, "window", 10*time.Minute, "how far back slowdowns count")
 	p.Float64Var(&l.slowedPercent, "slowed-percent", 10, "a GPU held down for this share of the window needs Inspect")
 	// gpud's rate for drivers without the counters: 0.6 events a minute, seen once a minute.

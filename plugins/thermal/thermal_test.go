@@ -111,7 +111,7 @@ func TestALookOverALimitMayBeConfirmedByTheNext(t *testing.T) {
 		if err := json.Unmarshal([]byte(n.Run("-dump")[len("exit 0\n"):]), &s); err != nil {
 			t.Fatal(err)
 		}
-		if got := (limits{10, 60}).judge(s); len(got.Findings) > 0 || got.Unconfirmed != want {
+		if got := (&limits{10, 60}).judge(s); len(got.Findings) > 0 || got.Unconfirmed != want {
 			t.Errorf("%q: %+v, want unconfirmed %t", say, got, want)
 		}
 	}
@@ -167,6 +167,22 @@ func TestSlowdowns(t *testing.T) {
 	// The driver was loaded again.
 	n.Say("3.slowed.thermal 1", "3.slowed.brake 1")
 	n.Want("exit 0\n" + healthy)
+}
+
+func TestLimitsOfSlowdowns(t *testing.T) {
+	n := nvmltest.New(t)
+	const slowed = "exit 1\nInspect gpu 0000:13:00: slowed down by heat or power brake"
+	// 5 % of the window of 10 minutes.
+	n.Want("exit 0\n" + healthy)
+	n.Say("3.slowed.thermal 30000000000")
+	n.Want("exit 0\n" + healthy)
+	n.Want("exit 0\n"+healthy, "-slowed-percent", "5.1")
+	n.Want(slowed, "-slowed-percent", "5")
+	// One minute of ten, by a driver without the counters.
+	n.Say("driver 550.163.01", "3.reasons 8")
+	state := []string{"-state-dir", n.Path("flags")}
+	n.Want("exit 0\n"+healthy, state...)
+	n.Want(slowed, append(state, "-slow-minutes-percent", "10")...)
 }
 
 // The numbers of the counters' fields moved twice. Where there are none, or no counters come back, the flags count.
