@@ -56,6 +56,7 @@ type GPU struct {
 	Memory  *Memory  `json:"memory,omitempty"`
 	Thermal *Thermal `json:"thermal,omitempty"`
 	NVLink  *NVLink  `json:"nvlink,omitempty"`
+	Work    *Work    `json:"work,omitempty"`
 }
 
 // Subject is how messages name the GPU, the same in all checks.
@@ -138,6 +139,20 @@ type Thermal struct {
 	Slowed *time.Duration `json:"slowed,omitempty"`
 	// Slow says that it does so now.
 	Slow *bool `json:"slow,omitempty"`
+}
+
+// Work is what a GPU does. The counters begin with the load of the driver.
+type Work struct {
+	// Held says that a process has the GPU open; nil if that is not known.
+	Held *bool `json:"held,omitempty"`
+	// Busy is the share of the last moment, in percent, in which a kernel ran. One that only waits for a peer counts, too.
+	Busy *int `json:"busy,omitempty"`
+	// Energy is what the GPU has used, in millijoules.
+	Energy *uint64 `json:"energy,omitempty"`
+	// PowerLimit is what it may use now, in milliwatts.
+	PowerLimit *uint64 `json:"powerLimit,omitempty"`
+	// NVLink counts what all its links have sent and received, in bytes.
+	NVLink *uint64 `json:"nvlink,omitempty"`
 }
 
 // NVLink is the state of a GPU's links.

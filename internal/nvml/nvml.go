@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ var (
 	NVLink   = Part{"nvlink", func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, false) }}
 	Activity = Part{"activity", (*session).activity}
 	Identity = Part{"identity", (*session).identity}
+	Work     = Part{"work", (*session).work}
 
 	// linkErrors is NVLink with the error counters of the links: three more questions for each link.
 	linkErrors = Part{NVLink.name, func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, true) }}
@@ -87,14 +89,15 @@ func (s shared) of(part Part) gpu.Reading {
 var judged = []Part{Memory, Thermal, NVLink, Identity}
 
 // Shared is the read that the checks of memory, heat, links and number share, see npd.Check. part is the one that this check judges;
-// [Source.ReadShared] has it.
+// [Source.ReadShared] has it. The check of another part reads it by itself: the others shall not ask for what they do not judge, nor hang
+// in it.
 func (s *Source) Shared(part Part) *npd.Shared[shared] {
 	s.part = part
 	s.shared = &npd.Shared[shared]{
 		Name:     "nvml",
 		Read:     func(context.Context) (shared, error) { return s.read(judged) },
 		ReadPart: func(context.Context) (shared, error) { return s.read([]Part{s.own()}) },
-		Apart:    s.LinkErrors,
+		Apart:    s.apart,
 		Whole:    shared.whole,
 		Nothing:  s.nothing,
 		Of:       s.identity,
@@ -102,9 +105,16 @@ func (s *Source) Shared(part Part) *npd.Shared[shared] {
 	return s.shared
 }
 
+// apart reports whether this check asks what the shared read does not.
+func (s *Source) apart() bool {
+	return s.asksLinkErrors() || !slices.ContainsFunc(judged, func(p Part) bool { return p.name == s.part.name })
+}
+
+func (s *Source) asksLinkErrors() bool { return s.LinkErrors != nil && s.LinkErrors() }
+
 // own is what this check asks when it reads alone.
 func (s *Source) own() Part {
-	if s.LinkErrors != nil && s.LinkErrors() {
+	if s.asksLinkErrors() {
 		return linkErrors
 	}
 	return s.part
@@ -361,6 +371,68 @@ func (s *session) activity(d nvml.Device, g *gpu.GPU) {
 	g.Busy = &busy
 }
 
+func (s *session) work(d nvml.Device, g *gpu.GPU) {
+	w := &gpu.Work{Held: s.held(d, g), NVLink: s.linkData(d, g)}
+	g.Work = w
+	if use, ret := d.GetUtilizationRates(); note(g, "utilization", ret) {
+		busy := int(use.Gpu)
+		w.Busy = &busy
+	}
+	if used, ret := d.GetTotalEnergyConsumption(); note(g, "energy", ret) {
+		w.Energy = &used
+	}
+	if limit, ret := d.GetEnforcedPowerLimit(); note(g, "power limit", ret) {
+		milliwatts := uint64(limit)
+		w.PowerLimit = &milliwatts
+	}
+}
+
+// heldMemory is how much memory of a GPU in use shows a process, in bytes. The context of a CUDA process takes more, a GPU
+// without one uses a few MiB.
+const heldMemory = 128 << 20
+
+// held reports whether a process has the GPU open, nil if that is not known. Newer drivers do not list the processes of
+// other PID namespaces than the caller's (open-gpu-kernel-modules, pull request 614), but count their memory.
+func (s *session) held(d nvml.Device, g *gpu.GPU) *bool {
+	processes, ret := d.GetComputeRunningProcesses()
+	known := note(g, "processes", ret)
+	held := len(processes) > 0
+	if s.has("nvmlDeviceGetMemoryInfo_v2") {
+		if m, ret := d.GetMemoryInfo_v2(); note(g, "memory in use", ret) {
+			known = true
+			// nvml.h leaves open whether what is in use has in it what the driver reserves for itself.
+			held = held || m.Total >= m.Free+m.Reserved+heldMemory
+		}
+	}
+	if !known {
+		return nil
+	}
+	return &held
+}
+
+// linkData sums what the GPU's links have sent and received; nil if it does not count that. The counters of PCIe are no
+// substitute: they have 32 bits, which end within a second.
+func (s *session) linkData(d nvml.Device, g *gpu.GPU) *uint64 {
+	fields, links, unit := []uint32{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES}, uint32(nvml.NVLINK_MAX_LINKS), uint64(1)
+	scope := uint32(0)
+	if s.legacy(d, g) {
+		// In KiB, and all links as one, which is scope UINT_MAX.
+		fields, scope, links, unit = []uint32{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX}, math.MaxUint32, 1, 1<<10
+	}
+	var sum *uint64
+	for link := range links {
+		for _, field := range fields {
+			if v := s.wide(d, g, field, scope+link); v != nil {
+				if sum == nil {
+					sum = new(uint64)
+				}
+				*sum += *v * unit
+			}
+		}
+	}
+	return sum
+}
+
 func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 	m := &gpu.Memory{}
 	g.Memory = m
@@ -485,12 +557,8 @@ func (s *session) slowed(d nvml.Device, g *gpu.GPU) *time.Duration {
 	}
 	var sum time.Duration
 	for _, id := range []uint32{thermal, brake} {
-		v, kind := s.fieldValue(d, g, id, 0)
-		switch kind {
-		case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
-		default:
-			return nil // no counter of nanoseconds: 32 bits of them end after 4 seconds
-		}
+		// 32 bits of nanoseconds end after 4 seconds.
+		v := s.wide(d, g, id, 0)
 		// No more time than there was since the boot. What is more is no such counter.
 		if v == nil || *v > uint64(s.uptime) {
 			return nil
@@ -543,11 +611,7 @@ const blackwell = 10
 func (s *session) nvlink(d nvml.Device, g *gpu.GPU, errors bool) {
 	n := &gpu.NVLink{}
 	g.NVLink = n
-	legacy := true // a driver that does not know architectures knows none of the newer ones
-	if errors && s.has("nvmlDeviceGetArchitecture") {
-		architecture, ret := d.GetArchitecture()
-		legacy = note(g, "architecture", ret) && architecture < blackwell
-	}
+	legacy := errors && s.legacy(d, g)
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.GetNvLinkState(link)
 		if ret == nvml.ERROR_INVALID_ARGUMENT {
@@ -566,6 +630,15 @@ func (s *session) nvlink(d nvml.Device, g *gpu.GPU, errors bool) {
 		n.Links = append(n.Links, l)
 	}
 	n.Fabric = s.fabric(d, g)
+}
+
+// legacy reports whether the GPU's links are older than NVLink 5.
+func (s *session) legacy(d nvml.Device, g *gpu.GPU) bool {
+	if !s.has("nvmlDeviceGetArchitecture") {
+		return true // a driver that does not know architectures knows none of the newer ones
+	}
+	architecture, ret := d.GetArchitecture()
+	return note(g, "architecture", ret) && architecture < blackwell
 }
 
 func (s *session) linkErrors(d nvml.Device, g *gpu.GPU, link int, legacy bool) *uint64 {
@@ -610,6 +683,16 @@ func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
 func (s *session) field(d nvml.Device, g *gpu.GPU, id, scope uint32) *uint64 {
 	v, _ := s.fieldValue(d, g, id, scope)
 	return v
+}
+
+// wide is [session.field] for a counter; nil also if it has 32 bits, which end soon.
+func (s *session) wide(d nvml.Device, g *gpu.GPU, id, scope uint32) *uint64 {
+	v, kind := s.fieldValue(d, g, id, scope)
+	switch kind {
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return v
+	}
+	return nil
 }
 
 // fieldValue is [session.field] with the type of the value.

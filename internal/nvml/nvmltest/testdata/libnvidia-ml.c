@@ -181,7 +181,21 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 	return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *use) { BEGIN; ANSWER(&use->gpu, "utilization", 0); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) { BEGIN; ANSWER(millijoules, "energy", 70000); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) { BEGIN; ANSWER(milliwatts, "power.limit", 700000); return NVML_SUCCESS; }
 #ifndef BEFORE_450
+// The driver reserves 600 MiB of the 80 GiB for itself.
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+	BEGIN;
+	if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	long long mib;
+	ANSWER(&mib, "memory", 4);
+	memory->total = 80LL << 30;
+	memory->reserved = 600LL << 20;
+	memory->used = mib << 20;
+	memory->free = memory->total - memory->reserved - memory->used;
+	return NVML_SUCCESS;
+}
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, unsigned int *unc, unsigned int *pending, unsigned int *failed) {
 	BEGIN;
 	ANSWER(corr, "remap.correctable", 0);
@@ -295,6 +309,17 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 			values[i].valueType = VALUE("slowed.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
 			break;
 		case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS: v = VALUE("link.errors", 0); break;
+		// KiB, of all links before Blackwell; bytes of each link of Blackwell.
+		case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
+			v = VALUE("architecture", NVML_DEVICE_ARCH_HOPPER) >= NVML_DEVICE_ARCH_BLACKWELL || values[i].scopeId != ~0u ? NONE
+				: values[i].fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX ? VALUE("nvlink.sent", 1000) : VALUE("nvlink.received", 1000);
+			values[i].valueType = VALUE("nvlink.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
+			break;
+		case NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES: case NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES:
+			v = VALUE("architecture", NVML_DEVICE_ARCH_HOPPER) < NVML_DEVICE_ARCH_BLACKWELL || values[i].scopeId >= 18 ? NONE
+				: values[i].fieldId == NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES ? VALUE("nvlink.sent", 1000) : VALUE("nvlink.received", 1000);
+			values[i].valueType = VALUE("nvlink.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
+			break;
 		default: v = NONE;
 		}
 		values[i].nvmlReturn = v == NONE ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
