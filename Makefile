@@ -9,7 +9,7 @@ VERSION  ?= $(shell awk '/^appVersion:/ {print $$2}' manifests/chart/Chart.yaml)
 RELEASE  := $(if $(filter-out file,$(origin VERSION)),-X=github.com/pitcrew-dev/pitcrew/internal/version.release=$(VERSION))
 GO_BUILD := go build -trimpath -ldflags "-s -w $(RELEASE)"
 # These plugins load NVIDIA's libraries at run time. All other programs are static.
-CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink thermal))
+CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink stall thermal))
 # go-nvml binds functions that NVIDIA calls deprecated. Without this flag gcc warns about each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint

@@ -132,7 +132,7 @@ func TestExplainAndValidate(t *testing.T) {
 		{"explain 79", "Xid 79", ""},
 		{"explain xid 79", "Xid 79", ""},
 		{"explain sxid 20034", "SXid 20034", ""},
-		{"explain GPU", "", "unknown topic GPU. Did you mean GPUCountMismatch, GPUMemoryError, GPUOverheated, GPUXidError, "},
+		{"explain GPU", "", "unknown topic GPU. Did you mean GPUCountMismatch, GPUMemoryError, GPUOverheated, GPUStalled, GPUXidError, "},
 		{"explain HCAPortsDwn", "", "unknown topic HCAPortsDwn. Did you mean HCAPortDown?"},
 		{"explain nonsense", "", "unknown topic nonsense. `kubectl pitcrew explain -h` lists the kinds of topics"},
 		{"explain gpuxiderror", "# GPUXidError", ""},

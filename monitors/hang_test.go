@@ -80,7 +80,7 @@ func TestASlowDriverAnswersInTime(t *testing.T) {
 	_, own := node.Command()
 	var answers sync.WaitGroup
 	for _, c := range conditions.All {
-		if !slices.Contains([]string{"ecc", "gpucount", "nvlink", "thermal"}, c.Plugin) {
+		if !slices.Contains([]string{"ecc", "gpucount", "nvlink", "stall", "thermal"}, c.Plugin) {
 			continue
 		}
 		config := load(t, c.Type+".json")

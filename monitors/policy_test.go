@@ -40,6 +40,8 @@ func TestShippedRuleOfAGPUFault(t *testing.T) {
 		{conditions.GPUOverheated, "Inspect gpu 0000:13:00: slowed down by heat or power brake", "gpu-heat-inspect"},
 		{conditions.NVLinkDown, "ResetGPU gpu 0000:14:00: inactive NVLink 17", "nvlink"},
 		{conditions.NVLinkDown, "Inspect gpu 0000:14:00: not registered with its fabric", "nvlink-inspect"},
+		{conditions.GPUStalled, "Inspect gpu 0000:14:00: busy for 15m0s without traffic", "gpu-stalled"},
+		{conditions.GPUStalled, "Reboot driver: a call into it has not returned for 5m0s and cannot be killed", "gpu-stalled"},
 		{conditions.DCGMDiagFailed, "Replace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold", "dcgm-diag"},
 		{conditions.DCGMDiagFailed, "Inspect dcgm gpu 2: diag test eud failed", "dcgm-diag-inspect"},
 	}

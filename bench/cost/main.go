@@ -25,7 +25,7 @@ var launcher string
 const hello = "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello\") }\n"
 
 // onNVML are the plugins that ask the driver.
-var onNVML = []string{"ecc", "gpucount", "nvlink", "thermal"}
+var onNVML = []string{"ecc", "gpucount", "nvlink", "stall", "thermal"}
 
 func main() {
 	runs := flag.Int("runs", 50, "how often to run each")

@@ -217,7 +217,7 @@ func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
 }
 
 // onNVML are the plugins that load NVML.
-var onNVML = []string{"ecc", "gpucount", "nvlink", "thermal"}
+var onNVML = []string{"ecc", "gpucount", "nvlink", "stall", "thermal"}
 
 // detector is the row of NPD itself.
 const detector = "node-problem-detector"

@@ -47,6 +47,9 @@ const GPUOverheated = "GPUOverheated"
 // NVLinkDown is the NodeCondition of the links between GPUs.
 const NVLinkDown = "NVLinkDown"
 
+// GPUStalled is the NodeCondition of GPUs that are in use and stand still.
+const GPUStalled = "GPUStalled"
+
 // WorkloadGPUError is the NodeCondition of what the node's pods wrote about its GPUs into their logs.
 const WorkloadGPUError = "WorkloadGPUError"
 
@@ -76,6 +79,7 @@ var All = []Condition{
 	{Type: GPUCountMismatch, Plugin: "gpucount", Latches: true, Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra", Summary: "GPUs are missing or unexpected"},
 	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault", Summary: "a GPU is too hot or slowed down"},
 	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault", Summary: "an NVLink is down"},
+	{Type: GPUStalled, Plugin: "stall", Healthy: "GPUWorkChecked", Problem: "GPUWorkStalled", Summary: "a GPU that is in use stands still"},
 	{Type: DCGMDiagFailed, Plugin: "dcgm", Codes: true, Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
 	{Type: HCAPortDown, Plugin: "hca", Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Codes: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},

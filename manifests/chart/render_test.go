@@ -33,6 +33,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"gpucount":   {"checks: {GPUCountMismatch: {}}", nvml},
 		"thermal":    {"checks: {GPUOverheated: {}}", nvml},
 		"nvlink":     {"checks: {NVLinkDown: {}}", nvml},
+		"stall":      {"checks: {GPUStalled: {}}", nvml + ", /sys->/host/sys ro"},
 		"dcgm":       {"checks: {DCGMDiagFailed: {}}", "drop [ALL]: "},
 		"hca":        {"checks: {HCAPortDown: {}}", "privileged: /dev/kmsg ro, /sys->/host/sys ro"},
 		"ntp":        {"checks: {ClockSkewed: {}}", "drop [ALL] add [DAC_OVERRIDE]: /run/chrony, /run/dbus ro"},
