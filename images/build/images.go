@@ -31,7 +31,7 @@ type image struct {
 	layers func(p *platform) ([][]file, error)
 }
 
-// The packages of every image, and those for programs that load libraries: the five plugins that open NVML or DCGM, and the
+// The packages of every image, and those for programs that load libraries: the plugins that open NVML or DCGM, and the
 // libraries of vendors.
 var (
 	trust = []string{"ca-certificates"}
