@@ -105,11 +105,11 @@ func (l *limits) next(before history, s snapshot) (now history, changed bool) {
 // valid reports whether a look can have left the history: it is read from a file.
 func (h history) valid() bool {
 	for _, c := range h.GPUs {
-		if c.State != "" && c.State != waiting && c.State != idle || c.Since < 0 || c.Since > h.At {
+		if c.Since < 0 || c.Since > h.At {
 			return false
 		}
 	}
-	return h.At > 0
+	return true
 }
 
 // state compares a look at a GPU that is in use with the one before.

@@ -315,6 +315,7 @@ func TestAStateThatNobodyLeft(t *testing.T) {
 	for name, bad := range map[string]string{
 		"cut": string(good[:len(good)/2]), "empty": "", "another form": `{"v":1,"bootID":"x","state":{"at":"soon"}}`,
 		"another boot": strings.Replace(string(good), `"bootID":"`, `"bootID":"0`, 1), "another state": strings.ReplaceAll(string(good), "waiting", "stuck"),
+		"before the boot": strings.ReplaceAll(string(good), `"since":`, `"since":-`),
 	} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
@@ -421,10 +422,17 @@ func TestWhatStartsAnew(t *testing.T) {
 	}{
 		"nothing":          {func(*world) {}, 15},
 		"a step of a job":  {func(w *world) { *w.s.GPUs[0].Work.NVLink += 1e9 }, 15}, // the others still wait
-		"a long pause":     {func(w *world) { w.at += 5 * time.Minute }, 27},
+		"a long pause":     {func(w *world) { w.at += 4*time.Minute + 1 }, 27},
+		"one not so long":  {func(w *world) { w.at += 4 * time.Minute }, 11},
 		"another driver":   {func(w *world) { w.s.Module = "nvidia 590.1" }, 27},
 		"an adapter gone":  {func(w *world) { w.s.Ports = w.s.Ports[1:] }, 27},
 		"an adapter works": {func(w *world) { w.s.Ports[3].Sent += 1e9 }, 27},
+		"a time to come": {func(w *world) {
+			for address, c := range w.history.GPUs {
+				c.Since = w.at + time.Hour
+				w.history.GPUs[address] = c
+			}
+		}, 27},
 		"clock jumps back": {func(w *world) { w.at -= 10 * time.Minute }, 27},
 	} {
 		w := newWorld()
