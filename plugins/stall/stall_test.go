@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -469,6 +470,22 @@ func TestWhatStartsAnew(t *testing.T) {
 		if got < 27 || got > 28 {
 			t.Errorf("%s: found after %d looks, want 27 or 28", name, got)
 		}
+	}
+}
+
+// Even where the difference of 64 bits is small.
+func TestACounterThatWentBack(t *testing.T) {
+	const most = math.MaxUint64 - 10
+	w := newWorld()
+	*w.s.GPUs[0].Work.NVLink, *w.s.GPUs[0].Work.Energy = 5, 2e9
+	if got := byDefault.state(*w.s.GPUs[0].Work, counters{NVLink: most, Energy: 1e9}, time.Hour); got != "" {
+		t.Errorf("NVLink: %s", got)
+	}
+	if got := byDefault.state(*w.s.GPUs[0].Work, counters{NVLink: 4, Energy: 1e9}, time.Hour); got != waiting {
+		t.Errorf("NVLink that goes on: %q", got)
+	}
+	if byDefault.quietPorts(map[string]uint64{"a": most}, map[string]uint64{"a": 5}, time.Minute) {
+		t.Error("an adapter")
 	}
 }
 
