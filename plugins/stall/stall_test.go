@@ -528,6 +528,24 @@ func TestIdleGPUs(t *testing.T) {
 	}
 }
 
+// The idle one must have been idle for as long.
+func TestAGPUThatIsIdleForAMoment(t *testing.T) {
+	w := newWorld()
+	for range 20 {
+		w.look(time.Minute, 120)
+	}
+	*w.s.GPUs[3].Work.Busy = 0
+	for minute := range 16 {
+		want := 7
+		if minute == 15 {
+			want = 8
+		}
+		if r := w.look(time.Minute, 120); len(r.Findings) != want {
+			t.Errorf("idle for %d minutes: %+v, want %d findings", minute, r.Findings, want)
+		}
+	}
+}
+
 // A day of a training job with steps, checkpoints, evaluations and pauses between jobs.
 func TestADayWithoutAFalseAlarm(t *testing.T) {
 	w := newWorld()
