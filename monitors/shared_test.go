@@ -198,6 +198,24 @@ func TestFourChecksThatStartTogetherOpenTheDriverOnce(t *testing.T) {
 	n.wantOpened(1, "together, with faults")
 }
 
+// What its question meets is not met by the checks that taint, and they do not ask it.
+func TestTheCheckOfAStallReadsByItself(t *testing.T) {
+	n := newGPUNode(t)
+	n.binaries["stall"] = build(t, "stall")
+	n.say("hang nvmlDeviceGetTotalEnergyConsumption")
+	if got := n.run("stall", "-timeout", "4s"); got != "unknown: no answer within 3s" {
+		t.Errorf("stall: %s", got)
+	}
+	n.opened()
+	n.want(gpuChecks, n.all("-timeout", "1m"))
+	n.wantOpened(1, "beside a check of a stall that hangs")
+	n.say()
+	if got := n.run("stall", "-timeout", "1m"); got != "no GPU that is in use stands still" {
+		t.Errorf("stall: %s", got)
+	}
+	n.wantOpened(1, "for stall alone")
+}
+
 func TestASlowDriverIsWaitedForOnce(t *testing.T) {
 	n := newGPUNode(t)
 	n.say("slow 2")
