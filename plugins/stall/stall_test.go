@@ -111,7 +111,7 @@ func TestWhatShowsThatAJobGoesOn(t *testing.T) {
 			return fmt.Sprintf("*.nvlink.received %d\n", 1000+i*20000) + hung(i)
 		},
 		"NVLink 5": func(_ *nvmltest.Node, i int) string {
-			return fmt.Sprintf("*.architecture 10\n*.nvlink.received %d\n", 1000+i*1000000) + hung(i)
+			return fmt.Sprintf("*.architecture 10\n*.nvlink.received %d\n", 1000+i*20_000_000) + hung(i)
 		},
 		"not busy": func(_ *nvmltest.Node, i int) string { return strings.ReplaceAll(hung(i), "100", "94") },
 		"no process": func(_ *nvmltest.Node, i int) string {

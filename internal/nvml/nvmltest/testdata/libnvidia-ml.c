@@ -309,7 +309,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 			values[i].valueType = VALUE("slowed.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
 			break;
 		case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS: v = VALUE("link.errors", 0); break;
-		// KiB, of all links before Blackwell; bytes of each link of Blackwell.
+		// KiB, of all links before Blackwell; bytes of each link of Blackwell, whose link 17 alone carries data.
 		case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
 			v = VALUE("architecture", NVML_DEVICE_ARCH_HOPPER) >= NVML_DEVICE_ARCH_BLACKWELL || values[i].scopeId != ~0u ? NONE
 				: values[i].fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX ? VALUE("nvlink.sent", 1000) : VALUE("nvlink.received", 1000);
@@ -317,7 +317,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 			break;
 		case NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES: case NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES:
 			v = VALUE("architecture", NVML_DEVICE_ARCH_HOPPER) < NVML_DEVICE_ARCH_BLACKWELL || values[i].scopeId >= 18 ? NONE
-				: values[i].fieldId == NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES ? VALUE("nvlink.sent", 1000) : VALUE("nvlink.received", 1000);
+				: values[i].scopeId != 17 ? 0 : values[i].fieldId == NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES ? VALUE("nvlink.sent", 1000) : VALUE("nvlink.received", 1000);
 			values[i].valueType = VALUE("nvlink.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
 			break;
 		default: v = NONE;
