@@ -487,6 +487,9 @@ func TestACounterThatWentBack(t *testing.T) {
 	if byDefault.quietPorts(map[string]uint64{"a": most}, map[string]uint64{"a": 5}, time.Minute) {
 		t.Error("an adapter")
 	}
+	if byDefault.quietPorts(map[string]uint64{"a": 5}, map[string]uint64{"b": 5}, time.Minute) {
+		t.Error("another adapter in its place")
+	}
 }
 
 func TestTwoLooksAtOneInstant(t *testing.T) {
