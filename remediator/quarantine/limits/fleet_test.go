@@ -238,7 +238,7 @@ func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all
 	for _, kind := range []corev1.NodeConditionType{"GPUXidError", corev1.NodeReady} {
 		c := corev1.NodeCondition{Type: kind}
 		c.LastTransitionTime.Time = now.Add(-time.Duration(r.IntN(240)) * time.Second)
-		got, want := Correlated(p.Correlated, c, labels, peers), full.correlated(p.Correlated, c, labels)
+		got, want := Correlated(p, c, Peer{Labels: labels}, peers), full.correlated(p.Correlated, c, labels)
 		if (got == "") != (len(want) == 0) || got != "" && !strings.HasPrefix(got, want[0]) {
 			t.Errorf("%s of %v: %q, want %q", kind, labels, got, want)
 		}
