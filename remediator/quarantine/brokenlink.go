@@ -197,10 +197,10 @@ func (d *decider) waitsForOrigin(p problem) bool {
 	domain, configured := d.policy.Domain(d.domain.Label)
 	fault := limits.LinkFault{Role: limits.Victim, Since: p.link.Since, Observed: p.rule.Observe}
 	origin := p.link.Origin
+	d.result.WaitsForOrigin = true
 	if configured && d.observed.Peers.OriginOf(domain, d.domain, fault) == origin && d.observed.Peers.IsQuarantined(origin) {
 		return false
 	}
-	d.result.WaitsForOrigin = true
 	d.next.requeueAt(d.now.Add(recheck))
 	d.block(p.rule.Name, BlockedByOrigin, "%s, which is not quarantined", describe(p))
 	return true
@@ -273,4 +273,3 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 	}
 	return limits.LinkFault{}
 }
-

@@ -164,6 +164,15 @@ func TestVictimsReturnWithTheOrigin(t *testing.T) {
 	gpu("Reboot gpu 0018:01:00: Xid 79 GPU has fallen off the bus")(f.worlds[2])
 	f.round()
 	f.wantLinks("--R-")
+	gpuFine(f.worlds[2])
+	reboots(f.worlds[2])
+	f.round()
+	f.passes(2 * time.Minute)
+	f.round()
+	f.passes(time.Hour)
+	says("DiskFailing", "True", "x")(f.worlds[1]) // no class that a person has accepted
+	f.round()
+	f.wantLinks("-r--")
 }
 
 // A node that is gone is repaired as far as its victims are concerned.

@@ -231,8 +231,12 @@ func (r *Record) exceeds(p problem) bool { return p.isEnforced() && !r.covers(p)
 // covers tells whether the release of a quarantine covers a problem: it is no worse, and its condition shows no new fault. Who releases
 // a node for other faults does not expect it to die.
 func (q *Quarantine) covers(p problem) bool {
+	// A release without a person is only for the faults of a broken link that is repaired.
+	if (p.isReady() || q.ReleasedBy == ByPitcrew) && !q.hasCause(p.condition.Type) {
+		return false
+	}
 	if p.isReady() {
-		return q.hasCause(p.condition.Type)
+		return true
 	}
 	return p.class <= q.Worst() && !p.isNew
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // PeerOf sums up a node for the limits of others. Nodes that are [Excluded] are no peers.
-func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return PeerWith(p, n, nil, limits.Domain{}) }
+func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
+	return PeerWith(p, n, nil, limits.Domain{})
+}
 
 // PeerWith is [PeerOf], with what is remembered of nodes with the node's name, nil: nothing, and with the domain of the node before it
 // lost the label.

@@ -265,6 +265,7 @@ func TestAFleetNoticesEachChangeOfAPeer(t *testing.T) {
 	changed := Peer{
 		Name: "b", Labels: map[string]string{rackLabel: "2"}, OutOfService: true, Why: Cordoned, ParkedSince: noon, Unchecked: true, Gone: true, Rule: "gpu", Soft: true,
 		Starts: []Start{{At: noon}}, Waiting: []Span{{From: noon}}, ProblemSince: map[corev1.NodeConditionType]time.Time{"GPUXidError": noon},
+		HeldFor: "c", Domain: Domain{"clique", "a"}, Link: LinkFault{Role: Victim, Since: noon},
 	}
 	fleet := NewFleet()
 	fleet.Others("").in(rackLabel, nil) // is asked for, the other label is not
