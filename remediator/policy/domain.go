@@ -29,7 +29,7 @@ import (
 //	    window: 2m
 type Domain struct {
 	// label is the key of the node label whose value names the domain.
-	Label string `yaml:"label" unit:"label key" required:""`
+	Label string `yaml:"label" unit:"label key" required:"the key of a node label"`
 	// settle is how long a fault that another node may have caused waits for the fault of that node. A rule's `for` runs meanwhile.
 	Settle time.Duration `yaml:"settle" above:"0s"`
 	// window is how far apart faults of a domain may have begun that belong together, by the clocks of the nodes.
