@@ -170,7 +170,12 @@ func TestVictimsReturnWithTheOrigin(t *testing.T) {
 	f.passes(2 * time.Minute)
 	f.round()
 	f.passes(time.Hour)
-	says("DiskFailing", "True", "x")(f.worlds[1]) // no class that a person has accepted
+	for i := range f.worlds[1].policy.Rules { // no class that a person has accepted
+		if r := &f.worlds[1].policy.Rules[i]; r.Name == "disk" {
+			r.Repair = []conditions.Repair{conditions.ResetGPU}
+		}
+	}
+	says("DiskFailing", "True", "x")(f.worlds[1])
 	f.round()
 	f.wantLinks("-r--")
 }
