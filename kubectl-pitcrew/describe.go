@@ -192,6 +192,9 @@ func howReleased(node string, r *quarantine.Record, blocked string) string {
 	}) {
 		return "only by `kubectl pitcrew release " + node + "`, when the node is fit again"
 	}
+	if t := r.Taint; t != nil && t.HeldFor != "" {
+		return "automatic, once the quarantine of node " + printable(t.HeldFor) + " has ended, whose broken link caused the faults, or the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
+	}
 	return "automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 }
 
@@ -199,6 +202,8 @@ func howReleased(node string, r *quarantine.Record, blocked string) string {
 func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {
 	const manually = "not released automatically"
 	switch {
+	case r.Phase == quarantine.Released && r.ReleasedBy == quarantine.ByPitcrew && c.Link.Origin != "":
+		return "released " + ago(r.ReleasedAt) + " with node " + printable(c.Link.Origin) + ", whose broken link caused it; stays in service until it has cleared"
 	case r.Phase == quarantine.Released:
 		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
 	case r.Phase != quarantine.Quarantined:
@@ -211,6 +216,10 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 		return manually + ": the part has to be replaced"
 	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
 		return "waits for a reboot"
+	case c.HealthySince.IsZero() && c.Link.Origin != "":
+		return "waits for the repair of node " + printable(c.Link.Origin) + ", whose broken link caused it"
+	case c.HealthySince.IsZero() && c.Link.SwitchSide:
+		return "waits for the condition to clear; several nodes or GPUs report it and none a broken link: inspect the switches"
 	case c.HealthySince.IsZero() && c.Condition == corev1.NodeReady:
 		return "waits for the node to be Ready again"
 	case c.HealthySince.IsZero():
@@ -391,7 +400,11 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	case o.State == nil:
 		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
 	case o.State.Record != nil && o.State.Record.Phase == quarantine.Released && o.State.Record.ManualReleaseActive:
-		return "nothing: a user released the node; it stays released until its faults have cleared"
+		by := "a user released the node"
+		if o.State.Record.ReleasedBy == quarantine.ByPitcrew {
+			by = "the broken link of another node caused the faults, and the quarantine of that one has ended"
+		}
+		return "nothing: " + by + "; it stays released until its faults have cleared"
 	}
 	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
 		return printable("nothing: " + why)

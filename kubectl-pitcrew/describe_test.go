@@ -89,6 +89,31 @@ func TestDescribeGivesOneAdviceOnTheRelease(t *testing.T) {
 	}
 }
 
+// A victim of another node's broken link names that node, before and after its release.
+func TestDescribeNamesTheOriginOfAVictim(t *testing.T) {
+	held := &quarantine.Record{Quarantine: quarantine.Quarantine{Phase: quarantine.Quarantined, Taint: &quarantine.Taint{HeldFor: "origin-1"}}}
+	if got := howReleased("n", held, ""); !strings.Contains(got, "once the quarantine of node origin-1 has ended") || !strings.Contains(got, "kubectl pitcrew release n") {
+		t.Error(got)
+	}
+	released := &quarantine.Record{Quarantine: quarantine.Quarantine{Phase: quarantine.Released, ReleasedBy: quarantine.ByPitcrew}}
+	ago := func(time.Time) string { return "AGO" }
+	for _, test := range []struct {
+		record *quarantine.Record
+		link   quarantine.Link
+		want   string
+	}{
+		{held, quarantine.Link{Origin: "origin-1"}, "waits for the repair of node origin-1"},
+		{held, quarantine.Link{SwitchSide: true}, "inspect the switches"},
+		{held, quarantine.Link{}, "waits for the condition to clear"},
+		{released, quarantine.Link{Origin: "origin-1"}, "released AGO with node origin-1"},
+		{released, quarantine.Link{}, "a user released the node"},
+	} {
+		if got := waits(nodeWith(corev1.NodeCondition{}), test.record, quarantine.Cause{Link: test.link}, ago); !strings.Contains(got, test.want) {
+			t.Errorf("%+v: %s, want %s", test.link, got, test.want)
+		}
+	}
+}
+
 // A node that came back is not judged by what its checks said before.
 func TestDescribeWaitsForAHeartbeat(t *testing.T) {
 	p, err := policy.Parse([]byte(rulesOfOthers))

@@ -86,6 +86,7 @@ var topics = map[string]string{
 	quarantine.BlockedByPause:           "Reason of a block: everything is paused. `kubectl pitcrew resume` ends the pause.",
 	quarantine.BlockedByStale:           "Reason of a block: the condition has no heartbeat any more. See PitcrewNodeConditionsStale.",
 	quarantine.BlockedByValidation:      "Reason of a block: the fault has cleared, and the node has to pass its check under load before it returns (validate: true of the rule).",
+	quarantine.BlockedByOrigin:          "Reason of a block: the fault is taken for a consequence of another node's broken link, and that node is not quarantined yet (spec.domains).",
 	quarantine.BlockedByDetectorSuspect: "Reason of a block: many nodes show the same fault together. See PitcrewDetectorSuspect.",
 }
 

@@ -102,6 +102,8 @@ type Controller struct {
 	held map[string]limitsState
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
+	// domains are those in which nodes were last.
+	domains domains
 	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
 	leadingSince time.Time
 }
@@ -128,6 +130,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		known:   &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
 		seen:    map[string]quarantine.Seen{},
 		held:    map[string]limitsState{},
+		domains: domains{},
 		looks:   looks{byNode: map[string]look{}},
 		burst:   newBurst(o.OnBigBurst),
 	}
@@ -373,4 +376,5 @@ func (c *Controller) forget(name string) {
 	c.burst.forget(name)
 	delete(c.held, name)
 	delete(c.seen, name)
+	delete(c.domains, name)
 }

@@ -154,7 +154,9 @@ func (c *Controller) put(name string, n *corev1.Node) {
 			n = n.DeepCopy()
 			c.pending.overlay(n)
 		}
-		c.fleet.peers.Put(quarantine.PeerWith(c.fleet.policy, n, remembered))
+		peer := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+		c.domains.note(n, peer.Domain)
+		c.fleet.peers.Put(peer)
 	case remembered != nil:
 		c.fleet.peers.Put(remembered.GonePeer(name))
 	default:

@@ -39,7 +39,7 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 		if w := r.pending.all()[n.Name]; w.record != nil && w.uid == n.UID && w.over == n.ResourceVersion {
 			quarantine.Overlay(n, w.record)
 		}
-		list = append(list, quarantine.PeerWith(p, n, memory[n.Name]))
+		list = append(list, quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}))
 	}
 	return limits.PeersOf(append(list, memory.GonePeers(func(name string) bool { return present[name] })...)...)
 }
@@ -53,7 +53,7 @@ func answers(p *policy.Policy, peers limits.Peers, now time.Time) (all []string)
 		c := corev1.NodeCondition{Type: rule.Condition, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}
 		for rack := range 3 {
 			labels := map[string]string{"rack": fmt.Sprint(rack)}
-			all = append(all, limits.ExceededBudget(p, limits.Held{}, rule, labels, peers, now), limits.Correlated(p.Correlated, c, labels, peers))
+			all = append(all, limits.ExceededBudget(p, limits.Held{}, rule, labels, peers, now), limits.Correlated(p, c, limits.Peer{Labels: labels}, peers))
 		}
 	}
 	open := &limits.BreakerState{OpenedAt: now.Add(-30 * time.Minute)}

@@ -127,6 +127,8 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 		Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p), LeadingSince: c.leadingSince,
 	}
 	o.Record, o.RecordErr = quarantine.RecordOf(n)
+	o.Domain = c.domains.of(n)
+	c.domains.note(n, quarantine.DomainOf(p, n, o.Domain))
 	o.Visits = repair.VisitsOf(n, o.Record, c.clock.Now())
 	var err error
 	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {

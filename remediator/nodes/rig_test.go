@@ -170,7 +170,7 @@ func newRig(t testing.TB, names ...string) rig {
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
 		pending:  newPendingWrites(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
-		burst: newBurst(nil),
+		burst: newBurst(nil), domains: domains{},
 	}
 	if r.webhooks, err = webhook.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func (b *breakerStore) remember(p *policy.Policy, n *corev1.Node, s *limits.Star
 // without its taint, or of no rule of the policy, may be forged.
 func (b *breakerStore) rememberRecord(p *policy.Policy, n *corev1.Node, r *quarantine.Record, now time.Time) {
 	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) ||
-		knownRule(p, r.Taint.Rule) == "" || !r.IsTainted(p, n) {
+		knownRule(p, r.Taint.Rule) == "" || r.Taint.HeldFor != "" || !r.IsTainted(p, n) {
 		return
 	}
 	b.remember(p, n, &limits.Start{Rule: r.Taint.Rule, At: r.QuarantinedAt, Soft: limits.IsSoft(r.Taint.Effect)})

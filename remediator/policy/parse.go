@@ -83,6 +83,7 @@ func (p *Policy) complete(d *decoder, at *field.Path) {
 		}
 		p.Correlated.Scopes = append([]string{""}, p.Correlated.Scopes...)
 	}
+	p.checkDomains(d, at.Child("domains"))
 	p.Restart.check(d, at.Child("restart"))
 	for i, k := range p.JobKinds {
 		k.check(d, at.Child("jobKinds").Index(i))

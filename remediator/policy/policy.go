@@ -47,6 +47,9 @@ type Policy struct {
 	Breaker *Breaker `yaml:"breaker"`
 	// correlated blocks quarantines for faults that appear on many nodes together. No fault is blocked unless it is set.
 	Correlated *Correlated `yaml:"correlated"`
+	// domains are the groups of nodes that fail together, such as the racks that one NVLink fabric joins. A node is in the domain of
+	// the first of these labels that it has. No fault is put down to another node unless it is set.
+	Domains []Domain `yaml:"domains"`
 	// restart limits the restarts of jobs.
 	Restart Restart `yaml:"restart"`
 	// jobKinds are kinds of training jobs that can be restarted in addition to the built-in kinds.

@@ -219,7 +219,7 @@ func (f *fleet) decideAndRemember(i int, memory limits.Memory) (*world, limits.M
 	for j, other := range f.worlds {
 		if j != i && !Excluded(other.node) {
 			names[other.node.Name] = true
-			w.peers = append(w.peers, PeerWith(other.policy, other.node, memory[other.node.Name]))
+			w.peers = append(w.peers, PeerWith(other.policy, other.node, memory[other.node.Name], limits.Domain{}))
 		}
 	}
 	w.peers = append(w.peers, memory.GonePeers(func(name string) bool { return names[name] })...)

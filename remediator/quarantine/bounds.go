@@ -48,6 +48,7 @@ func (r *Record) checkBounds() error {
 		}
 		b.text("notices.message", n.Message, maxText)
 	}
+	b.text("domain", r.Domain.String(), maxName)
 	b.quarantine(&r.Quarantine)
 	for i := range r.Last {
 		b.quarantine(&r.Last[i])
@@ -88,6 +89,8 @@ func (b *bounds) quarantine(q *Quarantine) {
 		b.text("message", c.Message, maxText)
 		b.text("user", c.User, maxName)
 		b.text("bootID", c.BootID, maxName)
+		b.text("link.role", string(c.Link.Role), maxName)
+		b.text("link.origin", c.Link.Origin, maxName)
 		b.list("covered", len(c.Covered), maxAdded)
 		for _, message := range c.Covered {
 			b.text("covered", message, maxText)
@@ -96,6 +99,7 @@ func (b *bounds) quarantine(q *Quarantine) {
 	}
 	if t := q.Taint; t != nil {
 		b.text("taint.rule", t.Rule, maxName)
+		b.text("taint.heldFor", t.HeldFor, maxName)
 		b.taint(t.NodeTaint())
 	}
 	if h := q.HandOff; h != nil {
@@ -153,7 +157,7 @@ func (r *Record) clampTimes(now time.Time) {
 		q.Causes = slices.Clone(q.Causes)
 		for i := range q.Causes {
 			c := &q.Causes[i]
-			clamp(&c.FirstSeen, &c.HealthySince)
+			clamp(&c.FirstSeen, &c.HealthySince, &c.Link.Since)
 			c.FlapTimes = slices.Clone(c.FlapTimes)
 			for k := range c.FlapTimes {
 				clamp(&c.FlapTimes[k])

@@ -19,6 +19,9 @@ type problem struct {
 	condition corev1.NodeCondition
 	rule      policy.Rule
 	class     conditions.Repair
+	// role is that of the faults in a broken link of the node's domain, and link what was found about that; the zero value is nothing.
+	role limits.LinkRole
+	link Link
 	// isNew is set if faults have come since a manual release. The message has them alone.
 	isNew bool
 }
@@ -56,6 +59,8 @@ type assessment struct {
 	bootSeen   time.Time
 	// leadingSince is [Observation.LeadingSince].
 	leadingSince time.Time
+	// settle is how long a victim waits for the origin of its faults; zero: not.
+	settle time.Duration
 	// problems are the current conditions that match a rule.
 	problems map[corev1.NodeConditionType]problem
 	stale    staleConditions
@@ -81,7 +86,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 			if r.needsReplacement(string(c.Type), c.Message, a.now) {
 				class = conditions.Replace
 			}
-			a.problems[c.Type] = problem{c, rule, class, found != ""}
+			a.problems[c.Type] = r.held(problem{condition: c, rule: rule, class: class, role: linkRole(c), isNew: found != ""})
 		default:
 			next.requeueAt(a.now.Add(recheck))
 		}
@@ -142,6 +147,7 @@ func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	switch {
 	case isProblem && !onlyAlerts && !isCovered:
 		began := a.since(p.condition)
+		a.updateLink(c, p)
 		switch {
 		case !c.HealthySince.IsZero():
 			began = a.now
@@ -194,6 +200,7 @@ func (a *assessment) addCauses(r *Record) {
 		if wanted && !r.hasCause(p.condition.Type) && !r.isReleased(p) && len(r.Causes) < maxCauses {
 			c := Cause{Condition: p.condition.Type, FirstSeen: a.now, Due: r.returnedEarly(p, a.now)}
 			c.update(p, a.node.Status.NodeInfo.BootID)
+			a.updateLink(&c, p)
 			r.Causes = append(r.Causes, c)
 		}
 	}
@@ -224,8 +231,12 @@ func (r *Record) exceeds(p problem) bool { return p.isEnforced() && !r.covers(p)
 // covers tells whether the release of a quarantine covers a problem: it is no worse, and its condition shows no new fault. Who releases
 // a node for other faults does not expect it to die.
 func (q *Quarantine) covers(p problem) bool {
+	// A release without a person is only for the faults of a broken link that is repaired.
+	if (p.isReady() || q.ReleasedBy == ByPitcrew) && !q.hasCause(p.condition.Type) {
+		return false
+	}
 	if p.isReady() {
-		return q.hasCause(p.condition.Type)
+		return true
 	}
 	return p.class <= q.Worst() && !p.isNew
 }
@@ -318,14 +329,15 @@ func (a *assessment) hasCleared(c *Cause, next *schedule) bool {
 }
 
 // allowsRelease tells whether every cause of a quarantine has cleared by the rules of its class.
-func (a *assessment) allowsRelease(q *Quarantine, next *schedule) bool {
+// isOver tells of a cause that has not cleared whether the quarantine need not wait for it.
+func (a *assessment) allowsRelease(q *Quarantine, isOver func(*Cause) bool, next *schedule) bool {
 	all := !q.ManualReleaseOnly
 	boot := a.node.Status.NodeInfo.BootID
 	for i := range q.Causes {
 		c := &q.Causes[i]
 		switch {
 		case !a.hasCleared(c, next): // asked of every cause, so that each requeues
-			all = false
+			all = all && isOver(c)
 		case c.Repair == conditions.Replace: // only a person knows that the part was replaced
 			all = false
 		case c.Repair == conditions.Reboot && (boot == "" || boot == c.BootID):
@@ -347,6 +359,9 @@ func (a *assessment) dueAt(r *Record, c *Cause, p problem) time.Time {
 	}
 	if heard := a.leadingSince.Add(p.rule.For); p.condition.Status == corev1.ConditionUnknown && heard.After(due) {
 		due = heard
+	}
+	if settled := c.FirstSeen.Add(a.settle); c.Link.isOpen() && settled.After(due) {
+		due = settled
 	}
 	return due
 }

@@ -45,6 +45,7 @@ const (
 	BlockedByMissingRule      = "rule-gone"
 	BlockedByUnconfirmed      = "record-unconfirmed"
 	BlockedByValidation       = "awaits-validation"
+	BlockedByOrigin           = "origin"
 )
 
 // restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
@@ -72,6 +73,8 @@ type Observation struct {
 	Paused string
 	// Peers are all other nodes that are not [Excluded]. They may be left out unless [NeedsPeers].
 	Peers limits.Peers
+	// Domain is that of the node before it lost the label, as far as the process remembers.
+	Domain limits.Domain
 	// Breaker is nil while it is closed.
 	Breaker *limits.BreakerState
 	// Delivered are the notices that need no further delivery.
@@ -100,6 +103,8 @@ type Decision struct {
 	// Limited: a budget or the breaker holds something back, though Blocked may name what else does. A fault of a
 	// suspected detector does not set it, though BlockedToo may name a limit.
 	Limited bool
+	// WaitsForOrigin: the node waits for the quarantine of the node whose broken link has made its faults, or for the end of that.
+	WaitsForOrigin bool
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
 	// Started is the start of the quarantine that State makes, nil when it makes none.
@@ -167,6 +172,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 		d.result.SetBreaker = &limits.BreakerState{}
 	}
 	d.updateAWS()
+	d.rememberDomain()
 	d.record.fit()
 	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained, suspicion: d.suspicion()}
 	d.result.StaleUpgrade = staleUpgrade(o.Node, now)
@@ -186,6 +192,7 @@ func (d Decision) paused(reason string) Decision {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
 	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided, d.Limited = nil, nil, nil, false, "", nil, false, false
+	d.WaitsForOrigin = false
 	return d
 }
 
@@ -196,6 +203,7 @@ type decider struct {
 	now        time.Time
 	conditions assessment
 	record     *Record
+	domain     limits.Domain
 	known      handoff.Known
 	changes    handoff.NodeChanges
 	next       schedule
@@ -225,6 +233,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 		}
 	}
 	d.record.coverPresent(o.Node)
+	d.domain = domainOf(p, o.Node, d.record, o.Domain)
 	d.assess()
 	return d
 }
@@ -232,6 +241,9 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 func (d *decider) assess() {
 	d.conditions = assess(d.policy, d.observed.Node, d.record, &d.next)
 	d.conditions.leadingSince = d.observed.LeadingSince
+	if domain, configured := d.policy.Domain(d.domain.Label); configured {
+		d.conditions.settle = domain.Settle
+	}
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
@@ -243,6 +255,7 @@ func (d *decider) decide() {
 	d.followManualRelease()
 	if d.record != nil && d.record.Phase == Quarantined {
 		d.conditions.updateCauses(d.record, &d.next)
+		d.judgeLinks()
 		d.decideQuarantined()
 		d.updateNotices()
 		if d.record.resumeManualRelease() {
@@ -255,6 +268,7 @@ func (d *decider) decide() {
 	}
 	if d.record != nil && d.record.Phase == Suspect {
 		d.conditions.updateCauses(d.record, &d.next)
+		d.judgeLinks()
 		d.decideSuspect()
 	}
 	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil && !d.actsOnReady() {
@@ -341,6 +355,9 @@ func andRestart(r policy.Rule) string {
 // isLimited tells whether a limit holds back the quarantine, or the change of the one that the node has, and notes which.
 // The breaker is only about nodes that are taken out of service.
 func (d *decider) isLimited(p problem, held limits.Held) bool {
+	if p.link.Origin != "" {
+		return d.waitsForOrigin(p)
+	}
 	labels, peers := d.observed.Node.Labels, d.observed.Peers
 	if d.isCorrelated(p) {
 		d.alsoLimited(p, held, BlockedByBudget, BlockedByBreaker)
@@ -387,7 +404,7 @@ func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
 
 // isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
 func (d *decider) isCorrelated(p problem) bool {
-	why := limits.Correlated(d.policy.Correlated, p.condition, d.observed.Node.Labels, d.observed.Peers)
+	why := limits.Correlated(d.policy, p.condition, d.self(p), d.observed.Peers)
 	if why == "" {
 		return false
 	}
@@ -417,7 +434,10 @@ func (d *decider) decideQuarantined() {
 	if d.releaseOnRequest() {
 		return
 	}
-	allowed := d.conditions.allowsRelease(&d.record.Quarantine, &d.next)
+	if d.releaseHeld() {
+		return
+	}
+	allowed := d.conditions.allowsRelease(&d.record.Quarantine, isNotOver, &d.next)
 	if allowed && !d.isUnvalidated() {
 		d.release(ByPitcrew)
 		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s%s",
@@ -481,7 +501,7 @@ func (d *decider) checkCordon() {
 // has no place.
 func (d *decider) held() limits.Held {
 	t := d.record.Taint
-	if !d.known.HasTaint(t.NodeTaint()) || !hasTaint(d.changes.Taints, t) {
+	if t.HeldFor != "" || !d.known.HasTaint(t.NodeTaint()) || !hasTaint(d.changes.Taints, t) {
 		return limits.Held{}
 	}
 	return limits.Held{Rule: t.Rule, Soft: limits.IsSoft(t.Effect)}
@@ -498,6 +518,9 @@ func (d *decider) provenPlace() limits.Held {
 
 // start notes that a quarantine by the problem's rule starts now.
 func (d *decider) start(p problem) {
+	if p.link.Origin != "" {
+		return // the place is that of the origin
+	}
 	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
 }
 
@@ -553,7 +576,7 @@ func (d *decider) release(by string) {
 // setTaint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint
 // outside our domain that is there already belongs to others and outlives the quarantine.
 func (d *decider) setTaint(p problem) {
-	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now}
+	t := &Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect, Rule: p.rule.Name, Repair: p.class, Since: d.now, HeldFor: p.link.Origin}
 	d.result.decided = true
 	if d.record.Taint != nil {
 		t.Restored = d.record.Taint.Restored
@@ -615,7 +638,7 @@ func (d *decider) restartRule() string {
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
 	name := rule.Name
-	if !rule.RestartJobs || rule.Observe || !d.isDecided() || d.isBack(rule) {
+	if !rule.RestartJobs || rule.Observe || d.record.isOnlyHeld() || !d.isDecided() || d.isBack(rule) {
 		name = d.presentRestartRule()
 	}
 	if name == "" {
@@ -704,5 +727,5 @@ func describe(p problem) string {
 		return fmt.Sprintf("Ready is %s since %s (rule %s: %s)",
 			c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), p.rule.Name, Clip(c.Message, conditions.MaxMessage))
 	}
-	return fmt.Sprintf("%s needs %s (rule %s: %s)", p.condition.Type, needs[p.class], p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage))
+	return fmt.Sprintf("%s needs %s (rule %s: %s)%s", p.condition.Type, needs[p.class], p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage), p.link)
 }

@@ -13,10 +13,13 @@ import (
 )
 
 // PeerOf sums up a node for the limits of others. Nodes that are [Excluded] are no peers.
-func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return PeerWith(p, n, nil) }
+func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
+	return PeerWith(p, n, nil, limits.Domain{})
+}
 
-// PeerWith is [PeerOf], with what is remembered of nodes with the node's name; nil: nothing.
-func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
+// PeerWith is [PeerOf], with what is remembered of nodes with the node's name, nil: nothing, and with the domain of the node before it
+// lost the label.
+func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, domain limits.Domain) limits.Peer {
 	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n)}
 	peer.Why, peer.ParkedSince = outOfService(n)
 	peer.OutOfService = peer.Why != ""
@@ -30,6 +33,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 		peer.AddProblem(ready)
 	}
 	record, err := RecordOf(n)
+	peer.Domain, peer.Link = domainOf(p, n, record, domain), linkOf(p, n, record)
 	var known time.Time
 	switch {
 	case err != nil:
@@ -43,7 +47,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 		peer.Waiting = record.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
 	case record.Phase == Quarantined:
 		outByQuarantine(&peer)
-		peer.Rule = record.Taint.Rule
+		peer.Rule, peer.HeldFor = record.Taint.Rule, record.Taint.HeldFor
 		if rule, _ := p.Rule(record.Taint.Rule); notReady && rule.Condition == corev1.NodeReady {
 			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
 			peer.ParkedSince = notReadySince(n, ready)
@@ -53,7 +57,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts) l
 	}
 	if record != nil {
 		for i, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
-			if q.Taint == nil {
+			if q.Taint == nil || q.Taint.HeldFor != "" {
 				continue
 			}
 			peer.Starts = append(peer.Starts, limits.Start{

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // ControllerName is the remediator's name in Events, in managed fields and in the labels of its objects.
@@ -57,6 +58,8 @@ type Record struct {
 	// NodeUID is the node the record is about; a node that was created anew starts over.
 	NodeUID types.UID `json:"nodeUID"`
 	Boot    Boot      `json:"boot"`
+	// Domain is that in which the node was last, see [policy.Domain]; the zero value is none.
+	Domain limits.Domain `json:"domain,omitzero"`
 	Quarantine
 	// Repairs of the node's GPUs, the oldest first.
 	Repairs []RepairRecord `json:"repairs,omitempty"`
@@ -128,6 +131,8 @@ type Cause struct {
 	FlapTimes []time.Time `json:"dips,omitempty"`
 	// RepairRecorded is set once the repair that the class needs was done and is among the record's Repairs.
 	RepairRecorded bool `json:"mended,omitempty"`
+	// Link is the role of the fault in a broken link of the node's domain.
+	Link Link `json:"link,omitzero"`
 	// HealthySince is since when the condition has been healthy and fresh, by the later of what the remediator saw and what the
 	// condition says; zero: it is not.
 	HealthySince time.Time `json:"healthySince,omitzero"`
@@ -144,6 +149,9 @@ type Taint struct {
 	Since  time.Time         `json:"since"`
 	// Restored is set once the taint was removed during the quarantine and has been put back.
 	Restored bool `json:"restored,omitempty"`
+	// HeldFor is the node whose broken link has made the faults: the node is only kept from new jobs until that one is repaired. It is
+	// empty if the node is quarantined for faults of its own.
+	HeldFor string `json:"heldFor,omitempty"`
 	// PreExisting is set when others had put an equal taint on the node before; it stays there after the release.
 	PreExisting bool `json:"foreign,omitempty"`
 }
@@ -283,7 +291,7 @@ func (r *Record) String() string {
 func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record {
 	r := &Record{V: recordVersion, NodeUID: n.UID, Boot: Boot{ID: n.Status.NodeInfo.BootID, Seen: bootSeen}}
 	if previous != nil {
-		r.Boot, r.Repairs = previous.Boot, previous.Repairs
+		r.Boot, r.Repairs, r.Domain = previous.Boot, previous.Repairs, previous.Domain
 		r.Notices, r.LastNotified = previous.Notices, previous.LastNotified
 		closed := previous.Quarantine
 		closed.HandOff = nil // nothing of it is on the node any more

@@ -208,7 +208,7 @@ func (d *decider) presentRestartRule() string {
 			continue // the node stays in service, or leaves it first; or its kubelet may still report
 		}
 		isHeld := false
-		if d.isDecided() {
+		if d.isDecided() && d.record.Taint.HeldFor == "" { // a victim has no place of its own
 			isHeld = d.isCorrelated(p)
 		} else {
 			isHeld = d.isLimited(p, d.provenPlace())

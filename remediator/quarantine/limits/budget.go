@@ -51,6 +51,12 @@ type Peer struct {
 	Starts []Start
 	// Waiting is when due problems that are enforced and have not taken the node out of service are current, one span for each.
 	Waiting []Span
+	// HeldFor is the node whose broken link has made the faults for which the node is quarantined; empty: it is quarantined for its own.
+	// While that node is quarantined, both use up one place of a budget.
+	HeldFor string
+	// Domain is the node's, as far as it is known, and Link its role there.
+	Domain Domain
+	Link   LinkFault
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
 }
@@ -231,6 +237,9 @@ func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter
 	return func(yield func(*Peer, string) bool) {
 		for p := range peers.notable(now.Add(-max(b.Window, GoneFor))) {
 			if !p.sharesScope(b.Scope, labels) {
+				continue
+			}
+			if p.HeldFor != "" && peers.IsQuarantined(p.HeldFor) {
 				continue
 			}
 			if why := b.use(p, now); why != "" && !yield(p, why) {

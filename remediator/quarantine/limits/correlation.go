@@ -11,14 +11,17 @@ import (
 )
 
 // Correlated explains why a problem is rather one of the detector, or of what the nodes share. It is empty when it is not.
-// condition is that of a node with labels. It needs no memory: the nodes themselves show since when they have been faulty, so the
+// condition is that of self, of which Labels, Domain and Link are read. Nodes whose condition the broken link of another one explains
+// do not count. It needs no memory: the nodes themselves show since when they have been faulty, so the
 // suspicion lasts until their conditions change.
 //
 // For nodes that are not Ready their zone is always a scope: zones fail as a whole, and so do the networks between them.
-func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, peers Peers) string {
+func Correlated(p *policy.Policy, condition corev1.NodeCondition, self Peer, peers Peers) string {
+	guard, labels := p.Correlated, self.Labels
 	if guard == nil {
 		return ""
 	}
+	isExplained := explained(p, self, condition.Type, peers)
 	since, isReady := condition.LastTransitionTime.Time, condition.Type == corev1.NodeReady
 	scopes := guard.Scopes
 	if isReady && !slices.Contains(scopes, corev1.LabelTopologyZone) {
@@ -36,7 +39,7 @@ func Correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels
 			continue
 		}
 		for peer := range peers.notable(always.Add(-1)) {
-			if peer.Gone || scope != "" && peer.Labels[scope] != value {
+			if peer.Gone || scope != "" && peer.Labels[scope] != value || isExplained(peer) {
 				continue
 			}
 			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {

@@ -74,7 +74,8 @@ func (f *Fleet) isSame(a, b *Peer) bool {
 		}
 	}
 	return a.Name == b.Name && a.OutOfService == b.OutOfService && a.Why == b.Why && a.ParkedSince.Equal(b.ParkedSince) &&
-		a.Unchecked == b.Unchecked && a.Gone == b.Gone && a.Rule == b.Rule && a.Soft == b.Soft && slices.Equal(a.Starts, b.Starts) &&
+		a.Unchecked == b.Unchecked && a.Gone == b.Gone && a.Rule == b.Rule && a.Soft == b.Soft &&
+		a.HeldFor == b.HeldFor && a.Domain == b.Domain && a.Link == b.Link && slices.Equal(a.Starts, b.Starts) &&
 		maps.EqualFunc(a.ProblemSince, b.ProblemSince, time.Time.Equal)
 }
 

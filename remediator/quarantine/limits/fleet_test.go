@@ -238,7 +238,7 @@ func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all
 	for _, kind := range []corev1.NodeConditionType{"GPUXidError", corev1.NodeReady} {
 		c := corev1.NodeCondition{Type: kind}
 		c.LastTransitionTime.Time = now.Add(-time.Duration(r.IntN(240)) * time.Second)
-		got, want := Correlated(p.Correlated, c, labels, peers), full.correlated(p.Correlated, c, labels)
+		got, want := Correlated(p, c, Peer{Labels: labels}, peers), full.correlated(p.Correlated, c, labels)
 		if (got == "") != (len(want) == 0) || got != "" && !strings.HasPrefix(got, want[0]) {
 			t.Errorf("%s of %v: %q, want %q", kind, labels, got, want)
 		}
@@ -265,6 +265,7 @@ func TestAFleetNoticesEachChangeOfAPeer(t *testing.T) {
 	changed := Peer{
 		Name: "b", Labels: map[string]string{rackLabel: "2"}, OutOfService: true, Why: Cordoned, ParkedSince: noon, Unchecked: true, Gone: true, Rule: "gpu", Soft: true,
 		Starts: []Start{{At: noon}}, Waiting: []Span{{From: noon}}, ProblemSince: map[corev1.NodeConditionType]time.Time{"GPUXidError": noon},
+		HeldFor: "c", Domain: Domain{"clique", "a"}, Link: LinkFault{Role: Victim, Since: noon},
 	}
 	fleet := NewFleet()
 	fleet.Others("").in(rackLabel, nil) // is asked for, the other label is not

@@ -52,7 +52,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		if o.Changes(o.Before) {
 			o.After = o.Before.DeepCopy()
 			o.State.Apply(o.After)
-			fleet.Put(quarantine.PeerWith(p, o.After, memory[o.After.Name]))
+			fleet.Put(quarantine.PeerWith(p, o.After, memory[o.After.Name], limits.Domain{}))
 		}
 	}
 	return outcomes
@@ -69,7 +69,7 @@ func fleetOf(p *policy.Policy, nodes []corev1.Node, memory limits.Memory) *limit
 	for i := range nodes {
 		if n := &nodes[i]; !quarantine.Excluded(n) {
 			present[n.Name] = true
-			fleet.Put(quarantine.PeerWith(p, n, memory[n.Name]))
+			fleet.Put(quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}))
 		}
 	}
 	for _, gone := range memory.GonePeers(func(node string) bool { return present[node] }) {

@@ -1,0 +1,69 @@
+package policy
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Domain is a kind of group of nodes that share a part which can fail under all of them. Nodes with the same value of the label
+// are one domain.
+//
+// One broken link of an NVLink fabric makes faults on all GPUs that use it. The node with an Xid 149, or with a link that an Xid
+// calls fatal, is the origin, and is quarantined as its rule says. A node whose only faults are Xid 145, and Xid 45 caused by an Xid
+// 145 or 149, is a victim: it is tainted with effect NoSchedule while the origin is quarantined, its jobs are not restarted and its
+// GPUs are not reset, and it uses up no place of a budget. Two or more victims without an origin point at the switches: their
+// faults then have the class Inspect, whatever their message says.
+//
+// A node without any of the labels is a domain of its own: two or more GPUs that are victims point at the switches of its board.
+//
+// The value of a label that a node loses is remembered, because the label of a fabric vanishes when the fabric is faulty: in the
+// record while the node has one, else until the remediator restarts.
+//
+//	spec:
+//	  domains:
+//	  - label: nvidia.com/gpu.clique
+//	    settle: 3s
+//	    window: 2m
+type Domain struct {
+	// label is the key of the node label whose value names the domain.
+	Label string `yaml:"label" unit:"label key" required:"the key of a node label"`
+	// settle is how long a fault that another node may have caused waits for the fault of that node. A rule's `for` runs meanwhile.
+	Settle time.Duration `yaml:"settle" above:"0s"`
+	// window is how far apart faults of a domain may have begun that belong together, by the clocks of the nodes.
+	Window time.Duration `yaml:"window" above:"0s"`
+}
+
+// The settle and window of a domain that sets none. The faults of one broken link came within 7 seconds on all racks of a job
+// (marin-community/marin#8934), and the clocks of nodes and the rhythm of their detectors differ by more.
+const (
+	DefaultDomainSettle = 3 * time.Second
+	DefaultDomainWindow = 2 * time.Minute
+)
+
+func (d *Domain) setDefaults() { d.Settle, d.Window = DefaultDomainSettle, DefaultDomainWindow }
+
+// Domain finds a domain by its label.
+func (p *Policy) Domain(label string) (Domain, bool) {
+	i := slices.IndexFunc(p.Domains, func(d Domain) bool { return d.Label == label })
+	if i < 0 {
+		return Domain{}, false
+	}
+	return p.Domains[i], true
+}
+
+// checkDomains checks what tags cannot: that labels are keys, and that none comes twice.
+func (p *Policy) checkDomains(d *decoder, at *field.Path) {
+	for i, domain := range p.Domains {
+		label := at.Index(i).Child("label")
+		if domain.Label == "" {
+			continue // that it is required is said already
+		}
+		d.invalidFor(label, domain.Label, validation.IsQualifiedName(domain.Label))
+		if slices.ContainsFunc(p.Domains[:i], func(before Domain) bool { return before.Label == domain.Label }) {
+			d.add(field.Duplicate(label, domain.Label))
+		}
+	}
+}

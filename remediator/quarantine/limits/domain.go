@@ -1,0 +1,143 @@
+package limits
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// Domain is a group of nodes that share a part which can fail under all of them: those with the same value of a label. The zero value
+// is none.
+type Domain struct {
+	Label string `json:"label"`
+	Value string `json:"value"`
+}
+
+// String is the domain as a label selector writes it.
+func (d Domain) String() string { return d.Label + "=" + d.Value }
+
+// LinkRole is the part of a node in the faults that one broken link makes in a domain.
+type LinkRole string
+
+// The roles. A node without one has the empty role.
+const (
+	// Origin is a node with the broken link.
+	Origin LinkRole = "origin"
+	// Victim is a node all of whose faults are such as the broken link of another node causes.
+	Victim LinkRole = "victim"
+)
+
+// LinkFault is the role of a node; the zero value is none.
+type LinkFault struct {
+	Role LinkRole
+	// Since is when its faults were first seen in that role. A node that reports it cannot choose a time to come.
+	Since time.Time
+	// Observed is set when the rule for its faults only observes.
+	Observed bool
+}
+
+// pairs tells whether two faults may be of the same broken link: they began within the window. A rule that only observes decides
+// nothing for one that acts.
+func (f LinkFault) pairs(other LinkFault, window time.Duration) bool {
+	return f.Since.Sub(other.Since).Abs() <= window && (f.Observed || !other.Observed)
+}
+
+// OriginOf is the name of the node whose broken link explains the faults of a victim in a domain; empty: none does. Of several it is
+// the one whose fault is closest in time, then the first by name.
+func (p Peers) OriginOf(d policy.Domain, domain Domain, victim LinkFault) string {
+	var found *Peer
+	apart := func(o *Peer) time.Duration { return o.Link.Since.Sub(victim.Since).Abs() }
+	for o := range p.inDomain(domain, Origin) {
+		if victim.pairs(o.Link, d.Window) && (found == nil || cmp.Or(cmp.Compare(apart(o), apart(found)), cmp.Compare(o.Name, found.Name)) < 0) {
+			found = o
+		}
+	}
+	if found == nil {
+		return ""
+	}
+	return found.Name
+}
+
+// VictimsBeside counts the other victims of a domain whose faults may be of the same broken link as those of one.
+func (p Peers) VictimsBeside(d policy.Domain, domain Domain, victim LinkFault) (count int) {
+	for o := range p.inDomain(domain, Victim) {
+		if victim.pairs(o.Link, d.Window) {
+			count++
+		}
+	}
+	return count
+}
+
+// IsQuarantined tells whether the node of a name is a peer, and a quarantine has taken it out of service.
+func (p Peers) IsQuarantined(name string) bool {
+	for o := range p.named(name) {
+		if o.Why == Quarantined && !o.Gone {
+			return true
+		}
+	}
+	return false
+}
+
+// inDomain are the peers of a domain with a role.
+func (p Peers) inDomain(domain Domain, role LinkRole) func(yield func(*Peer) bool) {
+	return func(yield func(*Peer) bool) {
+		for o := range p.notable(always.Add(-1)) {
+			if o.Domain == domain && o.Link.Role == role && !o.Gone && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// named are the peers of a name: of a [Fleet] one at most.
+func (p Peers) named(name string) func(yield func(*Peer) bool) {
+	return func(yield func(*Peer) bool) {
+		if p.fleet == nil {
+			return
+		}
+		if m := p.fleet.members[name]; m != nil && m.Name == name {
+			if m != p.except {
+				yield(&m.Peer)
+			}
+			return
+		}
+		for o := range p.notable(always.Add(-1)) {
+			if o.Name == name && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// explained tells of a peer whether the broken link of another node, which may be self, explains its condition: then it says nothing
+// about the detector.
+func explained(p *policy.Policy, self Peer, condition corev1.NodeConditionType, peers Peers) func(*Peer) bool {
+	if len(p.Domains) == 0 || condition != conditions.GPUXidError {
+		return func(*Peer) bool { return false }
+	}
+	origins := map[Domain][]LinkFault{}
+	if self.Link.Role == Origin {
+		origins[self.Domain] = append(origins[self.Domain], self.Link)
+	}
+	for o := range peers.notable(always.Add(-1)) {
+		if o.Link.Role == Origin && !o.Gone {
+			origins[o.Domain] = append(origins[o.Domain], o.Link)
+		}
+	}
+	return func(peer *Peer) bool {
+		d, configured := p.Domain(peer.Domain.Label)
+		if !configured || peer.Link.Role != Victim {
+			return false
+		}
+		for _, o := range origins[peer.Domain] {
+			if peer.Link.pairs(o, d.Window) {
+				return true
+			}
+		}
+		return false
+	}
+}
