@@ -832,7 +832,7 @@ func TestDecideIsMonotoneInSeverity(t *testing.T) {
 				continue // only observed so far
 			}
 			rule, _ := w.policy.Rule(r.Taint.Rule)
-			decided := strength(r.Taint.Repair, r.Taint.Effect, rule.RestartJobs)
+			decided := strength(r.Taint.Repair, r.Taint.Effect, r.IsIsolated(), rule.RestartJobs)
 			if decided < before {
 				t.Fatalf("seed %d: %s is milder than what was decided before", seed, r)
 			}
