@@ -287,7 +287,7 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 		facts := nodeFacts{row: rowOf(n, f.now), pods: onNode[name], record: quarantines[name]}
 		if facts.record != nil {
 			rule, _ := f.rule(cmp.Or(restarts[name], facts.record.Taint.Rule))
-			facts.quarantine = facts.record.JobRestart(n, rule)
+			facts.quarantine = facts.record.JobRestart(n, rule, nil)
 			if restarts[name] == "" {
 				facts.noRestarts = f.noRestarts(n, facts.record)
 			}

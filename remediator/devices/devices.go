@@ -18,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
@@ -236,26 +237,20 @@ func (n Node) Rule(address string, d Device, taint corev1.Taint) resourceapi.Dev
 // NodeOf is the name of the node that a rule is for.
 func NodeOf(r *resourceapi.DeviceTaintRule) string { return r.Annotations[conditions.AnnotationNode] }
 
+// Of is the device that a rule names. What it leaves out is empty, and matches every device.
+func Of(r *resourceapi.DeviceTaintRule) Device {
+	s := ptr.Deref(r.Spec.DeviceSelector, resourceapi.DeviceTaintSelector{})
+	return Device{ptr.Deref(s.Driver, ""), ptr.Deref(s.Pool, ""), ptr.Deref(s.Device, "")}
+}
+
 // IsSame tells whether two rules do the same.
 func IsSame(a, b *resourceapi.DeviceTaintRule) bool {
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	}
-	of := func(r *resourceapi.DeviceTaintRule) Device {
-		if s := r.Spec.DeviceSelector; s != nil {
-			return Device{text(s.Driver), text(s.Pool), text(s.Device)}
-		}
-		return Device{}
-	}
-	return of(a) == of(b) && a.Spec.Taint.Key == b.Spec.Taint.Key && a.Spec.Taint.Value == b.Spec.Taint.Value &&
+	return Of(a) == Of(b) && a.Spec.Taint.Key == b.Spec.Taint.Key && a.Spec.Taint.Value == b.Spec.Taint.Value &&
 		a.Spec.Taint.Effect == b.Spec.Taint.Effect && a.Annotations[AnnotationGPU] == b.Annotations[AnnotationGPU]
 }
 
-// Of are the rules of a look for the GPU at an address.
-func (l *Look) Of(address string) (found []resourceapi.DeviceTaintRule) {
+// RulesOf are the rules of a look for the GPU at an address.
+func (l *Look) RulesOf(address string) (found []resourceapi.DeviceTaintRule) {
 	for i := range l.Rules {
 		if l.Rules[i].Annotations[AnnotationGPU] == address {
 			found = append(found, l.Rules[i])

@@ -122,7 +122,7 @@ func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*device
 func whyUnread(resource string, err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the remediator may not read %s (resource.k8s.io: get and list are missing in its role)", resource)
+		return fmt.Sprintf("the remediator may not read %s (resource.k8s.io: list is missing in its role)", resource)
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server does not serve %s", resource)
 	}

@@ -175,6 +175,8 @@ func (r *Rule) checkIsolate(d *decoder, at *field.Path) {
 		d.invalid(isolate, "device", "must be node: only the message of a condition of Pitcrew names the GPUs, and "+string(r.Condition)+" is none")
 	case r.Taint.Effect == corev1.TaintEffectPreferNoSchedule:
 		d.invalid(isolate, "device", "must be node with a taint of effect PreferNoSchedule, which the taint of a device cannot have")
+	case d.isSet(at.Child("checkpointGrace")):
+		d.add(field.Forbidden(at.Child("checkpointGrace"), "is not for isolate: device"))
 	case r.Validate:
 		d.add(field.Forbidden(at.Child("validate"), "is not for isolate: device: the check under load needs the whole node"))
 	}

@@ -46,6 +46,18 @@ type IsolatedGPU struct {
 // DeviceRules are the rules that a node must have, and no other ones of ours.
 type DeviceRules struct{ Want []resourceapi.DeviceTaintRule }
 
+// devices are those that the rules name.
+func (r *DeviceRules) devices() []devices.Device {
+	all := []devices.Device{} // none is not the whole node
+	if r == nil {
+		return all
+	}
+	for i := range r.Want {
+		all = append(all, devices.Of(&r.Want[i]))
+	}
+	return all
+}
+
 // IsIsolated tells whether the quarantine is one of single GPUs.
 func (q *Quarantine) IsIsolated() bool { return q.Phase == Quarantined && q.Isolation != nil }
 
@@ -270,7 +282,7 @@ func (d *decider) rules(taint corev1.Taint) (want []resourceapi.DeviceTaintRule)
 	for _, g := range d.record.Isolation.GPUs {
 		card := look.Card(node.Name, g.Address, g.UUID)
 		if card.Wait != "" {
-			want = append(want, look.Of(g.Address)...)
+			want = append(want, look.RulesOf(g.Address)...)
 		}
 		for _, device := range card.Devices {
 			want = append(want, node.Rule(g.Address, device, taint))
@@ -305,7 +317,7 @@ func (d *decider) lacksRules() bool {
 	}
 	return slices.ContainsFunc(i.GPUs, func(g IsolatedGPU) bool {
 		card := look.Card(d.observed.Node.Name, g.Address, g.UUID)
-		return len(card.Devices) > 0 && len(look.Of(g.Address)) == 0
+		return len(card.Devices) > 0 && len(look.RulesOf(g.Address)) == 0
 	})
 }
 
