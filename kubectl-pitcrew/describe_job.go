@@ -291,6 +291,9 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 			if restarts[name] == "" {
 				facts.noRestarts = f.noRestarts(n, facts.record)
 			}
+			if facts.noRestarts == "" && facts.record.IsIsolated() {
+				facts.noRestarts = "only the jobs whose claims hold a device of " + printable(facts.record.Isolation.String()) + " are restarted"
+			}
 			if facts.noRestarts == "" && f.policy != nil && restarts[name] == "" {
 				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"
 			}

@@ -20,6 +20,8 @@ const (
 	devicesSettle = time.Minute
 	// devicesRecheck is how often they are read meanwhile.
 	devicesRecheck = 5 * time.Second
+	// devicesAfterBoot is how long they are read as often after a boot: the driver may not have published the new names yet.
+	devicesAfterBoot = 5 * time.Minute
 )
 
 // Isolation is what keeps pods off single GPUs of a node. It names them by what a boot does not change. The names of their devices are
@@ -331,7 +333,11 @@ func (d *decider) followDevices() {
 	switch {
 	case d.hasRules():
 		i.PendingSince = time.Time{}
-		d.next.requeueAt(d.now.Add(recheck))
+		again := recheck
+		if d.now.Sub(d.record.Boot.Seen) < devicesAfterBoot {
+			again = devicesRecheck
+		}
+		d.next.requeueAt(d.now.Add(again))
 	case i.PendingSince.IsZero() && !d.lacksRules() && d.confirmed() && d.areDevicesKnown():
 		// Pods may have come to the devices under their new names.
 		i.PendingSince, d.record.Taint.Since = d.now, d.now

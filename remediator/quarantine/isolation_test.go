@@ -276,6 +276,18 @@ func TestDevicesAreReadOnlyForRulesThatIsolateThem(t *testing.T) {
 	}
 }
 
+// The driver publishes the new names some time after the boot.
+func TestDevicesAreReadMoreOftenAfterABoot(t *testing.T) {
+	w := newDeviceWorld(t)
+	play(w, isolates, lasts(10*time.Minute))
+	if got := w.last.RequeueAfter; got <= devicesRecheck {
+		t.Errorf("again after %s although nothing has changed", got)
+	}
+	if play(w, reboots, beats, decide); w.last.RequeueAfter > devicesRecheck {
+		t.Errorf("again after %s", w.last.RequeueAfter)
+	}
+}
+
 func TestARecordedUUIDIsNeverReplaced(t *testing.T) {
 	w := newDeviceWorld(t)
 	play(w, isolates, gpuFine, func(w *world) {
