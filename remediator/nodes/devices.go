@@ -107,9 +107,9 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 	return look
 }
 
-// lookAtDevices is [deviceStore.look], but nothing while everything is paused.
+// lookAtDevices is [deviceStore.look], but nothing while everything is paused, or if no policy has ever isolated devices.
 func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
-	if c.devices == nil {
+	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
 		return nil, nil
 	}
 	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
