@@ -220,6 +220,12 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	tm.start(tm.policy(1, "isolate: device", "mode: observe", "restartJobs: true"), alone)
 	tm.report(node, "True", ecc)
 	tm.hasRules(node + "/gpu-1:None")
+	tm.until("the rule was seen", func() error {
+		if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation == nil || !r.Isolation.PendingSince.IsZero() {
+			return fmt.Errorf("%w: record %s, %v", errStill, r, err)
+		}
+		return nil
+	})
 	// What a person deletes is not written again: the next decision is made for a changed label.
 	rule := &resourceapi.DeviceTaintRule{}
 	if err := tm.Client.DeleteAllOf(t.Context(), rule, client.HasLabels{devices.LabelNodeUID}); err != nil {
@@ -228,7 +234,7 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	tm.patch(node, `{"metadata":{"labels":{"example.com/again":"1"}}}`)
 	tm.until("the record says so", func() error {
 		if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation == nil || !r.Isolation.Withdrawn {
-			return fmt.Errorf("record %s, %w", r, err)
+			return fmt.Errorf("%w: record %s, %v", errStill, r, err)
 		}
 		return nil
 	})
