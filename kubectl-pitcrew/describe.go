@@ -152,6 +152,9 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, bl
 	}
 	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
+		if record.IsIsolated() {
+			fmt.Fprintf(out, "On:       %s; the node is in service\n", printable(record.Isolation.String()))
+		}
 	}
 	for _, cause := range record.Causes {
 		by := ""

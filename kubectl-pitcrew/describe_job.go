@@ -287,9 +287,12 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 		facts := nodeFacts{row: rowOf(n, f.now), pods: onNode[name], record: quarantines[name]}
 		if facts.record != nil {
 			rule, _ := f.rule(cmp.Or(restarts[name], facts.record.Taint.Rule))
-			facts.quarantine = facts.record.JobRestart(n, rule)
+			facts.quarantine = facts.record.JobRestart(n, rule, nil)
 			if restarts[name] == "" {
 				facts.noRestarts = f.noRestarts(n, facts.record)
+			}
+			if facts.noRestarts == "" && facts.record.IsIsolated() {
+				facts.noRestarts = "only the jobs whose claims hold a device of " + printable(facts.record.Isolation.String()) + " are restarted"
 			}
 			if facts.noRestarts == "" && f.policy != nil && restarts[name] == "" {
 				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"

@@ -25,6 +25,7 @@ import (
 const (
 	isUnreadable  = "unreadable"
 	isQuarantined = "quarantined"
+	isIsolated    = conditions.StatusIsolated // single GPUs are, the node is in service
 	isRepairing   = "repairing"
 	isValidating  = "validating"
 	isSuspect     = "suspect"
@@ -35,7 +36,7 @@ const (
 	isUnchecked   = "unchecked"
 )
 
-var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isValidating, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
+var worstFirst = []string{isUnreadable, isQuarantined, isRepairing, isValidating, isIsolated, isSuspect, isReleased, isAlert, isUnknown, isHealthy, isUnchecked}
 
 // fleet is what status shows.
 type fleet struct {
@@ -269,6 +270,9 @@ func readRow(n *corev1.Node, now time.Time) row {
 		r.Status = isReleased
 	case record.Phase == quarantine.Quarantined:
 		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
+		if record.IsIsolated() {
+			r.Status = isIsolated
+		}
 		if quarantine.Maintained(n, now) {
 			r.Status = isRepairing
 			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {

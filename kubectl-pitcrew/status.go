@@ -193,7 +193,7 @@ func printable(text string) string {
 }
 
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
-var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isValidating: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
+var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isValidating: "33", isIsolated: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
 
 // line is one of a table: cells between tabs, and the status that gives its colour.
 type line struct{ text, status string }

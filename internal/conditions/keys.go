@@ -39,6 +39,8 @@ const (
 	StatusHealthy     = "healthy"
 	StatusSuspect     = "suspect"
 	StatusQuarantined = "quarantined"
+	// StatusIsolated is a node in service of which single GPUs are kept from new pods.
+	StatusIsolated = "isolated"
 	// StatusRepairing is a quarantined node on which a repair or an upgrade is under way.
 	StatusRepairing = "repairing"
 	// StatusValidating is a quarantined node that is checked under load before it returns.
@@ -105,7 +107,7 @@ const (
 	// LabelGroup is the id of the group of nodes that are checked together. The reports of preflights in Jobs with the same one are those of
 	// one run.
 	LabelGroup = Domain + "/group"
-	// AnnotationNode is the node.
+	// AnnotationNode is the node. A DeviceTaintRule has it, too.
 	AnnotationNode = Domain + "/node"
 )
 

@@ -32,6 +32,7 @@ var copies = map[string]string{
 	"admission-records.yaml":         "../remediator/admission.yaml",
 	"admission-repair.yaml":          "../repair/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
+	"roles/devices.yaml":             "../remediator/devices.yaml",
 	"roles/repair.yaml":              "../repair/rbac.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
 }

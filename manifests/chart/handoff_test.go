@@ -1,12 +1,14 @@
 package chart_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
@@ -33,6 +35,17 @@ func TestTheRemediatorMayAlwaysTakeConditionsBack(t *testing.T) {
 		return slices.Equal(r.Resources, []string{"nodes/status"}) && slices.Equal(r.Verbs, []string{"patch"})
 	}) {
 		t.Errorf("the rules are %v", role.Rules)
+	}
+}
+
+// The rights to taint devices come with a policy that does so.
+func TestTheRightsForDevicesFollowThePolicy(t *testing.T) {
+	const rule = "policy: {rules: {gpu-xid: {isolate: %s}}}"
+	for values, want := range map[string]bool{"": false, fmt.Sprintf(rule, "node"): false, fmt.Sprintf(rule, "device"): true} {
+		got := slices.ContainsFunc(mustRender(t, values), func(o *unstructured.Unstructured) bool { return o.GetName() == "pitcrew-remediator-devices" })
+		if got != want {
+			t.Errorf("%q: %v", values, got)
+		}
 	}
 }
 

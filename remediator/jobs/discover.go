@@ -18,7 +18,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or reports
+// RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or one that holds a
+// device of the quarantine if that has any, or reports
 // why it does not. Called twice is the same as called once. The error joins what went wrong with single jobs; the others
 // are done. Unless after is zero, some job is to be restarted later or is left alone: call again after that time, while the
 // quarantine stands. The manager must have been started.
@@ -47,6 +48,9 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	foreign := map[workloadKey]string{}
 	workloads := map[workloadKey]kinds.Workload{}
 	active, err := c.activeOn(ctx, q.Node, pods.Items)
+	if err == nil {
+		active, err = c.holders(ctx, q, active)
+	}
 	if err != nil {
 		waiting.add(q.ID, unknownJob)
 		return 0, err

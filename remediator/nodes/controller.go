@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -95,6 +96,7 @@ type Controller struct {
 	known     *knownStore
 	looks     looks
 	burst     *burst
+	devices   *deviceStore
 
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    fleet
@@ -133,6 +135,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		domains: domains{},
 		looks:   looks{byNode: map[string]look{}},
 		burst:   newBurst(o.OnBigBurst),
+		devices: newDeviceStore(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -155,6 +158,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	again := make(chan event.GenericEvent)
 	if err := mgr.Add(&waker{c, reconcileNode(again), limits.RetryBlocked}); err != nil {
 		return fmt.Errorf("add what wakes the nodes that a limit holds back: %w", err)
+	}
+	if err := mgr.Add(&ruleSweeper{c, reconcileNode(again), rulesSweep}); err != nil {
+		return fmt.Errorf("add what searches for rules that are left: %w", err)
 	}
 	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(again), registry); err != nil {
 		return fmt.Errorf("webhooks: %w", err)
@@ -258,7 +264,11 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	started := c.clock.Now().UTC()
-	decision, err := c.decide(ctx, &n, started)
+	look, err := c.lookAtDevices(ctx, &n)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	decision, err := c.decide(ctx, &n, look, started)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -273,13 +283,15 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
+	devicesWait := c.devices.apply(ctx, &n, look, decision.Devices)
 	jobsWait, evidenceWait := c.burst.taintsFirst(n.Name, decision, started)
 	if jobsWait > 0 {
 		// Not with a low priority: among nodes that change all the time its turn would never come.
-		return ctrl.Result{RequeueAfter: jobsWait, Priority: ptr.To(0)}, nil
+		return ctrl.Result{RequeueAfter: earlier(jobsWait, devicesWait), Priority: ptr.To(0)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
 	again, notShown := c.showSuspicion(ctx, &n, decision, started)
+	after = earlier(after, devicesWait)
 	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
 	if evidenceWait > 0 {
 		if err == nil {
@@ -305,7 +317,7 @@ func earlier(a, b time.Duration) time.Duration {
 // decide decides about one node at a time, and takes the place under the budgets before the write is under way: two nodes
 // decided side by side would both take the last one. n becomes what it is by our own writes. No request to the API server
 // is made while other decisions wait.
-func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
+func (c *Controller) decide(ctx context.Context, n *corev1.Node, look *devices.Look, now time.Time) (quarantine.Decision, error) {
 	p := c.policy.Policy()
 	if err := c.breaker.refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
@@ -313,7 +325,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 	if err := c.known.refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
 	}
-	d, err := c.decideAlone(ctx, p, n, now)
+	d, err := c.decideAlone(ctx, p, n, look, now)
 	if err != nil {
 		return quarantine.Decision{}, err
 	}
@@ -321,7 +333,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, now time.Time) 
 	return d, nil
 }
 
-func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
+func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, look *devices.Look, now time.Time) (quarantine.Decision, error) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	if c.leadingSince.IsZero() {
@@ -337,6 +349,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	if err != nil {
 		return quarantine.Decision{}, err
 	}
+	observation.Devices = look
 	c.metrics.setBreaker(observation.Breaker)
 	d := quarantine.Decide(p, observation, now)
 	c.setBreaker(d)
@@ -374,6 +387,7 @@ func (c *Controller) forget(name string) {
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)
 	c.burst.forget(name)
+	c.devices.forget(name)
 	delete(c.held, name)
 	delete(c.seen, name)
 	delete(c.domains, name)

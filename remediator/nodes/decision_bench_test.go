@@ -92,7 +92,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 		api.byName[api.nodes[i].Name] = &api.nodes[i]
 	}
 	decide := func(n *corev1.Node) quarantine.Decision {
-		d, err := c.decideAlone(b.Context(), p, n, now)
+		d, err := c.decideAlone(b.Context(), p, n, nil, now)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -75,8 +75,8 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	}
 	p, now := c.policy.Policy(), c.clock.Now()
 	rule, _ := p.Rule(d.RestartRule)
-	q := d.State.Record.JobRestart(n, rule)
-	tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&q.Taint) })
+	q := d.State.Record.JobRestart(n, rule, d.Devices)
+	tainted := q.Devices != nil || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&q.Taint) })
 	at := lookAt{q.ID, rule.Name, q.Since, tainted, p}
 	if after, waits := c.looks.pending(n.Name, at, now); waits {
 		return after, nil

@@ -133,12 +133,13 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 		d.add(field.Forbidden(at.Child("checkpointGrace"), "has no effect for condition Ready: the ranks on a dead node save no checkpoint, and the others wait for them"))
 	}
 	if r.AlertOnly {
-		for _, name := range []string{"taint", "handOff", "restartJobs", "mode", "budget", "flaps", "validate"} {
-			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) && (name != "validate" || r.Validate) {
+		for _, name := range []string{"taint", "isolate", "handOff", "restartJobs", "mode", "budget", "flaps", "validate"} {
+			if d.isSet(at.Child(name)) && (name != "restartJobs" || r.RestartJobs) && (name != "validate" || r.Validate) && (name != "isolate" || r.Isolate) {
 				d.add(field.Forbidden(at.Child(name), "has no effect with alertOnly"))
 			}
 		}
 	}
+	r.checkIsolate(d, at)
 	if validate := at.Child("validate"); r.Validate && (p.Repair == nil || p.Repair.Validate == nil) {
 		d.add(field.Forbidden(validate, "needs spec.repair.validate, the check under load"))
 	} else if r.Validate && r.Taint.Effect == corev1.TaintEffectPreferNoSchedule {
@@ -160,6 +161,25 @@ func (r *Rule) complete(d *decoder, at *field.Path, p *Policy) {
 	r.completeCordon(d, at.Child("handOff", "cordon"))
 	if slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&r.Taint) }) {
 		d.invalid(at.Child("taint"), r.Taint.ToString(), "is a taint of handOff, too: key and effect identify a taint")
+	}
+}
+
+// checkIsolate checks what goes with isolate: device.
+func (r *Rule) checkIsolate(d *decoder, at *field.Path) {
+	isolate := at.Child("isolate")
+	switch {
+	case !r.Isolate:
+		if most := at.Child("maxDevices"); d.isSet(most) {
+			d.add(field.Forbidden(most, "has no effect without isolate: device"))
+		}
+	case !conditions.Ours(string(r.Condition)):
+		d.invalid(isolate, "device", "must be node: only the message of a condition of Pitcrew names the GPUs, and "+string(r.Condition)+" is none")
+	case r.Taint.Effect == corev1.TaintEffectPreferNoSchedule:
+		d.invalid(isolate, "device", "must be node with a taint of effect PreferNoSchedule, which the taint of a device cannot have")
+	case d.isSet(at.Child("checkpointGrace")):
+		d.add(field.Forbidden(at.Child("checkpointGrace"), "is not for isolate: device"))
+	case r.Validate:
+		d.add(field.Forbidden(at.Child("validate"), "is not for isolate: device: the check under load needs the whole node"))
 	}
 }
 

@@ -27,6 +27,9 @@ const DefaultUnknownAfter = 11 * time.Minute
 
 const defaultClearAfter = 10 * time.Minute
 
+// defaultMaxDevices is the maxDevices of a rule that sets none: of a node with more bad GPUs, something that they share is bad.
+const defaultMaxDevices = 2
+
 // Rule says what to do about one NodeCondition.
 //
 //	spec:
@@ -56,11 +59,21 @@ type Rule struct {
 	UnknownAfter time.Duration `yaml:"unknownAfter" above:"0s" never:""`
 	// taint is the taint of the quarantine.
 	Taint corev1.Taint `yaml:"taint"`
+	// isolate is what a quarantine by this rule keeps pods off: the node, or only the GPUs that the condition names, by a
+	// DeviceTaintRule for each device of dynamic resource allocation that is one of them. Then the node stays in service without
+	// taint and handOff, and only the jobs whose claims hold such a device are restarted. It uses up a place of the budgets like any
+	// other. The whole node is quarantined if the fault needs a Reboot, if a GPU cannot be found in the ResourceSlices of the node for a
+	// minute, if there are more than maxDevices, or if the API server does not accept the rules. With mode observe, the
+	// rules have effect None and show in their status which pods they would meet. It is only for conditions of Pitcrew, and for
+	// taints of effect NoSchedule or NoExecute, and excludes validate and checkpointGrace.
+	Isolate bool `yaml:"isolate" values:"node device"`
+	// maxDevices is how many GPUs of a node may be isolated together. One more quarantines the node. It needs isolate: device.
+	MaxDevices int `yaml:"maxDevices" unit:"GPUs" min:"1"`
 	// handOff is what a quarantine by this rule puts on the node for other controllers, in addition to that of the policy. Its
 	// keepNode and cordon replace those of the policy.
 	HandOff HandOff `yaml:"handOff"`
-	// alertOnly reports the condition and leaves the node as it is. It excludes taint, handOff, restartJobs, mode, budget, flaps and
-	// validate.
+	// alertOnly reports the condition and leaves the node as it is. It excludes taint, isolate, handOff, restartJobs, mode, budget, flaps
+	// and validate.
 	AlertOnly bool `yaml:"alertOnly"`
 	// restartJobs restarts the opted-in jobs that have pods on the node while it is quarantined, also by another rule: a node that is
 	// quarantined for a fault that leaves jobs alone may die.
@@ -88,6 +101,7 @@ func (r *Rule) setDefaults() {
 	r.ClearAfter = defaultClearAfter
 	r.UnknownAfter = DefaultUnknownAfter
 	r.Budget = Unlimited
+	r.MaxDevices = defaultMaxDevices
 }
 
 // Match says which conditions on which nodes a rule is for. All fields that are set must match.

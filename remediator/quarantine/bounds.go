@@ -102,6 +102,17 @@ func (b *bounds) quarantine(q *Quarantine) {
 		b.text("taint.heldFor", t.HeldFor, maxName)
 		b.taint(t.NodeTaint())
 	}
+	if i := q.Isolation; i != nil {
+		b.list("isolation.gpus", len(i.GPUs), maxAdded)
+		for _, g := range i.GPUs {
+			b.text("isolation.gpus.address", g.Address, maxName)
+			b.text("isolation.gpus.uuid", g.UUID, maxName)
+			b.list("isolation.gpus.devices", len(g.Devices), maxAdded)
+			for _, name := range g.Devices {
+				b.text("isolation.gpus.devices", name, maxName)
+			}
+		}
+	}
 	if h := q.HandOff; h != nil {
 		b.list("handOff.labels", len(h.Labels), maxAdded)
 		b.list("handOff.annotations", len(h.Annotations), maxAdded)
@@ -153,7 +164,12 @@ func (r *Record) clampTimes(now time.Time) {
 		quarantines = append(quarantines, &r.Last[i])
 	}
 	for _, q := range quarantines {
-		clamp(&q.QuarantinedAt, &q.ReleasedAt)
+		clamp(&q.QuarantinedAt, &q.ReleasedAt, &q.DevicesUnknownSince)
+		if q.Isolation != nil {
+			isolation := *q.Isolation
+			clamp(&isolation.PendingSince)
+			q.Isolation = &isolation
+		}
 		q.Causes = slices.Clone(q.Causes)
 		for i := range q.Causes {
 			c := &q.Causes[i]

@@ -24,6 +24,12 @@ type problem struct {
 	link Link
 	// isNew is set if faults have come since a manual release. The message has them alone.
 	isNew bool
+	// reach is what a quarantine for the problem keeps pods off; whyNode is why it is the node although the rule isolates devices.
+	reach   reach
+	whyNode string
+	// gpus are the addresses of the GPUs of a problem that may reach only those; waitsFor is why their devices are not known now.
+	gpus     []string
+	waitsFor string
 }
 
 func (p problem) isActionable() bool { return !p.rule.AlertOnly }
@@ -33,15 +39,22 @@ func (p problem) isEnforced() bool { return p.isActionable() && !p.rule.Observe 
 func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
 
 // strength orders problems by what is done about them.
-func (p problem) strength() int { return strength(p.class, p.rule.Taint.Effect, p.rule.RestartJobs) }
+func (p problem) strength() int {
+	return strength(p.class, p.rule.Taint.Effect, p.reach != wholeNode, p.rule.RestartJobs)
+}
 
-// strength orders decisions by what they do: whether the node leaves service, the class, then what the taint keeps away, then
-// whether jobs are restarted.
-func strength(class conditions.Repair, effect corev1.TaintEffect, restartsJobs bool) int {
+// strength orders decisions by what they do: whether the node leaves service, or single GPUs of it, the class, then what the taint
+// keeps away, then whether jobs are restarted.
+func strength(class conditions.Repair, effect corev1.TaintEffect, isolates, restartsJobs bool) int {
 	effects := []corev1.TaintEffect{corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
 	order := len(effects)*int(class) + slices.Index(effects, effect)
-	if !limits.IsSoft(effect) {
-		order += len(effects) * int(conditions.Replace+1)
+	every := len(effects) * int(conditions.Replace+1)
+	switch {
+	case limits.IsSoft(effect):
+	case isolates:
+		order += every
+	default:
+		order += 2 * every
 	}
 	order *= 2
 	if restartsJobs {

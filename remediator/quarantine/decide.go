@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -24,6 +25,8 @@ const (
 	NodeReleased       = "NodeReleased"
 	ReleaseByHand      = "ReleaseByHand"
 	UncordonedByHand   = "UncordonedByHand"
+	DeviceIsolated     = "DeviceIsolated"
+	DeviceReleased     = "DeviceReleased"
 	DriverUpgradeStale = "DriverUpgradeStale"
 	DetectorSuspect    = "DetectorSuspect"
 	BreakerOpen        = "BreakerOpen"
@@ -46,6 +49,7 @@ const (
 	BlockedByUnconfirmed      = "record-unconfirmed"
 	BlockedByValidation       = "awaits-validation"
 	BlockedByOrigin           = "origin"
+	BlockedByDevices          = "devices-unknown"
 )
 
 // restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
@@ -85,6 +89,8 @@ type Observation struct {
 	Known *handoff.Known
 	// Visits is what the visits to the node say about the quarantine of Record.
 	Visits Visits
+	// Devices is what is known about the devices of the node; nil: nothing was read, see [NeedsDevices].
+	Devices *devices.Look
 	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, nobody knows who could reach
 	// the API server: a kubelet that could not had no chance to say that it is alive.
 	LeadingSince time.Time
@@ -113,6 +119,8 @@ type Decision struct {
 	// that of the taint, or another that has a fault of the node now.
 	RestartJobs bool
 	RestartRule string
+	// Devices are the rules for the devices of the node that are to exist once the node carries State; nil: they stay as they are.
+	Devices *DeviceRules
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
 	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
@@ -173,6 +181,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	}
 	d.updateAWS()
 	d.rememberDomain()
+	d.result.Devices = d.deviceRules()
 	d.record.fit()
 	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained, suspicion: d.suspicion()}
 	d.result.StaleUpgrade = staleUpgrade(o.Node, now)
@@ -193,6 +202,7 @@ func (d Decision) paused(reason string) Decision {
 	}
 	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided, d.Limited = nil, nil, nil, false, "", nil, false, false
 	d.WaitsForOrigin = false
+	d.Devices = nil
 	return d
 }
 
@@ -208,6 +218,8 @@ type decider struct {
 	changes    handoff.NodeChanges
 	next       schedule
 	result     Decision
+	// observing is the taint of the rule that only observes and would isolate devices; nil: none.
+	observing *corev1.Taint
 }
 
 func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
@@ -244,6 +256,7 @@ func (d *decider) assess() {
 	if domain, configured := d.policy.Domain(d.domain.Label); configured {
 		d.conditions.settle = domain.Settle
 	}
+	d.assessDevices()
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
@@ -271,6 +284,7 @@ func (d *decider) decide() {
 		d.judgeLinks()
 		d.decideSuspect()
 	}
+	d.noteUnknownDevices()
 	if stale := d.conditions.stale; len(stale.types) > 0 && d.result.Blocked == nil && !d.actsOnReady() {
 		d.next.requeueAt(d.now.Add(recheck))
 		d.result.Blocked = &Blocked{Reason: BlockedByStale, Message: stale.message(d.policy, d.observed.Node, d.now)}
@@ -312,11 +326,14 @@ func (d *decider) decideSuspect() {
 	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
 	if !due {
 		if p, due := d.conditions.worstDue(d.record, problem.isObserved, &d.next); due {
-			d.block(p.rule.Name, BlockedByObserve, "%s; observe mode: would taint %s%s", describe(p), p.rule.Taint.ToString(), andRestart(p.rule))
+			d.block(p.rule.Name, BlockedByObserve, "%s; observe mode: would %s%s", describe(p), wouldDo(p), andRestart(p.rule))
+			d.observeDevices(p)
+		} else if d.record.hasOnlyFlapTimes() {
+			d.record.Isolation = nil
 		}
 		return
 	}
-	if d.isLimited(worst, limits.Held{}) {
+	if d.waitsForDevices(worst) || d.isLimited(worst, limits.Held{}) {
 		return
 	}
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool {
@@ -334,7 +351,11 @@ func (d *decider) decideSuspect() {
 		manualOnly = fmt.Sprintf("; the fault came and went %d times within %s, so only `kubectl pitcrew release` releases the node",
 			worst.rule.Flaps.Max, worst.rule.Flaps.Window)
 	}
-	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s", describe(worst), d.record.Taint, d.andCordoned(), manualOnly)
+	if d.record.IsIsolated() {
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", describe(worst), d.isolatedBy(), manualOnly)
+		return
+	}
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated(), manualOnly)
 }
 
 // andCordoned says that the quarantine has cordoned the node, if it has.
@@ -423,6 +444,7 @@ func (d *decider) waitsForLimit() bool {
 // else keeps the taint as it must be.
 func (d *decider) decideQuarantined() {
 	d.checkCordon()
+	d.followDevices()
 	d.record.Causes = slices.DeleteFunc(d.record.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
 	for _, c := range d.record.Causes {
 		if _, ok := d.conditions.ruleOf(&c); !ok && c.Rule != policy.ByHand {
@@ -439,8 +461,12 @@ func (d *decider) decideQuarantined() {
 	}
 	allowed := d.conditions.allowsRelease(&d.record.Quarantine, isNotOver, &d.next)
 	if allowed && !d.isUnvalidated() {
+		reason := NodeReleased
+		if d.record.IsIsolated() {
+			reason = DeviceReleased
+		}
 		d.release(ByPitcrew)
-		d.event(corev1.EventTypeNormal, NodeReleased, "%s has cleared; released after %s%s",
+		d.event(corev1.EventTypeNormal, reason, "%s has cleared; released after %s%s",
 			causeNames(d.record), d.now.Sub(d.record.QuarantinedAt).Round(time.Second), d.conditions.alertOnlyCauses(d.record))
 		return
 	}
@@ -448,7 +474,7 @@ func (d *decider) decideQuarantined() {
 		return
 	}
 	d.blockUnvalidated(allowed)
-	if hasTaint(d.changes.Taints, d.record.Taint) || d.restoreTaint() {
+	if d.isTainted() || d.restoreTaint() {
 		d.upgrade()
 	}
 }
@@ -477,7 +503,11 @@ func (d *decider) restoreTaint() bool {
 		return d.taintAnew("this remediator has never seen taint " + d.record.Taint.String() + " on it")
 	}
 	d.record.Taint.Restored, d.record.Taint.PreExisting = true, false
-	d.changes.Taints = append(d.changes.Taints, d.record.Taint.NodeTaint())
+	if d.record.IsIsolated() {
+		d.record.Isolation.PendingSince = d.now
+	} else {
+		d.changes.Taints = append(d.changes.Taints, d.record.Taint.NodeTaint())
+	}
 	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was removed during the quarantine and has been put back; remove it again to release the node", d.record.Taint)
 	return true
 }
@@ -501,7 +531,7 @@ func (d *decider) checkCordon() {
 // has no place.
 func (d *decider) held() limits.Held {
 	t := d.record.Taint
-	if t.HeldFor != "" || !d.known.HasTaint(t.NodeTaint()) || !hasTaint(d.changes.Taints, t) {
+	if t.HeldFor != "" || !d.known.HasTaint(t.NodeTaint()) || !d.hasPlace() {
 		return limits.Held{}
 	}
 	return limits.Held{Rule: t.Rule, Soft: limits.IsSoft(t.Effect)}
@@ -510,7 +540,7 @@ func (d *decider) held() limits.Held {
 // provenPlace is [decider.held], but only for our own taint: a kubelet can neither set nor move that one, so a quarantine has put
 // it there, within the limits of its time.
 func (d *decider) provenPlace() limits.Held {
-	if t := d.record.Taint; t.Key != conditions.TaintUnhealthy || t.PreExisting || !hasTaint(d.observed.Node.Spec.Taints, t) {
+	if t := d.record.Taint; t.Key != conditions.TaintUnhealthy || t.PreExisting || !d.observed.showsTaint(d.record) {
 		return limits.Held{}
 	}
 	return d.held()
@@ -533,7 +563,10 @@ func (d *decider) upgrade() {
 	}
 	// A rule that the policy no longer has restarts nothing.
 	decided, _ := d.policy.Rule(d.record.Taint.Rule)
-	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, decided.RestartJobs) {
+	if worst.strength() <= strength(d.record.Taint.Repair, d.record.Taint.Effect, d.record.IsIsolated(), decided.RestartJobs) && !d.hasMoreGPUs(worst) {
+		return
+	}
+	if d.waitsForDevices(worst) {
 		return
 	}
 	held := d.held()
@@ -548,7 +581,11 @@ func (d *decider) upgrade() {
 	if held.TakesOut(worst.rule) {
 		d.start(worst)
 	}
-	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s", describe(worst), d.record.Taint, d.andCordoned())
+	if d.record.IsIsolated() {
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", describe(worst), d.isolatedBy())
+		return
+	}
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated())
 }
 
 // checkManualRelease ends a manual release when the causes have cleared. Until then only a new fault or one of a worse class
@@ -567,6 +604,7 @@ func (d *decider) checkManualRelease() {
 
 func (d *decider) release(by string) {
 	d.removeTaint()
+	d.record.Isolation, d.record.DevicesUnknownSince = nil, time.Time{}
 	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
 	if by == ByPerson {
 		d.record.Repairs = nil
@@ -582,6 +620,12 @@ func (d *decider) setTaint(p problem) {
 		t.Restored = d.record.Taint.Restored
 		d.removeTaint()
 	}
+	if p.reach == someDevices {
+		d.record.Taint = t
+		d.isolate()
+		return
+	}
+	d.record.Isolation = nil
 	t.PreExisting = hasTaint(d.changes.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
 	if !t.PreExisting {
 		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.matches), t.NodeTaint())
@@ -633,7 +677,7 @@ func (d *decider) removeUnexplained() {
 // restartRule is the rule by which the node's jobs are to be restarted; empty: they are not. It schedules the next checks for further
 // ones.
 func (d *decider) restartRule() string {
-	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained || !hasTaint(d.changes.Taints, d.record.Taint) {
+	if d.record == nil || d.record.Phase != Quarantined || d.conditions.maintained || !d.isInForce() {
 		return ""
 	}
 	rule, _ := d.policy.Rule(d.record.Taint.Rule)
@@ -660,7 +704,7 @@ func (d *decider) updateAWS() {
 		return
 	}
 	health := handoff.Health{Checks: d.conditions.checks()}
-	if d.record != nil && d.record.Phase == Quarantined {
+	if d.record != nil && d.record.Phase == Quarantined && !d.record.IsIsolated() {
 		health.Quarantined, health.Repair = true, d.record.Worst()
 	}
 	d.changes.SetAWS(d.observed.Node, health, d.now)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -94,6 +95,8 @@ type world struct {
 	seen Seen
 	// visits is what the visits to the node say.
 	visits Visits
+	// devices are those of the node and their rules, as the API server has them.
+	devices *devices.Look
 	// leadingSince is zero for a remediator that has led for long.
 	leadingSince time.Time
 	last         Decision
@@ -159,7 +162,7 @@ func (w *world) observe() Observation {
 	record, err := RecordOf(w.node)
 	return Observation{
 		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: limits.PeersOf(w.peers...), Breaker: w.broken, Delivered: w.told, Seen: w.seen,
-		LeadingSince: w.leadingSince, Visits: w.visits,
+		LeadingSince: w.leadingSince, Visits: w.visits, Devices: w.devices,
 	}
 }
 
@@ -832,7 +835,7 @@ func TestDecideIsMonotoneInSeverity(t *testing.T) {
 				continue // only observed so far
 			}
 			rule, _ := w.policy.Rule(r.Taint.Rule)
-			decided := strength(r.Taint.Repair, r.Taint.Effect, rule.RestartJobs)
+			decided := strength(r.Taint.Repair, r.Taint.Effect, r.IsIsolated(), rule.RestartJobs)
 			if decided < before {
 				t.Fatalf("seed %d: %s is milder than what was decided before", seed, r)
 			}

@@ -6,16 +6,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // JobRestart is what the restart of jobs needs to know about a node that is [Quarantined], when a rule restarts them: its own cause is
-// the reason, or else the decisive one.
-func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule) restart.Quarantine {
+// the reason, or else the decisive one. rules are those of its devices, if it is isolated.
+func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules) restart.Quarantine {
 	cause := r.Decisive()
 	if i := slices.IndexFunc(r.Causes, func(c Cause) bool { return c.Rule == rule.Name }); i >= 0 {
 		cause = r.Causes[i]
+	}
+	var isolated []devices.Device
+	if r.IsIsolated() {
+		isolated = rules.devices()
 	}
 	return restart.Quarantine{
 		ID:              r.ID,
@@ -23,6 +28,7 @@ func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule) restart.Quarantine
 		NodeUID:         n.UID,
 		Reason:          fmt.Sprintf("%s: %s", cause.Condition, cause.Message),
 		Taint:           r.Taint.NodeTaint(),
+		Devices:         isolated,
 		Since:           r.Taint.Since,
 		CheckpointGrace: rule.CheckpointGrace,
 	}

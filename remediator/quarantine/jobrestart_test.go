@@ -20,7 +20,7 @@ func TestJobRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := record.JobRestart(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}, policy.Rule{CheckpointGrace: time.Minute})
+	got := record.JobRestart(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}, policy.Rule{CheckpointGrace: time.Minute}, nil)
 	want := restart.Quarantine{
 		ID: "q1", Node: "n1", NodeUID: "u1", Reason: "GPUXidError: Reboot gpu 0: Xid 79 lost", Since: since, CheckpointGrace: time.Minute,
 		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},

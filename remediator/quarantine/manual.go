@@ -77,8 +77,10 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: cmp.Or(by.Reason, NoReason),
 		User: by.User, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID,
 	})
-	if d.record.Phase != Quarantined {
-		d.record.Phase, d.record.QuarantinedAt = Quarantined, now
+	if d.record.Phase != Quarantined || d.record.IsIsolated() {
+		if d.record.Phase != Quarantined {
+			d.record.Phase, d.record.QuarantinedAt = Quarantined, now
+		}
 		d.setTaint(problem{class: conditions.Inspect, rule: policy.Rule{
 			Name:    policy.ByHand,
 			Taint:   corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditionByHand, Effect: corev1.TaintEffectNoSchedule},

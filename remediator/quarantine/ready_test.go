@@ -264,7 +264,7 @@ func TestTheJobsOfANodeThatDiesDuringAnotherQuarantineRestart(t *testing.T) {
 	const deadlock = "pitcrew.dev/unhealthy=KernelDeadlock:NoSchedule"
 	reason := func(w *world) string {
 		rule, _ := w.policy.Rule(w.last.RestartRule)
-		return w.record().JobRestart(w.node, rule).Reason
+		return w.record().JobRestart(w.node, rule, nil).Reason
 	}
 	w := newReadyWorld(t)
 	w.run(says("KernelDeadlock", "True", "x"), decide)

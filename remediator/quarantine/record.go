@@ -89,6 +89,11 @@ type Quarantine struct {
 	QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
 	// Taint is nil for a suspect.
 	Taint *Taint `json:"taint,omitempty"`
+	// Isolation is set while the quarantine is one of single GPUs, so that Taint is on their devices and not on the node, and for a
+	// suspect while a rule that only observes shows what it would do. nil: the quarantine is of the node.
+	Isolation *Isolation `json:"isolation,omitempty"`
+	// DevicesUnknownSince is since when the devices of a GPU with a fault could not be found without interruption; zero: they can.
+	DevicesUnknownSince time.Time `json:"devicesUnknownSince,omitzero"`
 	// HandOff is what was added to the node beside the taint; nil: nothing.
 	HandOff    *handoff.Added `json:"handOff,omitempty"`
 	ReleasedAt time.Time      `json:"releasedAt,omitzero"`
@@ -182,6 +187,8 @@ func (r *Record) Labels(maintained bool) (status, repair string) {
 		return "", ""
 	case r.closed(), r.hasOnlyFlapTimes():
 		return conditions.StatusHealthy, ""
+	case r.IsIsolated():
+		return conditions.StatusIsolated, r.Worst().String()
 	case r.Phase == Quarantined && maintained:
 		return conditions.StatusRepairing, r.Worst().String()
 	case r.Phase == Quarantined:
@@ -294,7 +301,7 @@ func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record
 		r.Boot, r.Repairs, r.Domain = previous.Boot, previous.Repairs, previous.Domain
 		r.Notices, r.LastNotified = previous.Notices, previous.LastNotified
 		closed := previous.Quarantine
-		closed.HandOff = nil // nothing of it is on the node any more
+		closed.HandOff, closed.Isolation = nil, nil // nothing of it is on the node any more
 		r.Last = append([]Quarantine{closed}, previous.Last...)
 		r.Last = r.Last[:min(len(r.Last), lastKept)]
 		for len(r.Last) > 1 && len(r.String()) > maxHistory {
@@ -334,6 +341,11 @@ func (r *Record) clone() *Record {
 	if r.Taint != nil {
 		t := *r.Taint
 		c.Taint = &t
+	}
+	if r.Isolation != nil {
+		isolation := *r.Isolation
+		isolation.GPUs = slices.Clone(r.Isolation.GPUs)
+		c.Isolation = &isolation
 	}
 	return &c
 }

@@ -92,7 +92,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 		next.current = seenQuarantine{
 			node: r.NodeUID, id: r.ID, taint: decision(r.Taint),
 			decided: d.decided || known.decided,
-			tainted: d.decided || known.tainted || o.Node != nil && hasTaint(o.Node.Spec.Taints, r.Taint),
+			tainted: d.decided || known.tainted || o.Node != nil && o.showsTaint(r),
 		}
 	}
 	if o.Record == nil || !next.current.is(o.Record) {
@@ -106,7 +106,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 // AssumeDecided is what a remediator knows that has run for long: that it has decided the quarantine in the node's record, if
 // the node has the taint. It is for those who predict what a running remediator does.
 func AssumeDecided(n *corev1.Node, r *Record) Seen {
-	if r == nil || r.Phase != Quarantined || !hasTaint(n.Spec.Taints, r.Taint) {
+	if r == nil || r.Phase != Quarantined || !r.IsIsolated() && !hasTaint(n.Spec.Taints, r.Taint) {
 		return Seen{}
 	}
 	return Seen{current: seenQuarantine{node: r.NodeUID, id: r.ID, taint: decision(r.Taint), decided: true, tainted: true}}
@@ -163,8 +163,7 @@ func (s Seen) mayNotify(now time.Time) bool {
 // confirmed tells whether the quarantine of the record is more than a claim.
 func (d *decider) confirmed() bool {
 	known := d.observed.Seen.of(d.record)
-	return d.result.decided || known.decided || known.tainted ||
-		hasTaint(d.observed.Node.Spec.Taints, d.record.Taint) && d.observed.Node.UID == d.record.NodeUID
+	return d.result.decided || known.decided || known.tainted || d.observed.showsTaint(d.record) && d.observed.Node.UID == d.record.NodeUID
 }
 
 // isDecided tells whether this remediator has decided on the taint of the record.
@@ -182,7 +181,7 @@ func (d *decider) taintAnew(why string) bool {
 				"run `kubectl pitcrew release`, or quarantine it anew", d.record.Taint.Rule, why)
 		return false
 	}
-	if d.isLimited(worst, limits.Held{}) {
+	if d.waitsForDevices(worst) || d.isLimited(worst, limits.Held{}) {
 		return false
 	}
 	old := d.record.Taint.String()

@@ -126,12 +126,12 @@ func mayBeQuarantine(t corev1.Taint) bool {
 
 // explains tells whether the quarantine is why the node has a taint.
 func (r *Record) explains(t corev1.Taint) bool {
-	return r != nil && r.Phase == Quarantined && r.Taint.matches(t)
+	return r != nil && r.Phase == Quarantined && !r.IsIsolated() && r.Taint.matches(t)
 }
 
 // addTo adds what the quarantine puts on a node, as far as it is not there.
 func (q *Quarantine) addTo(c *handoff.NodeChanges) {
-	if !hasTaint(c.Taints, q.Taint) {
+	if !q.IsIsolated() && !hasTaint(c.Taints, q.Taint) {
 		c.Taints = append(c.Taints, q.Taint.NodeTaint())
 	}
 	if h := q.HandOff; h != nil {
@@ -142,7 +142,7 @@ func (q *Quarantine) addTo(c *handoff.NodeChanges) {
 // removeFrom removes what the quarantine has put on a node, as far as it is known, and returns what else the record claims
 // and the node has. The taint goes whatever its value has become.
 func (q *Quarantine) removeFrom(c *handoff.NodeChanges, known handoff.Known) (left []string) {
-	if t := q.Taint; t != nil && !t.PreExisting {
+	if t := q.Taint; t != nil && !t.PreExisting && !q.IsIsolated() {
 		if known.HasTaint(t.NodeTaint()) {
 			c.Taints = slices.DeleteFunc(c.Taints, t.matches)
 		} else if hasTaint(c.Taints, t) {

@@ -214,7 +214,7 @@ func pinnedToHost(spec corev1.PodSpec) string {
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
-	if q.Taint.Key == "" { // a pod failed; its node is good
+	if q.Taint.Key == "" || q.Devices != nil { // the node is good
 		return ""
 	}
 	if toleratesTaint(spec.Tolerations, &q.Taint) {

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 )
 
 // Quarantine is why jobs are restarted: a node that was taken out of service, as recorded on the Node, or, without
@@ -19,6 +21,8 @@ type Quarantine struct {
 	Reason string
 	// Taint keeps the ranks from coming back. It is zero if a pod failed, which is no reason to keep away from its node.
 	Taint corev1.Taint
+	// Devices are those that Taint is on, of a node that stays in service; nil: it is on the node.
+	Devices []devices.Device
 	// Since is when the node was quarantined or the pod failed.
 	Since time.Time
 	// CheckpointGrace is how long a job may save its state before it is stopped.

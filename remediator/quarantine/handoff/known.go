@@ -30,6 +30,9 @@ func KnownOf(p *policy.Policy) Known {
 		if !r.AlertOnly {
 			k.keys[taintKey(r.Taint)] = true
 			k.add(r.HandOff)
+			if r.Isolate {
+				k.keys[isolateKey] = true
+			}
 		}
 	}
 	return k
@@ -75,6 +78,9 @@ func (k Known) HasTaint(t corev1.Taint) bool { return k.has(taintKey(t), t.Key) 
 
 // CanCordon tells whether a quarantine can have cordoned a node.
 func (k Known) CanCordon() bool { return k.any || k.keys[cordonKey] }
+
+// CanIsolate tells whether a policy isolates devices, or has done so.
+func (k Known) CanIsolate() bool { return k.keys[isolateKey] }
 
 // Split divides what a record claims to have added into what is known and what is not.
 func (k Known) Split(claimed *Added) (known *Added, unknown []string) {
@@ -140,7 +146,10 @@ func ofKubernetes(key string) bool {
 
 // The forms of an entry. No key and no value of a label or taint has a line break; that of an annotation is quoted away.
 
-const cordonKey = "cordon"
+const (
+	cordonKey  = "cordon"
+	isolateKey = "isolate devices"
+)
 
 func labelKey(key, value string) string { return "label " + key + "=" + value }
 

@@ -1,0 +1,358 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+)
+
+const (
+	// devicesDeadline bounds one look at the devices of a node, and one round of writes.
+	devicesDeadline = 5 * time.Second
+	// devicesRetry is how soon rules that could not be written are tried again.
+	devicesRetry = 5 * time.Second
+	// rulesSweep is how often rules without a quarantine are searched. A release deletes its own; what is found was left by a crash, or
+	// its node was deleted.
+	rulesSweep = 5 * time.Minute
+	// rulesPage is how many rules are listed in one request.
+	rulesPage = 500
+)
+
+// ruleKind is a DeviceTaintRule, in the versions that are known, the preferred one first. Both have the same fields.
+var (
+	ruleKind     = schema.GroupKind{Group: resourceapi.GroupName, Kind: "DeviceTaintRule"}
+	ruleVersions = []string{"v1", "v1beta2"}
+)
+
+// deviceStore reads the devices of nodes and keeps their DeviceTaintRules as decided. It watches nothing, and makes no request about a
+// node until a rule of the policy that isolates devices matches one of its conditions. A nil store does nothing.
+type deviceStore struct {
+	client    client.Client
+	apiReader client.Reader
+	mapper    meta.RESTMapper
+	dryRun    bool
+
+	mu sync.Mutex
+	// version is that of the rules which the API server serves; empty: not known yet.
+	version string
+	// ruled are the nodes that may have rules, whatever their records say.
+	ruled map[string]bool
+	// refused is why the API server does not accept rules for a node.
+	refused map[string]string
+	// pretended are the rules that a dry run would have written, by node.
+	pretended map[string][]resourceapi.DeviceTaintRule
+	// lost is signalled when a node that may have rules is gone.
+	lost chan struct{}
+}
+
+func newDeviceStore(api client.Client, apiReader client.Reader, mapper meta.RESTMapper, dryRun bool) *deviceStore {
+	return &deviceStore{
+		client: api, apiReader: apiReader, mapper: mapper, dryRun: dryRun, ruled: map[string]bool{}, refused: map[string]string{},
+		pretended: map[string][]resourceapi.DeviceTaintRule{}, lost: make(chan struct{}, 1),
+	}
+}
+
+// look reads the devices of a node; nil: nothing is to be decided about them. What cannot be read is said in the look.
+func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node) *devices.Look {
+	if s == nil {
+		return nil
+	}
+	record, err := quarantine.RecordOf(n)
+	s.mu.Lock()
+	needed := err == nil && (quarantine.NeedsDevices(p, n, record) || s.ruled[n.Name] && !quarantine.Excluded(n))
+	if !needed {
+		delete(s.refused, n.Name)
+	}
+	look := &devices.Look{Refused: s.refused[n.Name], Rules: s.pretended[n.Name]}
+	s.mu.Unlock()
+	if !needed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, devicesDeadline)
+	defer cancel()
+	var published resourceapi.ResourceSliceList
+	if err := s.apiReader.List(ctx, &published, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: n.Name}); err != nil {
+		look.SlicesErr = whyUnread("ResourceSlices", err)
+	}
+	look.Slices = published.Items
+	if !s.dryRun {
+		if look.Rules, err = s.list(ctx, client.MatchingLabels{devices.LabelNodeUID: string(n.UID), devices.LabelManagedBy: devices.ManagedBy}); err != nil {
+			look.RulesErr = whyUnread("DeviceTaintRules", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(look.Rules) > 0 {
+		s.ruled[n.Name] = true
+	} else if look.RulesErr == "" {
+		delete(s.ruled, n.Name)
+	}
+	return look
+}
+
+// lookAtDevices is [deviceStore.look], but nothing while everything is paused, or if no policy has ever isolated devices.
+func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
+	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
+		return nil, nil
+	}
+	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
+		return nil, err
+	}
+	return c.devices.look(ctx, c.policy.Policy(), n), nil
+}
+
+// whyUnread says why objects could not be read, and what to do about it.
+func whyUnread(resource string, err error) string {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("the remediator may not read %s (resource.k8s.io: list is missing in its role)", resource)
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return fmt.Sprintf("the API server does not serve %s", resource)
+	}
+	return fmt.Sprintf("%s cannot be read: %v", resource, err)
+}
+
+// served is the version of the rules that the API server serves.
+func (s *deviceStore) served() (schema.GroupVersionKind, error) {
+	s.mu.Lock()
+	version := s.version
+	s.mu.Unlock()
+	if version == "" {
+		mapping, err := s.mapper.RESTMapping(ruleKind, ruleVersions...)
+		if err != nil {
+			return schema.GroupVersionKind{}, err //nolint:wrapcheck // the kind of the error counts
+		}
+		version = mapping.GroupVersionKind.Version
+		s.mu.Lock()
+		s.version = version
+		s.mu.Unlock()
+	}
+	return ruleKind.WithVersion(version), nil
+}
+
+// list reads rules, in pages.
+func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (rules []resourceapi.DeviceTaintRule, err error) {
+	kind, err := s.served()
+	if err != nil {
+		return nil, err
+	}
+	for next := ""; ; {
+		var page unstructured.UnstructuredList
+		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := s.apiReader.List(ctx, &page, labels, client.Limit(rulesPage), client.Continue(next)); err != nil {
+			return nil, err //nolint:wrapcheck // the kind of the error counts
+		}
+		for i := range page.Items {
+			var rule resourceapi.DeviceTaintRule
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, &rule); err != nil {
+				return nil, fmt.Errorf("decode DeviceTaintRule %s: %w", page.Items[i].GetName(), err)
+			}
+			rules = append(rules, rule)
+		}
+		if next = page.GetContinue(); next == "" {
+			return rules, nil
+		}
+	}
+}
+
+// apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after
+// is zero, the node is to be decided again after that time.
+func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.Look, rules *quarantine.DeviceRules) (after time.Duration) {
+	if s == nil || look == nil || rules == nil {
+		return 0
+	}
+	log := ctrl.LoggerFrom(ctx)
+	if s.dryRun {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pretended[n.Name] = rules.Want
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, devicesDeadline)
+	defer cancel()
+	has := map[string]*resourceapi.DeviceTaintRule{}
+	for i := range look.Rules {
+		has[look.Rules[i].Name] = &look.Rules[i]
+	}
+	var errs []error
+	for i := range rules.Want {
+		want := &rules.Want[i]
+		existing := has[want.Name]
+		delete(has, want.Name)
+		if existing != nil && devices.IsSame(existing, want) {
+			continue
+		}
+		after = conflictRetry // look at what was written
+		s.mu.Lock()
+		s.ruled[n.Name] = true
+		s.mu.Unlock()
+		if err := s.write(ctx, want, existing); err != nil {
+			errs = append(errs, fmt.Errorf("write DeviceTaintRule %s for %s: %w", want.Name, n.Name, err))
+			if isDenied(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+				s.mu.Lock()
+				s.refused[n.Name] = fmt.Sprintf("the API server refuses the DeviceTaintRule: %v", err)
+				s.mu.Unlock()
+			}
+		}
+	}
+	for _, left := range has {
+		after = conflictRetry
+		if err := s.delete(ctx, left); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		log.Error(err, "The rules for the devices of the node are not written yet")
+		return devicesRetry
+	}
+	return after
+}
+
+func (s *deviceStore) write(ctx context.Context, want, existing *resourceapi.DeviceTaintRule) error {
+	kind, err := s.served()
+	if err != nil {
+		return err
+	}
+	rule := want.DeepCopy()
+	if existing != nil {
+		rule.ResourceVersion = existing.ResourceVersion
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(rule)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	delete(object, "status")
+	target := &unstructured.Unstructured{Object: object}
+	target.SetGroupVersionKind(kind)
+	if existing != nil {
+		return s.client.Update(ctx, target, client.FieldOwner(quarantine.ControllerName)) //nolint:wrapcheck // by the caller
+	}
+	return s.client.Create(ctx, target, client.FieldOwner(quarantine.ControllerName)) //nolint:wrapcheck // by the caller
+}
+
+func (s *deviceStore) delete(ctx context.Context, rule *resourceapi.DeviceTaintRule) error {
+	kind, err := s.served()
+	if err != nil {
+		return err
+	}
+	target := &unstructured.Unstructured{}
+	target.SetGroupVersionKind(kind)
+	target.SetName(rule.Name)
+	if err := s.client.Delete(ctx, target, client.Preconditions{UID: &rule.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete DeviceTaintRule %s: %w", rule.Name, err)
+	}
+	return nil
+}
+
+// forget drops what is known about a node that is gone. Its rules are searched soon.
+func (s *deviceStore) forget(node string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, node)
+	delete(s.pretended, node)
+	if !s.ruled[node] {
+		return
+	}
+	delete(s.ruled, node)
+	select {
+	case s.lost <- struct{}{}:
+	default:
+	}
+}
+
+// ruleSweeper finds the rules that no quarantine explains, if a policy has ever isolated devices.
+type ruleSweeper struct {
+	*Controller
+	again func(ctx context.Context, node string)
+	every time.Duration
+}
+
+// Start runs until the context ends.
+func (w *ruleSweeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(w.every)
+	defer ticker.Stop()
+	for {
+		if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether DeviceTaintRules are left of earlier quarantines; tried again in "+w.every.String())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-w.devices.lost:
+		}
+	}
+}
+
+// sweep deletes the rules of nodes that are gone, and has the others decided whose records have no isolation.
+func (w *ruleSweeper) sweep(ctx context.Context) error {
+	if w.dryRun || !w.policy.Known() {
+		return nil
+	}
+	p := w.policy.Policy()
+	if err := w.known.refresh(ctx, p); err != nil {
+		return err
+	}
+	if !w.known.of(p).CanIsolate() {
+		return nil
+	}
+	rules, err := w.devices.list(ctx, client.MatchingLabels{devices.LabelManagedBy: devices.ManagedBy})
+	if meta.IsNoMatchError(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("list DeviceTaintRules: %w", err)
+	}
+	var errs []error
+	left := map[string]bool{}
+	for i := range rules {
+		name := devices.NodeOf(&rules[i])
+		n, err := w.cachedNode(ctx, name)
+		if err == nil && n == nil {
+			n = &corev1.Node{}
+			err = w.apiReader.Get(ctx, client.ObjectKey{Name: name}, n)
+		}
+		switch {
+		case apierrors.IsNotFound(err), err == nil && string(n.UID) != rules[i].Labels[devices.LabelNodeUID]:
+			errs = append(errs, w.devices.delete(ctx, &rules[i]))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("get node %s: %w", name, err))
+		default:
+			record, err := quarantine.RecordOf(n)
+			left[name] = err == nil && (record == nil || record.Isolation == nil)
+		}
+	}
+	for name, isLeft := range left {
+		if isLeft {
+			w.devices.mayHaveRules(name)
+			w.again(ctx, name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mayHaveRules has the next look read the rules of a node, whatever its record says.
+func (s *deviceStore) mayHaveRules(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ruled[node] = true
+}

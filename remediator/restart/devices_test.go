@@ -1,0 +1,66 @@
+package restart
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+)
+
+func TestWhichClaimsHoldAnIsolatedDevice(t *testing.T) {
+	q := Quarantine{
+		Taint:   corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
+		Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}},
+	}
+	const exists, equal = resourceapi.DeviceTolerationOpExists, resourceapi.DeviceTolerationOpEqual
+	cases := []struct {
+		name   string
+		change func(*resourceapi.DeviceRequestAllocationResult)
+		want   bool
+	}{
+		{"the device", func(*resourceapi.DeviceRequestAllocationResult) {}, true},
+		{"another device", func(r *resourceapi.DeviceRequestAllocationResult) { r.Device = "gpu-2" }, false},
+		{"of another pool", func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "m" }, false},
+		{"of another driver", func(r *resourceapi.DeviceRequestAllocationResult) { r.Driver = "x" }, false},
+		{"a monitor", func(r *resourceapi.DeviceRequestAllocationResult) { r.AdminAccess = ptr.To(true) }, false},
+		{"tolerates all", tolerates(resourceapi.DeviceToleration{Operator: exists}), false},
+		{"tolerates the key", tolerates(resourceapi.DeviceToleration{Operator: exists, Key: q.Taint.Key}), false},
+		{"tolerates the taint", tolerates(resourceapi.DeviceToleration{Operator: equal, Key: q.Taint.Key, Value: q.Taint.Value}), false},
+		{"tolerates another key", tolerates(resourceapi.DeviceToleration{Operator: exists, Key: "x"}), true},
+		{"tolerates another value", tolerates(resourceapi.DeviceToleration{Operator: equal, Key: q.Taint.Key, Value: "x"}), true},
+		{"tolerates another effect", tolerates(resourceapi.DeviceToleration{Operator: exists, Effect: resourceapi.DeviceTaintEffectNoExecute}), true},
+		{"tolerates it for a while", tolerates(resourceapi.DeviceToleration{Operator: exists, TolerationSeconds: ptr.To[int64](9)}), true},
+	}
+	for _, c := range cases {
+		r := resourceapi.DeviceRequestAllocationResult{Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-1"}
+		c.change(&r)
+		claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{r}},
+		}}}
+		if got := q.IsHeldBy(claim); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if q.IsHeldBy(&resourceapi.ResourceClaim{}) {
+		t.Error("a claim without an allocation holds it")
+	}
+}
+
+func tolerates(t resourceapi.DeviceToleration) func(*resourceapi.DeviceRequestAllocationResult) {
+	return func(r *resourceapi.DeviceRequestAllocationResult) { r.Tolerations = append(r.Tolerations, t) }
+}
+
+func TestAJobMayStartAgainOnANodeWithAnIsolatedDevice(t *testing.T) {
+	q := Quarantine{Node: "n", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
+	spec := corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n"}}
+	if comesBack(q, spec) == "" {
+		t.Error("a job that is pinned to a quarantined node could start again")
+	}
+	q.Devices = []devices.Device{{Name: "gpu-1"}}
+	if why := comesBack(q, spec); why != "" {
+		t.Error(why)
+	}
+}
