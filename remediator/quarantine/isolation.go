@@ -100,6 +100,8 @@ func (d *decider) assessDevices() {
 		}
 		gpus, all := devices.Addresses(p.condition.Message)
 		switch {
+		case p.role != "" && len(d.policy.Domains) > 0:
+			p.whyNode = "faults of a link are also those of other GPUs"
 		case p.class == conditions.Reboot:
 			p.whyNode = "a reboot is of the whole node"
 		case !all:

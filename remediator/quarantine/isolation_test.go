@@ -297,3 +297,15 @@ func TestARecordedUUIDIsNeverReplaced(t *testing.T) {
 		t.Errorf("UUID %s", got)
 	}
 }
+
+// Where broken links are told from their consequences, a link is not kept to one GPU.
+func TestALinkIsOfTheNode(t *testing.T) {
+	for domains, want := range map[string]int{"": 0, "  domains: [{label: nvidia.com/gpu.clique}]\n": 1} {
+		w := newDeviceWorld(t)
+		w.policy = policyOf(t, strings.Replace(devicePolicy, "  rules:\n", domains+"  rules:\n", 1))
+		play(w, gpu("ResetGPU gpu 0000:1b:00: Xid 149 NVLINK: NETIR Error NETIR_LINK_DOWN Fatal on link 4"), decide, settled)
+		if got := w.node.Spec.Taints; len(got) != want {
+			t.Errorf("with %q the taints are %v, the rules %q", domains, got, w.rulesOf())
+		}
+	}
+}
