@@ -54,7 +54,8 @@ type rank struct {
 	hidden     bool
 	step       uint64
 	hasStep    bool
-	at         string // when its last line with a step was written, by the node's clock
+	at         string    // when its last line with a step was written, by the node's clock
+	pausedSeen time.Time // when its pause was seen first
 	pausedAt   string
 	anchor     string
 	quietSince time.Time
@@ -245,7 +246,7 @@ func (j *Job) Skipped(i int, why string, now time.Time) { j.Failed(i, why, now) 
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook := !r.seen
+	firstLook, before := !r.seen, r.last
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -264,7 +265,7 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
 	case pause:
 		if s.at != r.pausedAt && !(firstLook && j.over(s.at)) {
-			r.paused = true
+			r.paused, r.pausedSeen = true, now
 		}
 		r.pausedAt = s.at
 	case nothing:
@@ -272,13 +273,14 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
 	}
-	if s.hidden || r.paused {
-		r.quietSince = now
-	}
 	if progress {
-		j.progress(i, now)
+		r.quietSince = later(before, creditText(r.Pod, s.from, now))
+		j.progress(i, before, now)
 	} else if firstLook && r.matched && !j.ranks[j.speaker].matched {
 		j.speaker = i
+	}
+	if s.hidden || r.paused {
+		r.quietSince = now
 	}
 }
 
@@ -288,7 +290,7 @@ func (r *rank) quietAtFirst(s Sighting, now time.Time) time.Time {
 	case s.hidden:
 		return now
 	case s.Found():
-		return creditText(r.Pod, s.at, now)
+		return creditText(r.Pod, s.from, now)
 	case s.first != "":
 		return creditText(r.Pod, s.first, now) // all of these lines say nothing
 	}
@@ -319,10 +321,15 @@ func (j *Job) over(at string) bool {
 	})
 }
 
-// progress notes that a rank has printed a new step.
-func (j *Job) progress(i int, now time.Time) {
+// progress notes that a rank has printed a new step since the look before. That ends the pauses that were known then.
+func (j *Job) progress(i int, before, now time.Time) {
 	for k := range j.ranks {
-		j.ranks[k].paused = false
+		if !j.ranks[k].pausedSeen.After(before) {
+			j.ranks[k].paused = false
+		}
 	}
-	j.ranks[i].quietSince, j.speaker, j.reported, j.clearAt = now, i, false, now
+	if j.ranks[i].quietSince.After(j.ranks[j.speaker].quietSince) {
+		j.speaker = i
+	}
+	j.reported, j.clearAt = false, now
 }

@@ -37,9 +37,11 @@ type Sighting struct {
 	// number is the step; none: the expression has no such group.
 	number    uint64
 	hasNumber bool
-	// at is when the line that matches was written, first and last are the same of the lines that were read. They are texts, to be compared.
-	at, first, last string
-	// bar: the line that matches ends in a carriage return, or not yet. What follows it is seen when 16 KiB of it have been written.
+	// at is when the line that matches was written, from when the first one of those before it that all have the same step. first and last
+	// are the same of the lines that were read. They are texts, to be compared.
+	at, from, first, last string
+	// bar: the line that matches ends in a carriage return, or the last line has not ended yet. What follows is seen when 16 KiB of it have been
+	// written.
 	bar bool
 	// whole: the file was read from its begin. contiguous: no line between the last look and this one was missed.
 	whole, contiguous bool
@@ -59,7 +61,7 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 		lines = lines[:len(lines)-1]
 	}
 	seen.whole = len(lines)+len(text)/entryBytes+1 < asked.Lines
-	left, found := budget, false
+	left, found, same := budget, false, true
 	for i := len(lines) - 1; i >= 0; i-- {
 		at, content := timeOf(lines[i])
 		if at != "" {
@@ -71,19 +73,32 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 				seen.contiguous = true
 			}
 		}
-		if found || seen.hidden {
+		if seen.hidden || found && !same {
 			continue
 		}
-		found, seen.hidden = seen.match(content, s, &left)
-		if found {
-			seen.at = at
-			seen.bar = seen.bar || unfinished && i == len(lines)-1
+		var one Sighting
+		matched, spent := one.match(content, s, &left)
+		switch {
+		case found && matched:
+			if same = one.kind == step && one.hasNumber && one.number == seen.number; same {
+				seen.from = at
+			}
+		case found:
+			same = !spent
+		case matched:
+			found = true
+			seen.kind, seen.number, seen.hasNumber, seen.bar = one.kind, one.number, one.hasNumber, one.bar
+			seen.at, seen.from = at, at
+			same = seen.hasNumber
+		default:
+			seen.hidden = spent || unfinished && i == len(lines)-1
 		}
 	}
 	if anchor == "" {
 		seen.contiguous = seen.whole
 	}
-	seen.hidden = seen.hidden || Cut(text, asked) || unfinished && !found
+	seen.bar = seen.bar || unfinished
+	seen.hidden = seen.hidden || Cut(text, asked)
 	return seen
 }
 
