@@ -140,7 +140,7 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 }
 
 // on reports whether the policy asks for jobs to be followed.
-func (f *follower) on() bool { return f.Policy.Policy().Restart.Stalls.Mode != policy.StallsOff }
+func (f *follower) on() bool { return f.Policy.Policy().Restart.Stalls.Mode == policy.StallsObserve }
 
 // setup watches the metadata of the jobs and namespaces of the cluster, if the policy asks for it.
 func (f *follower) setup(mgr ctrl.Manager) error {
