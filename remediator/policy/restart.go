@@ -87,7 +87,7 @@ type PodFailures struct {
 }
 
 // Stalls finds jobs that stand still while all of their pods run, by what their ranks print. Only jobs with the annotation
-// `pitcrew.dev/progress`, on the job or its namespace, are followed: see [the page about progress](progress.md).
+// `pitcrew.dev/progress`, on the job or its namespace, are followed: see [jobs that stand still](progress.md).
 //
 //	spec:
 //	  restart:
