@@ -23,8 +23,10 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -221,6 +223,12 @@ func (r *rig) run() func() {
 	if err := r.c.Apply(r.Context(), role); err != nil {
 		r.Fatal(err)
 	}
+	return r.runWith(cfg)
+}
+
+// runWith starts a follower with the rights that there are.
+func (r *rig) runWith(cfg *rest.Config) func() {
+	r.Helper()
 	_, stop := jobstest.Run(r.T, cfg, interceptor.Funcs{}, func(ctx context.Context, mgr ctrl.Manager) (*jobs.Controller, error) {
 		registry, recorder, file := prometheus.NewRegistry(), mgr.GetEventRecorder("pitcrew"), policy.Fixed(r.config)
 		restarter, err := jobs.SetupWithManager(ctx, mgr, registry, jobs.Options{Policy: file, Recorder: recorder, Clock: r.clock})
@@ -427,3 +435,44 @@ func TestADeadNodeIsReportedWithoutItsAnswer(t *testing.T) {
 		t.Error(notes)
 	}
 }
+
+// Without the role nothing is watched, and the rest of the remediator runs on: a watch that is refused would end it.
+func TestWithoutTheRoleNothingIsWatched(t *testing.T) {
+	r := newRig(t, "no-role", 1, optIn)
+	role := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-remediator-progress"}}
+	if err := r.c.Client.Delete(t.Context(), role); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	var refused, watches, lists atomic.Int32
+	cfg := jobstest.Config(t, r.c)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(q *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(q)
+			switch {
+			case err != nil:
+			case q.URL.Path == "/api/v1/namespaces" && q.URL.Query().Get("watch") == "" && response.StatusCode == http.StatusForbidden:
+				refused.Add(1)
+			case q.URL.Path == "/api/v1/namespaces":
+				watches.Add(1)
+			case strings.HasSuffix(q.URL.Path, "/jobs") && !strings.Contains(q.URL.RawQuery, "labelSelector"):
+				lists.Add(1)
+			}
+			return response, err
+		})
+	})
+	stop := r.runWith(cfg)
+	r.eventually("a refused list", func() error {
+		if refused.Load() == 0 {
+			return fmt.Errorf("none")
+		}
+		return nil
+	})
+	stop()
+	if watches.Load() > 0 || lists.Load() > 0 || r.k.reads() > 0 {
+		t.Errorf("%d watches of namespaces, %d lists of jobs, %d reads", watches.Load(), lists.Load(), r.k.reads())
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -165,11 +165,6 @@ func (f *follower) setup(mgr ctrl.Manager) error {
 	}); err != nil {
 		return fmt.Errorf("make the job progress controller: %w", err)
 	}
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := f.control.Watch(source.TypedKind(f.cache, namespace, handler.TypedEnqueueRequestsFromMapFunc(f.jobsOf))); err != nil {
-		return fmt.Errorf("watch namespaces: %w", err)
-	}
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		// It ends with the context only.
 		_ = wait.PollUntilContextCancel(ctx, retryWatch, true, func(ctx context.Context) (bool, error) { f.watchAll(ctx); return false, nil })
@@ -177,39 +172,51 @@ func (f *follower) setup(mgr ctrl.Manager) error {
 	}))
 }
 
-// watchAll watches the kinds of jobs that the API server serves and that are not watched yet. A CRD may be installed at any time.
+// namespaces are watched beside the jobs.
+var namespaces = kinds.Kind{GVK: corev1.SchemeGroupVersion.WithKind("Namespace")}
+
+// watchAll watches namespaces and the kinds of jobs that the API server serves, as far as they are not watched yet: a CRD may be installed
+// at any time, and so may the role. Without namespaces no job is watched: whether it is to be followed could not be told.
 func (f *follower) watchAll(ctx context.Context) {
+	if !f.watch(ctx, namespaces, f.jobsOf) {
+		return
+	}
 	for _, k := range f.Jobs.Kinds() {
-		if k.IsService || f.isWatched(k.GVK) {
+		if k.IsService {
 			continue
 		}
 		if _, err := f.mapper.RESTMapping(k.GVK.GroupKind(), k.GVK.Version); meta.IsNoMatchError(err) {
 			continue
 		}
-		// What may not be listed never fills its cache, and who asks that cache waits for ever.
-		if err := f.apiReader.List(ctx, k.List(), client.Limit(1)); err != nil {
-			log.FromContext(ctx).Error(err, "The progress of jobs of this kind is not followed", "kind", k.GVK)
-			continue
-		}
-		object := &metav1.PartialObjectMetadata{}
-		object.SetGroupVersionKind(k.GVK)
-		enqueue := func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
+		f.watch(ctx, k, func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
 			return []request{{k.GVK, client.ObjectKeyFromObject(o)}}
-		}
-		if err := f.control.Watch(source.TypedKind(f.cache, object, handler.TypedEnqueueRequestsFromMapFunc(enqueue))); err != nil {
-			log.FromContext(ctx).Error(err, "The progress of jobs of this kind is not followed", "kind", k.GVK)
-			continue
-		}
-		f.mu.Lock()
-		f.watched.Insert(k.GVK)
-		f.mu.Unlock()
+		})
 	}
 }
 
-func (f *follower) isWatched(gvk schema.GroupVersionKind) bool {
+// watch watches the metadata of a kind, once, and reports whether it is watched.
+func (f *follower) watch(ctx context.Context, k kinds.Kind, enqueue func(context.Context, *metav1.PartialObjectMetadata) []request) bool {
+	f.mu.Lock()
+	watched := f.watched.Has(k.GVK)
+	f.mu.Unlock()
+	if watched {
+		return true
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(k.GVK)
+	// What may not be listed never fills its cache, and who asks that cache waits for ever.
+	err := f.apiReader.List(ctx, k.List(), client.Limit(1))
+	if err == nil {
+		err = f.control.Watch(source.TypedKind(f.cache, object, handler.TypedEnqueueRequestsFromMapFunc(enqueue)))
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "The progress of jobs is not followed: this kind cannot be watched", "kind", k.GVK)
+		return false
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.watched.Has(gvk)
+	f.watched.Insert(k.GVK)
+	return true
 }
 
 // jobsOf are the jobs of a namespace, whose annotations may have changed.
@@ -218,6 +225,9 @@ func (f *follower) jobsOf(ctx context.Context, namespace *metav1.PartialObjectMe
 	watched := f.watched.UnsortedList()
 	f.mu.Unlock()
 	for _, gvk := range watched {
+		if gvk == namespaces.GVK {
+			continue
+		}
 		list := kinds.Kind{GVK: gvk}.List()
 		if err := f.cache.List(ctx, list, client.InNamespace(namespace.Name)); err != nil {
 			log.FromContext(ctx).Error(err, "The jobs of a namespace cannot be listed", "namespace", namespace.Name, "kind", gvk)
@@ -273,7 +283,7 @@ func (f *follower) annotations(ctx context.Context, req request) (object *metav1
 		return object, found, false, nil
 	}
 	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	namespace.SetGroupVersionKind(namespaces.GVK)
 	if err := f.cache.Get(ctx, client.ObjectKey{Name: req.Namespace}, namespace); err != nil {
 		return object, found, false, client.IgnoreNotFound(err)
 	}

@@ -3,6 +3,7 @@ package stall
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -565,7 +566,9 @@ func TestTheWorstLogAndExpression(t *testing.T) {
 	} {
 		began := time.Now()
 		seen := Read(text, Asked{Lines: 4000, Bytes: 2 << 20}, s, "")
-		if took := time.Since(began); !seen.hidden || took > 5*time.Second {
+		took := time.Since(began)
+		t.Logf("%s: %s", name, took)
+		if !seen.hidden || took > 5*time.Second {
 			t.Errorf("%s: hidden %t after %s", name, seen.hidden, took)
 		}
 	}
@@ -593,4 +596,28 @@ func FuzzRead(f *testing.F) {
 			t.Error("cut, and nothing is hidden")
 		}
 	})
+}
+
+// A thousand gangs of 64 that have all been looked at take tens of MiB.
+func TestMemoryOfARank(t *testing.T) {
+	const n = 20_000
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	w := newWorld(t, n)
+	w.asked = Asked{Lines: 2, Bytes: 1 << 10}
+	w.print("step 1")
+	w.look()
+	for i, node := range w.nodes {
+		w.job.Answer(i, Read(node.log(asked), asked, w.s, ""), w.now)
+		node.lines = nil
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := (after.HeapAlloc - before.HeapAlloc) / n
+	t.Logf("%d bytes for each rank, the pod of the test included", each)
+	if each > 1200 {
+		t.Errorf("%d bytes for each rank", each)
+	}
+	runtime.KeepAlive(w)
 }
