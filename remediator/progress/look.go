@@ -29,10 +29,10 @@ const (
 	// nodeRest is how long a node is left alone that has not answered.
 	nodeRest = 2 * time.Minute
 	// maxReads is how many logs are read side by side, maxMatches how many are matched, sideBySide how many of one job are read.
-	maxReads, maxMatches, sideBySide = 32, 2, 8
+	maxReads, maxMatches, sideBySide = 32, 4, 8
 	// The pace of reads, of all and of a namespace.
 	readsPerSecond, burst                   = 200, 1000
-	namespaceReadsPerSecond, namespaceBurst = 10, 256
+	namespaceReadsPerSecond, namespaceBurst = 4, 256
 	// retryShort is when the rest of a look is taken for which the pace left no reads.
 	retryShort = 10 * time.Second
 	// maxNodes bounds the memory of nodes that do not answer.

@@ -15,8 +15,14 @@ type Asked struct {
 // entryBytes is the longest entry of a log (kubelet and container runtimes): a longer line is several, each of which counts as a line.
 const entryBytes = 16 << 10
 
-// budget bounds the time of matching the answer to one look: bytes times the instructions of the expressions, some 40 ms.
+// budget bounds the time of matching the answer to one look: bytes times the instructions of the expressions, some 0.2 s.
 const budget = 4 << 20
+
+// partCost is what it costs to match a part of a line, however short it is, in bytes.
+const partCost = 16
+
+// maxStamp is the length of the longest time that a kubelet puts before a line.
+const maxStamp = len("2006-01-02T15:04:05.999999999-07:00")
 
 // maxStepDigits is the longest number that is taken for a step.
 const maxStepDigits = 18
@@ -55,6 +61,9 @@ func Cut(text []byte, asked Asked) bool { return len(text) >= asked.Bytes }
 // Read reads the answer to a look. anchor is [Sighting.Anchor] of the last one; empty: there was none, or the log was empty.
 func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 	var seen Sighting
+	if bytes.Count(text, []byte("\n")) > asked.Lines { // no kubelet answers that
+		return Sighting{hidden: true}
+	}
 	lines := bytes.Split(text, []byte("\n"))
 	unfinished := len(lines[len(lines)-1]) > 0
 	if !unfinished {
@@ -125,7 +134,7 @@ func (s *Sighting) match(line []byte, of Settings, left *int) (found, spent bool
 			if e.Expression == nil {
 				continue
 			}
-			if *left -= (len(part) + 1) * e.cost; *left < 0 {
+			if *left -= (len(part) + partCost) * e.cost; *left < 0 {
 				return false, true
 			}
 			if s.matches(e.kind, e.Expression, part) {
@@ -165,6 +174,9 @@ func (s *Sighting) matches(k kind, e *Expression, part []byte) bool {
 // timeOf splits a line into the time that the node has put before it, as text, and the rest.
 func timeOf(line []byte) (at string, rest []byte) {
 	stamp, rest, _ := bytes.Cut(line, []byte(" "))
+	if len(stamp) > maxStamp {
+		return "", line
+	}
 	if _, err := time.Parse(time.RFC3339Nano, string(stamp)); err != nil {
 		return "", line
 	}

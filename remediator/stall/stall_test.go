@@ -560,9 +560,9 @@ func TestTheWorstLogAndExpression(t *testing.T) {
 	s := settings(t, func(a *Annotations) { a.Progress, a.Pause = `(x+x+){1,30}y`, `(a|x|xx){1,40}z` })
 	for name, text := range map[string][]byte{
 		"one line":    bytes.Repeat([]byte("x"), 1<<20),
-		"many lines":  bytes.Repeat([]byte("2026-11-01T08:00:00Z xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n"), 20000),
-		"empty lines": bytes.Repeat([]byte("\n"), 1<<20),
-		"returns":     bytes.Repeat([]byte("\r"), 1<<20),
+		"many lines":  bytes.Repeat([]byte("2026-11-01T08:00:00Z xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n"), 3900),
+		"empty lines": bytes.Repeat([]byte("\n"), 1<<20), "short lines": bytes.Repeat([]byte("2026-11-01T08:00:00Z x\n"), 4000),
+		"returns": bytes.Repeat([]byte("\r"), 1<<20),
 	} {
 		began := time.Now()
 		seen := Read(text, Asked{Lines: 4000, Bytes: 2 << 20}, s, "")
@@ -620,4 +620,12 @@ func TestMemoryOfARank(t *testing.T) {
 		t.Errorf("%d bytes for each rank", each)
 	}
 	runtime.KeepAlive(w)
+}
+
+func TestATimeOfAnyLengthIsNone(t *testing.T) {
+	long := "2026-11-01T08:00:00." + strings.Repeat("0", 10_000) + "Z"
+	seen := Read([]byte(long+" step 5\n"), asked, settings(t), "")
+	if seen.Anchor() != "" || !seen.Found() {
+		t.Errorf("%+v", seen)
+	}
 }
