@@ -187,6 +187,9 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 	if w.v.State != Running {
 		t.Errorf("%+v", w.v)
 	}
+	if w.until(17*time.Minute, Stalled); w.v.State != Stalled || !slices.Equal(w.v.Behind, []int{20}) {
+		t.Errorf("the next stall is not found: %+v", w.v)
+	}
 }
 
 // A day with all that is no stall.
@@ -386,9 +389,11 @@ func TestPauseHolds(t *testing.T) {
 func TestAPauseThatIsOverIsNone(t *testing.T) {
 	w := newWorld(t, 4)
 	w.print("evaluating", 2)
-	w.steps(0, 30)
-	w.steps(30, 5)
-	w.nodes[0].lines = append(w.nodes[0].lines[:0:0], w.nodes[0].lines...)
+	for i := range 35 {
+		w.print(fmt.Sprintf("step %d", i), 0, 1, 3)
+		w.now = w.now.Add(time.Minute)
+		w.look()
+	}
 	if w.until(20*time.Minute, Stalled); w.v.State != Stalled {
 		t.Errorf("%+v", w.v)
 	}
@@ -627,5 +632,116 @@ func TestATimeOfAnyLengthIsNone(t *testing.T) {
 	seen := Read([]byte(long+" step 5\n"), asked, settings(t), "")
 	if seen.Anchor() != "" || !seen.Found() {
 		t.Errorf("%+v", seen)
+	}
+}
+
+func TestTheOneThatPrintsIsRead(t *testing.T) {
+	w := newWorld(t, 64)
+	hour := func(from int, ranks ...int) int {
+		before := w.reads
+		for i := range 60 {
+			w.print(fmt.Sprintf("step %d", from+i), ranks...)
+			w.now = w.now.Add(time.Minute)
+			w.look()
+		}
+		return w.reads - before
+	}
+	hour(0, 5) // rank 0 prints nothing
+	if n := hour(60, 5); n != 60 {
+		t.Errorf("%d reads in an hour", n)
+	}
+	hour(120, 7) // another one goes on
+	if n := hour(180, 7); n != 60 {
+		t.Errorf("%d reads in an hour", n)
+	}
+}
+
+func TestAPauseIsReadLittle(t *testing.T) {
+	w := newWorld(t, 64)
+	w.steps(0, 5)
+	w.print("saving checkpoint", 0)
+	w.until(time.Hour)
+	if w.v.State != Paused || w.reads > 70 {
+		t.Errorf("%s, %d reads", w.v.State, w.reads)
+	}
+}
+
+// What was hidden is no silence when it is seen again.
+func TestSilenceBeginsAnewAfterLinesWereHidden(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 5)
+	kept := w.nodes[0].lines
+	for range 14 {
+		w.nodes[0].lines = []string{w.now.Format(time.RFC3339Nano) + " " + strings.Repeat("x", 200<<10) + "\n"}
+		w.now = w.now.Add(time.Minute)
+		w.look()
+	}
+	w.nodes[0].lines = kept
+	if w.until(10*time.Minute, Stalled); w.v.State != Running {
+		t.Errorf("%+v", w.v)
+	}
+}
+
+func TestAContainerThatRestartsBeginsAnew(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 5)
+	w.until(12 * time.Minute)
+	w.nodes[1].pod.Restarts++
+	w.nodes[1].pod.StartedAt = w.now
+	w.list(true)
+	if w.until(10*time.Minute, Stalled); w.v.State != Running {
+		t.Errorf("%+v", w.v)
+	}
+}
+
+func TestRead(t *testing.T) {
+	const stamp = "2026-11-01T08:00:00Z"
+	few := Asked{Lines: 3, Bytes: 1 << 10}
+	line := func(text string) string { return stamp + " " + text + "\n" }
+	for _, c := range []struct {
+		text, anchor string
+		asked        Asked
+		want         string
+	}{
+		{"", "", asked, "found=false hidden=false whole=true contiguous=true bar=false missed=false"},
+		{line("a"), "", asked, "found=false hidden=false whole=true contiguous=true bar=false missed=false"},
+		{line("a") + line("b") + line("c"), "", few, "found=false hidden=false whole=false contiguous=false bar=false missed=true"},
+		{line("a") + line("b") + line("c"), stamp, few, "found=false hidden=false whole=false contiguous=true bar=false missed=false"},
+		{line("step 1"), "2026-11-01T07:00:00Z", asked, "found=true hidden=false whole=true contiguous=false bar=false missed=false"},
+		{line("step 1") + stamp + " loading", "", asked, "found=false hidden=true whole=true contiguous=true bar=true missed=false"},
+		{line("step 1") + line(strings.Repeat("x", 1<<10)), "", few, "found=true hidden=true whole=false contiguous=false bar=false missed=false"},
+		{line("a") + line("b") + line("c") + line("d"), "", few, "found=false hidden=true whole=false contiguous=false bar=false missed=false"},
+		{line("x\rstep 1\r x"), "", asked, "found=true hidden=false whole=true contiguous=true bar=true missed=false"},
+	} {
+		s := Read([]byte(c.text), c.asked, settings(t), c.anchor)
+		got := fmt.Sprintf("found=%t hidden=%t whole=%t contiguous=%t bar=%t missed=%t", s.Found(), s.hidden, s.whole, s.contiguous, s.bar, s.Missed())
+		if got != c.want {
+			t.Errorf("%.60q after %q:\n%s, want\n%s", c.text, c.anchor, got, c.want)
+		}
+	}
+}
+
+func TestCredit(t *testing.T) {
+	trusted, wrong := Pod{ClockTrusted: true}, Pod{}
+	for _, c := range []struct {
+		pod  Pod
+		at   time.Duration
+		want time.Duration
+	}{{trusted, -time.Hour, -time.Hour + clockError}, {trusted, time.Hour, 0}, {trusted, 0, 0}, {wrong, -time.Hour, 0}} {
+		if got := credit(c.pod, start.Add(c.at), start).Sub(start); got != c.want {
+			t.Errorf("%t, %s: %s, want %s", c.pod.ClockTrusted, c.at, got, c.want)
+		}
+	}
+}
+
+// A clock that goes wrong after the pod began makes no new step older than the look before.
+func TestANewStepIsNoOlderThanTheLookBefore(t *testing.T) {
+	w := newWorld(t, 1)
+	w.steps(0, 30)
+	before := w.now
+	w.nodes[0].skew = -time.Hour
+	w.steps(30, 1)
+	if since := w.job.QuietSince(); since.Before(before) {
+		t.Errorf("quiet since %s, and the look before was at %s", since, before)
 	}
 }
