@@ -228,7 +228,7 @@ func (r *rank) wanted(since time.Time, limit time.Duration, reported bool, now t
 
 // quietFor reports whether looks at a rank have proved that it was quiet since a time for some time. One look proves nothing.
 func (r *rank) quietFor(since time.Time, limit time.Duration) bool {
-	return r.seen && !r.hidden && r.last.Sub(since) >= limit && r.last.Sub(r.first) >= Interval
+	return r.seen && r.last.Sub(since) >= limit && r.last.Sub(r.first) >= Interval
 }
 
 // Failed notes that the log of a rank could not be read. Nothing follows about its progress.

@@ -187,6 +187,9 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 	if w.v.State != Running {
 		t.Errorf("%+v", w.v)
 	}
+	if w.job.reported {
+		t.Error("it is read as a job that stands still")
+	}
 	if w.until(17*time.Minute, Stalled); w.v.State != Stalled || !slices.Equal(w.v.Behind, []int{20}) {
 		t.Errorf("the next stall is not found: %+v", w.v)
 	}
@@ -646,7 +649,9 @@ func TestTheOneThatPrintsIsRead(t *testing.T) {
 		}
 		return w.reads - before
 	}
-	hour(0, 5) // rank 0 prints nothing
+	if n := hour(0, 5); n > 60+64 { // rank 0 prints nothing
+		t.Errorf("%d reads in the first hour", n)
+	}
 	if n := hour(60, 5); n != 60 {
 		t.Errorf("%d reads in an hour", n)
 	}
@@ -671,12 +676,12 @@ func TestSilenceBeginsAnewAfterLinesWereHidden(t *testing.T) {
 	w := newWorld(t, 2)
 	w.steps(0, 5)
 	kept := w.nodes[0].lines
-	for range 14 {
-		w.nodes[0].lines = []string{w.now.Format(time.RFC3339Nano) + " " + strings.Repeat("x", 200<<10) + "\n"}
+	for range 14 { // the line that was read last is there each time
+		w.print(strings.Repeat("x", 200<<10), 0)
 		w.now = w.now.Add(time.Minute)
 		w.look()
 	}
-	w.nodes[0].lines = kept
+	w.nodes[0].lines = append(kept, w.job.ranks[0].anchor+" short\n")
 	if w.until(10*time.Minute, Stalled); w.v.State != Running {
 		t.Errorf("%+v", w.v)
 	}
