@@ -506,7 +506,7 @@ func TestAtMostSoManyLogsAreRead(t *testing.T) {
 func TestAJobThatNeverPrintsAStep(t *testing.T) {
 	w := newWorld(t, 4)
 	w.print("hello")
-	if v := w.until(3*time.Hour, Unknown, Stalled); v.State != Unknown || w.now.Sub(start) < DefaultStartupGrace {
+	if v := w.until(3*time.Hour, Unknown, Stalled); v.State != Unknown || w.now.Sub(start) < DefaultStartupGrace+often {
 		t.Errorf("%+v", v)
 	}
 	w = newWorld(t, 4, func(a *Annotations) { a.StartupGrace = "1h" })
@@ -748,5 +748,14 @@ func TestANewStepIsNoOlderThanTheLookBefore(t *testing.T) {
 	w.steps(30, 1)
 	if since := w.job.QuietSince(); since.Before(before) {
 		t.Errorf("quiet since %s, and the look before was at %s", since, before)
+	}
+}
+
+func TestTheLookThatDecidesIsOnTime(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 5)
+	w.now = w.now.Add(14*time.Minute + 30*time.Second)
+	if v := w.look(); v.Next != 30*time.Second {
+		t.Errorf("the next look is after %s", v.Next)
 	}
 }
