@@ -33,6 +33,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
+	"github.com/pitcrew-dev/pitcrew/remediator/progress"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits"
 )
@@ -141,6 +142,11 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
 		Jobs: restarter, Clock: clock.RealClock{}, OnBigBurst: collectGarbage,
+	}); err != nil {
+		return err
+	}
+	if err := progress.SetupWithManager(mgr, metrics.Registry, progress.Options{
+		Policy: p, Jobs: restarter, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
 	}); err != nil {
 		return err
 	}

@@ -68,6 +68,13 @@ const (
 	// value, confirms that it has saved its state.
 	AnnotationCheckpointBy = Domain + "/checkpoint-by"
 	AnnotationCheckpointed = Domain + "/checkpointed"
+	// AnnotationProgress is an expression (RE2) for the lines by which a rank shows progress, with a group step for the number of the step.
+	// AnnotationProgressPause is one for lines after which silence does not count until the next step. AnnotationStalledAfter is how long no
+	// rank may make progress, a duration, and AnnotationStartupGrace the same until the first step. All are on the job or its namespace.
+	AnnotationProgress      = Domain + "/progress"
+	AnnotationProgressPause = Domain + "/progress-pause"
+	AnnotationStalledAfter  = Domain + "/stalled-after"
+	AnnotationStartupGrace  = Domain + "/startup-grace"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
 	// Workload of Kueue: for which step of which restart it was written last.
 	AnnotationRestartStep = Domain + "/restart-step"

@@ -34,6 +34,7 @@ var copies = map[string]string{
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
 	"roles/devices.yaml":             "../remediator/devices.yaml",
 	"roles/repair.yaml":              "../repair/rbac.yaml",
+	"roles/progress.yaml":            "../progress/rbac.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",
 }
 

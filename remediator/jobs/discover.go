@@ -221,3 +221,11 @@ func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.
 	}
 	return 0, nil
 }
+
+// Kinds are the kinds of jobs that can be restarted.
+func (c *Controller) Kinds() []kinds.Kind { return c.settings.kinds() }
+
+// ActivePods lists the pods of a job that have not ended, live. Of others with its labels there are none.
+func (c *Controller) ActivePods(ctx context.Context, job restart.Job) ([]corev1.Pod, error) {
+	return c.admission.pods.whole(ctx, job, client.MatchingFieldsSelector{Selector: activePods})
+}

@@ -44,6 +44,8 @@ type Restart struct {
 	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
 	// podFailures restarts jobs when a rank fails without any fault of a node.
 	PodFailures PodFailures `yaml:"podFailures"`
+	// stalls says what is done about a job that stands still while all of its pods run.
+	Stalls Stalls `yaml:"stalls"`
 }
 
 // BackOff is the pause after a restart of a job. It doubles after each further restart, up to max.
@@ -84,6 +86,27 @@ type PodFailures struct {
 	Pods labels.Selector `yaml:"podSelector"`
 }
 
+// Stalls finds jobs that stand still while all of their pods run, by what their ranks print. Only jobs with the annotation
+// `pitcrew.dev/progress`, on the job or its namespace, are followed: see [jobs that stand still](progress.md).
+//
+//	spec:
+//	  restart:
+//	    stalls: {mode: observe}
+type Stalls struct {
+	// mode says what is done about such a job. `off`: no log is read. `observe`: the Event JobStalled and a ConfigMap with the
+	// evidence. Whether it is `off` is read when the remediator starts.
+	Mode StallsMode `yaml:"mode" values:"off observe"`
+}
+
+// StallsMode says what is done about jobs that stand still.
+type StallsMode string
+
+// The values of [StallsMode].
+const (
+	StallsOff     StallsMode = "off"
+	StallsObserve StallsMode = "observe" // it is reported
+)
+
 // MaxPerDayLimit is the largest [Restart.MaxPerDay]: the record of a job keeps that many restarts of the last day.
 const MaxPerDayLimit = 100
 
@@ -97,6 +120,7 @@ func (r *Restart) setDefaults() {
 	r.ForceDelete = ForceNever
 	r.ForceDeleteAfter = defaultForceDeleteAfter
 	r.PodFailures.Pods = labels.Everything()
+	r.Stalls.Mode = StallsOff
 }
 
 func (r *Restart) check(d *decoder, at *field.Path) {

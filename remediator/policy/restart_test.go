@@ -16,7 +16,7 @@ var compareLabels = cmp.Comparer(func(a, b labels.Selector) bool { return a.Stri
 func TestRestartsAreNotLimitedUnlessThePolicySaysSo(t *testing.T) {
 	got := parse(t, restartHead).Restart
 	want := Restart{
-		BackOff: BackOff{Max: 30 * time.Minute}, ForceDelete: ForceNever, ForceDeleteAfter: 5 * time.Minute,
+		BackOff: BackOff{Max: 30 * time.Minute}, ForceDelete: ForceNever, ForceDeleteAfter: 5 * time.Minute, Stalls: Stalls{Mode: StallsOff},
 		PodFailures: PodFailures{Pods: labels.Everything()},
 	}
 	if diff := cmp.Diff(want, got, compareLabels); diff != "" {
@@ -45,11 +45,12 @@ func TestParseRestart(t *testing.T) {
     checkCapacity: true
     forceDelete: unreachable
     forceDeleteAfter: 1m
+    stalls: {mode: observe}
     podFailures: {enabled: true, podSelector: {app: train}}
 `).Restart
 	want := Restart{
 		Settle: 5 * time.Second, MaxPerDay: 8, MaxPerJob: 50, BackOff: BackOff{30 * time.Second, 10 * time.Minute}, MaxConcurrent: 20,
-		CheckCapacity: true, ForceDelete: ForceUnreachable, ForceDeleteAfter: time.Minute,
+		CheckCapacity: true, ForceDelete: ForceUnreachable, ForceDeleteAfter: time.Minute, Stalls: Stalls{Mode: StallsObserve},
 		PodFailures: PodFailures{true, labels.SelectorFromSet(labels.Set{"app": "train"})},
 	}
 	if diff := cmp.Diff(want, got, compareLabels); diff != "" {
@@ -64,6 +65,7 @@ func TestRestartIsStrict(t *testing.T) {
 		"settle: soon":                 `spec.restart.settle: Invalid value: "soon"`,
 		"backOff: {first: 1h}":         `spec.restart.backOff.max: Invalid value: "30m0s": must not be shorter than first`,
 		"backOff: {max: 10m}":          `spec.restart.backOff.max: Invalid value: "10m0s": has no effect without first: 0s sets no pause`,
+		"stalls: {mode: enforce}":      `spec.restart.stalls.mode: Unsupported value: "enforce": supported values: "off", "observe"`,
 		"forceDelete: always":          `spec.restart.forceDelete: Unsupported value: "always": supported values: "never", "unreachable", "quarantined"`,
 		"podFailures: {on: true}":      "field on not found",
 		"podFailures: {enabled: 1}":    "cannot unmarshal",

@@ -1,0 +1,446 @@
+// Package progress follows the logs of training jobs that ask for it, and reports those that stand still while all of their pods run.
+//
+// Package stall decides what a look has shown, what to read next and what follows. This package finds the jobs, reads their logs through
+// the API server, and reports: evidence first, then the Event. While all is well it writes nothing, and reads one log of each job in a
+// minute. All state is in memory and is rebuilt from the logs.
+//
+// Tenants write logs, annotations and pods. So what one look reads and how long it matches is bounded, each namespace has a number of jobs
+// that are followed and a pace of reads, and nothing of a log leaves this package but the numbers of steps.
+//
+// RBAC that this package needs: besides that of package jobs, pods/log get; namespaces list, watch; configmaps create.
+package progress
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/stall"
+)
+
+const (
+	// workers is how many jobs are looked at side by side. Most of the time they wait for a kubelet.
+	workers = 32
+	// maxPerNamespace is how many jobs of a namespace are followed.
+	maxPerNamespace = 200
+	// retryPlace is when a job for which there is no place is looked at again.
+	retryPlace = 10 * time.Minute
+	// retryWatch is how often the kinds of jobs are searched for new ones.
+	retryWatch = 5 * time.Minute
+	// maxCompiled bounds the expressions that are kept for jobs with the same ones.
+	maxCompiled = 256
+)
+
+// Jobs is what package jobs knows of the kinds of jobs and of their pods.
+type Jobs interface {
+	// Kinds are the kinds of jobs that can be restarted.
+	Kinds() []kinds.Kind
+	// ActivePods lists the pods of a job that have not ended, live.
+	ActivePods(ctx context.Context, job restart.Job) ([]corev1.Pod, error)
+}
+
+// Options configure what [SetupWithManager] makes.
+type Options struct {
+	Policy   *policy.File
+	Jobs     Jobs
+	DryRun   bool
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+}
+
+// request names one job.
+type request struct {
+	kind schema.GroupVersionKind
+	types.NamespacedName
+}
+
+// followed is a job that is followed.
+type followed struct {
+	uid         types.UID
+	annotations stall.Annotations
+	settings    stall.Settings
+	// wrong is why the annotations are refused.
+	wrong error
+	job   stall.Job
+	state stall.State
+	// said are the reports that were made of these pods.
+	said sets.Set[string]
+}
+
+// follower follows jobs. The requests of one job are worked on one after the other.
+type follower struct {
+	Options
+	api       client.Client
+	apiReader client.Reader
+	pods      clientcorev1.PodsGetter
+	cache     cache.Cache
+	mapper    meta.RESTMapper
+	control   controller.TypedController[request]
+	metrics   followerMetrics
+	reads     *reads
+	compiled  *lru.Cache
+
+	mu       sync.Mutex
+	watched  sets.Set[schema.GroupVersionKind]
+	followed map[request]*followed
+	places   map[string]int
+	full     sets.Set[types.UID]
+}
+
+// SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
+// Otherwise nothing is watched or requested. An error means that the manager or the registry refuses a part.
+func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
+	f := &follower{
+		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
+		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
+		full: sets.New[types.UID](),
+	}
+	for _, m := range f.metrics.all() {
+		if err := registry.Register(m); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	if o.Policy.Known() {
+		return f.setup(mgr)
+	}
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		const often = time.Second // it only looks at memory
+		err := wait.PollUntilContextCancel(ctx, often, true, func(context.Context) (bool, error) { return o.Policy.Known(), nil })
+		if err != nil {
+			return nil //nolint:nilerr // the context has ended
+		}
+		return f.setup(mgr)
+	}))
+}
+
+// on reports whether the policy asks for jobs to be followed.
+func (f *follower) on() bool { return f.Policy.Policy().Restart.Stalls.Mode == policy.StallsObserve }
+
+// setup watches the metadata of the jobs and namespaces of the cluster, if the policy asks for it.
+func (f *follower) setup(mgr ctrl.Manager) error {
+	if !f.on() {
+		return nil
+	}
+	core, err := clientcorev1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make the client of logs: %w", err)
+	}
+	f.pods = core
+	if f.cache, err = cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: slim,
+	}); err != nil {
+		return fmt.Errorf("make the cache of jobs that are followed: %w", err)
+	}
+	if err := mgr.Add(f.cache); err != nil {
+		return fmt.Errorf("add the cache of jobs that are followed: %w", err)
+	}
+	if f.control, err = controller.NewTyped("job-progress", mgr, controller.TypedOptions[request]{
+		Reconciler: f, MaxConcurrentReconciles: workers,
+	}); err != nil {
+		return fmt.Errorf("make the job progress controller: %w", err)
+	}
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		// It ends with the context only.
+		_ = wait.PollUntilContextCancel(ctx, retryWatch, true, func(ctx context.Context) (bool, error) { f.watchAll(ctx); return false, nil })
+		return nil
+	}))
+}
+
+// namespaces are watched beside the jobs.
+var namespaces = kinds.Kind{GVK: corev1.SchemeGroupVersion.WithKind("Namespace")}
+
+// watchAll watches namespaces and the kinds of jobs that the API server serves, as far as they are not watched yet: a CRD may be installed
+// at any time, and so may the role. Without namespaces no job is watched: whether it is to be followed could not be told.
+func (f *follower) watchAll(ctx context.Context) {
+	if !f.watch(ctx, namespaces, f.jobsOf) {
+		return
+	}
+	for _, k := range f.Jobs.Kinds() {
+		if k.IsService {
+			continue
+		}
+		if _, err := f.mapper.RESTMapping(k.GVK.GroupKind(), k.GVK.Version); meta.IsNoMatchError(err) {
+			continue
+		}
+		f.watch(ctx, k, func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
+			return []request{{k.GVK, client.ObjectKeyFromObject(o)}}
+		})
+	}
+}
+
+// watch watches the metadata of a kind, once, and reports whether it is watched.
+func (f *follower) watch(ctx context.Context, k kinds.Kind, enqueue func(context.Context, *metav1.PartialObjectMetadata) []request) bool {
+	f.mu.Lock()
+	watched := f.watched.Has(k.GVK)
+	f.mu.Unlock()
+	if watched {
+		return true
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(k.GVK)
+	// What may not be listed never fills its cache, and who asks that cache waits for ever.
+	err := f.apiReader.List(ctx, k.List(), client.Limit(1))
+	if err == nil {
+		err = f.control.Watch(source.TypedKind(f.cache, object, handler.TypedEnqueueRequestsFromMapFunc(enqueue)))
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "The progress of jobs is not followed: this kind cannot be watched", "kind", k.GVK)
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watched.Insert(k.GVK)
+	return true
+}
+
+// jobsOf are the jobs of a namespace, whose annotations may have changed.
+func (f *follower) jobsOf(ctx context.Context, namespace *metav1.PartialObjectMetadata) (all []request) {
+	f.mu.Lock()
+	watched := f.watched.UnsortedList()
+	f.mu.Unlock()
+	for _, gvk := range watched {
+		if gvk == namespaces.GVK {
+			continue
+		}
+		list := kinds.Kind{GVK: gvk}.List()
+		if err := f.cache.List(ctx, list, client.InNamespace(namespace.Name)); err != nil {
+			log.FromContext(ctx).Error(err, "The jobs of a namespace cannot be listed", "namespace", namespace.Name, "kind", gvk)
+		}
+		for i := range list.Items {
+			all = append(all, request{gvk, client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return all
+}
+
+// maxAnnotation is the longest annotation that is kept. Longer ones are cut, and refused for their length.
+const maxAnnotation = 512
+
+// slim keeps what is read of a job or a namespace in the cache. Whoever may write a job can fill its metadata.
+func slim(object any) (any, error) {
+	full, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil // a tombstone
+	}
+	kept := &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, DeletionTimestamp: full.DeletionTimestamp,
+	}}
+	for _, key := range []string{conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace} {
+		if value, there := full.Annotations[key]; there {
+			if kept.Annotations == nil {
+				kept.Annotations = map[string]string{}
+			}
+			kept.Annotations[key] = value[:min(len(value), maxAnnotation)]
+		}
+	}
+	if owner := metav1.GetControllerOf(full); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return kept, nil
+}
+
+// annotations are those of a job, else of its namespace. opted is false if it is not to be followed, gone, or owned by another job.
+func (f *follower) annotations(ctx context.Context, req request) (object *metav1.PartialObjectMetadata, found stall.Annotations, opted bool, err error) {
+	object = &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(req.kind)
+	if err := f.cache.Get(ctx, req.NamespacedName, object); err != nil {
+		return nil, found, false, client.IgnoreNotFound(err)
+	}
+	object.SetGroupVersionKind(req.kind)
+	if object.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(object) != nil {
+		return object, found, false, nil
+	}
+	if found = stall.AnnotationsOf(object.Annotations); found.OptIn() {
+		return object, found, true, nil
+	}
+	if _, out := object.Annotations[conditions.AnnotationProgress]; out { // empty: not this job of the namespace
+		return object, found, false, nil
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(namespaces.GVK)
+	if err := f.cache.Get(ctx, client.ObjectKey{Name: req.Namespace}, namespace); err != nil {
+		return object, found, false, client.IgnoreNotFound(err)
+	}
+	found = stall.AnnotationsOf(namespace.Annotations)
+	return object, found, found.OptIn(), nil
+}
+
+// Reconcile takes one look at a job.
+func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
+	object, annotations, opted, err := f.annotations(ctx, req)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("read %s %s: %w", req.kind.Kind, req.NamespacedName, err)
+	}
+	if !opted || !f.on() {
+		f.drop(req)
+		return ctrl.Result{}, nil
+	}
+	followed, ok := f.follow(req, object, annotations)
+	if !ok {
+		return ctrl.Result{RequeueAfter: wait.Jitter(retryPlace, 0.1)}, nil
+	}
+	if followed.wrong != nil {
+		f.sayOnce(followed, object, corev1.EventTypeWarning, eventUnknown, "Annotation", followed.wrong.Error())
+		return ctrl.Result{}, nil // until the annotation changes
+	}
+	now := f.Clock.Now()
+	if followed.job.NeedsPods(followed.settings, now) {
+		ended, err := f.observe(ctx, req, object, followed)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if ended {
+			f.drop(req)
+			return ctrl.Result{}, nil
+		}
+	}
+	short := f.look(ctx, req.Namespace, followed)
+	object, now2, opted, err := f.annotations(ctx, req)
+	if err != nil || !opted || now2 != annotations || object.UID != followed.uid {
+		return ctrl.Result{RequeueAfter: time.Second}, err // it was opted out or changed meanwhile
+	}
+	verdict := followed.job.Judge(followed.settings, f.Clock.Now())
+	f.enter(followed, verdict.State)
+	if err := f.report(ctx, req, object, followed, verdict); err != nil {
+		return ctrl.Result{}, err
+	}
+	next := verdict.Next
+	if short {
+		next = min(next, retryShort)
+	}
+	// With a part at random, and never early: looks of many jobs spread, and one that is due has happened.
+	return ctrl.Result{RequeueAfter: wait.Jitter(max(next, time.Second), 0.05)}, nil
+}
+
+// follow returns what is known of a job, and begins to follow it if its namespace has a place. An annotation that changed is compiled
+// again; what is known of the ranks is rebuilt from their logs.
+func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a stall.Annotations) (*followed, bool) {
+	f.mu.Lock()
+	known := f.followed[req]
+	f.mu.Unlock()
+	if known != nil && known.uid != object.UID {
+		f.drop(req)
+		known = nil
+	}
+	if known != nil && known.annotations == a {
+		return known, true
+	}
+	if known == nil && !f.place(req, object) {
+		return nil, false
+	}
+	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string]()}
+	if known != nil {
+		fresh.state = known.state
+	}
+	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.followed[req] = fresh
+	return fresh, true
+}
+
+// compile compiles an expression, or returns that of another job.
+func (f *follower) compile(text string) (*stall.Expression, error) {
+	if known, ok := f.compiled.Get(text); ok {
+		return known.(*stall.Expression), nil //nolint:forcetypeassert // nothing else is in it
+	}
+	e, err := stall.Compile(text)
+	if err == nil {
+		f.compiled.Add(text, e)
+	}
+	return e, err
+}
+
+// place takes a place of the namespace. A job for which there is none is told once.
+func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.places[req.Namespace] < maxPerNamespace {
+		f.places[req.Namespace]++
+		f.full.Delete(object.UID)
+		return true
+	}
+	if !f.full.Has(object.UID) && f.full.Len() < maxSaid {
+		f.full.Insert(object.UID)
+		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventUnknown, "NoPlace",
+			"the progress of this job is not followed: %d jobs of the namespace are followed already; it is when one of them ends", maxPerNamespace)
+	}
+	return false
+}
+
+// drop forgets a job, and frees its place.
+func (f *follower) drop(req request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.followed[req]
+	if known == nil {
+		return
+	}
+	delete(f.followed, req)
+	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
+		delete(f.places, req.Namespace)
+	}
+	f.metrics.leave(known.state)
+	f.reads.forget(req.Namespace, f.places[req.Namespace] == 0)
+}
+
+// enter counts a job in its state.
+func (f *follower) enter(job *followed, state stall.State) {
+	if job.state == state {
+		return
+	}
+	f.metrics.leave(job.state)
+	f.metrics.jobs.WithLabelValues(string(state)).Inc()
+	job.state = state
+}
+
+// observe reads the job and its pods. ended: it has, or there is none.
+func (f *follower) observe(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed) (ended bool, err error) {
+	kind, ok := kinds.Get(f.Jobs.Kinds(), req.kind)
+	if !ok {
+		return true, nil
+	}
+	job, err := kind.Read(ctx, f.apiReader, req.NamespacedName)
+	if kinds.Gone(err) || err == nil && (job.Object.GetUID() != known.uid || job.FinishedReason != "") {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s %s: %w", req.kind.Kind, req.NamespacedName, err)
+	}
+	found, err := f.Jobs.ActivePods(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	pods, wrong := podsOf(found)
+	if wrong != "" {
+		f.sayOnce(known, object, corev1.EventTypeWarning, eventUnknown, "Container", wrong)
+	}
+	known.job.Observe(pods, !job.Suspended && len(pods) >= job.Ranks, f.Clock.Now())
+	return false, nil
+}

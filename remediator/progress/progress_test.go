@@ -1,0 +1,224 @@
+package progress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/stall"
+)
+
+var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// newFollower is one without a cluster.
+func newFollower() (*follower, *events.FakeRecorder) {
+	recorder, now := events.NewFakeRecorder(1000), clocktesting.NewFakePassiveClock(noon)
+	return &follower{
+		Options: Options{Recorder: recorder, Clock: now, Policy: policy.Fixed(&policy.Policy{})}, metrics: newMetrics(), reads: newReads(now),
+		compiled: lru.New(maxCompiled), followed: map[request]*followed{}, places: map[string]int{}, full: sets.New[types.UID](),
+	}, recorder
+}
+
+// Unless the policy asks for it nothing of the manager is used: there is none.
+func TestOffSetsUpNothing(t *testing.T) {
+	f, _ := newFollower()
+	for _, mode := range []policy.StallsMode{"", policy.StallsOff} {
+		p := &policy.Policy{}
+		p.Restart.Stalls.Mode = mode
+		f.Policy = policy.Fixed(p)
+		if err := f.setup(nil); err != nil || f.cache != nil || f.pods != nil {
+			t.Errorf("mode %q: %v", mode, err)
+		}
+	}
+}
+
+func TestRanksAreInTheOrderOfTheirNumbers(t *testing.T) {
+	want := []string{"a-leader-0-0-zz", "a-worker-0-2-bb", "a-worker-0-10-aa", "a-worker-0-010-ab", "a-worker-1-0-aa", "a-worker-1-0-aab", "b"}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, compareNatural)
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func pod(name string, change func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon), Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}, {Name: "proxy"}}},
+		Status: corev1.PodStatus{
+			StartTime:  ptr.To(metav1.NewTime(noon.Add(time.Minute))),
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(time.Minute))}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "proxy", RestartCount: 7},
+				{Name: "main", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(noon.Add(2 * time.Minute))}}},
+			},
+		},
+	}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+func TestPodsOf(t *testing.T) {
+	got, wrong := podsOf([]corev1.Pod{
+		pod("p-1", func(p *corev1.Pod) { p.Annotations[defaultContainer] = "proxy" }),
+		pod("p-0", nil),
+		pod("p-2", func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }),
+		pod("p-3", func(p *corev1.Pod) { p.Status.StartTime = ptr.To(metav1.NewTime(noon.Add(20 * time.Second))) }),
+	})
+	if wrong != "" || len(got) != 4 {
+		t.Fatalf("%q, %+v", wrong, got)
+	}
+	if p := got[0]; p.Name != "p-0" || p.Container != "main" || !p.Running || p.Restarts != 1 || !p.ClockTrusted || !p.StartedAt.Equal(noon.Add(2*time.Minute)) {
+		t.Errorf("%+v", p)
+	}
+	if p := got[1]; p.Container != "proxy" || p.Running {
+		t.Errorf("%+v", p)
+	}
+	if p := got[2]; p.Running {
+		t.Errorf("a pod that is being deleted runs: %+v", p)
+	}
+	if p := got[3]; p.ClockTrusted {
+		t.Errorf("the clock of a node that started the pod before it was bound is trusted: %+v", p)
+	}
+	got, wrong = podsOf([]corev1.Pod{pod("p-0", func(p *corev1.Pod) { p.Annotations[defaultContainer] = "trainer" })})
+	if !strings.Contains(wrong, `names the container "trainer", which it does not have`) || got[0].Running {
+		t.Errorf("%q, %+v", wrong, got)
+	}
+}
+
+func TestANamespaceHasSoManyPlaces(t *testing.T) {
+	f, recorder := newFollower()
+	kind := kinds.BuiltIn()[0].GVK
+	follow := func(name, namespace string) bool {
+		req := request{kind, types.NamespacedName{Namespace: namespace, Name: name}}
+		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
+		return ok
+	}
+	for i := range maxPerNamespace {
+		if !follow(fmt.Sprint(i), "a") {
+			t.Fatalf("no place for job %d", i)
+		}
+	}
+	if follow("more", "a") || follow("more", "a") || !follow("0", "a") || !follow("0", "b") {
+		t.Error("the places are not counted by namespace, one for each job")
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Errorf("%d Events", n)
+	}
+	f.drop(request{kind, types.NamespacedName{Namespace: "a", Name: "0"}})
+	if !follow("more", "a") {
+		t.Error("a job that ends frees no place")
+	}
+	if f.compiled.Len() != 1 {
+		t.Errorf("%d expressions are kept", f.compiled.Len())
+	}
+}
+
+func TestAnotherIncarnationOrAnnotationBeginsAnew(t *testing.T) {
+	f, _ := newFollower()
+	req := request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: "a", Name: "b"}}
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "1"}}
+	a := stall.Annotations{Progress: "step", StalledAfter: "15m"}
+	first, _ := f.follow(req, object, a)
+	if same, _ := f.follow(req, object, a); same != first {
+		t.Error("it is not remembered")
+	}
+	a.StalledAfter = "soon"
+	edited, _ := f.follow(req, object, a)
+	if edited == first || edited.wrong == nil {
+		t.Error("an edited annotation is not read")
+	}
+	object.UID = "2"
+	if other, _ := f.follow(req, object, a); other == edited || f.places["a"] != 1 {
+		t.Errorf("another job of the name is taken for the same, with %d places", f.places["a"])
+	}
+}
+
+func TestThePace(t *testing.T) {
+	r := newReads(clocktesting.NewFakePassiveClock(noon))
+	if n := r.allow("a", 1000); n != namespaceBurst {
+		t.Errorf("%d reads at once in a namespace", n)
+	}
+	if n := r.allow("a", 1); n != 0 {
+		t.Errorf("%d more", n)
+	}
+	for i := range 10 {
+		r.allow(fmt.Sprint(i), namespaceBurst)
+	}
+	if n := r.allow("b", 1); n != 0 {
+		t.Errorf("%d more in all", n)
+	}
+}
+
+func TestASilentNodeRests(t *testing.T) {
+	now := clocktesting.NewFakePassiveClock(noon)
+	r := newReads(now)
+	r.rest("a")
+	if !r.resting("a") || r.resting("b") {
+		t.Error("not the node that was silent rests")
+	}
+	now.SetTime(noon.Add(nodeRest))
+	if r.resting("a") {
+		t.Error("it rests for ever")
+	}
+}
+
+func TestAReasonHasNothingOfAnAnswer(t *testing.T) {
+	for want, err := range map[string]error{
+		"the answer was 500":                              apierrors.NewInternalError(fmt.Errorf("secret")),
+		"there is no such pod":                            apierrors.NewNotFound(corev1.Resource("pods"), "secret"),
+		"the remediator may not read logs (pods/log get)": apierrors.NewForbidden(corev1.Resource("pods"), "secret", nil),
+		"the request failed":                              fmt.Errorf("secret"),
+	} {
+		if got := reasonOf(fmt.Errorf("read: %w", err)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestTheCacheKeepsLittle(t *testing.T) {
+	full := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", UID: "1", Labels: map[string]string{"a": "b"},
+		Annotations:   map[string]string{"pitcrew.dev/progress": strings.Repeat("x", 10_000), "other": "value"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
+	}}
+	kept, err := slim(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := kept.(*metav1.PartialObjectMetadata)
+	if len(o.Annotations) != 1 || len(o.Annotations["pitcrew.dev/progress"]) != maxAnnotation || o.Labels != nil || o.ManagedFields != nil || o.UID != "1" {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestAtMostSoManyRanksAreNamed(t *testing.T) {
+	v := stall.Verdict{State: stall.Stalled, Since: noon, HasStep: true, Step: 9}
+	var ranks []stall.Rank
+	for i := range 20 {
+		ranks = append(ranks, stall.Rank{Rank: i, Pod: fmt.Sprintf("pod-%d", i), Node: "n", Step: ptr.To(uint64(8))})
+		v.Behind = append(v.Behind, i)
+	}
+	text := stalledText(v, ranks, noon.Add(15*time.Minute))
+	if !strings.Contains(text, "(pod pod-7, node n), and 12 more") || strings.Contains(text, "pod-8") {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,201 @@
+package progress
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/stall"
+)
+
+// Reasons of the Events on jobs; they are part of the contract with users.
+const (
+	eventStalled = "JobStalled"
+	eventUnknown = "JobProgressUnknown"
+)
+
+const (
+	// maxNote is the longest note of an Event that the API server takes, in bytes.
+	maxNote = 1024
+	// maxNamed is how many ranks an Event names, and of how many nodes the evidence has the conditions.
+	maxNamed = 8
+	// maxRanks is how many ranks the evidence has, maxConditions how many conditions of a node.
+	maxRanks, maxConditions = 1024, 64
+	// maxSaid bounds the memory of jobs that were told that they have no place.
+	maxSaid = 10_000
+)
+
+// Evidence is what was known of a job when it had made no progress for longer than it may. It is the key stall.json of a ConfigMap beside
+// the job, whose owner is the job.
+type Evidence struct {
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	// QuietSince is since when no rank has made progress, by the remediator's clock. TakenAt is the time of this.
+	QuietSince time.Time `json:"quietSince"`
+	TakenAt    time.Time `json:"takenAt"`
+	// Step is that of most ranks that print steps; none: no rank has printed one.
+	Step *uint64 `json:"step,omitempty"`
+	// Behind are the ranks at another step than most.
+	Behind []int `json:"behind,omitempty"`
+	// Ranks are those behind first, then the others.
+	Ranks []stall.Rank `json:"ranks"`
+	// Nodes are those of the ranks behind.
+	Nodes []NodeEvidence `json:"nodes,omitempty"`
+}
+
+// NodeEvidence is what a node reported of itself.
+type NodeEvidence struct {
+	Name       string      `json:"name"`
+	Conditions []Condition `json:"conditions"`
+}
+
+// Condition is a NodeCondition without its message, which is for those who administer nodes.
+type Condition struct {
+	Type   string                 `json:"type"`
+	Status corev1.ConditionStatus `json:"status"`
+	Reason string                 `json:"reason"`
+}
+
+// report reports a job that stands still, or of which nothing can be told, once.
+func (f *follower) report(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
+	switch v.State {
+	case stall.Unknown:
+		f.sayOnce(known, object, corev1.EventTypeWarning, eventUnknown, "NothingKnown", "whether the job makes progress cannot be told: "+v.Why)
+	case stall.Stalled:
+		return f.reportStalled(ctx, req, object, known, v)
+	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
+		known.said.Delete(eventStalled)
+		if v.State == stall.NotRunning { // what follows is said of other pods
+			known.said.Clear()
+		}
+	}
+	return nil
+}
+
+// sayOnce emits an Event about a job, once for its pods and these annotations.
+func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata, severity, reason, action, text string) {
+	if key := reason + action; !known.said.Has(key) {
+		known.said.Insert(key)
+		f.Recorder.Eventf(object, nil, severity, reason, action, "%s", quarantine.Clip(text, maxNote))
+	}
+}
+
+// reportStalled keeps the evidence, and then emits the Event. A new leader finds the evidence there, and says it once more.
+func (f *follower) reportStalled(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
+	if known.said.Has(eventStalled) {
+		return nil
+	}
+	now := f.Clock.Now()
+	ranks := known.job.Ranks()
+	evidence := Evidence{
+		Kind: req.kind.Kind, Namespace: req.Namespace, Name: req.Name, UID: known.uid, QuietSince: v.Since.UTC(), TakenAt: now.UTC(), Behind: v.Behind,
+	}
+	if v.HasStep {
+		evidence.Step = &v.Step
+	}
+	behind := map[int]bool{}
+	for _, i := range v.Behind {
+		behind[i] = true
+		evidence.Ranks = append(evidence.Ranks, ranks[i])
+	}
+	for i := range ranks {
+		if !behind[i] {
+			evidence.Ranks = append(evidence.Ranks, ranks[i])
+		}
+	}
+	evidence.Ranks = evidence.Ranks[:min(len(ranks), maxRanks)]
+	evidence.Nodes = f.nodesOf(ctx, ranks, v.Behind)
+	where, err := f.keep(ctx, object, known.job.Incarnation(), evidence)
+	if err != nil {
+		// Without a right to write it the Event is worth all the more.
+		log.FromContext(ctx).Error(err, "The evidence of a job that stands still is not kept", "job", req.NamespacedName)
+		where = "the evidence could not be kept"
+	}
+	known.said.Insert(eventStalled)
+	f.metrics.stalls.WithLabelValues(req.kind.Kind).Inc()
+	f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Observe", "%s",
+		quarantine.Clip(stalledText(v, ranks, now)+"; "+where, maxNote))
+	return nil
+}
+
+// stalledText names the ranks that are behind, and their nodes.
+func stalledText(v stall.Verdict, ranks []stall.Rank, now time.Time) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "all %d ranks run, and none has made progress for %s", len(ranks), now.Sub(v.Since).Round(time.Second))
+	if v.HasStep {
+		fmt.Fprintf(&text, "; most stand at step %d", v.Step)
+	}
+	switch {
+	case !v.HasStep:
+		text.WriteString("; no rank has printed the number of a step")
+	case len(v.Behind) == 0:
+		text.WriteString("; no rank is known to be behind the others")
+	}
+	for n, i := range v.Behind {
+		if n == maxNamed {
+			fmt.Fprintf(&text, ", and %d more", len(v.Behind)-n)
+			break
+		}
+		fmt.Fprintf(&text, "%s rank %d at step %d (pod %s, node %s)", map[bool]string{true: ", but", false: ","}[n == 0], i, *ranks[i].Step, ranks[i].Pod, ranks[i].Node)
+	}
+	return text.String()
+}
+
+// nodesOf are the nodes of some ranks, as the cache has them. One that is gone has no conditions.
+func (f *follower) nodesOf(ctx context.Context, ranks []stall.Rank, of []int) (all []NodeEvidence) {
+	for _, i := range of[:min(len(of), maxNamed)] {
+		found := NodeEvidence{Name: ranks[i].Node}
+		var node corev1.Node
+		if err := f.api.Get(ctx, client.ObjectKey{Name: found.Name}, &node); client.IgnoreNotFound(err) != nil {
+			log.FromContext(ctx).Error(err, "The conditions of a node are not in the evidence", "node", found.Name)
+		}
+		for _, c := range node.Status.Conditions[:min(len(node.Status.Conditions), maxConditions)] {
+			found.Conditions = append(found.Conditions, Condition{string(c.Type), c.Status, c.Reason})
+		}
+		all = append(all, found)
+	}
+	return all
+}
+
+// keep writes the evidence into a ConfigMap beside the job, whose name follows from the pods and the step, and returns where it is.
+func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadata, incarnation string, evidence Evidence) (where string, err error) {
+	if f.DryRun {
+		return "no evidence is kept (-dry-run)", nil
+	}
+	text, err := json.MarshalIndent(evidence, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("encode the evidence: %w", err)
+	}
+	hash := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", object.UID, incarnation, ptr.Deref(evidence.Step, 0)))
+	stored := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: object.Namespace, Name: "pitcrew-stall-" + hex.EncodeToString(hash[:8]),
+			Labels: map[string]string{"app.kubernetes.io/managed-by": quarantine.ControllerName},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: object.APIVersion, Kind: object.Kind, Name: object.Name, UID: object.UID,
+			}},
+		},
+		Immutable: ptr.To(true),
+		Data:      map[string]string{"stall.json": string(text)},
+	}
+	err = f.api.Create(ctx, stored, client.FieldOwner(quarantine.ControllerName))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("create ConfigMap %s/%s: %w", stored.Namespace, stored.Name, err)
+	}
+	return "ConfigMap " + stored.Name + " has the evidence", nil
+}

@@ -1,0 +1,335 @@
+// Package stall decides whether a training job makes progress, by what its ranks print.
+//
+// It is pure: it has no client, no clock and no goroutine. Package remediator/progress reads the logs, gives each answer to a [Job] and asks
+// it what to read next and what follows.
+//
+// Tenants write the logs, and the clocks of nodes differ. So silence is counted by the reader's clock, and a look that may have missed a
+// line proves no silence: it begins anew. What a log shows of the time before the first look counts only if the node's clock was right when
+// the pod began, see [Pod.ClockTrusted].
+package stall
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// Interval is the time between two looks at a job.
+	Interval = time.Minute
+	// MaxLooks is how many logs one look at a job reads.
+	MaxLooks = 128
+	// often is the time between two looks at all ranks of a job that has been reported.
+	often = 10 * time.Minute
+	// fresh is how long the list of a job's pods is used while nothing speaks against it.
+	fresh = 10 * time.Minute
+	// clockError is how far the clock of a node may be off that is trusted.
+	clockError = time.Minute
+)
+
+// Pod is a pod of the job that is to run.
+type Pod struct {
+	Name, Node, Container string
+	UID                   types.UID
+	// Restarts counts the restarts of the container.
+	Restarts int32
+	// Running: the container runs, and the pod is not being deleted.
+	Running bool
+	// StartedAt is when the container began, by the node's clock.
+	StartedAt time.Time
+	// ClockTrusted: by the node's clock the pod did not begin before it was bound to the node.
+	ClockTrusted bool
+}
+
+// rank is what is known of one pod.
+type rank struct {
+	Pod
+	seen       bool // its log was read
+	matched    bool
+	paused     bool
+	bar        bool
+	hidden     bool
+	step       uint64
+	hasStep    bool
+	at         string    // when its last line with a step was written, by the node's clock
+	pausedSeen time.Time // when its pause was seen first
+	pausedAt   string
+	anchor     string
+	quietSince time.Time
+	// first and last are when its log was first and last read, tried when that was last tried.
+	first, last, tried time.Time
+	// wrong is why it could not be read the last time.
+	wrong string
+}
+
+// Job is the progress of one job. The zero value knows nothing.
+type Job struct {
+	ranks   []rank
+	speaker int
+	// listedAt is when the pods were listed; zero: they are to be listed again.
+	listedAt time.Time
+	// runningSince is since when all ranks run; zero: they do not.
+	runningSince time.Time
+	// clearAt is when the job was last known to make progress or to be quiet, and not neither of them.
+	clearAt time.Time
+	// reported: it is known to be stalled.
+	reported bool
+}
+
+// NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
+func (j *Job) NeedsPods(s Settings, now time.Time) bool {
+	if j.listedAt.IsZero() || j.runningSince.IsZero() || now.Sub(j.listedAt) >= fresh {
+		return true
+	}
+	return j.late(s, now) && (!j.reported || now.Sub(j.listedAt) >= often)
+}
+
+// late reports whether the job has been quiet for half of the time that it may be.
+func (j *Job) late(s Settings, now time.Time) bool {
+	return now.Sub(j.QuietSince()) >= j.limit(s)/2
+}
+
+// limit is how long the job may be quiet.
+func (j *Job) limit(s Settings) time.Duration {
+	if j.matched() {
+		return s.StalledAfter
+	}
+	return s.StartupGrace
+}
+
+func (j *Job) matched() bool {
+	return slices.ContainsFunc(j.ranks, func(r rank) bool { return r.matched })
+}
+
+// QuietSince is since when no rank has made progress, as far as is known.
+func (j *Job) QuietSince() time.Time {
+	since := j.runningSince
+	for i := range j.ranks {
+		if r := &j.ranks[i]; r.seen && r.quietSince.After(since) {
+			since = r.quietSince
+		}
+	}
+	return since
+}
+
+// Observe takes the job's pods in the order of their ranks, and whether these are all that the job is to have. What was known of a container
+// that has been replaced is forgotten.
+func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
+	known := map[types.UID]rank{}
+	for _, r := range j.ranks {
+		known[r.UID] = r
+	}
+	first, changed := len(j.ranks) == 0, len(j.ranks) != len(pods)
+	speaker := types.UID("")
+	if !first {
+		speaker = j.ranks[j.speaker].UID
+	}
+	ranks := make([]rank, len(pods))
+	all, began := complete && len(pods) > 0, time.Time{}
+	j.speaker = 0
+	for i, p := range pods {
+		if old, same := known[p.UID]; same && old.Restarts == p.Restarts && old.Container == p.Container {
+			ranks[i] = old
+		} else {
+			changed = true
+		}
+		ranks[i].Pod = p
+		if p.UID == speaker {
+			j.speaker = i
+		}
+		all = all && p.Running
+		if at := credit(p, p.StartedAt, now); at.After(began) {
+			began = at
+		}
+	}
+	j.ranks, j.listedAt = ranks, now
+	switch {
+	case !all:
+		j.runningSince, j.reported = time.Time{}, false
+	case j.runningSince.IsZero() && first:
+		j.runningSince = began
+	case j.runningSince.IsZero(), changed:
+		j.runningSince, j.reported = now, false
+	}
+	if first || j.clearAt.IsZero() {
+		j.clearAt = now
+	}
+}
+
+// credit is the latest time at which something can have happened at a time of the node's clock.
+func credit(p Pod, at, now time.Time) time.Time {
+	if at = at.Add(clockError); p.ClockTrusted && at.Before(now) {
+		return at
+	}
+	return now
+}
+
+// Look is one log to read.
+type Look struct {
+	// Rank is the index of the pod in what [Job.Observe] was given.
+	Rank   int
+	Pod    Pod
+	Anchor string
+}
+
+// Wanted are the logs to read now, the most urgent ones first.
+func (j *Job) Wanted(s Settings, now time.Time) []Look {
+	if j.runningSince.IsZero() {
+		return nil
+	}
+	wanted := map[int]bool{j.speaker: true}
+	for i := range j.ranks {
+		if j.ranks[i].paused {
+			wanted[i] = true
+		}
+	}
+	if since := j.QuietSince(); j.late(s, now) {
+		for i := range j.ranks {
+			if j.ranks[i].wanted(since, j.limit(s), j.reported, now) {
+				wanted[i] = true
+			}
+		}
+	}
+	looks := make([]Look, 0, len(wanted))
+	for _, i := range slices.Sorted(maps.Keys(wanted)) {
+		looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+	}
+	// The one that was not tried for longest: one that never answers does not keep the others waiting.
+	slices.SortStableFunc(looks, func(a, b Look) int {
+		if a.Rank == j.speaker || b.Rank == j.speaker {
+			return cmp.Compare(boolToInt(b.Rank == j.speaker), boolToInt(a.Rank == j.speaker))
+		}
+		return j.ranks[a.Rank].tried.Compare(j.ranks[b.Rank].tried)
+	})
+	return looks[:min(len(looks), MaxLooks)]
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// wanted reports whether a rank of a job that is quiet since a time is to be looked at: once when the job is late, and when it has been quiet
+// for as long as it may be. A job that has been reported is looked at less often.
+func (r *rank) wanted(since time.Time, limit time.Duration, reported bool, now time.Time) bool {
+	switch {
+	case reported:
+		return now.Sub(r.tried) >= often
+	case !r.seen || r.last.Sub(since) < limit/2:
+		return true
+	}
+	return now.Sub(since) >= limit && !r.quietFor(since, limit)
+}
+
+// quietFor reports whether looks at a rank have proved that it was quiet since a time for some time. One look proves nothing.
+func (r *rank) quietFor(since time.Time, limit time.Duration) bool {
+	return r.seen && r.last.Sub(since) >= limit && r.last.Sub(r.first) >= Interval
+}
+
+// Failed notes that the log of a rank could not be read. Nothing follows about its progress.
+func (j *Job) Failed(i int, why string, now time.Time) {
+	r := &j.ranks[i]
+	r.wrong, r.tried = why, now
+	if i == j.speaker {
+		j.listedAt = time.Time{} // its pod may be gone
+	}
+}
+
+// Skipped notes that the log of a rank was not asked for in this look, because its node has not answered lately.
+func (j *Job) Skipped(i int, why string, now time.Time) { j.Failed(i, why, now) }
+
+// Answer takes what a look at the log of a rank has shown.
+func (j *Job) Answer(i int, s Sighting, now time.Time) {
+	r := &j.ranks[i]
+	firstLook, before := !r.seen, r.last
+	if firstLook {
+		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
+	}
+	r.last, r.tried, r.wrong = now, now, ""
+	r.hidden = s.hidden
+	if s.last != "" {
+		r.anchor = s.last
+	}
+	progress := false
+	switch s.kind {
+	case step:
+		progress = !firstLook && (!r.matched || r.step != s.number || !s.hasNumber && r.at != s.at)
+		if r.paused {
+			r.quietSince = now
+		}
+		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
+	case pause:
+		if s.at != r.pausedAt && !(firstLook && j.over(s.at)) {
+			r.paused, r.pausedSeen = true, now
+		}
+		r.pausedAt = s.at
+	case nothing:
+		if !firstLook && !s.contiguous {
+			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
+		}
+	}
+	if progress {
+		r.quietSince = later(before, creditText(r.Pod, s.from, now))
+		j.progress(i, before, now)
+	} else if firstLook && r.matched && !j.ranks[j.speaker].matched {
+		j.speaker = i
+	}
+	if s.hidden || r.paused {
+		r.quietSince = now
+	}
+}
+
+// quietAtFirst is since when a rank is known to be quiet after the first look at it.
+func (r *rank) quietAtFirst(s Sighting, now time.Time) time.Time {
+	switch {
+	case s.hidden:
+		return now
+	case s.Found():
+		return creditText(r.Pod, s.from, now)
+	case s.first != "":
+		return creditText(r.Pod, s.first, now) // all of these lines say nothing
+	}
+	return credit(r.Pod, r.StartedAt, now)
+}
+
+func creditText(p Pod, at string, now time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return now
+	}
+	return credit(p, t, now)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// over reports whether another rank has printed a step well after a time, so that a pause that began then has ended.
+func (j *Job) over(at string) bool {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	return err == nil && slices.ContainsFunc(j.ranks, func(r rank) bool {
+		printed, err := time.Parse(time.RFC3339Nano, r.at)
+		return err == nil && r.ClockTrusted && printed.After(t.Add(2*clockError))
+	})
+}
+
+// progress notes that a rank has printed a new step since the look before. That ends the pauses that were known then.
+func (j *Job) progress(i int, before, now time.Time) {
+	for k := range j.ranks {
+		if !j.ranks[k].pausedSeen.After(before) {
+			j.ranks[k].paused = false
+		}
+	}
+	if j.ranks[i].quietSince.After(j.ranks[j.speaker].quietSince) {
+		j.speaker = i
+	}
+	j.reported, j.clearAt = false, now
+}

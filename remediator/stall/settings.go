@@ -1,0 +1,120 @@
+package stall
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+)
+
+const (
+	// maxExpression is the longest expression, in bytes.
+	maxExpression = 256
+	// maxInstructions and maxRunes bound what an expression is compiled to: `\pL` is three bytes and more than a thousand runes.
+	maxInstructions, maxRunes = 500, 4000
+	// stepGroup is the group of an expression that has the number of the step.
+	stepGroup = "step"
+)
+
+// The bounds of the times that an annotation may name, and what holds without [conditions.AnnotationStartupGrace].
+const (
+	MinStalledAfter     = 2 * time.Minute
+	MaxStalledAfter     = 24 * time.Hour
+	DefaultStartupGrace = 30 * time.Minute
+)
+
+// Annotations are those of a job, or of its namespace, that say how to see that the job makes progress. They can be compared.
+type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace string }
+
+// AnnotationsOf reads the annotations of an object. Only those with [conditions.AnnotationProgress] count.
+func AnnotationsOf(all map[string]string) Annotations {
+	return Annotations{
+		all[conditions.AnnotationProgress], all[conditions.AnnotationProgressPause],
+		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace],
+	}
+}
+
+// OptIn reports whether they ask for the job to be followed.
+func (a Annotations) OptIn() bool { return a.Progress != "" }
+
+// Settings are how the progress of a job is seen.
+type Settings struct {
+	progress, pause *Expression
+	// StalledAfter is how long no rank may make progress. StartupGrace is the same until the first step.
+	StalledAfter, StartupGrace time.Duration
+	// GraceNamed: the job itself names the grace, so a job that never prints a step is stalled after it.
+	GraceNamed bool
+}
+
+// Parse reads the annotations. compile makes the expressions, [Compile] or a cache of it. An error names the annotation and its value.
+func Parse(a Annotations, compile func(string) (*Expression, error)) (Settings, error) {
+	var s Settings
+	var err error
+	if s.progress, err = compile(a.Progress); err != nil {
+		return s, fmt.Errorf("annotation %s: %w", conditions.AnnotationProgress, err)
+	}
+	if a.Pause != "" {
+		if s.pause, err = compile(a.Pause); err != nil {
+			return s, fmt.Errorf("annotation %s: %w", conditions.AnnotationProgressPause, err)
+		}
+	}
+	if s.StalledAfter, err = duration(conditions.AnnotationStalledAfter, a.StalledAfter); err != nil {
+		return s, err
+	}
+	s.StartupGrace = max(DefaultStartupGrace, s.StalledAfter)
+	if a.StartupGrace != "" {
+		s.GraceNamed = true
+		s.StartupGrace, err = duration(conditions.AnnotationStartupGrace, a.StartupGrace)
+	}
+	return s, err
+}
+
+func duration(key, value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < MinStalledAfter || d > MaxStalledAfter {
+		return 0, fmt.Errorf("annotation %s: %.64q is no duration between %s and %s, such as 15m", key, value, MinStalledAfter, MaxStalledAfter)
+	}
+	return d, nil
+}
+
+// Expression is a compiled expression of bounded size.
+type Expression struct {
+	re *regexp.Regexp
+	// step is the index of the group with the step; negative: there is none.
+	step int
+	// cost is how many instructions one byte may take: matching takes time proportional to the product.
+	cost int
+}
+
+// Compile compiles an expression in the syntax of RE2. An error says why it is refused.
+func Compile(text string) (*Expression, error) {
+	if len(text) > maxExpression {
+		return nil, fmt.Errorf("an expression of %d bytes; at most %d are allowed", len(text), maxExpression)
+	}
+	parsed, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", text, err)
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", text, err)
+	}
+	runes := 0
+	for i := range program.Inst {
+		runes += len(program.Inst[i].Rune)
+	}
+	if len(program.Inst) > maxInstructions || runes > maxRunes {
+		return nil, fmt.Errorf("%q is too large: it compiles to %d instructions with %d characters; at most %d and %d are allowed",
+			text, len(program.Inst), runes, maxInstructions, maxRunes)
+	}
+	re, err := regexp.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", text, err)
+	}
+	if re.MatchString("") {
+		return nil, fmt.Errorf("%q matches every line", text)
+	}
+	return &Expression{re, re.SubexpIndex(stepGroup), len(program.Inst)}, nil
+}
