@@ -297,11 +297,17 @@ func (b *bench) breakOne(ctx context.Context, name string) error {
 	return b.fleet.Report(ctx, name, conditions.GPUXidError, corev1.ConditionTrue, fleet.Fault)
 }
 
-// bare is a burst in which a client that decides nothing writes the taints: it has as many workers as the remediator.
+// bare is a burst in which a client that decides nothing writes the taints: it has as many workers as the remediator. It writes them for what
+// the watch of this program shows, which is there in both bursts; the watch that any such client needs is that of a bare cache beside it.
 func (b *bench) bare(ctx context.Context, names []string, example *corev1.Node) (time.Duration, error) {
 	if err := b.fleet.Reset(ctx, nil); err != nil {
 		return 0, err
 	}
+	cache, err := b.bareCache(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _, _ = cache.Process.Kill(), cache.Wait() }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	faults := make(chan *corev1.Node, len(b.fleet.Names))
