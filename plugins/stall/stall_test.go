@@ -180,6 +180,10 @@ func TestWhatCannotBeRead(t *testing.T) {
 	const here = "gpu 0000:13:00: "
 	tests := map[string]struct{ say, want string }{
 		"no NVLink counters":     {"3.nvlink.sent -999\n3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"only what it sent":      {"3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"only what it received":  {"3.nvlink.sent -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"a link, only sent":      {"3.architecture 10\n3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"a link, only received":  {"3.architecture 10\n3.nvlink.sent -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
 		"counters of 32 bits":    {"3.nvlink.type 1", here + "no NVLink counters of 64 bits, and no others show what it sends"},
 		"one that fails":         {"3.error.nvmlDeviceGetFieldValues 999", here + "field values: Unknown Error"},
 		"no energy":              {"3.energy -999", here + "no energy counter"},
