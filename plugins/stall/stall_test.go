@@ -551,6 +551,25 @@ func TestTwoLooksAtOneInstant(t *testing.T) {
 	}
 }
 
+// A slow look reads the counters long after it has taken its time. The next one finds that they have grown little.
+func TestALookAfterASlowOne(t *testing.T) {
+	const slow = 8 * time.Second
+	for pause := time.Second; pause < 2*time.Minute; pause += time.Second {
+		w := newWorld()
+		w.look(time.Minute, 120)
+		before := w.history.At
+		w.at += min(slow, pause)
+		if w.look(max(pause-slow, 0), 450); w.history.At == before {
+			continue
+		}
+		for address, c := range w.history.GPUs {
+			if c.State != "" {
+				t.Errorf("after %s: %s is %s at 64 %% of its power limit", pause, address, c.State)
+			}
+		}
+	}
+}
+
 func TestIdleGPUs(t *testing.T) {
 	for idlers, want := range map[int]int{0: 8, 1: 8, 3: 8, 4: 4, 5: 3, 8: 0} {
 		w := newWorld()
