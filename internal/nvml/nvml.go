@@ -410,25 +410,29 @@ func (s *session) held(d nvml.Device, g *gpu.GPU) *bool {
 	return &held
 }
 
-// linkData sums what the GPU's links have sent and received; nil if it does not count that. The counters of PCIe are no
-// substitute: they have 32 bits, which end within a second.
+// linkData sums what the GPU's links have sent and received; nil if it does not count that, or of a link only one of the two: data may
+// flow in the other direction. The counters of PCIe are no substitute: they have 32 bits, which end within a second.
 func (s *session) linkData(d nvml.Device, g *gpu.GPU) *uint64 {
-	fields, links, unit := []uint32{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES}, uint32(nvml.NVLINK_MAX_LINKS), uint64(1)
-	scope := uint32(0)
+	out, in := uint32(nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES), uint32(nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES)
+	scope, links, unit := uint32(0), uint32(nvml.NVLINK_MAX_LINKS), uint64(1)
 	if s.legacy(d, g) {
 		// In KiB, and all links as one, which is scope UINT_MAX.
-		fields, scope, links, unit = []uint32{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX}, math.MaxUint32, 1, 1<<10
+		out, in = nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+		scope, links, unit = math.MaxUint32, 1, 1<<10
 	}
 	var sum *uint64
 	for link := range links {
-		for _, field := range fields {
-			if v := s.wide(d, g, field, scope+link); v != nil {
-				if sum == nil {
-					sum = new(uint64)
-				}
-				*sum += *v * unit
-			}
+		sent, received := s.wide(d, g, out, scope+link), s.wide(d, g, in, scope+link)
+		if (sent == nil) != (received == nil) {
+			return nil
 		}
+		if sent == nil {
+			continue // a link that the GPU does not have
+		}
+		if sum == nil {
+			sum = new(uint64)
+		}
+		*sum += (*sent + *received) * unit
 	}
 	return sum
 }

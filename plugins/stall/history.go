@@ -35,10 +35,12 @@ func (l *limits) check() error {
 // idlePercent is the utilization up to which a GPU is idle.
 const idlePercent = 5
 
-// A comparison of two looks needs some time between them, because the counters of energy and data are renewed a few times a
-// second. Over a long pause the looks say too little of the utilization, which has no counter.
+// A comparison of two looks needs some time between them: the uptime of a look is taken before the driver is opened, which takes
+// 8 s on a node with eight GPUs and without persistence mode, and the counters are read after that. If only the first look was so
+// slow, the counters have grown for 8 s less than the pause. Over a long pause the looks say too little of the utilization, which has
+// no counter.
 const (
-	shortest = 10 * time.Second
+	shortest = 30 * time.Second
 	longest  = 5 * time.Minute
 )
 

@@ -24,10 +24,15 @@ func TestAbsent(t *testing.T) {
 	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU")
 }
 
-// The built plugin looks every 15 s, and 20 s are too long.
-var short = []string{"-for", "20s"}
+// The built plugin looks every 40 s, and 70 s are too long: three looks that find nothing are no stall yet, four are. The time that a
+// look takes comes on top and lowers each rate, so what has to stay over a limit begins at twice the limit or more. TestTheLimits has the
+// limits themselves.
+const (
+	between = 40 * time.Second
+	tooLong = "1m10s"
+)
 
-const between = 15 * time.Second
+var short = []string{"-for", tooLong}
 
 // later makes all that a state directory remembers older.
 func later(t *testing.T, state string, by time.Duration) {
@@ -81,14 +86,14 @@ func TestAJobThatStandsStill(t *testing.T) {
 	}
 	all := "exit 1\nInspect "
 	for gpu := range 8 {
-		all += fmt.Sprintf("gpu 0000:1%d:00: busy for 20s without traffic; ", gpu)
+		all += fmt.Sprintf("gpu 0000:1%d:00: busy for %s without traffic; ", gpu, tooLong)
 	}
 	all = strings.TrimSuffix(all, "; ")
 	look(-1, all, hung(3))
 	look(3, all, hung(3)) // the run that follows an answer
 	// One rank never came. NVML lists its process; of the others it only knows the memory, as in another PID namespace.
 	n2 := nvmltest.New(t)
-	one := strings.ReplaceAll(all, "gpu 0000:13:00: busy for 20s without traffic", "gpu 0000:13:00: idle for 20s while its neighbours wait")
+	one := strings.ReplaceAll(all, "gpu 0000:13:00: busy for "+tooLong+" without traffic", "gpu 0000:13:00: idle for "+tooLong+" while its neighbours wait")
 	for i := range 4 {
 		n2.Say("3.processes 1\n3.utilization 5", "*.memory 128", "*.utilization 95", energy(i, 120))
 		if i == 3 {
@@ -104,20 +109,24 @@ func TestAJobThatStandsStill(t *testing.T) {
 
 func TestWhatShowsThatAJobGoesOn(t *testing.T) {
 	tests := map[string]func(n *nvmltest.Node, i int) string{
-		"power":         func(_ *nvmltest.Node, i int) string { return "*.processes 1\n*.utilization 100\n" + energy(i, 290) },
-		"a lower limit": func(_ *nvmltest.Node, i int) string { return "*.power.limit 250000\n" + hung(i) },
-		"NVLink sends":  func(_ *nvmltest.Node, i int) string { return fmt.Sprintf("*.nvlink.sent %d\n", 1000+i*20000) + hung(i) },
+		"power":         func(_ *nvmltest.Node, i int) string { return "*.processes 1\n*.utilization 100\n" + energy(i, 1000) },
+		"a lower limit": func(_ *nvmltest.Node, i int) string { return "*.power.limit 100000\n" + hung(i) },
+		"NVLink sends": func(_ *nvmltest.Node, i int) string {
+			return fmt.Sprintf("*.nvlink.sent %d\n", 1000+i*200_000) + hung(i)
+		},
 		"NVLink receives": func(_ *nvmltest.Node, i int) string {
-			return fmt.Sprintf("*.nvlink.received %d\n", 1000+i*20000) + hung(i)
+			return fmt.Sprintf("*.nvlink.received %d\n", 1000+i*200_000) + hung(i)
 		},
 		"NVLink 5": func(_ *nvmltest.Node, i int) string {
-			return fmt.Sprintf("*.architecture 10\n*.nvlink.received %d\n", 1000+i*20_000_000) + hung(i)
+			return fmt.Sprintf("*.architecture 10\n*.nvlink.received %d\n", 1000+i*400_000_000) + hung(i)
 		},
-		"not busy": func(_ *nvmltest.Node, i int) string { return strings.ReplaceAll(hung(i), "100", "94") },
+		"not busy": func(_ *nvmltest.Node, i int) string {
+			return strings.Replace(hung(i), "utilization 100", "utilization 94", 1)
+		},
 		"no process": func(_ *nvmltest.Node, i int) string {
 			return "*.memory 127\n" + strings.Replace(hung(i), "*.processes 1\n", "", 1)
 		},
-		"an adapter sends": func(n *nvmltest.Node, i int) string { counter(n, "mlx5_7", 1000+i*4_000_000); return hung(i) },
+		"an adapter sends": func(n *nvmltest.Node, i int) string { counter(n, "mlx5_7", 1000+i*40_000_000); return hung(i) },
 		"a new adapter":    func(n *nvmltest.Node, i int) string { counter(n, fmt.Sprint("mlx5_", i), 1000); return hung(i) },
 		"one that resets":  func(n *nvmltest.Node, i int) string { counter(n, "mlx5_0", 1000-i); return hung(i) },
 		"energy goes back": func(_ *nvmltest.Node, i int) string { return hung(10 - i) },
@@ -133,7 +142,7 @@ func TestWhatShowsThatAJobGoesOn(t *testing.T) {
 			}
 			for i := range 5 {
 				n.Say(say(n, i))
-				if got := n.Run("-for", "20s", "-state-dir", state); got != "exit 0\n"+healthy+"\n" {
+				if got := n.Run("-for", tooLong, "-state-dir", state); got != "exit 0\n"+healthy+"\n" {
 					t.Errorf("look %d: %s", i, got)
 				}
 				later(t, state, between)
@@ -150,15 +159,13 @@ func counter(n *nvmltest.Node, adapter string, value any) {
 func TestLittleDataIsNone(t *testing.T) {
 	for name, flags := range map[string][]string{"the default": nil, "less than -traffic": {"-traffic", "0.5"}, "more": {"-traffic", "0.1"}} {
 		n := nvmltest.New(t)
-		want := "exit 1"
 		for i := range 4 {
 			// 0.4 MB/s on the links, and 0.4 MB/s on two adapters together.
-			n.Say(hung(i), fmt.Sprintf("*.nvlink.sent %d", 1000+i*5859))
-			counter(n, "mlx5_0", 5+i*750_000)
-			counter(n, "mlx5_1", 5+i*750_000)
-			if name == "more" || i < 3 {
-				want = "exit 0"
-			} else {
+			n.Say(hung(i), fmt.Sprintf("*.nvlink.sent %d", 1000+i*15_625))
+			counter(n, "mlx5_0", 5+i*2_000_000)
+			counter(n, "mlx5_1", 5+i*2_000_000)
+			want := "exit 0"
+			if name != "more" && i == 3 {
 				want = "exit 1"
 			}
 			if got, _, _ := strings.Cut(n.Run(append(flags, short...)...), "\n"); got != want {
@@ -173,6 +180,10 @@ func TestWhatCannotBeRead(t *testing.T) {
 	const here = "gpu 0000:13:00: "
 	tests := map[string]struct{ say, want string }{
 		"no NVLink counters":     {"3.nvlink.sent -999\n3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"only what it sent":      {"3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"only what it received":  {"3.nvlink.sent -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"a link, only sent":      {"3.architecture 10\n3.nvlink.received -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
+		"a link, only received":  {"3.architecture 10\n3.nvlink.sent -999", here + "no NVLink counters of 64 bits, and no others show what it sends"},
 		"counters of 32 bits":    {"3.nvlink.type 1", here + "no NVLink counters of 64 bits, and no others show what it sends"},
 		"one that fails":         {"3.error.nvmlDeviceGetFieldValues 999", here + "field values: Unknown Error"},
 		"no energy":              {"3.energy -999", here + "no energy counter"},
@@ -210,8 +221,8 @@ func TestWhatCannotBeRead(t *testing.T) {
 	// What one look cannot read hides no other GPU.
 	for i := range 4 {
 		n.Say("3.hidden 1", hung(i), "4.utilization 50")
-		got := n.Run("-for", "20s")
-		if i == 3 && (!strings.HasPrefix(got, "exit 1\nInspect gpu 0000:10:00: busy for 20s without traffic; ") || !strings.Contains(got, "gpu 0000:13:00: not read: on the PCI bus but not in NVML")) {
+		got := n.Run("-for", tooLong)
+		if i == 3 && (!strings.HasPrefix(got, "exit 1\nInspect gpu 0000:10:00: busy for "+tooLong+" without traffic; ") || !strings.Contains(got, "gpu 0000:13:00: not read: on the PCI bus but not in NVML")) {
 			t.Error(got)
 		}
 		later(t, n.State(), between)
@@ -239,7 +250,7 @@ func TestAdaptersThatCannotBeRead(t *testing.T) {
 			state := n.Path(name)
 			for i := range 4 {
 				n.Say(hung(i))
-				if got := n.Run("-for", "20s", "-state-dir", state); got != "exit 2\nunknown: "+test.want+"\n" {
+				if got := n.Run("-for", tooLong, "-state-dir", state); got != "exit 2\nunknown: "+test.want+"\n" {
 					t.Errorf("look %d: %s, want %s", i, got, test.want)
 				}
 				later(t, state, between)
@@ -295,7 +306,7 @@ func TestADumpIsNoLook(t *testing.T) {
 		t.Errorf("the dump changed the state: %v\n%s", err, after)
 	}
 	n.Write("dump.json", strings.TrimPrefix(dump, "exit 0\n"))
-	if got := n.Run("-snapshot", n.Path("dump.json"), "-for", "20s"); !strings.HasPrefix(got, "exit 1\nInspect gpu 0000:10:00: busy for 20s without traffic;") {
+	if got := n.Run("-snapshot", n.Path("dump.json"), "-for", tooLong); !strings.HasPrefix(got, "exit 1\nInspect gpu 0000:10:00: busy for "+tooLong+" without traffic;") {
 		t.Errorf("the dump is judged otherwise than the node: %s\n%.1000s", got, dump)
 	}
 }
@@ -356,8 +367,8 @@ func TestBadFlags(t *testing.T) {
 	}
 	// They change what is judged.
 	for i := range 4 {
-		n.Say("*.processes 1\n*.utilization 60", energy(i, 300))
-		got := n.Run("-for", "20s", "-busy-percent", "60", "-power-percent", "43")
+		n.Say("*.processes 1\n*.utilization 60", energy(i, 500))
+		got := n.Run("-for", tooLong, "-busy-percent", "60", "-power-percent", "90")
 		if i == 3 && !strings.HasPrefix(got, "exit 1\n") {
 			t.Errorf("the flags have no effect: %s", got)
 		}
@@ -413,6 +424,36 @@ func TestAStallIsNamedAfterItsTimeAndOneLook(t *testing.T) {
 	w.look(time.Minute, 500)
 	if got := w.until(120, func(int) {}); got != 15 {
 		t.Errorf("after %d looks", got)
+	}
+}
+
+// Power and traffic at their limits show that a job goes on; utilization at its limit is busy.
+func TestTheLimits(t *testing.T) {
+	for name, test := range map[string]struct {
+		watts, sent, data uint64
+		busy, want        int
+	}{
+		"power at its limit":    {watts: 280, busy: 100, want: -1},
+		"power below it":        {watts: 279, busy: 100, want: 15},
+		"NVLink at its limit":   {watts: 120, busy: 100, data: 60e6, want: -1},
+		"NVLink below it":       {watts: 120, busy: 100, data: 60e6 - 1, want: 15},
+		"adapters at the limit": {watts: 120, busy: 100, sent: 15e6, want: -1},
+		"adapters below it":     {watts: 120, busy: 100, sent: 15e6 - 1, want: 15},
+		"busy at its limit":     {watts: 120, busy: 95, want: 15},
+		"busy below it":         {watts: 120, busy: 94, want: -1},
+	} {
+		w := newWorld()
+		w.look(time.Minute, 500)
+		got := w.until(test.watts, func(int) {
+			for _, g := range w.s.GPUs {
+				*g.Work.NVLink += test.data
+				*g.Work.Busy = test.busy
+			}
+			w.s.Ports[0].Sent += test.sent
+		})
+		if got != test.want {
+			t.Errorf("%s: found after %d looks, want %d", name, got, test.want)
+		}
 	}
 }
 
@@ -510,6 +551,25 @@ func TestTwoLooksAtOneInstant(t *testing.T) {
 	}
 }
 
+// A slow look reads the counters long after it has taken its time. The next one finds that they have grown little.
+func TestALookAfterASlowOne(t *testing.T) {
+	const slow = 8 * time.Second
+	for pause := time.Second; pause < 2*time.Minute; pause += time.Second {
+		w := newWorld()
+		w.look(time.Minute, 120)
+		before := w.history.At
+		w.at += min(slow, pause)
+		if w.look(max(pause-slow, 0), 450); w.history.At == before {
+			continue
+		}
+		for address, c := range w.history.GPUs {
+			if c.State != "" {
+				t.Errorf("after %s: %s is %s at 64 %% of its power limit", pause, address, c.State)
+			}
+		}
+	}
+}
+
 func TestIdleGPUs(t *testing.T) {
 	for idlers, want := range map[int]int{0: 8, 1: 8, 3: 8, 4: 4, 5: 3, 8: 0} {
 		w := newWorld()
@@ -587,7 +647,8 @@ func FuzzHistory(f *testing.F) {
 		if len(r.Findings) > 0 {
 			t.Errorf("%+v: a finding without a look at the other adapters: %+v", old, r)
 		}
-		if w.history.At != w.at && !(old.valid() && w.at-old.At < shortest) || !w.history.valid() {
+		soon := old.valid() && w.at-old.At < shortest
+		if w.history.At != w.at && !soon || !w.history.valid() {
 			t.Errorf("%+v after %+v", w.history, old)
 		}
 	})
