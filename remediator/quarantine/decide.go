@@ -244,22 +244,27 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 func (d *decider) assess() {
 	d.conditions = assess(d.policy, d.observed.Node, d.record, &d.next)
 	d.conditions.leadingSince = d.observed.LeadingSince
+}
+
+// updateCauses brings the causes of the record up to date, and what its problems reach.
+func (d *decider) updateCauses() {
+	d.conditions.updateCauses(d.record, &d.next)
 	d.assessDevices()
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
 func (d *decider) decide() {
 	if d.record != nil && d.record.ManualReleaseActive {
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.checkManualRelease()
 	}
 	d.followManualRelease()
 	if d.record != nil && d.record.Phase == Quarantined {
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.decideQuarantined()
 		d.updateNotices()
 		if d.record.resumeManualRelease() {
-			d.conditions.updateCauses(d.record, &d.next)
+			d.updateCauses()
 			d.checkManualRelease()
 		}
 	}
@@ -267,7 +272,7 @@ func (d *decider) decide() {
 		d.openNext()
 	}
 	if d.record != nil && d.record.Phase == Suspect {
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.decideSuspect()
 	}
 	d.noteUnknownDevices()
@@ -304,7 +309,7 @@ func (d *decider) decideSuspect() {
 	})
 	if len(d.record.Causes) == 0 {
 		if d.record = d.record.withoutCurrent(); d.record != nil && d.record.ManualReleaseActive {
-			d.conditions.updateCauses(d.record, &d.next)
+			d.updateCauses()
 			d.checkManualRelease()
 		}
 		return
@@ -467,7 +472,7 @@ func (d *decider) restoreTaint() bool {
 		d.releaseManually()
 		d.record.ManualReleaseActive = true
 		d.assess()
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.checkManualRelease()
 		until := ""
 		if names := causeNames(d.record); names != "" {
