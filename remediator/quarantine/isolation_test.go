@@ -306,3 +306,14 @@ func TestARecordedUUIDIsNeverReplaced(t *testing.T) {
 		t.Errorf("UUID %s", got)
 	}
 }
+
+// Another controller may put a taint with the key of the rule on the node. It proves nothing about the quarantine.
+func TestATaintOfOthersIsNotThatOfAnIsolation(t *testing.T) {
+	w := newDeviceWorld(t)
+	w.policy = policyOf(t, strings.Replace(devicePolicy, "{effect: NoExecute}", "{key: example.com/gpu, effect: NoExecute}", 1))
+	play(w, says("GPUMemoryError", "True", "Replace gpu 0000:1b:00: remap failed"), decide, settled)
+	w.node.Spec.Taints = append(w.node.Spec.Taints, w.record().Taint.NodeTaint())
+	if !w.record().IsIsolated() || w.record().IsTainted(w.policy, w.node) {
+		t.Errorf("record %s", w.record())
+	}
+}
