@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -222,7 +223,7 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	tm.hasRules(node + "/gpu-1:None")
 	tm.until("the rule was seen", func() error {
 		if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation == nil || !r.Isolation.PendingSince.IsZero() {
-			return fmt.Errorf("%w: record %s, %v", errStill, r, err)
+			return errors.Join(fmt.Errorf("%w: record %s", errStill, r), err)
 		}
 		return nil
 	})
@@ -234,7 +235,7 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	tm.patch(node, `{"metadata":{"labels":{"example.com/again":"1"}}}`)
 	tm.until("the record says so", func() error {
 		if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation == nil || !r.Isolation.Withdrawn {
-			return fmt.Errorf("%w: record %s, %v", errStill, r, err)
+			return errors.Join(fmt.Errorf("%w: record %s", errStill, r), err)
 		}
 		return nil
 	})

@@ -1,7 +1,9 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,35 +18,53 @@ import (
 // holders keeps the pods whose claims hold a device of the quarantine; all pods if it is of the whole node. It reads each claim once,
 // live. A pod that got its device as an extended resource has a claim like any other; Kubernetes does not evict such a pod, whatever the
 // effect of the taint.
-func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) ([]corev1.Pod, error) {
+//
+// unread are the pods of which this cannot be told, because a claim could not be read; the error joins why. They hold back no other.
+func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) (kept, unread []corev1.Pod, err error) {
 	if q.Devices == nil {
-		return pods, nil
+		return pods, nil, nil
 	}
-	holds := map[client.ObjectKey]bool{}
-	var kept []corev1.Pod
+	type answer struct {
+		holds bool
+		err   error
+	}
+	claims := map[client.ObjectKey]answer{}
+	var errs []error
 	for i := range pods {
-		pod := &pods[i]
-		held := false
-		for _, name := range claimsOf(pod) {
-			key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
-			if _, known := holds[key]; !known {
-				var claim resourceapi.ResourceClaim
-				err := c.apiReader.Get(ctx, key, &claim)
-				switch {
-				case apierrors.IsForbidden(err):
-					return nil, fmt.Errorf("find out which pods hold the isolated devices: get of resourceclaims (resource.k8s.io) is missing in the remediator's role: %w", err)
-				case client.IgnoreNotFound(err) != nil:
-					return nil, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
-				}
-				holds[key] = err == nil && q.IsHeldBy(&claim)
+		var pod answer
+		for _, name := range claimsOf(&pods[i]) {
+			key := client.ObjectKey{Namespace: pods[i].Namespace, Name: name}
+			claim, known := claims[key]
+			if !known {
+				claim.holds, claim.err = c.holds(ctx, q, key)
+				claims[key] = claim
+				errs = append(errs, claim.err)
 			}
-			held = held || holds[key]
+			pod.holds = pod.holds || claim.holds
+			pod.err = cmp.Or(pod.err, claim.err)
 		}
-		if held {
-			kept = append(kept, *pod)
+		switch {
+		case pod.holds:
+			kept = append(kept, pods[i])
+		case pod.err != nil:
+			unread = append(unread, pods[i])
 		}
 	}
-	return kept, nil
+	return kept, unread, errors.Join(errs...)
+}
+
+// holds tells whether a claim holds a device of the quarantine. One that is gone holds none.
+func (c *Controller) holds(ctx context.Context, q restart.Quarantine, key client.ObjectKey) (bool, error) {
+	var claim resourceapi.ResourceClaim
+	switch err := c.apiReader.Get(ctx, key, &claim); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case apierrors.IsForbidden(err):
+		return false, fmt.Errorf("find out which pods hold the isolated devices: get of resourceclaims (resource.k8s.io) is missing in the remediator's role: %w", err)
+	case err != nil:
+		return false, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
+	}
+	return q.IsHeldBy(&claim), nil
 }
 
 // claimsOf are the names of a pod's claims, in its namespace.

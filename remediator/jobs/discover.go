@@ -48,12 +48,16 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 	foreign := map[workloadKey]string{}
 	workloads := map[workloadKey]kinds.Workload{}
 	active, err := c.activeOn(ctx, q.Node, pods.Items)
-	if err == nil {
-		active, err = c.holders(ctx, q, active)
-	}
 	if err != nil {
 		waiting.add(q.ID, unknownJob)
 		return 0, err
+	}
+	active, unread, err := c.holders(ctx, q, active)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(unread) > 0 {
+		waiting.add(q.ID, unknownJob)
 	}
 	for i := range active {
 		pod := &active[i]

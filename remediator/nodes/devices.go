@@ -147,6 +147,15 @@ func (s *deviceStore) served() (schema.GroupVersionKind, error) {
 	return ruleKind.WithVersion(version), nil
 }
 
+// forgetVersion has the version found again if an answer says that it may not be served any more, as after a downgrade of the API server.
+func (s *deviceStore) forgetVersion(err error) {
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		s.mu.Lock()
+		s.version = ""
+		s.mu.Unlock()
+	}
+}
+
 // list reads rules, in pages.
 func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (rules []resourceapi.DeviceTaintRule, err error) {
 	kind, err := s.served()
@@ -157,6 +166,7 @@ func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (r
 		var page unstructured.UnstructuredList
 		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := s.apiReader.List(ctx, &page, labels, client.Limit(rulesPage), client.Continue(next)); err != nil {
+			s.forgetVersion(err)
 			return nil, err //nolint:wrapcheck // the kind of the error counts
 		}
 		for i := range page.Items {
@@ -205,7 +215,8 @@ func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.L
 		s.mu.Unlock()
 		if err := s.write(ctx, want, existing); err != nil {
 			errs = append(errs, fmt.Errorf("write DeviceTaintRule %s for %s: %w", want.Name, n.Name, err))
-			if isDenied(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			// One that somebody has deleted since the look is not refused.
+			if isDenied(err) || apierrors.IsNotFound(err) && existing == nil || meta.IsNoMatchError(err) {
 				s.mu.Lock()
 				s.refused[n.Name] = fmt.Sprintf("the API server refuses the DeviceTaintRule: %v", err)
 				s.mu.Unlock()

@@ -256,23 +256,30 @@ func (d *decider) assess() {
 	if domain, configured := d.policy.Domain(d.domain.Label); configured {
 		d.conditions.settle = domain.Settle
 	}
+}
+
+// updateCauses brings the causes of the record up to date, whose broken links they come from, and what its problems reach.
+func (d *decider) updateCauses() {
+	d.conditions.updateCauses(d.record, &d.next)
+	if d.record.Phase != Released {
+		d.judgeLinks()
+	}
 	d.assessDevices()
 }
 
 // decide goes through the phases of the record. It may leave one and reach the next in the same run.
 func (d *decider) decide() {
 	if d.record != nil && d.record.ManualReleaseActive {
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.checkManualRelease()
 	}
 	d.followManualRelease()
 	if d.record != nil && d.record.Phase == Quarantined {
-		d.conditions.updateCauses(d.record, &d.next)
-		d.judgeLinks()
+		d.updateCauses()
 		d.decideQuarantined()
 		d.updateNotices()
 		if d.record.resumeManualRelease() {
-			d.conditions.updateCauses(d.record, &d.next)
+			d.updateCauses()
 			d.checkManualRelease()
 		}
 	}
@@ -280,8 +287,7 @@ func (d *decider) decide() {
 		d.openNext()
 	}
 	if d.record != nil && d.record.Phase == Suspect {
-		d.conditions.updateCauses(d.record, &d.next)
-		d.judgeLinks()
+		d.updateCauses()
 		d.decideSuspect()
 	}
 	d.noteUnknownDevices()
@@ -318,7 +324,7 @@ func (d *decider) decideSuspect() {
 	})
 	if len(d.record.Causes) == 0 {
 		if d.record = d.record.withoutCurrent(); d.record != nil && d.record.ManualReleaseActive {
-			d.conditions.updateCauses(d.record, &d.next)
+			d.updateCauses()
 			d.checkManualRelease()
 		}
 		return
@@ -487,7 +493,7 @@ func (d *decider) restoreTaint() bool {
 		d.releaseManually()
 		d.record.ManualReleaseActive = true
 		d.assess()
-		d.conditions.updateCauses(d.record, &d.next)
+		d.updateCauses()
 		d.checkManualRelease()
 		until := ""
 		if names := causeNames(d.record); names != "" {

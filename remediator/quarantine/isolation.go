@@ -90,14 +90,15 @@ const (
 	devicesUnknown
 )
 
-// assessDevices finds what the problems reach by whose rules devices are isolated.
+// assessDevices finds what the problems reach by whose rules devices are isolated. The causes of the record are up to date.
 func (d *decider) assessDevices() {
 	problems := d.conditions.problems
-	named := map[bool][]string{} // by whether the rules only observe
+	together := map[bool][]string{} // by whether the rules only observe
 	for condition, p := range problems {
 		if !p.rule.Isolate || !p.isActionable() {
 			continue
 		}
+		p.reach, p.whyNode, p.gpus, p.waitsFor = wholeNode, "", nil, ""
 		gpus, all := devices.Addresses(p.condition.Message)
 		switch {
 		case p.role != "" && len(d.policy.Domains) > 0:
@@ -108,19 +109,32 @@ func (d *decider) assessDevices() {
 			p.whyNode = "the message does not name GPUs alone, or not all of them"
 		default:
 			p.gpus = gpus
-			named[p.rule.Observe] = union(named[p.rule.Observe], gpus)
+			if d.isDue(p) {
+				together[p.rule.Observe] = union(together[p.rule.Observe], gpus)
+			}
 		}
 		problems[condition] = p
 	}
 	for condition, p := range problems {
 		if len(p.gpus) > 0 {
-			d.assessReach(&p, union(named[p.rule.Observe], d.isolatedGPUs()))
+			d.assessReach(&p, union(union(together[p.rule.Observe], p.gpus), d.isolatedGPUs()))
 			problems[condition] = p
 		}
 	}
 }
 
-// assessReach finds what a problem reaches that names GPUs. together are all GPUs that would be isolated.
+// isDue tells whether a problem is a cause of the record that acts now: neither a fault that has not lasted for its rule's `for`, nor
+// one that a person has released, counts against what other faults may isolate.
+func (d *decider) isDue(p problem) bool {
+	for i := range d.record.Causes {
+		if c := &d.record.Causes[i]; c.Condition == p.condition.Type {
+			return !d.now.Before(d.conditions.dueAt(d.record, c, p)) && !d.record.isCovered(p)
+		}
+	}
+	return false
+}
+
+// assessReach finds what a problem reaches that names GPUs. together are all GPUs that would be isolated with them.
 func (d *decider) assessReach(p *problem, together []string) {
 	look := d.observed.Devices
 	wait, parts := "", 0

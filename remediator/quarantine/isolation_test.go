@@ -37,6 +37,10 @@ spec:
       match: {condition: GPUOverheated, repair: [Inspect]}
       isolate: device
       mode: observe
+    link:
+      match: {condition: NVLinkDown, repair: [Inspect]}
+      isolate: device
+      for: 5m
     slow-node:
       match: {condition: SlowNode, repair: [Inspect]}
       taint: {effect: PreferNoSchedule}
@@ -120,6 +124,7 @@ func publishes(gpus ...int) step {
 
 func TestIsolation(t *testing.T) {
 	memory := func(message string) step { return says("GPUMemoryError", "True", message) }
+	links := says("NVLinkDown", "True", "Inspect gpu 0000:1c:00: x; gpu 0000:1d:00: x")
 	observed := says("GPUOverheated", "True", "Inspect gpu 0000:1b:00: hot")
 	cases := []struct {
 		name  string
@@ -136,6 +141,10 @@ func TestIsolation(t *testing.T) {
 		{name: "a second GPU later", steps: []step{isolates, gpu(eccTwo), decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU+", "+ruleOfGPU, 1, 2), restarts: true, said: "DeviceIsolated DeviceIsolated"},
 		{name: "more than maxDevices", steps: []step{gpu(eccThree), decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "NodeQuarantined"},
 		{name: "more than maxDevices later", steps: []step{isolates, gpu(eccThree), decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
+		{name: "more than maxDevices with a fault that is not due", steps: []step{isolates, links, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
+		{name: "more than maxDevices once it is due", steps: []step{isolates, links, decide, lasts(6 * time.Minute), written}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
+		{name: "more than maxDevices with a fault that a person has released", steps: []step{memory("Inspect gpu 0000:1c:00: x; gpu 0000:1d:00: x"), decide, settled, pardoned, decide, settled, gpu(ecc), decide, settled},
+			status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated DeviceIsolated"},
 		{name: "a reboot is of the node", steps: []step{gpu("Reboot gpu 0000:1b:00: Xid 79 x"), decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "NodeQuarantined"},
 		{name: "another subject", steps: []step{gpu("ResetGPU driver: hung; gpu 0000:1b:00: x"), decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "NodeQuarantined"},
 		{name: "subjects that are left out", steps: []step{gpu(ecc + "; +2 more"), decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "NodeQuarantined"},
@@ -307,5 +316,16 @@ func TestALinkIsOfTheNode(t *testing.T) {
 		if got := w.node.Spec.Taints; len(got) != want {
 			t.Errorf("with %q the taints are %v, the rules %q", domains, got, w.rulesOf())
 		}
+	}
+}
+
+// Another controller may put a taint with the key of the rule on the node. It proves nothing about the quarantine.
+func TestATaintOfOthersIsNotThatOfAnIsolation(t *testing.T) {
+	w := newDeviceWorld(t)
+	w.policy = policyOf(t, strings.Replace(devicePolicy, "{effect: NoExecute}", "{key: example.com/gpu, effect: NoExecute}", 1))
+	play(w, says("GPUMemoryError", "True", "Replace gpu 0000:1b:00: remap failed"), decide, settled)
+	w.node.Spec.Taints = append(w.node.Spec.Taints, w.record().Taint.NodeTaint())
+	if !w.record().IsIsolated() || w.record().IsTainted(w.policy, w.node) {
+		t.Errorf("record %s", w.record())
 	}
 }

@@ -85,7 +85,7 @@ func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
 // IsTainted tells whether the node carries the taint of its quarantine, and the policy knows it. A kubelet can forge the record
 // and not the taint.
 func (r *Record) IsTainted(p *policy.Policy, n *corev1.Node) bool {
-	return r.Phase == Quarantined && handoff.KnownOf(p).HasTaint(r.Taint.NodeTaint()) && hasTaint(n.Spec.Taints, r.Taint)
+	return r.Phase == Quarantined && r.Isolation == nil && handoff.KnownOf(p).HasTaint(r.Taint.NodeTaint()) && hasTaint(n.Spec.Taints, r.Taint)
 }
 
 // outByQuarantine counts a peer as out of service for as long as the quarantine lasts, whatever the node shows.

@@ -93,7 +93,7 @@ func (s *State) Suspicion() (string, bool) {
 func (d *decider) suspicion() *string {
 	var text string
 	r := d.record
-	if r == nil || r.Phase != Quarantined || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) || !d.known.HasTaint(r.Taint.NodeTaint()) {
+	if r == nil || r.Phase != Quarantined || r.IsIsolated() || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) || !d.known.HasTaint(r.Taint.NodeTaint()) {
 		return &text
 	}
 	if !hasTaint(d.changes.Taints, r.Taint) {

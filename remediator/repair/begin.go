@@ -48,11 +48,12 @@ func (d *decider) beginCheck() {
 }
 
 // standing is the quarantine that takes the node out of service; nil: none does, or its taint is not on the node, or the taint only
-// asks the scheduler to avoid the node. A kubelet can forge the record but not the taint.
+// asks the scheduler to avoid the node, or the quarantine isolates single GPUs and leaves the node in service. A kubelet can forge the
+// record but not the taint.
 func (d *decider) standing() *quarantine.Record { return standing(d.facts.Node, d.facts.Quarantine) }
 
 func standing(n *corev1.Node, q *quarantine.Record) *quarantine.Record {
-	if q == nil || q.NodeUID != n.UID || q.Phase != quarantine.Quarantined || limits.IsSoft(q.Taint.Effect) {
+	if q == nil || q.NodeUID != n.UID || q.Phase != quarantine.Quarantined || limits.IsSoft(q.Taint.Effect) || q.IsIsolated() {
 		return nil
 	}
 	for _, t := range n.Spec.Taints {

@@ -63,6 +63,8 @@ func unavailable(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Reco
 		return "the node waits for its first check"
 	case standing(n, q) != nil:
 		return "the node is quarantined"
+	case q != nil && q.NodeUID == n.UID && q.IsIsolated():
+		return "a GPU of the node is isolated"
 	}
 	for _, t := range n.Spec.Taints {
 		if t.Key == conditions.TaintUnhealthy || t.Key == conditions.TaintUnchecked {

@@ -340,17 +340,23 @@ func TestASweepDoesNotBegin(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*play){
-		"not selected":             func(p *play) { p.facts.Selected = nil },
-		"of a sweep that is gone":  func(p *play) { p.facts.Selected.Sweep = "daily" },
-		"busy":                     func(p *play) { p.facts.Pods = []corev1.Pod{busy} },
-		"no template":              func(p *play) { p.facts.Template = nil },
-		"paused":                   func(p *play) { p.facts.Paused = "upgrade" },
-		"breaker open":             func(p *play) { p.policy.Breaker, p.facts.BreakerOpen = &policy.Breaker{}, true },
-		"no accelerator":           func(p *play) { p.facts.Node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0") },
-		"not Ready":                func(p *play) { p.facts.Node.Status.Conditions[0].Status = corev1.ConditionUnknown },
-		"cordoned":                 func(p *play) { p.facts.Node.Spec.Unschedulable = true },
-		"skipped":                  func(p *play) { p.facts.Node.Labels[conditions.LabelSkip] = "true" },
-		"quarantined":              taint(conditions.TaintUnhealthy),
+		"not selected":            func(p *play) { p.facts.Selected = nil },
+		"of a sweep that is gone": func(p *play) { p.facts.Selected.Sweep = "daily" },
+		"busy":                    func(p *play) { p.facts.Pods = []corev1.Pod{busy} },
+		"no template":             func(p *play) { p.facts.Template = nil },
+		"paused":                  func(p *play) { p.facts.Paused = "upgrade" },
+		"breaker open":            func(p *play) { p.policy.Breaker, p.facts.BreakerOpen = &policy.Breaker{}, true },
+		"no accelerator":          func(p *play) { p.facts.Node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0") },
+		"not Ready":               func(p *play) { p.facts.Node.Status.Conditions[0].Status = corev1.ConditionUnknown },
+		"cordoned":                func(p *play) { p.facts.Node.Spec.Unschedulable = true },
+		"skipped":                 func(p *play) { p.facts.Node.Labels[conditions.LabelSkip] = "true" },
+		"quarantined":             taint(conditions.TaintUnhealthy),
+		"a GPU is isolated": func(p *play) {
+			p.facts.Node.Annotations = map[string]string{}
+			p.quarantine()
+			p.facts.Node.Spec.Taints = nil
+			p.facts.Quarantine.Isolation = &quarantine.Isolation{GPUs: []quarantine.IsolatedGPU{{Address: "0000:1b:00"}}}
+		},
 		"unchecked":                func(p *play) { p.policy.FirstCheck = nil; taint(conditions.TaintUnchecked)(p) },
 		"waits for a first check":  func(p *play) { taint(conditions.TaintUnchecked)(p); p.report("GPUXidError", corev1.ConditionTrue) },
 		"maintained by others":     taint(conditions.TaintMaintenance),
@@ -369,6 +375,20 @@ func TestASweepDoesNotBegin(t *testing.T) {
 				t.Errorf("%s", text)
 			}
 		})
+	}
+}
+
+// A taint of others may look like that of the isolation, which is on devices only.
+func TestAnIsolatedGPUIsNoQuarantineOfTheNode(t *testing.T) {
+	p := newPlay(t, "conditions: [all]")
+	p.facts.Node.Annotations = map[string]string{}
+	p.quarantine()
+	if standing(p.facts.Node, p.facts.Quarantine) == nil {
+		t.Fatal("the node is not quarantined")
+	}
+	p.facts.Quarantine.Isolation = &quarantine.Isolation{}
+	if standing(p.facts.Node, p.facts.Quarantine) != nil {
+		t.Error("a repair of the whole node would begin")
 	}
 }
 
