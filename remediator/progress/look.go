@@ -156,6 +156,13 @@ func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s s
 
 // readAs reads and matches some of the last lines of a log.
 func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s stall.Settings, asked stall.Asked) ([]byte, stall.Sighting, error) {
+	// One slot until the text is gone: so many texts are in memory, and no more.
+	select {
+	case f.reads.reading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, stall.Sighting{}, fmt.Errorf("wait for other reads: %w", ctx.Err())
+	}
+	defer func() { <-f.reads.reading }()
 	text, err := f.fetch(ctx, namespace, w, asked)
 	if err != nil {
 		f.metrics.reads.WithLabelValues("failed").Inc()
@@ -170,8 +177,6 @@ func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s
 
 // fetch asks the kubelet, through the API server. A node that does not answer in time is left alone for a while.
 func (f *follower) fetch(ctx context.Context, namespace string, w stall.Look, asked stall.Asked) ([]byte, error) {
-	f.reads.reading <- struct{}{}
-	defer func() { <-f.reads.reading }()
 	if ctx.Err() != nil {
 		return nil, errors.New("the look took too long")
 	}
