@@ -137,6 +137,9 @@ func (f *follower) look(ctx context.Context, namespace string, followed *followe
 // errResting is the answer for a node that is left alone.
 var errResting = errors.New("its node has not answered lately")
 
+// errPace is the answer where a second read is needed, for which the pace leaves nothing.
+var errPace = errors.New("the pace of reads is used up")
+
 // read takes one look at the log of a rank.
 func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s stall.Settings) (seen stall.Sighting, err error) {
 	if f.reads.resting(w.Pod.Node) {
@@ -146,9 +149,12 @@ func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s s
 	text, seen, err := f.readAs(ctx, namespace, w, s, usual)
 	switch {
 	case err != nil:
+	case !stall.Cut(text, usual) && !seen.Missed():
+	case f.reads.allow(namespace, 1) == 0:
+		return seen, errPace
 	case stall.Cut(text, usual):
 		_, seen, err = f.readAs(ctx, namespace, w, s, few)
-	case seen.Missed():
+	default:
 		_, seen, err = f.readAs(ctx, namespace, w, s, many)
 	}
 	return seen, err
@@ -204,6 +210,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errResting):
 		return errResting.Error()
+	case errors.Is(err, errPace):
+		return errPace.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "its node has not answered in time"
 	case apierrors.IsForbidden(err):

@@ -327,8 +327,8 @@ func later(a, b time.Time) time.Time {
 // mayHideAPause reports whether lines were missed in a look that has found no line that matches. The first look at a log misses none if its
 // first line is of the time at which the container began.
 func (r *rank) mayHideAPause(s Sighting, firstLook bool) bool {
-	if !firstLook {
-		return !s.contiguous
+	if s.hidden || s.Missed() || !firstLook {
+		return s.hidden || !s.contiguous
 	}
 	first, err := time.Parse(time.RFC3339Nano, s.first)
 	return err == nil && first.After(r.StartedAt.Add(beginning))

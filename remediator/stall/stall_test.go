@@ -809,3 +809,16 @@ func TestAMissedPauseIsADoubt(t *testing.T) {
 		t.Errorf("%+v", w.v)
 	}
 }
+
+// Lines before those that an answer of few lines shows may begin a pause.
+func TestAPauseBeforeAnAnswerThatWasCutIsADoubt(t *testing.T) {
+	w := newWorld(t, 1)
+	w.print("hello")
+	w.list(true)
+	w.job.Answer(0, Sighting{kind: nothing, first: w.nodes[0].lines[0][:20], last: "x", hidden: true}, w.now)
+	w.now = w.now.Add(time.Minute)
+	w.job.Answer(0, Sighting{kind: nothing, contiguous: true, last: "x"}, w.now)
+	if !w.job.ranks[0].maybePaused {
+		t.Error("it is forgotten that lines were missed")
+	}
+}
