@@ -137,6 +137,9 @@ func (f *follower) look(ctx context.Context, namespace string, followed *followe
 // errResting is the answer for a node that is left alone.
 var errResting = errors.New("its node has not answered lately")
 
+// errPace is the answer where a second read is needed, for which the pace leaves nothing.
+var errPace = errors.New("the pace of reads is used up")
+
 // read takes one look at the log of a rank.
 func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s stall.Settings) (seen stall.Sighting, err error) {
 	if f.reads.resting(w.Pod.Node) {
@@ -146,9 +149,12 @@ func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s s
 	text, seen, err := f.readAs(ctx, namespace, w, s, usual)
 	switch {
 	case err != nil:
+	case !stall.Cut(text, usual) && !seen.Missed():
+	case f.reads.allow(namespace, 1) == 0:
+		return seen, errPace
 	case stall.Cut(text, usual):
 		_, seen, err = f.readAs(ctx, namespace, w, s, few)
-	case seen.Missed():
+	default:
 		_, seen, err = f.readAs(ctx, namespace, w, s, many)
 	}
 	return seen, err
@@ -156,6 +162,13 @@ func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s s
 
 // readAs reads and matches some of the last lines of a log.
 func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s stall.Settings, asked stall.Asked) ([]byte, stall.Sighting, error) {
+	// One slot until the text is gone: so many texts are in memory, and no more.
+	select {
+	case f.reads.reading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, stall.Sighting{}, fmt.Errorf("wait for other reads: %w", ctx.Err())
+	}
+	defer func() { <-f.reads.reading }()
 	text, err := f.fetch(ctx, namespace, w, asked)
 	if err != nil {
 		f.metrics.reads.WithLabelValues("failed").Inc()
@@ -170,8 +183,6 @@ func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s
 
 // fetch asks the kubelet, through the API server. A node that does not answer in time is left alone for a while.
 func (f *follower) fetch(ctx context.Context, namespace string, w stall.Look, asked stall.Asked) ([]byte, error) {
-	f.reads.reading <- struct{}{}
-	defer func() { <-f.reads.reading }()
 	if ctx.Err() != nil {
 		return nil, errors.New("the look took too long")
 	}
@@ -199,6 +210,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errResting):
 		return errResting.Error()
+	case errors.Is(err, errPace):
+		return errPace.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "its node has not answered in time"
 	case apierrors.IsForbidden(err):

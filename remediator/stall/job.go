@@ -28,6 +28,8 @@ const (
 	fresh = 10 * time.Minute
 	// clockError is how far the clock of a node may be off that is trusted.
 	clockError = time.Minute
+	// beginning is how long after its container began a log may have its first line, if none before it is missing.
+	beginning = 5 * time.Minute
 )
 
 // Pod is a pod of the job that is to run.
@@ -47,18 +49,20 @@ type Pod struct {
 // rank is what is known of one pod.
 type rank struct {
 	Pod
-	seen       bool // its log was read
-	matched    bool
-	paused     bool
-	bar        bool
-	hidden     bool
-	step       uint64
-	hasStep    bool
-	at         string    // when its last line with a step was written, by the node's clock
-	pausedSeen time.Time // when its pause was seen first
-	pausedAt   string
-	anchor     string
-	quietSince time.Time
+	seen    bool // its log was read
+	matched bool
+	paused  bool
+	bar     bool
+	hidden  bool
+	// maybePaused: lines were missed, and one of them may begin a pause.
+	maybePaused bool
+	step        uint64
+	hasStep     bool
+	at          string    // when its last line with a step was written, by the node's clock
+	pausedSeen  time.Time // when its pause was seen first
+	pausedAt    string
+	anchor      string
+	quietSince  time.Time
 	// first and last are when its log was first and last read, tried when that was last tried.
 	first, last, tried time.Time
 	// wrong is why it could not be read the last time.
@@ -77,6 +81,8 @@ type Job struct {
 	clearAt time.Time
 	// reported: it is known to be stalled.
 	reported bool
+	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
+	movedAfter time.Time
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -246,7 +252,7 @@ func (j *Job) Skipped(i int, why string, now time.Time) { j.Failed(i, why, now) 
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook, before := !r.seen, r.last
+	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -263,17 +269,23 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = now
 		}
 		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
+		r.maybePaused = false
 	case pause:
-		if s.at != r.pausedAt && !(firstLook && j.over(s.at)) {
+		r.maybePaused = false
+		if s.at != r.pausedAt && !j.over(r.Pod, s.at, now) {
 			r.paused, r.pausedSeen = true, now
 		}
 		r.pausedAt = s.at
 	case nothing:
+		r.maybePaused = r.maybePaused || r.mayHideAPause(s, firstLook)
 		if !firstLook && !s.contiguous {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
 	}
 	if progress {
+		if !wasHidden {
+			j.movedAfter = later(j.movedAfter, before)
+		}
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
 		j.progress(i, before, now)
 	} else if firstLook && r.matched && !j.ranks[j.speaker].matched {
@@ -312,13 +324,20 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// over reports whether another rank has printed a step well after a time, so that a pause that began then has ended.
-func (j *Job) over(at string) bool {
-	t, err := time.Parse(time.RFC3339Nano, at)
-	return err == nil && slices.ContainsFunc(j.ranks, func(r rank) bool {
-		printed, err := time.Parse(time.RFC3339Nano, r.at)
-		return err == nil && r.ClockTrusted && printed.After(t.Add(2*clockError))
-	})
+// mayHideAPause reports whether lines were missed in a look that has found no line that matches. The first look at a log misses none if its
+// first line is of the time at which the container began.
+func (r *rank) mayHideAPause(s Sighting, firstLook bool) bool {
+	if s.hidden || s.Missed() || !firstLook {
+		return s.hidden || !s.contiguous
+	}
+	first, err := time.Parse(time.RFC3339Nano, s.first)
+	return err == nil && first.After(r.StartedAt.Add(beginning))
+}
+
+// over reports whether a rank has printed a new step after a pause of another one began, so that it has ended. Clocks of different nodes are
+// not compared: the step is later than a look, and the pause earlier than its own node's clock allows.
+func (j *Job) over(p Pod, at string, now time.Time) bool {
+	return j.movedAfter.After(creditText(p, at, now))
 }
 
 // progress notes that a rank has printed a new step since the look before. That ends the pauses that were known then.
@@ -326,6 +345,9 @@ func (j *Job) progress(i int, before, now time.Time) {
 	for k := range j.ranks {
 		if !j.ranks[k].pausedSeen.After(before) {
 			j.ranks[k].paused = false
+		}
+		if !j.ranks[k].last.After(before) {
+			j.ranks[k].maybePaused = false
 		}
 	}
 	if j.ranks[i].quietSince.After(j.ranks[j.speaker].quietSince) {

@@ -363,6 +363,9 @@ func TestPauseHolds(t *testing.T) {
 		"new leader":         func(w *world) { w.job = Job{} },
 		"edited annotation":  func(w *world) { w.job = Job{}; w.s.StalledAfter = 5 * time.Minute },
 		"other output":       func(w *world) { w.burst(3) },
+		"many lines, unseen": func(w *world) { w.burst(5000); w.job = Job{} },
+		"fast clock":         func(w *world) { w.skewed(0, time.Hour); w.job = Job{} },
+		"slow clock":         func(w *world) { w.skewed(2, -time.Hour); w.job = Job{} },
 		"output of the tail": func(w *world) { w.burst(250); w.job = Job{} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -757,5 +760,65 @@ func TestTheLookThatDecidesIsOnTime(t *testing.T) {
 	w.now = w.now.Add(14*time.Minute + 30*time.Second)
 	if v := w.look(); v.Next != 30*time.Second {
 		t.Errorf("the next look is after %s", v.Next)
+	}
+}
+
+// A new leader knows no order of the lines of two nodes whose clocks differ.
+func TestAPauseOnAnotherClockHolds(t *testing.T) {
+	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
+		for rank := range 2 {
+			w := newWorld(t, 2)
+			w.skewed(rank, skew)
+			w.steps(0, 70)
+			w.print("saving checkpoint", 1)
+			w.now = w.now.Add(70 * time.Minute)
+			w.job = Job{}
+			if w.until(40*time.Minute, Stalled); w.v.State == Stalled {
+				t.Errorf("clock of rank %d off by %s: %+v", rank, skew, w.v)
+			}
+		}
+	}
+}
+
+// Ranks that print that they save, and no steps, hide no stall that comes later.
+func TestPausesOfRanksWithoutStepsEnd(t *testing.T) {
+	w := newWorld(t, 4)
+	for i := range 200 {
+		if i%50 == 1 {
+			w.print("saving checkpoint")
+		}
+		w.print(fmt.Sprintf("step %d", i), 0)
+		w.now = w.now.Add(time.Minute)
+		w.look()
+		if i == 60 {
+			w.job = Job{}
+		}
+	}
+	if w.until(30*time.Minute, Stalled); w.v.State != Stalled {
+		t.Errorf("%+v", w.v)
+	}
+}
+
+// A pause before lines that were missed is not taken for silence.
+func TestAMissedPauseIsADoubt(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 10)
+	w.print("saving checkpoint")
+	w.burst(5000)
+	if w.until(40*time.Minute, Stalled); w.v.State == Stalled {
+		t.Errorf("%+v", w.v)
+	}
+}
+
+// Lines before those that an answer of few lines shows may begin a pause.
+func TestAPauseBeforeAnAnswerThatWasCutIsADoubt(t *testing.T) {
+	w := newWorld(t, 1)
+	w.print("hello")
+	w.list(true)
+	w.job.Answer(0, Sighting{kind: nothing, first: w.nodes[0].lines[0][:20], last: "x", hidden: true}, w.now)
+	w.now = w.now.Add(time.Minute)
+	w.job.Answer(0, Sighting{kind: nothing, contiguous: true, last: "x"}, w.now)
+	if !w.job.ranks[0].maybePaused {
+		t.Error("it is forgotten that lines were missed")
 	}
 }
