@@ -307,7 +307,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	if followed.wrong != nil {
 		f.sayOnce(followed, object, corev1.EventTypeWarning, eventUnknown, "Annotation", followed.wrong.Error())
-		return ctrl.Result{}, nil // until the annotation changes
+		return ctrl.Result{}, nil //nolint:nilerr // nothing is to be tried again until the annotation changes
 	}
 	now := f.Clock.Now()
 	if followed.job.NeedsPods(followed.settings, now) {

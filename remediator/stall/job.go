@@ -264,7 +264,8 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	progress := false
 	switch s.kind {
 	case step:
-		progress = !firstLook && (!r.matched || r.step != s.number || !s.hasNumber && r.at != s.at)
+		isSame := r.matched && r.step == s.number && (s.hasNumber || r.at == s.at)
+		progress = !firstLook && !isSame
 		if r.paused {
 			r.quietSince = now
 		}

@@ -684,7 +684,7 @@ func TestSilenceBeginsAnewAfterLinesWereHidden(t *testing.T) {
 		w.now = w.now.Add(time.Minute)
 		w.look()
 	}
-	w.nodes[0].lines = append(kept, w.job.ranks[0].anchor+" short\n")
+	w.nodes[0].lines = slices.Concat(kept, []string{w.job.ranks[0].anchor + " short\n"})
 	if w.until(10*time.Minute, Stalled); w.v.State != Running {
 		t.Errorf("%+v", w.v)
 	}
