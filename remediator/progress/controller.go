@@ -440,6 +440,8 @@ func (f *follower) observe(ctx context.Context, req request, object *metav1.Part
 	pods, wrong := podsOf(found)
 	if wrong != "" {
 		f.sayOnce(known, object, corev1.EventTypeWarning, eventUnknown, "Container", wrong)
+	} else {
+		known.said.Delete(saidContainer)
 	}
 	known.job.Observe(pods, !job.Suspended && len(pods) >= job.Ranks, f.Clock.Now())
 	return false, nil

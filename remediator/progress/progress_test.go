@@ -223,3 +223,19 @@ func TestAtMostSoManyRanksAreNamed(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// Pods of which the container is not known do not run, so that each look finds a job that does not run.
+func TestThatThereIsNoContainerIsSaidOnce(t *testing.T) {
+	f, recorder := newFollower()
+	known := &followed{said: sets.New(eventStalled)}
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "job"}}
+	for range 3 {
+		f.sayOnce(known, object, corev1.EventTypeWarning, eventUnknown, "Container", "wrong")
+		if err := f.report(t.Context(), request{}, object, known, stall.Verdict{State: stall.NotRunning}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(recorder.Events); n != 1 || known.said.Has(eventStalled) {
+		t.Errorf("%d Events; of other pods it is still said: %v", n, known.said.UnsortedList())
+	}
+}

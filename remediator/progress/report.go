@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,6 +27,9 @@ const (
 	eventStalled = "JobStalled"
 	eventUnknown = "JobProgressUnknown"
 )
+
+// saidContainer is the report that pods do not have the container that they name.
+const saidContainer = eventUnknown + "Container"
 
 const (
 	// maxNote is the longest note of an Event that the API server takes, in bytes.
@@ -80,8 +84,8 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 		return f.reportStalled(ctx, req, object, known, v)
 	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
 		known.said.Delete(eventStalled)
-		if v.State == stall.NotRunning { // what follows is said of other pods
-			known.said.Clear()
+		if v.State == stall.NotRunning { // what follows is said of other pods; that these have no such container is why they do not count
+			known.said = known.said.Intersection(sets.New(saidContainer))
 		}
 	}
 	return nil
