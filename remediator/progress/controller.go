@@ -114,20 +114,15 @@ type follower struct {
 }
 
 // SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
-// Otherwise nothing is watched or requested. An error means that the manager or the registry refuses a part.
+// Otherwise nothing is registered, watched or requested. An error means that the manager or the registry refuses a part.
 func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	f := &follower{
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
 		full: sets.New[types.UID](),
 	}
-	for _, m := range f.metrics.all() {
-		if err := registry.Register(m); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
-	}
 	if o.Policy.Known() {
-		return f.setup(mgr)
+		return f.setup(mgr, registry)
 	}
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		const often = time.Second // it only looks at memory
@@ -135,17 +130,22 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 		if err != nil {
 			return nil //nolint:nilerr // the context has ended
 		}
-		return f.setup(mgr)
+		return f.setup(mgr, registry)
 	}))
 }
 
 // on reports whether the policy asks for jobs to be followed.
 func (f *follower) on() bool { return f.Policy.Policy().Restart.Stalls.Mode == policy.StallsObserve }
 
-// setup watches the metadata of the jobs and namespaces of the cluster, if the policy asks for it.
-func (f *follower) setup(mgr ctrl.Manager) error {
+// setup registers the metrics and watches the metadata of the jobs and namespaces of the cluster, if the policy asks for it.
+func (f *follower) setup(mgr ctrl.Manager, registry prometheus.Registerer) error {
 	if !f.on() {
 		return nil
+	}
+	for _, m := range f.metrics.all() {
+		if err := registry.Register(m); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	core, err := clientcorev1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {

@@ -40,7 +40,7 @@ func TestOffSetsUpNothing(t *testing.T) {
 		p := &policy.Policy{}
 		p.Restart.Stalls.Mode = mode
 		f.Policy = policy.Fixed(p)
-		if err := f.setup(nil); err != nil || f.cache != nil || f.pods != nil {
+		if err := f.setup(nil, nil); err != nil || f.cache != nil || f.pods != nil {
 			t.Errorf("mode %q: %v", mode, err)
 		}
 	}
