@@ -30,6 +30,8 @@ var topics = map[string]string{
 	quarantine.WouldQuarantine:    "Event on a Node: a rule in observe mode would quarantine it. Nothing is done. To act: mode: enforce in the policy.",
 	quarantine.TaintRestored:      "Event on a Node: the taint was removed during the quarantine and was put back once. A second removal is a manual release.",
 	quarantine.NodeReleased:       "Event on a Node: the fault has cleared for as long as the rule asks, and the taint was removed.",
+	quarantine.DeviceIsolated:     "Event on a Node: single GPUs take no new pods, by a rule with isolate: device. The node stays in service.",
+	quarantine.DeviceReleased:     "Event on a Node: the fault of single GPUs has cleared for as long as the rule asks, and they take pods again.",
 	quarantine.ReleaseByHand:      "Event on a Node: a person released it. The faults of then do not quarantine it before they have cleared; a new fault does.",
 	quarantine.UncordonedByHand:   "Event on a Node: others have undone the cordon of the quarantine. The taint stays.",
 	quarantine.DriverUpgradeStale: "Event on a Node: a driver upgrade of the GPU operator does not go on, and is ignored: faults count again.",
@@ -45,6 +47,8 @@ var topics = map[string]string{
 	"JobRestartBlocked":           "Event on a job and its Node: the job is not restarted, or not yet. The reason in brackets, such as BackOff, can be explained, too. See JobRestart.",
 	"JobRestartFailed":            "Event on a job and its Node: the restart was given up. See JobRestart.",
 	"RestartNotOptedIn":           "Event on a job: it has pods on a quarantined node and is not opted in. The text names the label, or the misspelt one. See JobRestart.",
+	"JobStalled":                  "Event on a job: all of its ranks run and none has made progress for longer than the job says. The text names the ranks behind, and their nodes.",
+	"JobProgressUnknown":          "Event on a job: whether it makes progress cannot be told. The text says why.",
 	"PolicyWarning":               "Event on the namespace: the policy is in force, but something in it is probably a mistake. The text names it.",
 	"PreflightVerdict":            "Event on a Node and the job of a preflight run: the result. `kubectl pitcrew preflight RUN` shows every pair. See SlowNode.",
 	"PreflightIncomplete":         "Event on the job of a preflight run: not all ranks have reported. See SlowNode.",
@@ -87,6 +91,7 @@ var topics = map[string]string{
 	quarantine.BlockedByStale:           "Reason of a block: the condition has no heartbeat any more. See PitcrewNodeConditionsStale.",
 	quarantine.BlockedByValidation:      "Reason of a block: the fault has cleared, and the node has to pass its check under load before it returns (validate: true of the rule).",
 	quarantine.BlockedByOrigin:          "Reason of a block: the fault is taken for a consequence of another node's broken link, and that node is not quarantined yet (spec.domains).",
+	quarantine.BlockedByDevices:         "Reason of a block: the devices of a GPU are not known yet, or their rules cannot be read (isolate: device of the rule). After a minute the node is quarantined.",
 	quarantine.BlockedByDetectorSuspect: "Reason of a block: many nodes show the same fault together. See PitcrewDetectorSuspect.",
 }
 

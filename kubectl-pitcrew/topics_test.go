@@ -19,7 +19,7 @@ func TestEveryClassAndReasonIsExplained(t *testing.T) {
 		quarantine.BreakerOpen, quarantine.BreakerClosed, quarantine.PolicyInvalid,
 		quarantine.BlockedByObserve, quarantine.BlockedByBudget, quarantine.BlockedByBreaker, quarantine.BlockedByDetectorSuspect, quarantine.BlockedByStale,
 		quarantine.BlockedByPause, quarantine.BlockedByManualRelease, quarantine.BlockedByUnreadableRecord, quarantine.BlockedByMissingRule, quarantine.BlockedByUnconfirmed,
-		quarantine.BlockedByValidation, quarantine.BlockedByOrigin,
+		quarantine.BlockedByValidation, quarantine.BlockedByOrigin, quarantine.BlockedByDevices,
 		repair.RepairStarted, repair.RepairSucceeded, repair.RepairFailed, repair.RepairRefused, repair.RepairWaiting,
 		repair.SweepStarted, repair.SweepYielded, repair.NodeChecked,
 		string(repair.Emptying), string(repair.Working), string(repair.Ending), string(repair.Proving),
