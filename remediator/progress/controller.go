@@ -306,7 +306,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 		return ctrl.Result{RequeueAfter: wait.Jitter(retryPlace, 0.1)}, nil
 	}
 	if followed.wrong != nil {
-		f.sayOnce(followed, object, eventUnknown, "Annotation", followed.wrong.Error())
+		f.sayOnce(followed, object, "Annotation", followed.wrong.Error())
 		return ctrl.Result{}, nil //nolint:nilerr // nothing is to be tried again until the annotation changes
 	}
 	now := f.Clock.Now()
@@ -439,7 +439,7 @@ func (f *follower) observe(ctx context.Context, req request, object *metav1.Part
 	}
 	pods, wrong := podsOf(found)
 	if wrong != "" {
-		f.sayOnce(known, object, eventUnknown, "Container", wrong)
+		f.sayOnce(known, object, "Container", wrong)
 	} else {
 		known.said.Delete(saidContainer)
 	}

@@ -230,7 +230,7 @@ func TestThatThereIsNoContainerIsSaidOnce(t *testing.T) {
 	known := &followed{said: sets.New(eventStalled)}
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "job"}}
 	for range 3 {
-		f.sayOnce(known, object, eventUnknown, "Container", "wrong")
+		f.sayOnce(known, object, "Container", "wrong")
 		if err := f.report(t.Context(), request{}, object, known, stall.Verdict{State: stall.NotRunning}); err != nil {
 			t.Fatal(err)
 		}

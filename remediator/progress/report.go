@@ -79,7 +79,7 @@ type Condition struct {
 func (f *follower) report(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
 	switch v.State {
 	case stall.Unknown:
-		f.sayOnce(known, object, eventUnknown, "NothingKnown", "whether the job makes progress cannot be told: "+v.Why)
+		f.sayOnce(known, object, "NothingKnown", "whether the job makes progress cannot be told: "+v.Why)
 	case stall.Stalled:
 		return f.reportStalled(ctx, req, object, known, v)
 	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
@@ -91,11 +91,11 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 	return nil
 }
 
-// sayOnce emits a warning about a job, once for its pods and these annotations.
-func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata, reason, action, text string) {
-	if key := reason + action; !known.said.Has(key) {
+// sayOnce says why nothing can be told about a job, once for its pods and these annotations.
+func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata, action, text string) {
+	if key := eventUnknown + action; !known.said.Has(key) {
 		known.said.Insert(key)
-		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, reason, action, "%s", quarantine.Clip(text, maxNote))
+		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventUnknown, action, "%s", quarantine.Clip(text, maxNote))
 	}
 }
 
