@@ -9,7 +9,6 @@
 package stall
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -186,7 +185,7 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 	if j.runningSince.IsZero() {
 		return nil
 	}
-	wanted := map[int]bool{j.speaker: true}
+	wanted := map[int]bool{}
 	for i := range j.ranks {
 		if j.ranks[i].paused {
 			wanted[i] = true
@@ -199,25 +198,15 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 			}
 		}
 	}
-	looks := make([]Look, 0, len(wanted))
-	for _, i := range slices.Sorted(maps.Keys(wanted)) {
+	delete(wanted, j.speaker)
+	others := slices.Sorted(maps.Keys(wanted))
+	// The one that was not tried for longest: one that never answers does not keep the others waiting.
+	slices.SortStableFunc(others, func(a, b int) int { return j.ranks[a].tried.Compare(j.ranks[b].tried) })
+	looks := make([]Look, 0, 1+len(others))
+	for _, i := range append([]int{j.speaker}, others...) {
 		looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
 	}
-	// The one that was not tried for longest: one that never answers does not keep the others waiting.
-	slices.SortStableFunc(looks, func(a, b Look) int {
-		if a.Rank == j.speaker || b.Rank == j.speaker {
-			return cmp.Compare(boolToInt(b.Rank == j.speaker), boolToInt(a.Rank == j.speaker))
-		}
-		return j.ranks[a.Rank].tried.Compare(j.ranks[b.Rank].tried)
-	})
 	return looks[:min(len(looks), MaxLooks)]
-}
-
-func boolToInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // wanted reports whether a rank of a job that is quiet since a time is to be looked at: once when the job is late, and when it has been quiet
@@ -245,9 +234,6 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 		j.listedAt = time.Time{} // its pod may be gone
 	}
 }
-
-// Skipped notes that the log of a rank was not asked for in this look, because its node has not answered lately.
-func (j *Job) Skipped(i int, why string, now time.Time) { j.Failed(i, why, now) }
 
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
