@@ -29,6 +29,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
+	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -139,9 +140,10 @@ func run(ctx context.Context, o options, validate bool) error {
 	if err != nil {
 		return err
 	}
+	catchUp := catchup.New(mgr.GetClient(), mgr.GetAPIReader())
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
-		Jobs: restarter, Clock: clock.RealClock{}, OnBigBurst: collectGarbage,
+		Jobs: restarter, Clock: clock.RealClock{}, OnBigBurst: collectGarbage, CatchUp: catchUp,
 	}); err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func run(ctx context.Context, o options, validate bool) error {
 		return err
 	}
 	if err := visits.SetupWithManager(ctx, mgr, metrics.Registry, visits.Options{
-		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
+		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{}, CatchUp: catchUp,
 	}); err != nil {
 		return err
 	}

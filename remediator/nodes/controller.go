@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -72,6 +73,8 @@ type Options struct {
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	Jobs     JobRestarter
+	// CatchUp is waited for before anything is decided; nil: nothing is.
+	CatchUp *catchup.Gate
 	// OnBigBurst is told when very many nodes that have changed begin to wait, and when they have been reconciled; nil: nobody. It must not block.
 	OnBigBurst func(begins bool)
 }
@@ -81,6 +84,7 @@ type Controller struct {
 	client    client.Client // reads from the cache, and writes
 	apiReader client.Reader
 	elected   <-chan struct{}
+	catchUp   *catchup.Gate
 	policy    *policy.File
 	namespace string
 	dryRun    bool
@@ -116,6 +120,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		client:    nodeWriter{mgr.GetClient()},
 		apiReader: mgr.GetAPIReader(),
 		elected:   mgr.Elected(),
+		catchUp:   o.CatchUp,
 		policy:    o.Policy,
 		namespace: o.Namespace,
 		dryRun:    o.DryRun,
@@ -319,6 +324,9 @@ func earlier(a, b time.Duration) time.Duration {
 // is made while other decisions wait.
 func (c *Controller) decide(ctx context.Context, n *corev1.Node, look *devices.Look, now time.Time) (quarantine.Decision, error) {
 	p := c.policy.Policy()
+	if err := c.catchUp.Wait(ctx); err != nil {
+		return quarantine.Decision{}, fmt.Errorf("nothing is decided yet: %w", err)
+	}
 	if err := c.breaker.refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
 	}

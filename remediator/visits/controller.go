@@ -53,6 +53,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
@@ -78,6 +79,8 @@ type Options struct {
 	DryRun   bool
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
+	// CatchUp is waited for before any step that counts other nodes; nil: nothing is.
+	CatchUp *catchup.Gate
 	// LookEvery is how often nodes are looked at although nothing has changed; 30 s unless set.
 	LookEvery time.Duration
 }
@@ -87,6 +90,7 @@ type Controller struct {
 	client    client.Client // reads from the cache, and writes
 	apiReader client.Reader
 	elected   <-chan struct{}
+	catchUp   *catchup.Gate
 	policy    *policy.File
 	namespace string
 	jobs      string // their namespace
@@ -163,6 +167,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		client:    mgr.GetClient(),
 		apiReader: mgr.GetAPIReader(),
 		elected:   mgr.Elected(),
+		catchUp:   o.CatchUp,
 		policy:    o.Policy,
 		namespace: o.Namespace,
 		jobs:      o.RepairNamespace,
@@ -211,6 +216,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if err := c.apiReader.Get(ctx, req.NamespacedName, &n); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := c.catchUp.Wait(ctx); err != nil {
+		return ctrl.Result{}, fmt.Errorf("nothing is done yet: %w", err)
 	}
 	step, err = c.decide(ctx, &n, true)
 	if err != nil {

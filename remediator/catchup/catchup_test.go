@@ -1,0 +1,132 @@
+package catchup_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
+)
+
+func quarantined(name, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version, Labels: map[string]string{conditions.LabelStatus: "quarantined"}}}
+}
+
+// reader is a cache, or an API server, with these nodes.
+func reader(nodes ...client.Object) client.WithWatch {
+	return fake.NewClientBuilder().WithObjects(nodes...).Build()
+}
+
+func TestTheGateOpensWhenTheCacheShowsAllRecords(t *testing.T) {
+	healthy := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "healthy", ResourceVersion: "900"}}
+	live := reader(quarantined("a", "99"), quarantined("b", "200"), healthy)
+	for name, cache := range map[string]client.Reader{
+		"the same versions":                        reader(quarantined("a", "99"), quarantined("b", "200")),
+		"a later version, by number":               reader(quarantined("a", "100"), quarantined("b", "1000")),
+		"old versions of nodes without a status":   reader(quarantined("a", "99"), quarantined("b", "200"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "healthy", ResourceVersion: "1"}}),
+		"more nodes than the API server still has": reader(quarantined("a", "99"), quarantined("b", "200"), quarantined("gone", "5")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := catchup.New(cache, live).Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The cache is late for good here, so that each call fails when its time is over.
+func TestALateCacheKeepsTheGateClosed(t *testing.T) {
+	live := reader(quarantined("a", "99"), quarantined("b", "200"))
+	for name, cache := range map[string]client.Reader{
+		"an old version":               reader(quarantined("a", "99"), quarantined("b", "199")),
+		"a version that is less long":  reader(quarantined("a", "99"), quarantined("b", "30")),
+		"a node that it does not have": reader(quarantined("a", "99")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := catchup.New(cache, live).Wait(t.Context())
+				if err == nil || !strings.Contains(err.Error(), "of 1 nodes with a status, b among them") {
+					t.Errorf("Wait() = %v, want an error that names node b", err)
+				}
+			})
+		})
+	}
+}
+
+func TestTheCacheCatchesUpWhileTheGateIsWaitedFor(t *testing.T) {
+	live := reader(quarantined("a", "99"))
+	behind, current := reader(quarantined("a", "98")), reader(quarantined("a", "99"))
+	var reads, lists atomic.Int32
+	cache := interceptor.NewClient(behind, interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if reads.Add(1) > 3 {
+				return current.Get(ctx, key, object, opts...)
+			}
+			return behind.Get(ctx, key, object, opts...)
+		},
+	})
+	counted := interceptor.NewClient(live, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			lists.Add(1)
+			return c.List(ctx, list, opts...)
+		},
+	})
+	gate := catchup.New(cache, counted)
+	for range 3 {
+		if err := gate.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reads.Load() != 4 || lists.Load() != 1 {
+		t.Errorf("%d reads of the cache and %d lists, want 4 and 1: an open gate costs nothing", reads.Load(), lists.Load())
+	}
+}
+
+// A node that is deleted after the list never comes to the cache.
+func TestANodeThatIsGoneKeepsNothingClosed(t *testing.T) {
+	first, then := reader(quarantined("a", "99"), quarantined("gone", "98")), reader(quarantined("a", "99"))
+	var lists atomic.Int32
+	live := interceptor.NewClient(first, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if lists.Add(1) > 1 {
+				return then.List(ctx, list, opts...)
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if err := catchup.New(then, live).Wait(t.Context()); err != nil || lists.Load() != 2 {
+			t.Errorf("Wait() = %v after %d lists, want 2", err, lists.Load())
+		}
+	})
+}
+
+func TestNodesThatCannotBeListedKeepTheGateClosed(t *testing.T) {
+	refusing := true
+	live := interceptor.NewClient(reader(), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if refusing {
+				return errors.New("connection refused")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	gate := catchup.New(reader(), live)
+	if err := gate.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("Wait() = %v, want the error of the list", err)
+	}
+	refusing = false
+	if err := gate.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
