@@ -440,6 +440,10 @@ func (d *decider) isCorrelated(p problem) bool {
 	return true
 }
 
+// isInService tells of a quarantine that it is no more than a claim, and that the node has no taint: nothing will put that back once the
+// causes have cleared, and no visit validates a node that is in service.
+func (d *decider) isInService() bool { return !d.isTainted() && !d.confirmed() }
+
 // waitsForLimit tells whether a limit holds back what the decision would do.
 func (d *decider) waitsForLimit() bool {
 	b := d.result.Blocked
@@ -466,6 +470,12 @@ func (d *decider) decideQuarantined() {
 		return
 	}
 	allowed := d.conditions.allowsRelease(&d.record.Quarantine, isNotOver, &d.next)
+	if allowed && d.isUnvalidated() && d.isInService() {
+		d.release(ByPitcrew)
+		d.event(corev1.EventTypeWarning, NodeReleased, "%s has cleared; released without the validation that a rule asks for, because the node was in service already: "+
+			"taint %s was removed, and this remediator has never seen it", causeNames(d.record), d.record.Taint)
+		return
+	}
 	if allowed && !d.isUnvalidated() {
 		reason := NodeReleased
 		if d.record.IsIsolated() {

@@ -74,8 +74,11 @@ func TestAQuarantineEndsOnlyAfterTheValidationThatItsRuleAsksFor(t *testing.T) {
 		"during a pause nothing is released": {cleared, []step{pauses("x"), passed, decide}, held.but(func(o *outcome) {
 			o.Restart, o.Said = false, "NodeQuarantined blocked:awaits-validation blocked:paused"
 		})},
-		"a release without it, with kubectl": {cleared, []step{pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation"}},
-		"a release without it, by the taint": {cleared, []step{untaints, decide, untaints, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation TaintRestored ReleaseByHand"}},
+		"a release without it, with kubectl":                 {cleared, []step{pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation"}},
+		"the taint was removed while none ran that knows it": {cleared, []step{untaints, restarted, decide}, outcome{Phase: Released, By: ByPitcrew, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation NodeReleased"}},
+		"but not before it has cleared":                      {[]step{on, gpu(ecc), decide, gpuFine, decide}, []step{untaints, restarted, decide}, outcome{Phase: Quarantined, Status: "quarantined", Repair: "ResetGPU", Said: "NodeQuarantined blocked:record-unconfirmed"}},
+		"a restart alone changes nothing":                    {cleared, []step{restarted, decide}, held},
+		"a release without it, by the taint":                 {cleared, []step{untaints, decide, untaints, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation TaintRestored ReleaseByHand"}},
 
 		// What a person asks for.
 		"asked for, it waits, and that is said":     {quarantine, []step{gpuFine, decide, asks, decide}, held},
