@@ -38,8 +38,9 @@ const (
 	worldLength = time.Minute
 	// pace is the average time between two actions.
 	pace = 300 * time.Millisecond
-	// patience is far more than a world takes to come to rest.
-	patience = 5 * time.Minute
+	// patience is more than a world takes to come to rest. The Job controller waits for up to ten minutes before it replaces pods of a Job
+	// of which several were deleted.
+	patience = 12 * time.Minute
 )
 
 func TestMain(m *testing.M) {

@@ -189,6 +189,17 @@ func (l leadership) holds(at uint64, senders []string) bool {
 	return len(senders) > 0 && !slices.ContainsFunc(senders, func(process string) bool { return !l.wrote(process, holder) })
 }
 
+// changesUntil tells who has held the lease.
+func (l leadership) changesUntil(at uint64) (all []string) {
+	last := ""
+	for _, lease := range l.leases {
+		if holder := ptr.Deref(lease.object.Spec.HolderIdentity, ""); holder != last && lease.at < at {
+			all, last = append(all, fmt.Sprintf("%d the lease is held by %q", lease.at, holder)), holder
+		}
+	}
+	return all[max(0, len(all)-5):]
+}
+
 // took tells whether a leader has written the record in an annotation of a state.
 func (l leadership) took(s *nodeState, annotation string) bool {
 	return l.holds(s.at, l.writers(s.object.Annotations[annotation]))
@@ -217,6 +228,11 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 			delete(late, uid)
 			continue
 		}
+		if counted[uid] != nil && !s.hasTaint(s.record.Taint.Key) {
+			// Somebody has removed it. A leader that has seen it puts it back. One that has not takes the record for forged, and the place is free.
+			delete(counted, uid)
+			late[uid] = true
+		}
 		if counted[uid] != nil || late[uid] {
 			continue
 		}
@@ -229,8 +245,9 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 			if counted[uid] = s; len(counted) > p.limit {
 				v := s.breaks("%d nodes are quarantined, the budget of %s is %d", len(counted), p.name, p.limit)
 				for _, other := range counted {
-					v.history = append(v.history, other.String())
+					v.history = append(v.history, fmt.Sprintf("%s, written by %v", other, leaders.writers(other.object.Annotations[conditions.AnnotationQuarantine])))
 				}
+				v.history = append(v.history, leaders.changesUntil(s.at)...)
 				found = append(found, v)
 			}
 		}
