@@ -53,15 +53,16 @@ type rank struct {
 	paused  bool
 	bar     bool
 	hidden  bool
-	// maybePaused: lines were missed, and one of them may begin a pause.
-	maybePaused bool
-	step        uint64
-	hasStep     bool
-	at          string    // when its last line with a step was written, by the node's clock
-	pausedSeen  time.Time // when its pause was seen first
-	pausedAt    string
-	anchor      string
-	quietSince  time.Time
+	// missed is when lines were found to be missed of which one may begin a pause; zero: none were, or such a pause is over.
+	missed     time.Time
+	step       uint64
+	hasStep    bool
+	at         string    // when its last line with a step was written, by the node's clock
+	pausedSeen time.Time // when its pause was seen first
+	pausedAt   string
+	// anchor is when the last line of its log was written, by the node's clock; empty: the log is empty.
+	anchor     string
+	quietSince time.Time
 	// first and last are when its log was first and last read, tried when that was last tried.
 	first, last, tried time.Time
 	// wrong is why it could not be read the last time.
@@ -244,7 +245,7 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	}
 	r.last, r.tried, r.wrong = now, now, ""
 	r.hidden = s.hidden
-	if s.last != "" {
+	if s.last != "" || s.whole && !s.hidden { // what follows in a log that is empty now is all there
 		r.anchor = s.last
 	}
 	progress := false
@@ -256,15 +257,17 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = now
 		}
 		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
-		r.maybePaused = false
+		r.missed = time.Time{}
 	case pause:
-		r.maybePaused = false
+		r.missed = time.Time{}
 		if s.at != r.pausedAt && !j.over(r.Pod, s.at, now) {
 			r.paused, r.pausedSeen = true, now
 		}
 		r.pausedAt = s.at
 	case nothing:
-		r.maybePaused = r.maybePaused || r.mayHideAPause(s, firstLook)
+		if r.mayHideAPause(s, firstLook) {
+			r.missed = now
+		}
 		if !firstLook && !s.contiguous {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
@@ -333,8 +336,8 @@ func (j *Job) progress(i int, before, now time.Time) {
 		if !j.ranks[k].pausedSeen.After(before) {
 			j.ranks[k].paused = false
 		}
-		if !j.ranks[k].last.After(before) {
-			j.ranks[k].maybePaused = false
+		if !j.ranks[k].missed.After(before) {
+			j.ranks[k].missed = time.Time{}
 		}
 	}
 	if j.ranks[i].quietSince.After(j.ranks[j.speaker].quietSince) {

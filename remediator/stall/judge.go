@@ -85,7 +85,7 @@ func (j *Job) doubt(s Settings, since time.Time, limit time.Duration) string {
 			return fmt.Sprintf("the log of pod %s on node %s cannot be read: %s", r.Name, r.Node, r.wrong)
 		case r.hidden:
 			return fmt.Sprintf("pod %s on node %s prints so much, or such long lines, that lines are missed", r.Name, r.Node)
-		case r.maybePaused && s.pause != nil:
+		case !r.missed.IsZero() && s.pause != nil:
 			return fmt.Sprintf("lines of pod %s on node %s were missed, of which one may begin a pause", r.Name, r.Node)
 		case r.bar:
 			return fmt.Sprintf("pod %s on node %s ends its steps with carriage returns, as progress bars do, which reach its log only after 16 KiB", r.Name, r.Node)

@@ -195,40 +195,47 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 	}
 }
 
-// A day with all that is no stall.
+// A day with all that is no stall. Each thing comes again and again, one after the other.
 func TestNoFalseAlarmInADay(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, -time.Hour, -time.Minute, 0, time.Hour, 24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
 			w := newWorld(t, 8)
 			w.skewed(0, skew)
 			w.skewed(3, -skew)
-			number, busy := 0, start.Add(25*time.Minute) // a slow start
-			for w.now = start; w.now.Before(start.Add(24 * time.Hour)); w.now = w.now.Add(time.Minute) {
-				minute := int(w.now.Sub(start) / time.Minute)
-				switch {
-				case w.now.Before(busy):
-				case minute%240 == 0:
-					w.print("saving checkpoint of step 7", 0)
-					busy = w.now.Add(40 * time.Minute)
-				case minute%350 == 0:
-					w.print("evaluating", 5)
-					busy = w.now.Add(30 * time.Minute)
-				case minute%200 == 0: // another rank prints for a while, at times
-					number++
-					w.print(fmt.Sprintf("step=%d", number), 5)
-					busy = w.now.Add(14 * time.Minute)
-				case minute%500 == 0: // rank 0 begins a new log
-					w.nodes[0].lines = nil
-					busy = w.now.Add(10 * time.Minute)
-				case minute%600 == 0: // and then the next incarnation begins
+			number, busy, printed := 0, start.Add(25*time.Minute), start // a slow start
+			things := []struct {
+				name         string
+				every, quiet time.Duration
+				do           func()
+			}{
+				{"rank 0 saves", 240 * time.Minute, 40 * time.Minute, func() { w.print("saving checkpoint of step 7", 0) }},
+				{"rank 5 evaluates", 350 * time.Minute, 30 * time.Minute, func() { w.print("evaluating", 5) }},
+				{"another rank prints", 200 * time.Minute, 14 * time.Minute, func() { number++; w.print(fmt.Sprintf("step=%d", number), 5) }},
+				{"new log of rank 0", 190 * time.Minute, 10 * time.Minute, func() { w.nodes[0].lines = nil }},
+				{"next incarnation", 310 * time.Minute, 20 * time.Minute, func() {
 					for i, n := range w.nodes {
-						n.lines, n.pod.UID = nil, types.UID(fmt.Sprintf("new-%d-%d", minute, i))
-						n.pod.StartedAt = w.now.Add(n.skew)
+						n.lines, n.pod.UID, n.pod.StartedAt = nil, types.UID(fmt.Sprintf("%d-%s", i, w.now)), w.now.Add(n.skew)
 					}
-					number, busy = number-30, w.now.Add(20*time.Minute)
-				case minute%700 == 0: // a new leader
-					w.job = Job{}
-				case minute%3 == 0:
+					number = max(0, number-30)
+				}},
+				{"new leader", 130 * time.Minute, 0, func() { w.job = Job{} }},
+			}
+			ran, due := map[string]int{}, map[string]time.Time{}
+			for w.now = start; w.now.Before(start.Add(24 * time.Hour)); w.now = w.now.Add(time.Minute) {
+				minute, idle := int(w.now.Sub(start)/time.Minute), !w.now.Before(busy)
+				for _, thing := range things {
+					if due[thing.name].IsZero() {
+						due[thing.name] = start.Add(thing.every)
+					}
+					if idle && !printed.Before(busy) && !w.now.Before(due[thing.name]) { // a step comes between two things
+						idle = false
+						thing.do()
+						ran[thing.name]++
+						due[thing.name], busy = w.now.Add(thing.every), w.now.Add(max(thing.quiet, time.Minute))
+					}
+				}
+				if idle && (printed.Before(busy) || w.now.Sub(printed) >= 3*time.Minute) {
+					printed = w.now
 					number = (number + 1) % 50 // epochs
 					w.print(fmt.Sprintf("step=%d", number), 0, 1, 2, 3)
 				}
@@ -238,7 +245,12 @@ func TestNoFalseAlarmInADay(t *testing.T) {
 					}
 				}
 				if v := w.look(); v.State == Stalled || v.State == Unknown {
-					t.Fatalf("after %d minutes: %+v", minute, v)
+					t.Fatalf("after %d minutes: %+v (%v)", minute, v, ran)
+				}
+			}
+			for _, thing := range things {
+				if ran[thing.name] < 3 {
+					t.Errorf("%s: %d times in a day", thing.name, ran[thing.name])
 				}
 			}
 		})
@@ -818,7 +830,7 @@ func TestAPauseBeforeAnAnswerThatWasCutIsADoubt(t *testing.T) {
 	w.job.Answer(0, Sighting{kind: nothing, first: w.nodes[0].lines[0][:20], last: "x", hidden: true}, w.now)
 	w.now = w.now.Add(time.Minute)
 	w.job.Answer(0, Sighting{kind: nothing, contiguous: true, last: "x"}, w.now)
-	if !w.job.ranks[0].maybePaused {
+	if w.job.ranks[0].missed.IsZero() {
 		t.Error("it is forgotten that lines were missed")
 	}
 }
