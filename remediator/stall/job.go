@@ -296,7 +296,7 @@ func (r *rank) quietAtFirst(s Sighting, now time.Time) time.Time {
 	case s.first != "":
 		return creditText(r.Pod, s.first, now) // all of these lines say nothing
 	}
-	return credit(r.Pod, r.StartedAt, now)
+	return now // it may have been rotated just now
 }
 
 func creditText(p Pod, at string, now time.Time) time.Time {

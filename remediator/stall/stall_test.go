@@ -834,3 +834,18 @@ func TestAPauseBeforeAnAnswerThatWasCutIsADoubt(t *testing.T) {
 		t.Error("it is forgotten that lines were missed")
 	}
 }
+
+// An empty log may have been rotated just now: it is silent from the first read of it on.
+func TestAnEmptyLogWasNotSilentBeforeItWasRead(t *testing.T) {
+	w := newWorld(t, 2)
+	for i := range 60 {
+		w.print(fmt.Sprintf("step %d", i), 0)
+		w.now = w.now.Add(time.Minute)
+		w.look()
+	}
+	stopped := w.now
+	w.until(time.Hour, Stalled)
+	if took := w.now.Sub(stopped); w.v.State != Stalled || took < 22*time.Minute || took > 24*time.Minute {
+		t.Errorf("%s after %s", w.v.State, took)
+	}
+}
