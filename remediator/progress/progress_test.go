@@ -239,3 +239,57 @@ func TestThatThereIsNoContainerIsSaidOnce(t *testing.T) {
 		t.Errorf("%d Events; of other pods it is still said: %v", n, known.said.UnsortedList())
 	}
 }
+
+// A read that fails, or a log that is rotated, ends no silence that was reported.
+func TestASilenceIsReportedOnce(t *testing.T) {
+	f, recorder := newFollower()
+	f.DryRun = true
+	settings, err := stall.Parse(stall.Annotations{Progress: `step (?P<step>\d+)`, StalledAfter: "15m"}, stall.Compile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, object := &followed{said: sets.New[string](), settings: settings}, &metav1.PartialObjectMetadata{}
+	object.Name, object.Namespace = "job", "a"
+	pods := []stall.Pod{{Name: "p", UID: "1", Running: true, StartedAt: noon, ClockTrusted: true}}
+	now := noon
+	looks := func(n int, text string) {
+		for range n {
+			now = now.Add(time.Minute)
+			if known.job.NeedsPods(settings, now) {
+				known.job.Observe(pods, true, now)
+			}
+			for _, l := range known.job.Wanted(settings, now) {
+				if text == "" {
+					known.job.Failed(l.Rank, "dead", now)
+					continue
+				}
+				known.job.Answer(l.Rank, stall.Read([]byte(text), usual, settings, l.Anchor), now)
+			}
+			if err := f.report(t.Context(), request{}, object, known, known.job.Judge(settings, now)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stalls := func() (n int) {
+		for len(recorder.Events) > 0 {
+			if strings.Contains(<-recorder.Events, eventStalled) {
+				n++
+			}
+		}
+		return n
+	}
+	looks(20, "2026-11-23T12:00:01Z step 5\n")
+	if n := stalls(); n != 1 {
+		t.Fatalf("%d Events", n)
+	}
+	looks(3, "")
+	looks(20, "2026-11-23T12:00:01Z step 5\n")
+	looks(30, "2026-11-23T12:50:00Z a new file\n")
+	if n := stalls(); n != 0 {
+		t.Errorf("%d more of the same silence", n)
+	}
+	looks(40, "2026-11-23T13:20:00Z step 6\n")
+	if n := stalls(); n != 1 {
+		t.Errorf("%d of the next silence", n)
+	}
+}

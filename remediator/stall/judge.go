@@ -33,13 +33,15 @@ type Verdict struct {
 	// Step is that of most ranks. HasStep is false if they have printed none.
 	Step    uint64
 	HasStep bool
+	// Reported: it was found to be stalled, and since then no step was seen, though a look may have failed.
+	Reported bool
 	// Next is when to look again.
 	Next time.Duration
 }
 
 // Judge tells how the job does.
 func (j *Job) Judge(s Settings, now time.Time) Verdict {
-	v := Verdict{State: Running, Next: Interval}
+	v := Verdict{State: Running, Reported: j.reported, Next: Interval}
 	switch {
 	case j.runningSince.IsZero():
 		j.clearAt = now
