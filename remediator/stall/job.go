@@ -27,6 +27,8 @@ const (
 	fresh = 10 * time.Minute
 	// clockError is how far the clock of a node may be off that is trusted.
 	clockError = time.Minute
+	// longPause is how long a job may be in a pause before it is said that nothing can be told.
+	longPause = 3 * time.Hour
 	// beginning is how long after its container began a log may have its first line, if none before it is missing.
 	beginning = 5 * time.Minute
 )
@@ -79,6 +81,8 @@ type Job struct {
 	runningSince time.Time
 	// clearAt is when the job was last known to make progress or to be quiet, and not neither of them.
 	clearAt time.Time
+	// pausedSince is since when each look has found it in a pause; zero: the last one has not.
+	pausedSince time.Time
 	// reported: it is known to be stalled.
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.

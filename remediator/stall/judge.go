@@ -41,15 +41,26 @@ type Verdict struct {
 
 // Judge tells how the job does.
 func (j *Job) Judge(s Settings, now time.Time) Verdict {
+	rank := slices.IndexFunc(j.ranks, func(r rank) bool { return r.paused })
+	if rank < 0 {
+		j.pausedSince = time.Time{}
+	}
 	v := Verdict{State: Running, Reported: j.reported, Next: Interval}
 	switch {
 	case j.runningSince.IsZero():
 		j.clearAt = now
 		v.State = NotRunning
 		return v
-	case slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused }):
+	case rank >= 0:
+		if j.pausedSince.IsZero() {
+			j.pausedSince = now
+		}
 		j.clearAt = now
 		v.State = Paused
+		if now.Sub(j.pausedSince) >= longPause {
+			v.State = Unknown
+			v.Why = fmt.Sprintf("for %s no step was seen after the line of pod %s on node %s that begins a pause", longPause, j.ranks[rank].Name, j.ranks[rank].Node)
+		}
 		return v
 	case !j.matched():
 		v.State = Starting

@@ -849,3 +849,23 @@ func TestAnEmptyLogWasNotSilentBeforeItWasRead(t *testing.T) {
 		t.Errorf("%s after %s", w.v.State, took)
 	}
 }
+
+// A hang in a pause is not found, but it is said that nothing is known; also by a new leader, for which all of it is a pause.
+func TestAPauseOfHoursIsTold(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 5)
+	w.print("saving checkpoint", 2)
+	w.until(90 * time.Minute)
+	w.job = Job{}
+	began := w.now
+	w.until(5*time.Hour, Unknown, Stalled)
+	if took := w.now.Sub(began); w.v.State != Unknown || took < longPause || took > longPause+15*time.Minute || !strings.Contains(w.v.Why, "train-2 on node node-2 that begins a pause") {
+		t.Errorf("%+v after %s", w.v, took)
+	}
+	w.steps(6, 5)
+	w.print("saving checkpoint", 2)
+	w.until(time.Hour, Unknown, Stalled)
+	if w.v.State != Paused {
+		t.Errorf("the next pause: %+v", w.v)
+	}
+}
