@@ -79,6 +79,8 @@ type Job struct {
 	listedAt time.Time
 	// runningSince is since when all ranks run; zero: they do not.
 	runningSince time.Time
+	// waitingSince is when its pods last changed while not all of them run.
+	waitingSince time.Time
 	// clearAt is when the job was last known to make progress or to be quiet, and not neither of them.
 	clearAt time.Time
 	// pausedSince is since when each look has found it in a pause; zero: the last one has not.
@@ -137,12 +139,14 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 	if !first {
 		speaker = j.ranks[j.speaker].UID
 	}
+	moved := j.waitingSince.IsZero() || !j.runningSince.IsZero()
 	ranks := make([]rank, len(pods))
 	all, began := complete && len(pods) > 0, time.Time{}
 	j.speaker = 0
 	for i, p := range pods {
 		if old, same := known[p.UID]; same && old.Restarts == p.Restarts && old.Container == p.Container {
 			ranks[i] = old
+			moved = moved || old.Running != p.Running
 		} else {
 			changed = true
 		}
@@ -156,6 +160,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if moved || changed {
+		j.waitingSince = now
+	}
 	switch {
 	case !all:
 		j.runningSince, j.reported = time.Time{}, false

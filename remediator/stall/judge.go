@@ -50,6 +50,7 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 	case j.runningSince.IsZero():
 		j.clearAt = now
 		v.State = NotRunning
+		v.Next = min(max(Interval, now.Sub(j.waitingSince)/2), often) // each look is two requests
 		return v
 	case rank >= 0:
 		if j.pausedSince.IsZero() {

@@ -47,6 +47,7 @@ type world struct {
 	job   Job
 	asked Asked
 	reads int
+	lists int
 	v     Verdict
 }
 
@@ -88,6 +89,7 @@ func (n *node) log(asked Asked) []byte {
 func (w *world) look() Verdict {
 	w.Helper()
 	if w.job.NeedsPods(w.s, w.now) {
+		w.lists++
 		w.list(true)
 	}
 	for _, l := range w.job.Wanted(w.s, w.now) {
@@ -867,5 +869,35 @@ func TestAPauseOfHoursIsTold(t *testing.T) {
 	w.until(time.Hour, Unknown, Stalled)
 	if w.v.State != Paused {
 		t.Errorf("the next pause: %+v", w.v)
+	}
+}
+
+// A job that waits in a queue costs little, and is found soon when it runs.
+func TestAJobThatDoesNotRunIsSeldomListed(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 5)
+	for _, n := range w.nodes {
+		n.pod.Running = false
+	}
+	w.lists = 0
+	w.until(24 * time.Hour)
+	if w.v.State != NotRunning || w.lists < 24*6 || w.lists > 24*6+10+20 {
+		t.Errorf("%s, %d lists in a day", w.v.State, w.lists)
+	}
+	w.nodes[0].pod.Running = true
+	if v := w.look(); v.State != NotRunning || v.Next != Interval {
+		t.Errorf("after one pod began: %+v", v)
+	}
+	for _, n := range w.nodes {
+		n.pod.Running = true
+	}
+	if v := w.look(); v.State != Running || v.Next != Interval {
+		t.Errorf("all run: %+v", v)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.nodes[1].pod.Running = false
+	w.list(true)
+	if v := w.look(); v.State != NotRunning || v.Next != Interval {
+		t.Errorf("one stopped again: %+v", v)
 	}
 }
