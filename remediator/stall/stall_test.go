@@ -901,3 +901,17 @@ func TestAJobThatDoesNotRunIsSeldomListed(t *testing.T) {
 		t.Errorf("one stopped again: %+v", v)
 	}
 }
+
+// What was in a log before it was rotated, and is empty since, is a doubt only until another rank has printed a step after that.
+func TestAnEmptyLogHidesNoStallForEver(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 10)
+	w.nodes[0].lines = nil
+	w.until(12*time.Minute, Stalled)
+	w.print("step 10", 1)
+	stopped := w.now
+	w.until(22*time.Minute, Stalled)
+	if w.v.State != Stalled || !w.v.Since.Before(stopped.Add(2*time.Minute)) {
+		t.Errorf("%+v, stopped at %s", w.v, stopped)
+	}
+}
