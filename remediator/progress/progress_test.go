@@ -293,3 +293,33 @@ func TestASilenceIsReportedOnce(t *testing.T) {
 		t.Errorf("%d of the next silence", n)
 	}
 }
+
+func TestTheClusterHasSoManyPlaces(t *testing.T) {
+	f, recorder := newFollower()
+	name := func(namespace, i int) request {
+		return request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: fmt.Sprint(namespace), Name: fmt.Sprint(i)}}
+	}
+	follow := func(req request) bool {
+		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name, UID: types.UID(req.String())}}
+		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
+		return ok
+	}
+	for i := range maxFollowed {
+		if !follow(name(i/maxPerNamespace, i)) {
+			t.Fatalf("no place for job %d", i)
+		}
+	}
+	if follow(name(-1, 0)) {
+		t.Error("more jobs are followed than may be")
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Fatalf("%d Events", n)
+	}
+	if note := <-recorder.Events; !strings.Contains(note, "2000 jobs of the cluster") {
+		t.Error(note)
+	}
+	f.drop(name(0, 0))
+	if !follow(name(-1, 0)) || follow(name(0, 0)) {
+		t.Error("the place of a job that has ended is not given to one other job")
+	}
+}
