@@ -1,9 +1,15 @@
 package progress
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/lru"
@@ -321,5 +329,51 @@ func TestTheClusterHasSoManyPlaces(t *testing.T) {
 	f.drop(name(0, 0))
 	if !follow(name(-1, 0)) || follow(name(0, 0)) {
 		t.Error("the place of a job that has ended is not given to one other job")
+	}
+}
+
+// While no text can be matched, the texts of so many reads are in memory and no more, and nobody waits for longer than a look may take.
+func TestSoManyTextsAreInMemory(t *testing.T) {
+	f, _ := newFollower()
+	var served atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		served.Add(1)
+		fmt.Fprintln(w, "2026-11-23T12:00:01Z step 5")
+	}))
+	defer server.Close()
+	core, err := clientcorev1.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.pods = core
+	for range maxMatches {
+		f.reads.matching <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	settings, err := stall.Parse(stall.Annotations{Progress: "step", StalledAfter: "15m"}, stall.Compile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 3 * maxReads {
+		group.Go(func() {
+			if _, _, err := f.readAs(ctx, "a", stall.Look{Pod: stall.Pod{Name: "p", Container: "main"}}, settings, usual); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("read, and not matched: %v", err)
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for a match for ever")
+	}
+	if n := served.Load(); n != maxReads {
+		t.Errorf("%d texts at once", n)
+	}
+	if n := len(f.reads.reading); n != 0 {
+		t.Errorf("%d slots are not given back", n)
 	}
 }
