@@ -47,8 +47,8 @@ import (
 const (
 	// workers is how many jobs are looked at side by side. Most of the time they wait for a kubelet.
 	workers = 32
-	// maxPerNamespace is how many jobs of a namespace are followed.
-	maxPerNamespace = 200
+	// maxPerNamespace is how many jobs of a namespace are followed, maxFollowed how many of the cluster.
+	maxPerNamespace, maxFollowed = 200, 2000
 	// retryPlace is when a job for which there is no place is looked at again.
 	retryPlace = 10 * time.Minute
 	// retryWatch is how often the kinds of jobs are searched for new ones.
@@ -109,7 +109,8 @@ type follower struct {
 	mu       sync.Mutex
 	watched  sets.Set[schema.GroupVersionKind]
 	followed map[request]*followed
-	places   map[string]int
+	places   map[string]int // by namespace; the sum of them is taken
+	taken    int
 	full     sets.Set[types.UID]
 }
 
@@ -377,19 +378,24 @@ func (f *follower) compile(text string) (*stall.Expression, error) {
 	return e, err
 }
 
-// place takes a place of the namespace. A job for which there is none is told once.
+// place takes a place of the namespace and of the cluster. A job for which there is none is told once.
 func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.places[req.Namespace] < maxPerNamespace {
+	if f.places[req.Namespace] < maxPerNamespace && f.taken < maxFollowed {
 		f.places[req.Namespace]++
+		f.taken++
 		f.full.Delete(object.UID)
 		return true
 	}
 	if !f.full.Has(object.UID) && f.full.Len() < maxSaid {
 		f.full.Insert(object.UID)
+		followed, of := maxPerNamespace, "namespace"
+		if f.places[req.Namespace] < maxPerNamespace {
+			followed, of = maxFollowed, "cluster"
+		}
 		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventUnknown, "NoPlace",
-			"the progress of this job is not followed: %d jobs of the namespace are followed already; it is when one of them ends", maxPerNamespace)
+			"the progress of this job is not followed: %d jobs of the %s are followed already; it is when one of them ends", followed, of)
 	}
 	return false
 }
@@ -403,6 +409,7 @@ func (f *follower) drop(req request) {
 		return
 	}
 	delete(f.followed, req)
+	f.taken--
 	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
 		delete(f.places, req.Namespace)
 	}

@@ -176,7 +176,11 @@ func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s
 	}
 	f.metrics.reads.WithLabelValues("read").Inc()
 	f.metrics.bytes.Add(float64(len(text)))
-	f.reads.matching <- struct{}{}
+	select {
+	case f.reads.matching <- struct{}{}:
+	case <-ctx.Done():
+		return nil, stall.Sighting{}, fmt.Errorf("wait for other matches: %w", ctx.Err())
+	}
 	defer func() { <-f.reads.matching }()
 	return text, stall.Read(text, asked, s, w.Anchor), nil
 }

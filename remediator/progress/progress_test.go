@@ -1,9 +1,15 @@
 package progress
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/lru"
@@ -237,5 +245,135 @@ func TestThatThereIsNoContainerIsSaidOnce(t *testing.T) {
 	}
 	if n := len(recorder.Events); n != 1 || known.said.Has(eventStalled) {
 		t.Errorf("%d Events; of other pods it is still said: %v", n, known.said.UnsortedList())
+	}
+}
+
+// A read that fails, or a log that is rotated, ends no silence that was reported.
+func TestASilenceIsReportedOnce(t *testing.T) {
+	f, recorder := newFollower()
+	f.DryRun = true
+	settings, err := stall.Parse(stall.Annotations{Progress: `step (?P<step>\d+)`, StalledAfter: "15m"}, stall.Compile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, object := &followed{said: sets.New[string](), settings: settings}, &metav1.PartialObjectMetadata{}
+	object.Name, object.Namespace = "job", "a"
+	pods := []stall.Pod{{Name: "p", UID: "1", Running: true, StartedAt: noon, ClockTrusted: true}}
+	now := noon
+	looks := func(n int, text string) {
+		for range n {
+			now = now.Add(time.Minute)
+			if known.job.NeedsPods(settings, now) {
+				known.job.Observe(pods, true, now)
+			}
+			for _, l := range known.job.Wanted(settings, now) {
+				if text == "" {
+					known.job.Failed(l.Rank, "dead", now)
+					continue
+				}
+				known.job.Answer(l.Rank, stall.Read([]byte(text), usual, settings, l.Anchor), now)
+			}
+			if err := f.report(t.Context(), request{}, object, known, known.job.Judge(settings, now)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stalls := func() (n int) {
+		for len(recorder.Events) > 0 {
+			if strings.Contains(<-recorder.Events, eventStalled) {
+				n++
+			}
+		}
+		return n
+	}
+	looks(20, "2026-11-23T12:00:01Z step 5\n")
+	if n := stalls(); n != 1 {
+		t.Fatalf("%d Events", n)
+	}
+	looks(3, "")
+	looks(20, "2026-11-23T12:00:01Z step 5\n")
+	looks(30, "2026-11-23T12:50:00Z a new file\n")
+	if n := stalls(); n != 0 {
+		t.Errorf("%d more of the same silence", n)
+	}
+	looks(40, "2026-11-23T13:20:00Z step 6\n")
+	if n := stalls(); n != 1 {
+		t.Errorf("%d of the next silence", n)
+	}
+}
+
+func TestTheClusterHasSoManyPlaces(t *testing.T) {
+	f, recorder := newFollower()
+	name := func(namespace, i int) request {
+		return request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: fmt.Sprint(namespace), Name: fmt.Sprint(i)}}
+	}
+	follow := func(req request) bool {
+		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name, UID: types.UID(req.String())}}
+		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
+		return ok
+	}
+	for i := range maxFollowed {
+		if !follow(name(i/maxPerNamespace, i)) {
+			t.Fatalf("no place for job %d", i)
+		}
+	}
+	if follow(name(-1, 0)) {
+		t.Error("more jobs are followed than may be")
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Fatalf("%d Events", n)
+	}
+	if note := <-recorder.Events; !strings.Contains(note, "2000 jobs of the cluster") {
+		t.Error(note)
+	}
+	f.drop(name(0, 0))
+	if !follow(name(-1, 0)) || follow(name(0, 0)) {
+		t.Error("the place of a job that has ended is not given to one other job")
+	}
+}
+
+// While no text can be matched, the texts of so many reads are in memory and no more, and nobody waits for longer than a look may take.
+func TestSoManyTextsAreInMemory(t *testing.T) {
+	f, _ := newFollower()
+	var served atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		served.Add(1)
+		fmt.Fprintln(w, "2026-11-23T12:00:01Z step 5")
+	}))
+	defer server.Close()
+	core, err := clientcorev1.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.pods = core
+	for range maxMatches {
+		f.reads.matching <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	settings, err := stall.Parse(stall.Annotations{Progress: "step", StalledAfter: "15m"}, stall.Compile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 3 * maxReads {
+		group.Go(func() {
+			if _, _, err := f.readAs(ctx, "a", stall.Look{Pod: stall.Pod{Name: "p", Container: "main"}}, settings, usual); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("read, and not matched: %v", err)
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for a match for ever")
+	}
+	if n := served.Load(); n != maxReads {
+		t.Errorf("%d texts at once", n)
+	}
+	if n := len(f.reads.reading); n != 0 {
+		t.Errorf("%d slots are not given back", n)
 	}
 }

@@ -83,7 +83,9 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 	case stall.Stalled:
 		return f.reportStalled(ctx, req, object, known, v)
 	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
-		known.said.Delete(eventStalled)
+		if !v.Reported {
+			known.said.Delete(eventStalled)
+		}
 		if v.State == stall.NotRunning { // what follows is said of other pods; that these have no such container is why they do not count
 			known.said = known.said.Intersection(sets.New(saidContainer))
 		}

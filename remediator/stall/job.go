@@ -27,6 +27,8 @@ const (
 	fresh = 10 * time.Minute
 	// clockError is how far the clock of a node may be off that is trusted.
 	clockError = time.Minute
+	// longPause is how long a job may be in a pause before it is said that nothing can be told.
+	longPause = 3 * time.Hour
 	// beginning is how long after its container began a log may have its first line, if none before it is missing.
 	beginning = 5 * time.Minute
 )
@@ -53,15 +55,16 @@ type rank struct {
 	paused  bool
 	bar     bool
 	hidden  bool
-	// maybePaused: lines were missed, and one of them may begin a pause.
-	maybePaused bool
-	step        uint64
-	hasStep     bool
-	at          string    // when its last line with a step was written, by the node's clock
-	pausedSeen  time.Time // when its pause was seen first
-	pausedAt    string
-	anchor      string
-	quietSince  time.Time
+	// missed is when lines were found to be missed of which one may begin a pause; zero: none were, or such a pause is over.
+	missed     time.Time
+	step       uint64
+	hasStep    bool
+	at         string    // when its last line with a step was written, by the node's clock
+	pausedSeen time.Time // when its pause was seen first
+	pausedAt   string
+	// anchor is when the last line of its log was written, by the node's clock; empty: the log is empty.
+	anchor     string
+	quietSince time.Time
 	// first and last are when its log was first and last read, tried when that was last tried.
 	first, last, tried time.Time
 	// wrong is why it could not be read the last time.
@@ -76,8 +79,12 @@ type Job struct {
 	listedAt time.Time
 	// runningSince is since when all ranks run; zero: they do not.
 	runningSince time.Time
+	// waitingSince is when its pods last changed while not all of them run.
+	waitingSince time.Time
 	// clearAt is when the job was last known to make progress or to be quiet, and not neither of them.
 	clearAt time.Time
+	// pausedSince is since when each look has found it in a pause; zero: the last one has not.
+	pausedSince time.Time
 	// reported: it is known to be stalled.
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
@@ -132,12 +139,14 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 	if !first {
 		speaker = j.ranks[j.speaker].UID
 	}
+	moved := j.waitingSince.IsZero() || !j.runningSince.IsZero()
 	ranks := make([]rank, len(pods))
 	all, began := complete && len(pods) > 0, time.Time{}
 	j.speaker = 0
 	for i, p := range pods {
 		if old, same := known[p.UID]; same && old.Restarts == p.Restarts && old.Container == p.Container {
 			ranks[i] = old
+			moved = moved || old.Running != p.Running
 		} else {
 			changed = true
 		}
@@ -151,6 +160,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if moved || changed {
+		j.waitingSince = now
+	}
 	switch {
 	case !all:
 		j.runningSince, j.reported = time.Time{}, false
@@ -244,7 +256,7 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	}
 	r.last, r.tried, r.wrong = now, now, ""
 	r.hidden = s.hidden
-	if s.last != "" {
+	if s.last != "" || s.whole && !s.hidden { // what follows in a log that is empty now is all there
 		r.anchor = s.last
 	}
 	progress := false
@@ -256,15 +268,17 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = now
 		}
 		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
-		r.maybePaused = false
+		r.missed = time.Time{}
 	case pause:
-		r.maybePaused = false
+		r.missed = time.Time{}
 		if s.at != r.pausedAt && !j.over(r.Pod, s.at, now) {
 			r.paused, r.pausedSeen = true, now
 		}
 		r.pausedAt = s.at
 	case nothing:
-		r.maybePaused = r.maybePaused || r.mayHideAPause(s, firstLook)
+		if r.mayHideAPause(s, firstLook) {
+			r.missed = now
+		}
 		if !firstLook && !s.contiguous {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
@@ -293,7 +307,7 @@ func (r *rank) quietAtFirst(s Sighting, now time.Time) time.Time {
 	case s.first != "":
 		return creditText(r.Pod, s.first, now) // all of these lines say nothing
 	}
-	return credit(r.Pod, r.StartedAt, now)
+	return now // it may have been rotated just now
 }
 
 func creditText(p Pod, at string, now time.Time) time.Time {
@@ -333,8 +347,8 @@ func (j *Job) progress(i int, before, now time.Time) {
 		if !j.ranks[k].pausedSeen.After(before) {
 			j.ranks[k].paused = false
 		}
-		if !j.ranks[k].last.After(before) {
-			j.ranks[k].maybePaused = false
+		if !j.ranks[k].missed.After(before) {
+			j.ranks[k].missed = time.Time{}
 		}
 	}
 	if j.ranks[i].quietSince.After(j.ranks[j.speaker].quietSince) {

@@ -33,21 +33,35 @@ type Verdict struct {
 	// Step is that of most ranks. HasStep is false if they have printed none.
 	Step    uint64
 	HasStep bool
+	// Reported: it was found to be stalled, and since then no step was seen, though a look may have failed.
+	Reported bool
 	// Next is when to look again.
 	Next time.Duration
 }
 
 // Judge tells how the job does.
 func (j *Job) Judge(s Settings, now time.Time) Verdict {
-	v := Verdict{State: Running, Next: Interval}
+	rank := slices.IndexFunc(j.ranks, func(r rank) bool { return r.paused })
+	if rank < 0 {
+		j.pausedSince = time.Time{}
+	}
+	v := Verdict{State: Running, Reported: j.reported, Next: Interval}
 	switch {
 	case j.runningSince.IsZero():
 		j.clearAt = now
 		v.State = NotRunning
+		v.Next = min(max(Interval, now.Sub(j.waitingSince)/2), often) // each look is two requests
 		return v
-	case slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused }):
+	case rank >= 0:
+		if j.pausedSince.IsZero() {
+			j.pausedSince = now
+		}
 		j.clearAt = now
 		v.State = Paused
+		if now.Sub(j.pausedSince) >= longPause {
+			v.State = Unknown
+			v.Why = fmt.Sprintf("for %s no step was seen after the line of pod %s on node %s that begins a pause", longPause, j.ranks[rank].Name, j.ranks[rank].Node)
+		}
 		return v
 	case !j.matched():
 		v.State = Starting
@@ -85,7 +99,7 @@ func (j *Job) doubt(s Settings, since time.Time, limit time.Duration) string {
 			return fmt.Sprintf("the log of pod %s on node %s cannot be read: %s", r.Name, r.Node, r.wrong)
 		case r.hidden:
 			return fmt.Sprintf("pod %s on node %s prints so much, or such long lines, that lines are missed", r.Name, r.Node)
-		case r.maybePaused && s.pause != nil:
+		case !r.missed.IsZero() && s.pause != nil:
 			return fmt.Sprintf("lines of pod %s on node %s were missed, of which one may begin a pause", r.Name, r.Node)
 		case r.bar:
 			return fmt.Sprintf("pod %s on node %s ends its steps with carriage returns, as progress bars do, which reach its log only after 16 KiB", r.Name, r.Node)

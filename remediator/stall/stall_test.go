@@ -47,6 +47,7 @@ type world struct {
 	job   Job
 	asked Asked
 	reads int
+	lists int
 	v     Verdict
 }
 
@@ -88,6 +89,7 @@ func (n *node) log(asked Asked) []byte {
 func (w *world) look() Verdict {
 	w.Helper()
 	if w.job.NeedsPods(w.s, w.now) {
+		w.lists++
 		w.list(true)
 	}
 	for _, l := range w.job.Wanted(w.s, w.now) {
@@ -195,40 +197,47 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 	}
 }
 
-// A day with all that is no stall.
+// A day with all that is no stall. Each thing comes again and again, one after the other.
 func TestNoFalseAlarmInADay(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, -time.Hour, -time.Minute, 0, time.Hour, 24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
 			w := newWorld(t, 8)
 			w.skewed(0, skew)
 			w.skewed(3, -skew)
-			number, busy := 0, start.Add(25*time.Minute) // a slow start
-			for w.now = start; w.now.Before(start.Add(24 * time.Hour)); w.now = w.now.Add(time.Minute) {
-				minute := int(w.now.Sub(start) / time.Minute)
-				switch {
-				case w.now.Before(busy):
-				case minute%240 == 0:
-					w.print("saving checkpoint of step 7", 0)
-					busy = w.now.Add(40 * time.Minute)
-				case minute%350 == 0:
-					w.print("evaluating", 5)
-					busy = w.now.Add(30 * time.Minute)
-				case minute%200 == 0: // another rank prints for a while, at times
-					number++
-					w.print(fmt.Sprintf("step=%d", number), 5)
-					busy = w.now.Add(14 * time.Minute)
-				case minute%500 == 0: // rank 0 begins a new log
-					w.nodes[0].lines = nil
-					busy = w.now.Add(10 * time.Minute)
-				case minute%600 == 0: // and then the next incarnation begins
+			number, busy, printed := 0, start.Add(25*time.Minute), start // a slow start
+			things := []struct {
+				name         string
+				every, quiet time.Duration
+				do           func()
+			}{
+				{"rank 0 saves", 240 * time.Minute, 40 * time.Minute, func() { w.print("saving checkpoint of step 7", 0) }},
+				{"rank 5 evaluates", 350 * time.Minute, 30 * time.Minute, func() { w.print("evaluating", 5) }},
+				{"another rank prints", 200 * time.Minute, 14 * time.Minute, func() { number++; w.print(fmt.Sprintf("step=%d", number), 5) }},
+				{"new log of rank 0", 190 * time.Minute, 10 * time.Minute, func() { w.nodes[0].lines = nil }},
+				{"next incarnation", 310 * time.Minute, 20 * time.Minute, func() {
 					for i, n := range w.nodes {
-						n.lines, n.pod.UID = nil, types.UID(fmt.Sprintf("new-%d-%d", minute, i))
-						n.pod.StartedAt = w.now.Add(n.skew)
+						n.lines, n.pod.UID, n.pod.StartedAt = nil, types.UID(fmt.Sprintf("%d-%s", i, w.now)), w.now.Add(n.skew)
 					}
-					number, busy = number-30, w.now.Add(20*time.Minute)
-				case minute%700 == 0: // a new leader
-					w.job = Job{}
-				case minute%3 == 0:
+					number = max(0, number-30)
+				}},
+				{"new leader", 130 * time.Minute, 0, func() { w.job = Job{} }},
+			}
+			ran, due := map[string]int{}, map[string]time.Time{}
+			for w.now = start; w.now.Before(start.Add(24 * time.Hour)); w.now = w.now.Add(time.Minute) {
+				minute, idle := int(w.now.Sub(start)/time.Minute), !w.now.Before(busy)
+				for _, thing := range things {
+					if due[thing.name].IsZero() {
+						due[thing.name] = start.Add(thing.every)
+					}
+					if idle && !printed.Before(busy) && !w.now.Before(due[thing.name]) { // a step comes between two things
+						idle = false
+						thing.do()
+						ran[thing.name]++
+						due[thing.name], busy = w.now.Add(thing.every), w.now.Add(max(thing.quiet, time.Minute))
+					}
+				}
+				if idle && (printed.Before(busy) || w.now.Sub(printed) >= 3*time.Minute) {
+					printed = w.now
 					number = (number + 1) % 50 // epochs
 					w.print(fmt.Sprintf("step=%d", number), 0, 1, 2, 3)
 				}
@@ -238,7 +247,12 @@ func TestNoFalseAlarmInADay(t *testing.T) {
 					}
 				}
 				if v := w.look(); v.State == Stalled || v.State == Unknown {
-					t.Fatalf("after %d minutes: %+v", minute, v)
+					t.Fatalf("after %d minutes: %+v (%v)", minute, v, ran)
+				}
+			}
+			for _, thing := range things {
+				if ran[thing.name] < 3 {
+					t.Errorf("%s: %d times in a day", thing.name, ran[thing.name])
 				}
 			}
 		})
@@ -818,7 +832,86 @@ func TestAPauseBeforeAnAnswerThatWasCutIsADoubt(t *testing.T) {
 	w.job.Answer(0, Sighting{kind: nothing, first: w.nodes[0].lines[0][:20], last: "x", hidden: true}, w.now)
 	w.now = w.now.Add(time.Minute)
 	w.job.Answer(0, Sighting{kind: nothing, contiguous: true, last: "x"}, w.now)
-	if !w.job.ranks[0].maybePaused {
+	if w.job.ranks[0].missed.IsZero() {
 		t.Error("it is forgotten that lines were missed")
+	}
+}
+
+// An empty log may have been rotated just now: it is silent from the first read of it on.
+func TestAnEmptyLogWasNotSilentBeforeItWasRead(t *testing.T) {
+	w := newWorld(t, 2)
+	for i := range 60 {
+		w.print(fmt.Sprintf("step %d", i), 0)
+		w.now = w.now.Add(time.Minute)
+		w.look()
+	}
+	stopped := w.now
+	w.until(time.Hour, Stalled)
+	if took := w.now.Sub(stopped); w.v.State != Stalled || took < 22*time.Minute || took > 24*time.Minute {
+		t.Errorf("%s after %s", w.v.State, took)
+	}
+}
+
+// A hang in a pause is not found, but it is said that nothing is known; also by a new leader, for which all of it is a pause.
+func TestAPauseOfHoursIsTold(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 5)
+	w.print("saving checkpoint", 2)
+	w.until(90 * time.Minute)
+	w.job = Job{}
+	began := w.now
+	w.until(5*time.Hour, Unknown, Stalled)
+	if took := w.now.Sub(began); w.v.State != Unknown || took < longPause || took > longPause+15*time.Minute || !strings.Contains(w.v.Why, "train-2 on node node-2 that begins a pause") {
+		t.Errorf("%+v after %s", w.v, took)
+	}
+	w.steps(6, 5)
+	w.print("saving checkpoint", 2)
+	w.until(time.Hour, Unknown, Stalled)
+	if w.v.State != Paused {
+		t.Errorf("the next pause: %+v", w.v)
+	}
+}
+
+// A job that waits in a queue costs little, and is found soon when it runs.
+func TestAJobThatDoesNotRunIsSeldomListed(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 5)
+	for _, n := range w.nodes {
+		n.pod.Running = false
+	}
+	w.lists = 0
+	w.until(24 * time.Hour)
+	if w.v.State != NotRunning || w.lists < 24*6 || w.lists > 24*6+10+20 {
+		t.Errorf("%s, %d lists in a day", w.v.State, w.lists)
+	}
+	w.nodes[0].pod.Running = true
+	if v := w.look(); v.State != NotRunning || v.Next != Interval {
+		t.Errorf("after one pod began: %+v", v)
+	}
+	for _, n := range w.nodes {
+		n.pod.Running = true
+	}
+	if v := w.look(); v.State != Running || v.Next != Interval {
+		t.Errorf("all run: %+v", v)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.nodes[1].pod.Running = false
+	w.list(true)
+	if v := w.look(); v.State != NotRunning || v.Next != Interval {
+		t.Errorf("one stopped again: %+v", v)
+	}
+}
+
+// What was in a log before it was rotated, and is empty since, is a doubt only until another rank has printed a step after that.
+func TestAnEmptyLogHidesNoStallForEver(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 10)
+	w.nodes[0].lines = nil
+	w.until(12*time.Minute, Stalled)
+	w.print("step 10", 1)
+	stopped := w.now
+	w.until(22*time.Minute, Stalled)
+	if w.v.State != Stalled || !w.v.Since.Before(stopped.Add(2*time.Minute)) {
+		t.Errorf("%+v, stopped at %s", w.v, stopped)
 	}
 }
