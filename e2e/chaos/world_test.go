@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,7 +74,7 @@ spec:
     gpu-xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}, clearAfter: 2s, restartJobs: true}
     gpu-xid-inspect: {match: {condition: GPUXidError, repair: [Inspect]}, alertOnly: true}
     gpu-memory: {match: {condition: GPUMemoryError, repair: [ResetGPU, Reboot]}, for: 1s, clearAfter: 2s, restartJobs: true, validate: true, budget: {maxNodes: 2}}
-    hca-port: {match: {condition: HCAPortDown, repair: [Inspect]}, mode: observe}
+    hca-port: {match: {condition: HCAPortDown, repair: [Inspect]}, mode: observe, clearAfter: 2s}
     node-not-ready:
       match: {condition: Ready, status: [Unknown, "False"], repair: [Inspect]}
       for: 3s
@@ -282,9 +283,12 @@ func (w *world) change(i int, change func(*corev1.Node)) error {
 	})
 }
 
+// often is for objects that others change all the time: it gives up after some ten seconds.
+var often = wait.Backoff{Steps: 11, Duration: 10 * time.Millisecond, Factor: 2, Jitter: 0.5}
+
 // tried tries again after a conflict. What is gone needs no change.
 func (w *world) tried(write func() error) error {
-	return client.IgnoreNotFound(retry.OnError(retry.DefaultBackoff, func(err error) bool {
+	return client.IgnoreNotFound(retry.OnError(often, func(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsInternalError(err)
 	}, write))
 }
