@@ -306,7 +306,8 @@ func checkReleases(states []*nodeState) (found []violation) {
 			if stands || unrepaired || cause.Rule == policy.ByHand {
 				found = append(found, s.breaks("released although %s (%s) stands or is not repaired", cause.Condition, cause.Repair))
 			}
-			if cause.Due && cause.Rule == validatedRule && (s.visits == nil || !s.visits.ValidatedFor(r.ID, s.object.Status.NodeInfo.BootID)) {
+			// One that is in service, because somebody has removed the taint, cannot be validated.
+			if s.before.hasTaint(s.before.record.Taint.Key) && cause.Due && cause.Rule == validatedRule && (s.visits == nil || !s.visits.ValidatedFor(r.ID, s.object.Status.NodeInfo.BootID)) {
 				found = append(found, s.breaks("released although no check of this boot has passed, which rule %s wants", cause.Rule))
 			}
 		}
