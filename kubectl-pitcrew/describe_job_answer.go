@@ -71,7 +71,7 @@ func (f *jobFacts) evaluate(q restart.Quarantine, onNode []corev1.Pod) (evaluati
 	if f.policy == nil || f.record.Current != nil { // a restart under way is not limited again
 		return e, nil
 	}
-	limits := restart.LimitsOf(job, f.policy.Restart)
+	limits := restart.LimitsOf(q, job, f.policy.Restart)
 	e.list = append(e.list, restart.RateLimits(q, f.record, f.others, limits, f.now)...)
 	if f.othersErr != nil && limits.MaxConcurrent > 0 {
 		e.unknown[restart.MaxConcurrent] = "jobs of other namespaces cannot be listed"

@@ -154,17 +154,25 @@ func (f *jobFacts) printRecord(out io.Writer) {
 	if cur != nil {
 		fmt.Fprintf(out, "Restart:  %s since %s; %s\n", cur.Phase, f.ago(cur.PhaseSince), printable(f.waitsFor()))
 		for _, cause := range cur.Quarantines {
-			fmt.Fprintf(out, "          for node %s: %s\n", cause.Node, printable(cause.Reason))
+			fmt.Fprintf(out, "          for %s: %s\n", subjectOf(cause), printable(cause.Reason))
 		}
 	}
 	for _, past := range f.record.Last {
-		var nodes []string
+		var subjects []string
 		for _, cause := range past.Quarantines {
-			nodes = append(nodes, cause.Node)
+			subjects = append(subjects, subjectOf(cause))
 		}
-		fmt.Fprintf(out, "Before:   %s at %s, after %s, for node %s: %s\n", past.Phase, f.ago(past.EndedAt),
-			duration.HumanDuration(past.EndedAt.Sub(past.StartedAt)), strings.Join(nodes, ", "), printable(past.Outcome))
+		fmt.Fprintf(out, "Before:   %s at %s, after %s, for %s: %s\n", past.Phase, f.ago(past.EndedAt),
+			duration.HumanDuration(past.EndedAt.Sub(past.StartedAt)), strings.Join(subjects, ", "), printable(past.Outcome))
 	}
+}
+
+// subjectOf names what a restart is for.
+func subjectOf(c restart.Cause) string {
+	if c.Node == "" {
+		return "a job that stands still"
+	}
+	return "node " + c.Node
 }
 
 // printLimits prints what the policy's limits have counted.
@@ -172,7 +180,7 @@ func (f *jobFacts) printLimits(out io.Writer) {
 	if f.policy == nil {
 		return
 	}
-	limits := restart.LimitsOf(*f.workload.Job, f.policy.Restart)
+	limits := restart.LimitsOf(restart.Quarantine{}, *f.workload.Job, f.policy.Restart)
 	var texts []string
 	of := func(name string, n, most int) {
 		if most > 0 {

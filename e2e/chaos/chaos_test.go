@@ -152,7 +152,7 @@ func (w *world) check(t *testing.T) {
 	stops, starts := 0, 0
 	for i, h := range w.jobs {
 		versions := h.inOrder()
-		more, n := checkRestarts(versions)
+		more, n := checkRestarts(versions, jobs[i].isWhole())
 		found, stops = append(found, more...), stops+n
 		more, n = checkIncarnations(versions, w.pods.inOrder(), func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
 		found, starts = append(found, more...), starts+n

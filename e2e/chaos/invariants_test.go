@@ -569,8 +569,9 @@ func describeRestarts(v jobVersion) string {
 	return text
 }
 
-// checkRestarts: a job is stopped at most once for each quarantine. A stop may have several causes, and one of them must be new.
-func checkRestarts(versions []jobVersion) (found []violation, stops int) {
+// checkRestarts: a job that is stopped as a whole is stopped at most once for each quarantine. A stop may have several causes, and one of
+// them must be new. Of the others pods that were bound late are replaced once more.
+func checkRestarts(versions []jobVersion, whole bool) (found []violation, stops int) {
 	type job struct {
 		stops, causes map[string]bool
 		last          string
@@ -603,7 +604,7 @@ func checkRestarts(versions []jobVersion) (found []violation, stops int) {
 			fresh := slices.ContainsFunc(r.Quarantines, func(c restart.Cause) bool { return !j.causes[c.ID] })
 			if !j.stops[r.ID] {
 				stops++
-				if !fresh {
+				if !fresh && whole {
 					found = append(found, violation{fmt.Sprintf("%d: job %s: stop %s has no cause for which the job was not stopped before", v.at, v.object.GetName(), r.ID), slices.Clone(j.lines)})
 				}
 			}

@@ -37,7 +37,7 @@ func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind
 	if step, requested := restart.AbortedEarly(begun, job, now); requested {
 		return 0, a.close(ctx, job, begun, step)
 	}
-	limits := restart.LimitsOf(job, a.settings.restartPolicy())
+	limits := restart.LimitsOf(q, job, a.settings.restartPolicy())
 	var others []restart.Restart
 	if limits.MaxConcurrent > 0 || limits.CheckCapacity {
 		// Who is second does not wait here: a node's controller that waits would delay taints.

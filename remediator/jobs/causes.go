@@ -19,7 +19,7 @@ import (
 const maxConfirmed = 10_000
 
 // causes confirms the causes that the records of jobs name. A cause is true if this process was called for it, by the node
-// controller or for a failed pod, or if the quarantine record of that Node has it. Whoever may write a job cannot write either.
+// controller, for a failed pod or for a job that stands still, or if the quarantine record of that Node has it. Whoever may write a job cannot write either.
 type causes struct {
 	// client has the cache of the nodes: to confirm a cause costs no request.
 	client client.Reader
@@ -50,7 +50,7 @@ func (k *causes) confirm(ctx context.Context, c restart.Cause) (bool, error) {
 	k.mu.Lock()
 	_, known := k.confirmed.Get(causeKey{c.ID, c.Node, c.NodeUID})
 	k.mu.Unlock()
-	if known || c.ID == "" {
+	if known || c.ID == "" || c.Node == "" {
 		return known, nil
 	}
 	var node corev1.Node

@@ -180,7 +180,7 @@ func waitingFor(w kinds.Workload, onNode []corev1.Pod, reason string) waitingJob
 // missesOptIn reports whether a job would have to opt in to be restarted, and has neither done so nor opted out.
 func missesOptIn(q restart.Quarantine, w kinds.Workload, opt kinds.OptIn) bool {
 	job := w.Job
-	return q.Taint.Key != "" && opt.By == "" && (!w.Kind.IsService || len(opt.Mistakes) > 0) &&
+	return (q.Taint.Key != "" || q.Stalled) && opt.By == "" && (!w.Kind.IsService || len(opt.Mistakes) > 0) &&
 		job.FinishedReason == "" && job.Object.GetDeletionTimestamp() == nil
 }
 

@@ -68,9 +68,13 @@ func newReporter(recorder events.EventRecorder, c clock.PassiveClock) *reporter 
 	return &reporter{recorder: recorder, metrics: newMetrics(), waiting: newWaiting(c), reported: lru.New(maxReported), notOptedIn: lru.New(maxReported)}
 }
 
-// emit emits an Event on the job and on the node. The action keeps Events of one reason apart, which would otherwise
+// emit emits an Event on the job and on the node, if the cause has one. The action keeps Events of one reason apart, which would otherwise
 // be folded into a series that shows the first text only.
 func (r *reporter) emit(job client.Object, kind string, c restart.Cause, severity, reason, action, text string) {
+	if c.Node == "" {
+		r.recorder.Eventf(job, nil, severity, reason, action, "%s: %s", c.Reason, text)
+		return
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
 	r.recorder.Eventf(job, node, severity, reason, action, "node %s (%s): %s", c.Node, c.Reason, text)
 	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
@@ -207,12 +211,16 @@ func (r *reporter) reportNotOptedIn(c restart.Cause, job client.Object, opt kind
 	if !r.isNew(report{c.ID, job.GetUID(), eventNotOptedIn}) || !r.mayReportNotOptedIn(c.ID) {
 		return
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
 	severity, action := corev1.EventTypeNormal, "NotOptedIn"
 	text := "no label opts it in; label it " + conditions.LabelRestartOnNodeFault + "=true to have it restarted"
 	if len(opt.Mistakes) > 0 {
 		severity, action, text = corev1.EventTypeWarning, "Misspelt", strings.Join(opt.Mistakes, "; ")
 	}
+	if c.Node == "" {
+		r.recorder.Eventf(job, nil, severity, eventNotOptedIn, action, "%s", quarantine.Clip(fmt.Sprintf("%s: not restarted: %s", c.Reason, text), maxNote))
+		return
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
 	r.recorder.Eventf(job, node, severity, eventNotOptedIn, action, "%s", quarantine.Clip(
 		fmt.Sprintf("node %s (%s): not restarted: %s", c.Node, c.Reason, text), maxNote))
 }

@@ -94,8 +94,9 @@ type PodFailures struct {
 //	    stalls: {mode: observe}
 type Stalls struct {
 	// mode says what is done about such a job. `off`: no log is read. `observe`: the Event JobStalled and a ConfigMap with the
-	// evidence. Whether it is `off` is read when the remediator starts.
-	Mode StallsMode `yaml:"mode" values:"off observe"`
+	// evidence. `restart`: then the job is restarted as a whole, if it has opted in to restarts and as far as the limits of
+	// spec.restart allow it, at most three times in 24 hours. Whether it is `off` is read when the remediator starts.
+	Mode StallsMode `yaml:"mode" values:"off observe restart"`
 }
 
 // StallsMode says what is done about jobs that stand still.
@@ -105,6 +106,7 @@ type StallsMode string
 const (
 	StallsOff     StallsMode = "off"
 	StallsObserve StallsMode = "observe" // it is reported
+	StallsRestart StallsMode = "restart" // it is reported, and restarted
 )
 
 // MaxPerDayLimit is the largest [Restart.MaxPerDay]: the record of a job keeps that many restarts of the last day.

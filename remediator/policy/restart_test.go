@@ -65,7 +65,7 @@ func TestRestartIsStrict(t *testing.T) {
 		"settle: soon":                 `spec.restart.settle: Invalid value: "soon"`,
 		"backOff: {first: 1h}":         `spec.restart.backOff.max: Invalid value: "30m0s": must not be shorter than first`,
 		"backOff: {max: 10m}":          `spec.restart.backOff.max: Invalid value: "10m0s": has no effect without first: 0s sets no pause`,
-		"stalls: {mode: enforce}":      `spec.restart.stalls.mode: Unsupported value: "enforce": supported values: "off", "observe"`,
+		"stalls: {mode: enforce}":      `spec.restart.stalls.mode: Unsupported value: "enforce": supported values: "off", "observe", "restart"`,
 		"forceDelete: always":          `spec.restart.forceDelete: Unsupported value: "always": supported values: "never", "unreachable", "quarantined"`,
 		"podFailures: {on: true}":      "field on not found",
 		"podFailures: {enabled: 1}":    "cannot unmarshal",

@@ -42,6 +42,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 func TestMain(m *testing.M) {
@@ -192,9 +193,16 @@ func newRig(t *testing.T, name string, ranks int, annotations map[string]string)
 	if err := c.Client.Create(t.Context(), r.job); err != nil {
 		t.Fatal(err)
 	}
+	r.running(ranks)
+	return r
+}
+
+// running waits until so many pods of the gang run, and no others are there.
+func (r *rig) running(ranks int) {
+	r.Helper()
 	r.eventually("the gang runs", func() error {
 		var list corev1.PodList
-		if err := c.Client.List(t.Context(), &list, client.InNamespace(name)); err != nil {
+		if err := r.c.Client.List(r.Context(), &list, client.InNamespace(r.name)); err != nil {
 			return err
 		}
 		r.pods = nil
@@ -203,13 +211,12 @@ func newRig(t *testing.T, name string, ranks int, annotations map[string]string)
 				r.pods = append(r.pods, p.Name)
 			}
 		}
-		if len(r.pods) != ranks {
-			return fmt.Errorf("%d pods run", len(r.pods))
+		if len(r.pods) != ranks || len(list.Items) != ranks {
+			return fmt.Errorf("%d pods run of %d", len(r.pods), len(list.Items))
 		}
 		slices.SortFunc(r.pods, compareNatural)
 		return nil
 	})
-	return r
 }
 
 // run starts a follower, as one process of the remediator would, with the rights that we ship. The returned function ends it.
@@ -382,6 +389,88 @@ func TestAGangOf64WhoseRank37Stops(t *testing.T) {
 	}
 	r.all("step 1202")
 	r.minute()
+}
+
+// With mode restart the job is restarted as a whole, and once: not again while it starts, and not without having opted in.
+func TestAJobThatStandsStillIsRestartedOnce(t *testing.T) {
+	r := newRig(t, "restarted", 4, optIn)
+	r.config.Restart.Stalls.Mode = policy.StallsRestart
+	defer r.run()()
+	old := slices.Clone(r.pods)
+	for i := range 3 {
+		r.all(fmt.Sprintf("step %d", i))
+		r.minute()
+	}
+	for range 20 {
+		if len(r.notes("RestartNotOptedIn")) > 0 {
+			break
+		}
+		r.minute()
+	}
+	r.eventually("the Event", func() error {
+		if notes := r.notes("RestartNotOptedIn"); len(notes) != 1 || !strings.HasPrefix(notes[0], "no rank has made progress since ") {
+			return fmt.Errorf("%q", notes)
+		}
+		return nil
+	})
+	if rec := r.record(); rec.Current != nil || rec.Total > 0 {
+		t.Fatalf("restarted without having opted in: %+v", rec)
+	}
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+conditions.LabelRestartOnNodeFault+`":"true"}}}`))
+	if err := r.c.Client.Patch(t.Context(), r.job.DeepCopy(), patch); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.ahead.Add(int64(time.Minute))
+	r.touch(map[string]any{"e2e.pitcrew.dev/tick": "opted in"})
+	r.eventually("the restart", func() error {
+		if rec := r.record(); len(rec.Last) != 1 {
+			return fmt.Errorf("%+v", rec.Current)
+		}
+		return nil
+	})
+	rec := r.record()
+	if cause := rec.Last[0].Quarantines; rec.Total != 1 || rec.Last[0].Phase != restart.Done || len(cause) != 1 || cause[0].Node != "" || cause[0].Taint.Key != "" {
+		t.Errorf("%+v", rec)
+	}
+	r.running(4)
+	for _, pod := range r.pods {
+		if slices.Contains(old, pod) {
+			t.Errorf("pod %s was not replaced", pod)
+		}
+	}
+	if notes := r.notes("JobRestarting"); len(notes) != 1 || !strings.Contains(notes[0], "restarting all ranks") || strings.Contains(notes[0], "no record of a node") {
+		t.Errorf("%q", notes)
+	}
+	r.all("step 0")
+	r.minute()
+	r.all("step 1")
+	r.minute()
+	if rec := r.record(); rec.Total != 1 {
+		t.Errorf("%+v", rec)
+	}
+	var nodes corev1.NodeList
+	if err := r.c.Client.List(t.Context(), &nodes, client.MatchingLabels{cluster.LabelPool: r.name}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes.Items {
+		if len(n.Spec.Taints) > 0 {
+			t.Errorf("node %s: %v", n.Name, n.Spec.Taints)
+		}
+	}
+}
+
+// record is that of the job's restarts.
+func (r *rig) record() restart.Record {
+	r.Helper()
+	var job batchv1.Job
+	if err := r.c.Client.Get(r.Context(), client.ObjectKeyFromObject(r.job), &job); err != nil {
+		r.Fatal(err)
+	}
+	rec, err := restart.ReadRecord(&job)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return rec
 }
 
 func TestWhatIsNotFollowed(t *testing.T) {

@@ -7,7 +7,7 @@
 // Tenants write logs, annotations and pods. So what one look reads and how long it matches is bounded, each namespace has a number of jobs
 // that are followed and a pace of reads, and nothing of a log leaves this package but the numbers of steps.
 //
-// RBAC that this package needs: besides that of package jobs, pods/log get; namespaces list, watch; configmaps create.
+// RBAC that this package needs: besides that of package jobs, pods/log get; events list; namespaces list, watch; configmaps create.
 package progress
 
 import (
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +39,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -63,6 +65,8 @@ type Jobs interface {
 	Kinds() []kinds.Kind
 	// ActivePods lists the pods of a job that have not ended, live.
 	ActivePods(ctx context.Context, job restart.Job) ([]corev1.Pod, error)
+	// RestartStalled starts the restart of a job that stands still, or reports why it does not.
+	RestartStalled(ctx context.Context, s jobs.Stall) error
 }
 
 // Options configure what [SetupWithManager] makes.
@@ -91,6 +95,8 @@ type followed struct {
 	state stall.State
 	// said are the reports that were made of these pods.
 	said sets.Set[string]
+	// evidence paces what is kept of the job.
+	evidence *rate.Limiter
 }
 
 // follower follows jobs. The requests of one job are worked on one after the other.
@@ -112,6 +118,8 @@ type follower struct {
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
 	full     sets.Set[types.UID]
+	// stalled is since when the jobs stand still that do.
+	stalled map[request]time.Time
 }
 
 // SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
@@ -120,7 +128,7 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 	f := &follower{
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
-		full: sets.New[types.UID](),
+		full: sets.New[types.UID](), stalled: map[request]time.Time{},
 	}
 	if o.Policy.Known() {
 		return f.setup(mgr, registry)
@@ -136,7 +144,10 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 }
 
 // on reports whether the policy asks for jobs to be followed.
-func (f *follower) on() bool { return f.Policy.Policy().Restart.Stalls.Mode == policy.StallsObserve }
+func (f *follower) on() bool {
+	mode := f.Policy.Policy().Restart.Stalls.Mode
+	return mode == policy.StallsObserve || mode == policy.StallsRestart
+}
 
 // setup registers the metrics and watches the metadata of the jobs and namespaces of the cluster, if the policy asks for it.
 func (f *follower) setup(mgr ctrl.Manager, registry prometheus.Registerer) error {
@@ -312,6 +323,9 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	now := f.Clock.Now()
 	if followed.job.NeedsPods(followed.settings, now) {
+		if f.reads.allow(req.Namespace, 1) == 0 { // whoever may write the job can wake us at any time
+			return ctrl.Result{RequeueAfter: wait.Jitter(retryShort, 0.1)}, nil
+		}
 		ended, err := f.observe(ctx, req, object, followed)
 		if err != nil {
 			return ctrl.Result{}, err
@@ -327,7 +341,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 		return ctrl.Result{RequeueAfter: time.Second}, err // it was opted out or changed meanwhile
 	}
 	verdict := followed.job.Judge(followed.settings, f.Clock.Now())
-	f.enter(followed, verdict.State)
+	f.enter(req, followed, verdict)
 	if err := f.report(ctx, req, object, followed, verdict); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -355,9 +369,9 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	if known == nil && !f.place(req, object) {
 		return nil, false
 	}
-	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string]()}
+	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](), evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
 	if known != nil {
-		fresh.state = known.state
+		fresh.state, fresh.evidence = known.state, known.evidence
 	}
 	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
 	f.mu.Lock()
@@ -409,6 +423,7 @@ func (f *follower) drop(req request) {
 		return
 	}
 	delete(f.followed, req)
+	delete(f.stalled, req)
 	f.taken--
 	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
 		delete(f.places, req.Namespace)
@@ -418,13 +433,20 @@ func (f *follower) drop(req request) {
 }
 
 // enter counts a job in its state.
-func (f *follower) enter(job *followed, state stall.State) {
-	if job.state == state {
+func (f *follower) enter(req request, job *followed, v stall.Verdict) {
+	f.mu.Lock()
+	if v.State == stall.Stalled {
+		f.stalled[req] = v.Since
+	} else {
+		delete(f.stalled, req)
+	}
+	f.mu.Unlock()
+	if job.state == v.State {
 		return
 	}
 	f.metrics.leave(job.state)
-	f.metrics.jobs.WithLabelValues(string(state)).Inc()
-	job.state = state
+	f.metrics.jobs.WithLabelValues(string(v.State)).Inc()
+	job.state = v.State
 }
 
 // observe reads the job and its pods. ended: it has, or there is none.

@@ -126,7 +126,7 @@ func (f *follower) look(ctx context.Context, namespace string, followed *followe
 	now := f.Clock.Now()
 	for i, w := range wanted {
 		if err := answers[i].err; err != nil {
-			followed.job.Failed(w.Rank, reasonOf(err), now)
+			followed.job.Failed(w.Rank, reasonOf(err, "pods/log get"), now)
 			continue
 		}
 		followed.job.Answer(w.Rank, answers[i].seen, now)
@@ -209,8 +209,8 @@ func (f *follower) fetch(ctx context.Context, namespace string, w stall.Look, as
 	return nil, fmt.Errorf("read the log of pod %s/%s: %w", namespace, w.Pod.Name, err)
 }
 
-// reasonOf says why a log could not be read, without what a kubelet or a container runtime has answered.
-func reasonOf(err error) string {
+// reasonOf says why something that needs a right could not be read, without what a kubelet or a container runtime has answered.
+func reasonOf(err error, right string) string {
 	switch {
 	case errors.Is(err, errResting):
 		return errResting.Error()
@@ -219,7 +219,7 @@ func reasonOf(err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "its node has not answered in time"
 	case apierrors.IsForbidden(err):
-		return "the remediator may not read logs (pods/log get)"
+		return "the remediator has no right to it (" + right + ")"
 	case apierrors.IsNotFound(err):
 		return "there is no such pod"
 	}

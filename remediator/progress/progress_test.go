@@ -192,12 +192,12 @@ func TestASilentNodeRests(t *testing.T) {
 
 func TestAReasonHasNothingOfAnAnswer(t *testing.T) {
 	for want, err := range map[string]error{
-		"the answer was 500":                              apierrors.NewInternalError(fmt.Errorf("secret")),
-		"there is no such pod":                            apierrors.NewNotFound(corev1.Resource("pods"), "secret"),
-		"the remediator may not read logs (pods/log get)": apierrors.NewForbidden(corev1.Resource("pods"), "secret", nil),
-		"the request failed":                              fmt.Errorf("secret"),
+		"the answer was 500":                               apierrors.NewInternalError(fmt.Errorf("secret")),
+		"there is no such pod":                             apierrors.NewNotFound(corev1.Resource("pods"), "secret"),
+		"the remediator has no right to it (pods/log get)": apierrors.NewForbidden(corev1.Resource("pods"), "secret", nil),
+		"the request failed":                               fmt.Errorf("secret"),
 	} {
-		if got := reasonOf(fmt.Errorf("read: %w", err)); got != want {
+		if got := reasonOf(fmt.Errorf("read: %w", err), "pods/log get"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -38,6 +38,10 @@ const (
 	maxNamed = 8
 	// maxRanks is how many ranks the evidence has, maxConditions how many conditions of a node.
 	maxRanks, maxConditions = 1024, 64
+	// maxEvents is how many Events about a pod or a node are read, maxReason how much of a reason is kept, in bytes.
+	maxEvents, maxReason = 20, 128
+	// evidencePerDay is how much evidence is kept of one job in 24 hours.
+	evidencePerDay = 10
 	// maxSaid bounds the memory of jobs that were told that they have no place.
 	maxSaid = 10_000
 )
@@ -60,6 +64,20 @@ type Evidence struct {
 	Ranks []stall.Rank `json:"ranks"`
 	// Nodes are those of the ranks behind.
 	Nodes []NodeEvidence `json:"nodes,omitempty"`
+	// Events are the recent ones about the pods of the ranks behind, and about their nodes. EventsNotRead is why they are not all here.
+	Events        []EventEvidence `json:"events,omitempty"`
+	EventsNotRead string          `json:"eventsNotRead,omitempty"`
+}
+
+// EventEvidence is an Event without its message, which may be for others than those who read the evidence.
+type EventEvidence struct {
+	Kind   string `json:"kind"` // Pod or Node
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	Reason string `json:"reason"`
+	// Count is how often it was emitted, Last when it was last.
+	Count int32     `json:"count"`
+	Last  time.Time `json:"last"`
 }
 
 // NodeEvidence is what a node reported of itself.
@@ -81,11 +99,16 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 	case stall.Unknown:
 		f.sayOnce(known, object, "NothingKnown", "whether the job makes progress cannot be told: "+v.Why)
 	case stall.Stalled:
-		return f.reportStalled(ctx, req, object, known, v)
+		if !known.said.Has(eventStalled) {
+			f.reportStalled(ctx, req, object, known, v)
+			return nil // other jobs may stand still since then, too, which the next look knows
+		}
+		return f.restart(ctx, req, object, known, v)
 	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
 		if !v.Reported {
 			known.said.Delete(eventStalled)
 		}
+		known.said.Delete(saidShared)
 		if v.State == stall.NotRunning { // what follows is said of other pods; that these have no such container is why they do not count
 			known.said = known.said.Intersection(sets.New(saidContainer))
 		}
@@ -102,10 +125,7 @@ func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata
 }
 
 // reportStalled keeps the evidence, and then emits the Event. A new leader finds the evidence there, and says it once more.
-func (f *follower) reportStalled(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
-	if known.said.Has(eventStalled) {
-		return nil
-	}
+func (f *follower) reportStalled(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) {
 	now := f.Clock.Now()
 	ranks := known.job.Ranks()
 	evidence := Evidence{
@@ -126,7 +146,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	}
 	evidence.Ranks = evidence.Ranks[:min(len(ranks), maxRanks)]
 	evidence.Nodes = f.nodesOf(ctx, ranks, v.Behind)
-	where, err := f.keep(ctx, object, known.job.Incarnation(), evidence)
+	where, err := f.keep(ctx, object, known, evidence)
 	if err != nil {
 		// Without a right to write it the Event is worth all the more.
 		log.FromContext(ctx).Error(err, "The evidence of a job that stands still is not kept", "job", req.NamespacedName)
@@ -136,7 +156,6 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	f.metrics.stalls.WithLabelValues(req.kind.Kind).Inc()
 	f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Observe", "%s",
 		quarantine.Clip(stalledText(v, ranks, now)+"; "+where, maxNote))
-	return nil
 }
 
 // stalledText names the ranks that are behind, and their nodes.
@@ -179,15 +198,19 @@ func (f *follower) nodesOf(ctx context.Context, ranks []stall.Rank, of []int) (a
 }
 
 // keep writes the evidence into a ConfigMap beside the job, whose name follows from the pods and the step, and returns where it is.
-func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadata, incarnation string, evidence Evidence) (where string, err error) {
-	if f.DryRun {
+func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadata, known *followed, evidence Evidence) (where string, err error) {
+	switch {
+	case f.DryRun:
 		return "no evidence is kept (-dry-run)", nil
+	case !known.evidence.AllowN(evidence.TakenAt, 1):
+		return fmt.Sprintf("no evidence is kept, because %d were in 24 hours", evidencePerDay), nil
 	}
+	evidence.Events, evidence.EventsNotRead = f.eventsOf(ctx, evidence)
 	text, err := json.MarshalIndent(evidence, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("encode the evidence: %w", err)
 	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", object.UID, incarnation, ptr.Deref(evidence.Step, 0)))
+	hash := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", object.UID, known.job.Incarnation(), ptr.Deref(evidence.Step, 0)))
 	stored := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: object.Namespace, Name: "pitcrew-stall-" + hex.EncodeToString(hash[:8]),
@@ -204,4 +227,45 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		return "", fmt.Errorf("create ConfigMap %s/%s: %w", stored.Namespace, stored.Name, err)
 	}
 	return "ConfigMap " + stored.Name + " has the evidence", nil
+}
+
+// eventsOf are the Events about the pods of the ranks behind and about their nodes, as the API server has them now; notRead is why some are
+// not there.
+func (f *follower) eventsOf(ctx context.Context, evidence Evidence) (all []EventEvidence, notRead string) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	read := func(namespace, kind, name string) {
+		var list corev1.EventList
+		err := f.apiReader.List(ctx, &list, client.InNamespace(namespace), client.Limit(maxEvents),
+			client.MatchingFields{"involvedObject.kind": kind, "involvedObject.name": name})
+		if err != nil {
+			notRead = fmt.Sprintf("%s %s: %s", kind, name, reasonOf(err, "events list"))
+			return
+		}
+		for i := range list.Items {
+			e := &list.Items[i]
+			last := e.LastTimestamp.Time
+			count := e.Count
+			if e.Series != nil {
+				last, count = e.Series.LastObservedTime.Time, e.Series.Count
+			}
+			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1), later(last, e.EventTime.Time)})
+		}
+	}
+	for _, i := range evidence.Behind[:min(len(evidence.Behind), maxNamed)] {
+		for _, r := range evidence.Ranks {
+			if r.Rank == i {
+				read(evidence.Namespace, "Pod", r.Pod)
+				read(metav1.NamespaceDefault, "Node", r.Node)
+			}
+		}
+	}
+	return all, notRead
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -62,7 +62,7 @@ const (
 // Evaluate decides what is done with a job that has active pods on a quarantined node, or a failed one. The preconditions
 // are in order, and the first that has not passed decides. onNode are the job's active pods on the node.
 func Evaluate(q Quarantine, job Job, rec Record, optedIn bool, onNode []corev1.Pod) (Verdict, []Precondition) {
-	during, underWay := duringRestart(q, rec, onNode)
+	during, underWay := duringRestart(q, job, rec, onNode)
 	list := []Precondition{
 		silent(OptedIn, optedIn, "neither the job nor its namespace opts in"),
 		silent(NotFinished, job.FinishedReason == "", "it has finished: "+job.FinishedReason),
@@ -70,7 +70,7 @@ func Evaluate(q Quarantine, job Job, rec Record, optedIn bool, onNode []corev1.P
 		underWay,
 		silent(NotSuspended, !job.Suspended, "another user or controller has stopped it"),
 		silent(NotReplacingPods, !job.ReplacingPods, "its own controller is replacing its pods"),
-		notYetRestarted(q, rec),
+		notYetRestarted(q, job, rec, onNode),
 	}
 	list = append(list, preconditions(q, job, onNode)...)
 	failed, found := FirstFailed(list)
@@ -108,7 +108,7 @@ func reported(name string, b Blocked) Precondition {
 }
 
 // duringRestart decides what a quarantine changes of a restart under way.
-func duringRestart(q Quarantine, rec Record, onNode []corev1.Pod) (Verdict, Precondition) {
+func duringRestart(q Quarantine, job Job, rec Record, onNode []corev1.Pod) (Verdict, Precondition) {
 	passed := Precondition{Name: NoRestartUnderWay, Passed: true}
 	cur := rec.Current
 	if cur == nil {
@@ -116,13 +116,15 @@ func duringRestart(q Quarantine, rec Record, onNode []corev1.Pod) (Verdict, Prec
 	}
 	covers := cur.Covers(q.ID)
 	switch {
+	case q.Stalled:
+		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
 	case !covers && (cur.Phase == Stopping || cur.Phase == Checkpointing && q.CheckpointGrace > 0):
 		return JoinRestart, silent(NoRestartUnderWay, false, fmt.Sprintf("the restart under way (%s) covers this node, too", cur.Phase))
 	case cur.Phase == Checkpointing && q.CheckpointGrace == 0:
 		return StartRestart, passed // it can wait no longer
 	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
-	case covers:
+	case covers && !boundLate(q, job, onNode):
 		return ReportBlocked, reported(NoRestartUnderWay, Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
 	}
 	return StartRestart, passed
@@ -133,9 +135,18 @@ func createdSince(pods []corev1.Pod, t time.Time) bool {
 	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !p.CreationTimestamp.Time.Before(t.Truncate(time.Second)) })
 }
 
-func notYetRestarted(q Quarantine, rec Record) Precondition {
+// schedulerDelay is for how long after a quarantine a scheduler may not have seen the taint yet.
+const schedulerDelay = 30 * time.Second
+
+// boundLate reports whether pods that are replaced one by one, and so at once, may have been bound to the node by a scheduler that had not
+// seen the taint yet. Then they are replaced once more: nothing else ever would. A job that is stopped as a whole takes longer than that.
+func boundLate(q Quarantine, job Job, onNode []corev1.Pod) bool {
+	return job.Gang != nil && !createdSince(onNode, q.Since.Add(schedulerDelay))
+}
+
+func notYetRestarted(q Quarantine, job Job, rec Record, onNode []corev1.Pod) Precondition {
 	for _, past := range rec.Last {
-		if past.Covers(q.ID) {
+		if past.Covers(q.ID) && !boundLate(q, job, onNode) {
 			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
 		}
 	}
@@ -158,6 +169,9 @@ func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
 }
 
 func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
+	if q.Taint.Key == "" {
+		return Blocked{} // its pods may come back
+	}
 	for _, pod := range job.Unplaced(onNode) {
 		// Admission may have added to the template. The scheduler, not the template, has set this nodeName.
 		spec := pod.Spec
@@ -214,7 +228,7 @@ func pinnedToHost(spec corev1.PodSpec) string {
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
-	if q.Taint.Key == "" || q.Devices != nil { // the node is good
+	if q.Devices != nil { // the node is good
 		return ""
 	}
 	if toleratesTaint(spec.Tolerations, &q.Taint) {

@@ -117,6 +117,62 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// Pods of a Deployment are replaced at once, so the scheduler may bind the new ones before it has seen the taint.
+func TestPodsThatWereBoundLateAreReplacedAgain(t *testing.T) {
+	q := quarantine
+	q.Since = noon
+	early, late := rank(corev1.PodSpec{}, noon.Add(29*time.Second)), rank(corev1.PodSpec{}, noon.Add(31*time.Second))
+	done := Record{Last: []Restart{{Quarantines: []Cause{{ID: "q1"}}}}}
+	starting := Record{Current: &Restart{Phase: Starting, PhaseSince: noon, Quarantines: []Cause{{ID: "q1"}}}}
+	one := func(metav1.Object) string { return "" }
+	for name, test := range map[string]struct {
+		gang func(metav1.Object) string
+		rec  Record
+		pod  corev1.Pod
+		want Verdict
+	}{
+		"replaced, and bound late":                     {one, done, early, StartRestart},
+		"being replaced, and bound late":               {one, starting, early, StartRestart},
+		"the scheduler has seen the taint by now":      {one, done, late, ReportBlocked},
+		"the same while its pods start":                {one, starting, late, ReportBlocked},
+		"a job that was stopped as a whole":            {nil, done, early, ReportBlocked},
+		"a job that is starting after a stop as whole": {nil, starting, early, ReportBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobOf(trainer())
+			job.Gang = test.gang
+			if got, list := Evaluate(q, job, test.rec, true, []corev1.Pod{test.pod}); got != test.want {
+				t.Errorf("got %s %+v", got, list)
+			}
+		})
+	}
+}
+
+// A restart under way is left to itself by a job that stands still, which is restarted once, wherever its pods are pinned to.
+func TestAJobThatStandsStill(t *testing.T) {
+	q := Quarantine{ID: "s1", Stalled: true, Since: noon}
+	pinned := rank(corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "bad"}}, noon.Add(-time.Hour))
+	for name, test := range map[string]struct {
+		rec      Record
+		notOpted bool
+		want     Verdict
+	}{
+		"never restarted":           {want: StartRestart},
+		"not opted in":              {notOpted: true, want: LeaveAlone},
+		"stopping":                  {rec: Record{Current: &Restart{Phase: Stopping}}, want: LeaveAlone},
+		"starting":                  {rec: Record{Current: &Restart{Phase: Starting}}, want: LeaveAlone},
+		"saving its state":          {rec: Record{Current: &Restart{Phase: Checkpointing}}, want: LeaveAlone},
+		"these pods were restarted": {rec: Record{Last: []Restart{{Quarantines: []Cause{{ID: "s1"}}}}}, want: ReportBlocked},
+		"those before them were":    {rec: Record{Last: []Restart{{Quarantines: []Cause{{ID: "s0"}}}}}, want: StartRestart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, list := Evaluate(q, jobOf(trainer()), test.rec, !test.notOpted, []corev1.Pod{pinned}); got != test.want {
+				t.Errorf("got %s %+v", got, list)
+			}
+		})
+	}
+}
+
 func TestPreconditions(t *testing.T) {
 	tolerate := func(tol corev1.Toleration) func(*batchv1.Job) {
 		return func(j *batchv1.Job) { j.Spec.Template.Spec.Tolerations = []corev1.Toleration{tol} }

@@ -10,11 +10,11 @@ import (
 )
 
 // Quarantine is why jobs are restarted: a node that was taken out of service, as recorded on the Node, or, without
-// a Taint, a pod that failed.
+// a Taint, a pod that failed or a job that stands still.
 type Quarantine struct {
 	// ID is unique to this quarantine; a job is restarted at most once for it.
 	ID string
-	// Node and NodeUID are the node under the ranks.
+	// Node and NodeUID are the node under the ranks. They are empty if a job stands still.
 	Node    string
 	NodeUID types.UID
 	// Reason is the fault, for people.
@@ -23,8 +23,10 @@ type Quarantine struct {
 	Taint corev1.Taint
 	// Devices are those that Taint is on, of a node that stays in service; nil: it is on the node.
 	Devices []devices.Device
-	// Since is when the node was quarantined or the pod failed.
+	// Since is when the node was quarantined, the pod failed, or the job began to stand still.
 	Since time.Time
 	// CheckpointGrace is how long a job may save its state before it is stopped.
 	CheckpointGrace time.Duration
+	// Stalled: the job itself stands still. A restart that is under way is left to itself.
+	Stalled bool
 }

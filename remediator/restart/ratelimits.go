@@ -40,11 +40,18 @@ func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restar
 	}
 }
 
+// maxPerDayStalled is the largest maxPerDay for a job that stands still. What a log shows is weaker than the fault of a node, and a job
+// that hangs again and again is mended by a person.
+const maxPerDayStalled = 3
+
 // LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart has nothing
-// to do with the next.
-func LimitsOf(job Job, limits policy.Restart) policy.Restart {
-	if job.Gang != nil {
+// to do with the next, unless all of them stand still.
+func LimitsOf(q Quarantine, job Job, limits policy.Restart) policy.Restart {
+	if job.Gang != nil && !q.Stalled {
 		limits.MaxPerDay, limits.MaxPerJob, limits.BackOff = 0, 0, policy.BackOff{}
+	}
+	if q.Stalled && (limits.MaxPerDay == 0 || limits.MaxPerDay > maxPerDayStalled) {
+		limits.MaxPerDay = maxPerDayStalled
 	}
 	return limits
 }

@@ -63,12 +63,24 @@ func TestRateLimits(t *testing.T) {
 
 func TestPodsThatAreReplacedByThemselvesHaveNoBudget(t *testing.T) {
 	l := policy.Restart{Settle: time.Second, MaxPerDay: 1, MaxPerJob: 1, BackOff: policy.BackOff{First: time.Minute, Max: time.Hour}, MaxConcurrent: 1, CheckCapacity: true}
-	if diff := cmp.Diff(l, LimitsOf(Job{}, l)); diff != "" {
+	if diff := cmp.Diff(l, LimitsOf(Quarantine{}, Job{}, l)); diff != "" {
 		t.Errorf("a gang: %s", diff)
 	}
 	want := policy.Restart{Settle: time.Second, MaxConcurrent: 1, CheckCapacity: true}
-	if diff := cmp.Diff(want, LimitsOf(Job{Gang: func(metav1.Object) string { return "" }}, l)); diff != "" {
+	if diff := cmp.Diff(want, LimitsOf(Quarantine{}, Job{Gang: func(metav1.Object) string { return "" }}, l)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAJobThatStandsStillHasABudget(t *testing.T) {
+	gang := func(metav1.Object) string { return "" }
+	for of, want := range map[int]int{0: 3, 2: 2, 3: 3, 10: 3} {
+		for _, job := range []Job{{}, {Gang: gang}} {
+			got := LimitsOf(Quarantine{Stalled: true}, job, policy.Restart{MaxPerDay: of, MaxPerJob: 7})
+			if got.MaxPerDay != want || got.MaxPerJob != 7 {
+				t.Errorf("maxPerDay %d: got %+v", of, got)
+			}
+		}
 	}
 }
 

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // State is how a job does.
@@ -48,7 +49,7 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 	v := Verdict{State: Running, Reported: j.reported, Next: Interval}
 	switch {
 	case j.runningSince.IsZero():
-		j.clearAt = now
+		j.clearAt, j.pausedSince = now, time.Time{}
 		v.State = NotRunning
 		v.Next = min(max(Interval, now.Sub(j.waitingSince)/2), often) // each look is two requests
 		return v
@@ -172,12 +173,11 @@ func (j *Job) Ranks() []Rank {
 	return all
 }
 
-// Incarnation tells the present pods from those before and after them, by their UIDs.
-func (j *Job) Incarnation() string {
-	var all []string
+// Incarnation are the UIDs of the present pods, sorted: they tell these from the pods before and after them.
+func (j *Job) Incarnation() (all []types.UID) {
 	for i := range j.ranks {
-		all = append(all, string(j.ranks[i].UID))
+		all = append(all, j.ranks[i].UID)
 	}
 	slices.Sort(all)
-	return strings.Join(all, " ")
+	return all
 }

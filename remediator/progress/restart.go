@@ -1,0 +1,62 @@
+package progress
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/stall"
+)
+
+const (
+	// sharedNamespaces is in how many namespaces jobs have to stand still since about the same time, so that what they share is suspected.
+	// Namespaces count and not jobs: one tenant must not hold up the restarts of others.
+	sharedNamespaces = 3
+	// sharedWindow is how far apart these times may be.
+	sharedWindow = 10 * time.Minute
+)
+
+// saidShared is the report that a job is not restarted for what it shares with others.
+const saidShared = "Shared"
+
+// restart asks for the restart of a job that has been reported as stalled, if the policy wants that. It is asked for at every look, because
+// what holds it up may end.
+func (f *follower) restart(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
+	if f.Policy.Policy().Restart.Stalls.Mode != policy.StallsRestart {
+		return nil
+	}
+	if n := f.sharedBy(v.Since); n >= sharedNamespaces {
+		if !known.said.Has(saidShared) {
+			known.said.Insert(saidShared)
+			f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Shared", "%s", fmt.Sprintf(
+				"not restarted: jobs of %d namespaces stand still since about the same time, so the cause may be what they share, such as storage or the network", n))
+		}
+		return nil
+	}
+	known.said.Delete(saidShared)
+	kind, ok := kinds.Get(f.Jobs.Kinds(), req.kind)
+	if !ok {
+		return nil
+	}
+	return f.Jobs.RestartStalled(ctx, jobs.Stall{Kind: kind, NamespacedName: req.NamespacedName, UID: known.uid, Pods: known.job.Incarnation(), Since: v.Since})
+}
+
+// sharedBy is in how many namespaces jobs stand still since about a time.
+func (f *follower) sharedBy(since time.Time) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	namespaces := sets.New[string]()
+	for req, at := range f.stalled {
+		if at.Sub(since).Abs() <= sharedWindow {
+			namespaces.Insert(req.Namespace)
+		}
+	}
+	return namespaces.Len()
+}
