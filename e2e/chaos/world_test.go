@@ -713,12 +713,49 @@ func (w *world) atRest() error {
 		case needsPerson(visits, r.ID, n.Status.NodeInfo.BootID):
 			errs = append(errs, w.plugin("release", n.Name))
 		}
+		if visited && visits.Current.Phase == repair.Emptying && r != nil {
+			errs = append(errs, w.evictFrom(n.Name, r.ID))
+		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
 	for i, j := range jobs {
 		errs = append(errs, w.runs(i, j))
 	}
 	return errors.Join(errs...)
+}
+
+// evictFrom does what a person does with a job that came back to a node for whose quarantine it was restarted already: nothing else moves
+// it, and what visits the node waits for it.
+func (w *world) evictFrom(node, quarantineID string) error {
+	for i := range jobs {
+		if !w.replacesPods(i) {
+			continue
+		}
+		o := w.object(i)
+		if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		rec, err := restart.ReadRecord(o)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(rec.Last, func(past restart.Restart) bool { return past.Covers(quarantineID) }) {
+			continue
+		}
+		pods, err := w.podsOf(i)
+		if err != nil {
+			return err
+		}
+		for p := range pods {
+			if pods[p].Spec.NodeName != node {
+				continue
+			}
+			if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, &pods[p])); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // needsPerson tells whether no visit begins by itself any more in a quarantine: a person has stopped it, or the validation could not run.
