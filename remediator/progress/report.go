@@ -60,6 +60,10 @@ type Evidence struct {
 	Ranks []stall.Rank `json:"ranks"`
 	// Nodes are those of the ranks behind.
 	Nodes []NodeEvidence `json:"nodes,omitempty"`
+	// NCCLRAS is which pod was asked for what NCCL knows, and why it has not answered; its answer is the key nccl-ras.txt.
+	NCCLRAS string `json:"ncclRAS,omitempty"`
+
+	rasAnswer string
 }
 
 // NodeEvidence is what a node reported of itself.
@@ -126,6 +130,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	}
 	evidence.Ranks = evidence.Ranks[:min(len(ranks), maxRanks)]
 	evidence.Nodes = f.nodesOf(ctx, ranks, v.Behind)
+	evidence.rasAnswer, evidence.NCCLRAS = f.askNCCL(ctx, req.Namespace, known, v.Behind)
 	where, err := f.keep(ctx, object, known.job.Incarnation(), evidence)
 	if err != nil {
 		// Without a right to write it the Event is worth all the more.
@@ -198,6 +203,9 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		},
 		Immutable: ptr.To(true),
 		Data:      map[string]string{"stall.json": string(text)},
+	}
+	if evidence.rasAnswer != "" {
+		stored.Data["nccl-ras.txt"] = evidence.rasAnswer
 	}
 	err = f.api.Create(ctx, stored, client.FieldOwner(quarantine.ControllerName))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
