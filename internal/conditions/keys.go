@@ -75,6 +75,8 @@ const (
 	AnnotationProgressPause = Domain + "/progress-pause"
 	AnnotationStalledAfter  = Domain + "/stalled-after"
 	AnnotationStartupGrace  = Domain + "/startup-grace"
+	// AnnotationNCCLRASPort, beside them, is the port on which the job's pods answer for NCCL RAS.
+	AnnotationNCCLRASPort = Domain + "/nccl-ras-port"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
 	// Workload of Kueue: for which step of which restart it was written last.
 	AnnotationRestartStep = Domain + "/restart-step"

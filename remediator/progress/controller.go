@@ -42,6 +42,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/progress/ncclras"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
@@ -110,6 +111,7 @@ type follower struct {
 	control   controller.TypedController[request]
 	metrics   followerMetrics
 	reads     *reads
+	ras       *ncclras.Asker
 	compiled  *lru.Cache
 
 	mu       sync.Mutex
@@ -127,6 +129,7 @@ type follower struct {
 func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	f := &follower{
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
+		ras:      ncclras.New(),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
 		full: sets.New[types.UID](), stalled: map[request]time.Time{},
 	}
@@ -263,7 +266,10 @@ func slim(object any) (any, error) {
 	kept := &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta, ObjectMeta: metav1.ObjectMeta{
 		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, DeletionTimestamp: full.DeletionTimestamp,
 	}}
-	for _, key := range []string{conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace} {
+	for _, key := range []string{
+		conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace,
+		conditions.AnnotationNCCLRASPort,
+	} {
 		if value, there := full.Annotations[key]; there {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}

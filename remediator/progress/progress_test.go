@@ -206,7 +206,7 @@ func TestAReasonHasNothingOfAnAnswer(t *testing.T) {
 func TestTheCacheKeepsLittle(t *testing.T) {
 	full := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", UID: "1", Labels: map[string]string{"a": "b"},
-		Annotations:   map[string]string{"pitcrew.dev/progress": strings.Repeat("x", 10_000), "other": "value"},
+		Annotations:   map[string]string{"pitcrew.dev/progress": strings.Repeat("x", 10_000), "other": "value", "pitcrew.dev/nccl-ras-port": "28028"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
 	}}
 	kept, err := slim(full)
@@ -214,7 +214,7 @@ func TestTheCacheKeepsLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := kept.(*metav1.PartialObjectMetadata)
-	if len(o.Annotations) != 1 || len(o.Annotations["pitcrew.dev/progress"]) != maxAnnotation || o.Labels != nil || o.ManagedFields != nil || o.UID != "1" {
+	if len(o.Annotations) != 2 || o.Annotations["pitcrew.dev/nccl-ras-port"] != "28028" || len(o.Annotations["pitcrew.dev/progress"]) != maxAnnotation || o.Labels != nil || o.ManagedFields != nil || o.UID != "1" {
 		t.Errorf("%+v", o)
 	}
 }

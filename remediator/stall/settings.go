@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -16,6 +17,8 @@ const (
 	maxInstructions, maxRunes = 500, 4000
 	// stepGroup is the group of an expression that has the number of the step.
 	stepGroup = "step"
+	// minPort is the lowest port of a job that is connected to.
+	minPort = 1024
 )
 
 // The bounds of the times that an annotation may name, and what holds without [conditions.AnnotationStartupGrace].
@@ -26,13 +29,13 @@ const (
 )
 
 // Annotations are those of a job, or of its namespace, that say how to see that the job makes progress. They can be compared.
-type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace string }
+type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace, NCCLRASPort string }
 
 // AnnotationsOf reads the annotations of an object. Only those with [conditions.AnnotationProgress] count.
 func AnnotationsOf(all map[string]string) Annotations {
 	return Annotations{
 		all[conditions.AnnotationProgress], all[conditions.AnnotationProgressPause],
-		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace],
+		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace], all[conditions.AnnotationNCCLRASPort],
 	}
 }
 
@@ -46,6 +49,8 @@ type Settings struct {
 	StalledAfter, StartupGrace time.Duration
 	// GraceNamed: the job itself names the grace, so a job that never prints a step is stalled after it.
 	GraceNamed bool
+	// NCCLRASPort is the port on which a rank is asked for what NCCL knows, for the evidence; 0: none is.
+	NCCLRASPort uint16
 }
 
 // Parse reads the annotations. compile makes the expressions, [Compile] or a cache of it. An error names the annotation and its value.
@@ -62,6 +67,13 @@ func Parse(a Annotations, compile func(string) (*Expression, error)) (Settings, 
 	}
 	if s.StalledAfter, err = duration(conditions.AnnotationStalledAfter, a.StalledAfter); err != nil {
 		return s, err
+	}
+	if a.NCCLRASPort != "" {
+		port, err := strconv.ParseUint(a.NCCLRASPort, 10, 16)
+		if err != nil || port < minPort {
+			return s, fmt.Errorf("annotation %s: %.16q is no port from %d to 65535", conditions.AnnotationNCCLRASPort, a.NCCLRASPort, minPort)
+		}
+		s.NCCLRASPort = uint16(port)
 	}
 	s.StartupGrace = max(DefaultStartupGrace, s.StalledAfter)
 	if a.StartupGrace != "" {

@@ -563,6 +563,9 @@ func TestParse(t *testing.T) {
 		`annotation pitcrew.dev/stalled-after: "1m" is no duration`:                                       func(a *Annotations) { a.StalledAfter = "1m" },
 		`annotation pitcrew.dev/stalled-after: "25h" is no duration`:                                      func(a *Annotations) { a.StalledAfter = "25h" },
 		`annotation pitcrew.dev/startup-grace: "soon" is no duration`:                                     func(a *Annotations) { a.StartupGrace = "soon" },
+		`annotation pitcrew.dev/nccl-ras-port: "1023" is no port from 1024 to 65535`:                      func(a *Annotations) { a.NCCLRASPort = "1023" },
+		`annotation pitcrew.dev/nccl-ras-port: "65536" is no port`:                                        func(a *Annotations) { a.NCCLRASPort = "65536" },
+		`annotation pitcrew.dev/nccl-ras-port: "-28028" is no port`:                                       func(a *Annotations) { a.NCCLRASPort = "-28028" },
 		`annotation pitcrew.dev/progress: "(": error parsing regexp: missing closing )`:                   func(a *Annotations) { a.Progress = "(" },
 		`annotation pitcrew.dev/progress: an expression of 257 bytes; at most 256 are allowed`:            func(a *Annotations) { a.Progress = strings.Repeat("a", 257) },
 		`annotation pitcrew.dev/progress: "a*" matches every line`:                                        func(a *Annotations) { a.Progress = "a*" },
@@ -574,6 +577,13 @@ func TestParse(t *testing.T) {
 		if _, err := Parse(a, Compile); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, want %s", err, name)
 		}
+	}
+	if s, err := Parse(good, Compile); err != nil || s.NCCLRASPort != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	good.NCCLRASPort = "1024"
+	if s, err := Parse(good, Compile); err != nil || s.NCCLRASPort != 1024 {
+		t.Errorf("%+v, %v", s, err)
 	}
 	if AnnotationsOf(map[string]string{"pitcrew.dev/stalled-after": "15m"}).OptIn() {
 		t.Error("opted in without an expression")
