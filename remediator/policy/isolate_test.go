@@ -36,6 +36,8 @@ spec:
 		xid + ", isolate: device, taint: {effect: PreferNoSchedule}":                       "PreferNoSchedule",
 		xid + ", isolate: device, restartJobs: true, checkpointGrace: 5m":                  "checkpointGrace",
 		xid + ", isolate: device, validate: true":                                          "needs the whole node",
+		"match: {condition: GPUXidError, repair: [RestartApp, ResetGPU]}, isolate: device": "must be node with RestartApp in match.repair",
+		"match: {condition: GPUXidError, repair: [Inspect, Monitor]}, isolate: device":     "must be node with Monitor in match.repair",
 		"match: {condition: KernelDeadlock, repair: [Reboot]}, isolate: device":            "must be node",
 		"match: {condition: Ready, status: \"False\", repair: [Inspect]}, isolate: device": "must be node",
 	} {

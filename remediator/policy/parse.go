@@ -181,6 +181,14 @@ func (r *Rule) checkIsolate(d *decoder, at *field.Path) {
 	case r.Validate:
 		d.add(field.Forbidden(at.Child("validate"), "is not for isolate: device: the check under load needs the whole node"))
 	}
+	if !r.Isolate {
+		return
+	}
+	for _, class := range []conditions.Repair{conditions.Monitor, conditions.RestartApp} {
+		if slices.Contains(r.Repair, class) {
+			d.invalid(isolate, "device", "must be node with "+class.String()+" in match.repair, which needs nothing of the GPU: list the classes of faults of the hardware")
+		}
+	}
 }
 
 // checkStatus checks the status that means a fault, and what goes with it. The condition Ready is special: the node controller

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -213,6 +214,42 @@ func TestIsolation(t *testing.T) {
 				t.Errorf("said %q, want %q", got, c.said)
 			}
 		})
+	}
+}
+
+// Of the catalogue's codes, those that are errors of applications isolate no GPU, and faults of the hardware do.
+func TestErrorsOfApplicationsIsolateNoGPU(t *testing.T) {
+	inspected := map[int]bool{157: true} // NVIDIA ignores it and has it inspected; it is the failure of Xid 156
+	isolated, spared := map[string]int{}, map[string]int{}
+	for code := range 1000 {
+		entry, isKnown := xid.Lookup(code)
+		event, isEvent := xid.Parse(fmt.Sprintf("NVRM: Xid (PCI:0000:1b:00): %d, made up", code))
+		if !isKnown || !isEvent {
+			continue
+		}
+		var findings []conditions.Finding
+		for _, f := range (xid.Case{Events: []xid.Event{event}, Now: time.Hour}).Judge() {
+			findings = append(findings, conditions.Finding{Repair: f.Repair, Subject: f.Subject, Text: f.Text})
+		}
+		message := conditions.Summarize(findings)
+		w := newDeviceWorld(t)
+		w.policy = policyOf(t, strings.Replace(devicePolicy, "[ResetGPU, Reboot, Replace]", "[Inspect, ResetGPU, Replace]", 1))
+		play(w, gpu(message.String()), decide, settled)
+		isIsolated, isOfApplication := w.rulesOf() != "", entry.Action == "RESTART_APP" || entry.Action == "IGNORE"
+		if want := message.Repair >= conditions.Inspect && message.Repair != conditions.Reboot; isIsolated != want {
+			t.Errorf("Xid %d, %q: isolated %v, want %v", code, message, isIsolated, want)
+		}
+		if isIsolated && isOfApplication && !inspected[code] {
+			t.Errorf("Xid %d, %s: isolated by %q", code, entry.Action, message)
+		}
+		if isIsolated {
+			isolated[message.Repair.String()]++
+		} else {
+			spared[entry.Action]++
+		}
+	}
+	if isolated["Inspect"] < 60 || isolated["ResetGPU"] < 14 || spared["RESTART_APP"] < 48 || spared["IGNORE"] < 20 {
+		t.Errorf("isolated by class %v, not isolated by action %v", isolated, spared)
 	}
 }
 
