@@ -378,6 +378,11 @@ func TestAGangOf64WhoseRank37Stops(t *testing.T) {
 		len(all[0].Nodes[0].Conditions) == 0 || strings.Contains(fmt.Sprint(all), "secret") {
 		t.Errorf("%+v", all)
 	}
+	if e := all[0]; e.EventsNotRead != "" || !slices.ContainsFunc(e.Events, func(e EventEvidence) bool {
+		return e.Kind == "Pod" && e.Name == r.pods[37] && e.Reason == "Scheduled" && e.Count == 1 && !e.Last.IsZero()
+	}) {
+		t.Errorf("%s %+v", e.EventsNotRead, e.Events)
+	}
 	// A new leader says it again, and writes it once.
 	stop()
 	defer r.run()()
