@@ -882,6 +882,31 @@ func TestAPauseOfHoursIsTold(t *testing.T) {
 	}
 }
 
+// The time of a pause ends with the pods that were in it.
+func TestAPauseOfPodsBeforeTheseIsNotTold(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 5)
+	w.print("saving checkpoint", 0)
+	w.until(2 * time.Hour)
+	if w.v.State != Paused {
+		t.Fatalf("%+v", w.v)
+	}
+	for _, n := range w.nodes {
+		n.pod.Running = false
+	}
+	w.list(true)
+	w.look()
+	for i, n := range w.nodes {
+		n.pod.Running, n.pod.UID, n.pod.StartedAt = true, types.UID(fmt.Sprint("next-", i)), w.now
+	}
+	w.list(true)
+	w.print("saving checkpoint", 0)
+	w.until(2*time.Hour, Unknown, Stalled)
+	if w.v.State != Paused {
+		t.Errorf("%+v", w.v)
+	}
+}
+
 // A job that waits in a queue costs little, and is found soon when it runs.
 func TestAJobThatDoesNotRunIsSeldomListed(t *testing.T) {
 	w := newWorld(t, 4)
