@@ -271,9 +271,6 @@ func (r podReader) node(ctx context.Context, name string) (*corev1.Node, error) 
 }
 
 func getNode(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
-	if name == "" { // a job that stands still has none
-		return nil, nil //nolint:nilnil // nil: there is none
-	}
 	var node corev1.Node
 	err := reader.Get(ctx, client.ObjectKey{Name: name}, &node)
 	switch {
