@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,8 +70,6 @@ type Evidence struct {
 	EventsNotRead string          `json:"eventsNotRead,omitempty"`
 	// NCCLRAS is which pod was asked for what NCCL knows, and why it has not answered; its answer is the key nccl-ras.txt.
 	NCCLRAS string `json:"ncclRAS,omitempty"`
-
-	rasAnswer string
 }
 
 // EventEvidence is an Event without its message, which may be for others than those who read the evidence.
@@ -210,7 +209,8 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		return fmt.Sprintf("no evidence is kept, because %d were in 24 hours", evidencePerDay), nil
 	}
 	evidence.Events, evidence.EventsNotRead = f.eventsOf(ctx, evidence)
-	evidence.rasAnswer, evidence.NCCLRAS = f.askNCCL(ctx, evidence.Namespace, known, evidence.Behind)
+	answer, outcome := f.askNCCL(ctx, evidence.Namespace, known, evidence.Behind)
+	evidence.NCCLRAS = outcome
 	text, err := json.MarshalIndent(evidence, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("encode the evidence: %w", err)
@@ -227,8 +227,8 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		Immutable: ptr.To(true),
 		Data:      map[string]string{"stall.json": string(text)},
 	}
-	if evidence.rasAnswer != "" {
-		stored.Data["nccl-ras.txt"] = evidence.rasAnswer
+	if answer != "" {
+		stored.Data["nccl-ras.txt"] = answer
 	}
 	err = f.api.Create(ctx, stored, client.FieldOwner(quarantine.ControllerName))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -252,28 +252,20 @@ func (f *follower) eventsOf(ctx context.Context, evidence Evidence) (all []Event
 		}
 		for i := range list.Items {
 			e := &list.Items[i]
-			last := e.LastTimestamp.Time
-			count := e.Count
+			last, count := e.LastTimestamp.Time, e.Count
 			if e.Series != nil {
 				last, count = e.Series.LastObservedTime.Time, e.Series.Count
 			}
-			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1), later(last, e.EventTime.Time)})
+			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1), slices.MaxFunc([]time.Time{last, e.EventTime.Time}, time.Time.Compare)})
 		}
 	}
-	for _, i := range evidence.Behind[:min(len(evidence.Behind), maxNamed)] {
-		for _, r := range evidence.Ranks {
-			if r.Rank == i {
-				read(evidence.Namespace, "Pod", r.Pod)
-				read(metav1.NamespaceDefault, "Node", r.Node)
-			}
+	nodes := sets.New[string]()
+	for _, r := range evidence.Ranks[:min(len(evidence.Behind), maxNamed)] { // those behind are the first
+		read(evidence.Namespace, "Pod", r.Pod)
+		if !nodes.Has(r.Node) {
+			nodes.Insert(r.Node)
+			read(metav1.NamespaceDefault, "Node", r.Node)
 		}
 	}
 	return all, notRead
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
