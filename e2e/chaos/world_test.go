@@ -588,13 +588,9 @@ func (w *world) stoppedFor(i int) (int, error) {
 	if !w.replacesPods(i) {
 		return -1, nil
 	}
-	o := w.object(i)
-	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
-		return -1, client.IgnoreNotFound(err)
-	}
-	rec, err := restart.ReadRecord(o)
+	_, rec, err := w.recordOf(i)
 	if err != nil || rec.Current != nil {
-		return -1, err
+		return -1, client.IgnoreNotFound(err)
 	}
 	for _, past := range rec.Last {
 		for _, cause := range past.Quarantines {
@@ -610,6 +606,16 @@ func (w *world) stoppedFor(i int) (int, error) {
 		}
 	}
 	return -1, nil
+}
+
+// recordOf reads a job, and the record of its restarts.
+func (w *world) recordOf(i int) (*unstructured.Unstructured, restart.Record, error) {
+	o := w.object(i)
+	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return nil, restart.Record{}, err
+	}
+	rec, err := restart.ReadRecord(o)
+	return o, rec, err
 }
 
 // replacesPods tells whether the controller of a job replaces pods that are deleted.
@@ -731,11 +737,7 @@ func (w *world) evictFrom(node, quarantineID string) error {
 		if !w.replacesPods(i) {
 			continue
 		}
-		o := w.object(i)
-		if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
-			return err
-		}
-		rec, err := restart.ReadRecord(o)
+		_, rec, err := w.recordOf(i)
 		if err != nil {
 			return err
 		}
@@ -811,11 +813,7 @@ func (w *world) byPerson(i int, command string, flags ...string) error {
 
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.
 func (w *world) runs(i int, j job) error {
-	o := w.object(i)
-	if err := w.Client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
-		return err
-	}
-	rec, err := restart.ReadRecord(o)
+	o, rec, err := w.recordOf(i)
 	if err != nil {
 		return err
 	}

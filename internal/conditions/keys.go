@@ -82,6 +82,9 @@ const (
 	AnnotationRestartStep = Domain + "/restart-step"
 )
 
+// MinNCCLRASPort is the lowest port that [AnnotationNCCLRASPort] may name, and that is connected to.
+const MinNCCLRASPort = 1024
+
 // Keys on preflight report ConfigMaps.
 const (
 	// LabelPreflight is "report".

@@ -151,6 +151,15 @@ func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w
 	return after, err
 }
 
+// restartAlone does the same for a cause of one job, of which no Node has a record: only this process knows that it is true.
+func (a *admission) restartAlone(ctx context.Context, q restart.Quarantine, w kinds.Workload, pods []corev1.Pod) (after time.Duration, err error) {
+	a.causes.remember(restart.CauseOf(q))
+	a.reporter.waiting.begin(q)
+	after, err = a.restartWorkload(ctx, q, w, pods)
+	a.reporter.waiting.end(q.ID, err == nil)
+	return after, err
+}
+
 // reportUnsupported reports a job that is controlled by something unknown, and a pod that is controlled by nothing.
 func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) error {
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)

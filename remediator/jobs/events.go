@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -71,13 +72,19 @@ func newReporter(recorder events.EventRecorder, c clock.PassiveClock) *reporter 
 // emit emits an Event on the job and on the node, if the cause has one. The action keeps Events of one reason apart, which would otherwise
 // be folded into a series that shows the first text only.
 func (r *reporter) emit(job client.Object, kind string, c restart.Cause, severity, reason, action, text string) {
-	if c.Node == "" {
-		r.recorder.Eventf(job, nil, severity, reason, action, "%s: %s", c.Reason, text)
-		return
+	about, node := subjectOf(c)
+	r.recorder.Eventf(job, node, severity, reason, action, "%s: %s", about, text)
+	if node != nil {
+		r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
-	r.recorder.Eventf(job, node, severity, reason, action, "node %s (%s): %s", c.Node, c.Reason, text)
-	r.recorder.Eventf(node, job, severity, reason, action, "%s %s/%s: %s", kind, job.GetNamespace(), job.GetName(), text)
+}
+
+// subjectOf is a cause as the Events on a job name it, and its node; nil: it has none.
+func subjectOf(c restart.Cause) (about string, node runtime.Object) {
+	if c.Node == "" {
+		return c.Reason, nil
+	}
+	return fmt.Sprintf("node %s (%s)", c.Node, c.Reason), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
 }
 
 // emitAll emits an Event on a job and on the nodes that caused its restart, as far as their own records have the causes. The record of
@@ -216,13 +223,8 @@ func (r *reporter) reportNotOptedIn(c restart.Cause, job client.Object, opt kind
 	if len(opt.Mistakes) > 0 {
 		severity, action, text = corev1.EventTypeWarning, "Misspelt", strings.Join(opt.Mistakes, "; ")
 	}
-	if c.Node == "" {
-		r.recorder.Eventf(job, nil, severity, eventNotOptedIn, action, "%s", quarantine.Clip(fmt.Sprintf("%s: not restarted: %s", c.Reason, text), maxNote))
-		return
-	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}
-	r.recorder.Eventf(job, node, severity, eventNotOptedIn, action, "%s", quarantine.Clip(
-		fmt.Sprintf("node %s (%s): not restarted: %s", c.Node, c.Reason, text), maxNote))
+	about, node := subjectOf(c)
+	r.recorder.Eventf(job, node, severity, eventNotOptedIn, action, "%s", quarantine.Clip(fmt.Sprintf("%s: not restarted: %s", about, text), maxNote))
 }
 
 // mayReportNotOptedIn counts one more job of a quarantine, and reports whether that is not too many.

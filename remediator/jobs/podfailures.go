@@ -181,10 +181,7 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
 		Since:   time.Unix(in.at, 0),
 	}
-	f.admission.causes.remember(restart.CauseOf(q))
-	f.admission.reporter.waiting.begin(q)
-	after, err := f.admission.restartWorkload(ctx, q, w, nil)
-	f.admission.reporter.waiting.end(q.ID, err == nil)
+	after, err := f.admission.restartAlone(ctx, q, w, nil)
 	return ctrl.Result{RequeueAfter: after}, err
 }
 

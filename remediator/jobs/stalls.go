@@ -58,10 +58,7 @@ func (c *Controller) RestartStalled(ctx context.Context, s Stall) error {
 	q := restart.Quarantine{
 		ID: stallOf(s), Reason: "no rank has made progress since " + s.Since.UTC().Format(time.RFC3339), Since: s.Since, Stalled: true,
 	}
-	c.admission.causes.remember(restart.CauseOf(q))
-	c.reporter.waiting.begin(q)
-	_, err = c.admission.restartWorkload(ctx, q, kinds.Workload{Namespace: s.Namespace, Kind: s.Kind, Job: &job}, pods)
-	c.reporter.waiting.end(q.ID, err == nil)
+	_, err = c.admission.restartAlone(ctx, q, kinds.Workload{Namespace: s.Namespace, Kind: s.Kind, Job: &job}, pods)
 	return err
 }
 

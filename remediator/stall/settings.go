@@ -17,8 +17,6 @@ const (
 	maxInstructions, maxRunes = 500, 4000
 	// stepGroup is the group of an expression that has the number of the step.
 	stepGroup = "step"
-	// minPort is the lowest port of a job that is connected to.
-	minPort = 1024
 )
 
 // The bounds of the times that an annotation may name, and what holds without [conditions.AnnotationStartupGrace].
@@ -70,8 +68,8 @@ func Parse(a Annotations, compile func(string) (*Expression, error)) (Settings, 
 	}
 	if a.NCCLRASPort != "" {
 		port, err := strconv.ParseUint(a.NCCLRASPort, 10, 16)
-		if err != nil || port < minPort {
-			return s, fmt.Errorf("annotation %s: %.16q is no port from %d to 65535", conditions.AnnotationNCCLRASPort, a.NCCLRASPort, minPort)
+		if err != nil || port < conditions.MinNCCLRASPort {
+			return s, fmt.Errorf("annotation %s: %.16q is no port from %d to 65535", conditions.AnnotationNCCLRASPort, a.NCCLRASPort, conditions.MinNCCLRASPort)
 		}
 		s.NCCLRASPort = uint16(port)
 	}

@@ -21,11 +21,11 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 const (
-	// MinPort is the lowest port that is asked.
-	MinPort = 1024
 	// limit is how long all of it may take. The server waits for its peers for the timeout that it is sent and 5 s more.
 	limit = 8 * time.Second
 	// maxAnswer is how much of the answer is kept, maxLine how long the lines before it may be.
@@ -46,8 +46,8 @@ func New() *Asker { return &Asker{limit, make(chan struct{}, maxAsked)} }
 // Address is where the RAS server of a pod listens on a port. An error says why that is not asked.
 func Address(pod *corev1.Pod, port uint16) (at netip.AddrPort, err error) {
 	switch {
-	case port < MinPort:
-		return at, fmt.Errorf("port %d is below %d", port, MinPort)
+	case port < conditions.MinNCCLRASPort:
+		return at, fmt.Errorf("port %d is below %d", port, conditions.MinNCCLRASPort)
 	case pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil:
 		return at, errors.New("the pod does not run")
 	case pod.Spec.HostNetwork:
