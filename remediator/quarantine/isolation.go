@@ -43,6 +43,8 @@ type IsolatedGPU struct {
 	UUID string `json:"uuid,omitempty"`
 	// Devices are the names of the devices as they were found last, for people.
 	Devices []string `json:"devices,omitempty"`
+	// Replaced is set once another card was at the address: its rules are deleted by us then, not by others, until they are seen again.
+	Replaced bool `json:"replaced,omitempty"`
 }
 
 // DeviceRules are the rules that a node must have, and no other ones of ours.
@@ -317,7 +319,7 @@ func (d *decider) taintOfDevices() corev1.Taint {
 	return corev1.Taint{Key: d.observing.Key, Value: d.observing.Value}
 }
 
-// hasRules tells whether the rules of the isolation were all seen.
+// hasRules tells whether the rules were all seen of the devices that are known now.
 func (d *decider) hasRules() bool {
 	look := d.observed.Devices
 	if look == nil || look.RulesErr != "" || look.SlicesErr != "" {
@@ -325,6 +327,14 @@ func (d *decider) hasRules() bool {
 	}
 	want := d.rules(d.taintOfDevices())
 	return len(want) > 0 && !slices.ContainsFunc(want, func(r resourceapi.DeviceTaintRule) bool { return !look.Has(&r) })
+}
+
+// isRuled tells whether each GPU of the isolation has its rules, also one whose devices are not known now.
+func (d *decider) isRuled() bool {
+	look := d.observed.Devices
+	return d.hasRules() && !slices.ContainsFunc(d.record.Isolation.GPUs, func(g IsolatedGPU) bool {
+		return look.Card(d.observed.Node.Name, g.Address, g.UUID).Wait != "" && len(look.RulesOf(g.Address)) == 0
+	})
 }
 
 // lacksRules tells whether rules that were seen are gone: a GPU has none, although its devices are known.
@@ -335,8 +345,21 @@ func (d *decider) lacksRules() bool {
 	}
 	return slices.ContainsFunc(i.GPUs, func(g IsolatedGPU) bool {
 		card := look.Card(d.observed.Node.Name, g.Address, g.UUID)
-		return len(card.Devices) > 0 && len(look.RulesOf(g.Address)) == 0
+		return !g.Replaced && len(card.Devices) > 0 && len(look.RulesOf(g.Address)) == 0
 	})
+}
+
+// noteReplaced keeps which GPUs lose their rules because another card is at their address.
+func (d *decider) noteReplaced() {
+	look := d.observed.Devices
+	if look == nil || look.RulesErr != "" {
+		return
+	}
+	for n := range d.record.Isolation.GPUs {
+		g := &d.record.Isolation.GPUs[n]
+		card := look.Card(d.observed.Node.Name, g.Address, g.UUID)
+		g.Replaced = card.Refused != "" || g.Replaced && len(look.RulesOf(g.Address)) == 0
+	}
 }
 
 // followDevices brings an isolation up to date with the devices: a boot gives them other names.
@@ -346,8 +369,9 @@ func (d *decider) followDevices() {
 	}
 	i := d.record.Isolation
 	d.addGPUs(nil)
+	d.noteReplaced()
 	switch {
-	case d.hasRules():
+	case d.isRuled():
 		i.PendingSince = time.Time{}
 		again := recheck
 		if d.now.Sub(d.record.Boot.Seen) < devicesAfterBoot {

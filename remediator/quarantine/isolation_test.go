@@ -119,11 +119,17 @@ func partial(w *world) {
 	w.devices.Slices[0].Spec.Pool.Generation, w.devices.Slices[0].Spec.Pool.ResourceSliceCount = 2, 2
 }
 
+// anotherCard is one at the address of GPU 1.
+func anotherCard(w *world) {
+	w.devices.Slices[0].Spec.Devices[1].Attributes["uuid"] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-9")}
+}
+
 func publishes(gpus ...int) step {
 	return func(w *world) { w.devices.Slices = []resourceapi.ResourceSlice{slice(gpus...)} }
 }
 
 func TestIsolation(t *testing.T) {
+	unknown := says("GPUXidError", "Unknown", "x")
 	memory := func(message string) step { return says("GPUMemoryError", "True", message) }
 	links := says("NVLinkDown", "True", "Inspect gpu 0000:1c:00: x; gpu 0000:1d:00: x")
 	observed := says("GPUOverheated", "True", "Inspect gpu 0000:1b:00: hot")
@@ -154,12 +160,14 @@ func TestIsolation(t *testing.T) {
 		{name: "two rules, one taint", steps: []step{isolates, memory("Replace gpu 0000:1b:00: remap failed"), decide, settled},
 			status: "isolated", rules: "gpu.nvidia.com/n/gpu-1 pitcrew.dev/unhealthy=GPUMemoryError:NoExecute", restarts: true, said: "DeviceIsolated DeviceIsolated"},
 		{name: "a new name after a reboot", steps: []step{isolates, reboots, publishes(1, 2, 3), beats, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 0), restarts: true, said: "DeviceIsolated"},
-		{name: "a healthy card at the address of a dead one", steps: []step{isolates, reboots, gpuFine, func(w *world) {
-			w.devices.Slices[0].Spec.Devices[1].Attributes["uuid"] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-9")}
-		}, decide, settled}, status: "isolated", said: "DeviceIsolated"},
-		{name: "another card at the address, and the fault stands", steps: []step{isolates, func(w *world) {
-			w.devices.Slices[0].Spec.Devices[1].Attributes["uuid"] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-9")}
-		}, decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
+		{name: "a healthy card at the address of a dead one", steps: []step{isolates, reboots, gpuFine, anotherCard, decide, settled}, status: "isolated", said: "DeviceIsolated"},
+		{name: "the dead card comes back after another one", steps: []step{isolates, gpuFine, anotherCard, decide, settled, unknown, publishes(0, 1, 2, 3), decide, settled},
+			status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
+		{name: "the dead card comes back, and its rule is deleted", steps: []step{isolates, gpuFine, anotherCard, decide, settled, unknown, publishes(0, 1, 2, 3), decide, settled, unruled, decide, settled},
+			status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated TaintRestored"},
+		{name: "the driver restarts before the rule of a second GPU is written", steps: []step{isolates, gpu(eccTwo), decide, unknown, publishes(0, 1), decide, decide, publishes(0, 1, 2, 3), decide, settled},
+			status: "isolated", rules: fmt.Sprintf(ruleOfGPU+", "+ruleOfGPU, 1, 2), restarts: true, said: "DeviceIsolated DeviceIsolated"},
+		{name: "another card at the address, and the fault stands", steps: []step{isolates, anotherCard, decide, settled}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
 		{name: "the driver restarts", steps: []step{isolates, gone, lasts(50 * time.Second), publishes(0, 1, 2, 3), decide}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
 		{name: "the driver restarts long after the fault", steps: []step{isolates, lasts(time.Hour), partial, decide, lasts(50 * time.Second)}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
 		{name: "the driver does not come back", steps: []step{isolates, gone, decide, lasts(70 * time.Second), written}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
@@ -172,7 +180,7 @@ func TestIsolation(t *testing.T) {
 			status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "blocked:devices-unknown DeviceIsolated"},
 		{name: "rules that cannot be written", steps: []step{gpu(ecc), decide, lasts(70 * time.Second)}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
 		{name: "rules that are refused", steps: []step{gpu(ecc), decide, func(w *world) { w.devices.Refused = "forbidden" }, decide}, status: "quarantined", taints: gpuTaint, restarts: true, said: "DeviceIsolated QuarantineUpgraded"},
-		{name: "an unknown condition upgrades nothing", steps: []step{isolates, says("GPUXidError", "Unknown", "x"), gone, decide, lasts(time.Hour), written},
+		{name: "an unknown condition upgrades nothing", steps: []step{isolates, unknown, gone, decide, lasts(time.Hour), written},
 			status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
 		{name: "a rule that is deleted is written again once", steps: []step{isolates, unruled, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated TaintRestored"},
 		{name: "a rule that is deleted twice", steps: []step{isolates, unruled, decide, settled, unruled, decide, settled}, status: "suspect", said: "DeviceIsolated TaintRestored ReleaseByHand"},
