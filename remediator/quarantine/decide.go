@@ -386,7 +386,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if p.link.Origin != "" {
 		return d.waitsForOrigin(p)
 	}
-	incident := d.incident(p)
+	incident, _ := d.incident(p)
 	labels, peers := d.observed.Node.Labels, d.observed.Peers.Beside(incident)
 	if d.isCorrelated(p) {
 		d.alsoLimited(p, held, BlockedByBudget, BlockedByBreaker)
@@ -416,7 +416,8 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 
 // alsoLimited notes which other limits hold back what one holds back already.
 func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
-	peers := d.observed.Peers.Beside(d.incident(p))
+	incident, _ := d.incident(p)
+	peers := d.observed.Peers.Beside(incident)
 	for _, reason := range others {
 		why := ""
 		switch {
@@ -433,12 +434,14 @@ func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
 
 // isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
 func (d *decider) isCorrelated(p problem) bool {
-	why := limits.Correlated(d.policy, p.condition, d.self(p), d.observed.Peers.Beside(d.incident(p)))
+	incident, isNone := d.incident(p)
+	why := limits.Correlated(d.policy, p.condition, d.self(p), d.observed.Peers.Beside(incident))
 	if why == "" {
 		return false
 	}
-	if d.failed() != (limits.Span{}) {
+	if isNone != "" {
 		d.result.WaitsForOthers = true
+		why += "; it is no failure of the domain: " + isNone
 	}
 	d.next.requeueAt(d.now.Add(recheck))
 	d.block(p.rule.Name, BlockedByDetectorSuspect, "%s, but %s", describe(p), why)
@@ -573,7 +576,7 @@ func (d *decider) start(p problem) {
 		return // the place is that of the origin
 	}
 	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
-	if incident := d.incident(p); incident != nil {
+	if incident, _ := d.incident(p); incident != nil {
 		d.result.Started.Incident = incident.Domain
 	}
 }

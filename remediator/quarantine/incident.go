@@ -59,33 +59,32 @@ func (d *decider) failed() limits.Span {
 }
 
 // incident is the incident as a part of which the node is to be quarantined for a problem; nil: it is not. The problem must be of a witness,
-// and of the same time.
-func (d *decider) incident(p problem) *limits.Incident {
+// and of the same time. why explains that the node is in none although it has failed.
+func (d *decider) incident(p problem) (incident *limits.Incident, why string) {
 	domain, configured := d.policy.Domain(d.domain.Label)
 	if !configured || domain.Incidents == nil || limits.IsSoft(p.rule.Taint.Effect) || p.reach != wholeNode ||
 		!p.isReady() && conditions.WitnessOf(string(p.condition.Type)) == "" {
-		return nil
+		return nil, ""
 	}
 	failed, since := d.failed(), p.condition.LastTransitionTime.Time
 	if since.Sub(failed.From).Abs() > domain.Window || since.Sub(failed.Until).Abs() > domain.Window {
-		return nil
+		return nil, ""
 	}
-	incident := d.observed.Peers.IncidentOf(domain, limits.Peer{Domain: d.domain, Failed: failed})
-	if incident == nil {
-		return nil
+	if incident, why = d.observed.Peers.IncidentOf(domain, limits.Peer{Domain: d.domain, Failed: failed}); incident == nil {
+		return nil, why
 	}
 	for _, other := range d.conditions.problems {
 		isPorts := conditions.WitnessOf(string(other.condition.Type)) == conditions.FabricPorts
 		if isPorts && limits.Correlated(d.policy, other.condition, d.self(other), d.observed.Peers.Beside(incident)) != "" {
-			return nil // ports are down in other domains, too: it is no failure of this one
+			return nil, fmt.Sprintf("ports are down in other domains than %s, too", d.domain)
 		}
 	}
-	return incident
+	return incident, ""
 }
 
 // ofIncident says that the node is quarantined as a part of an incident, if it is.
 func (d *decider) ofIncident(p problem) string {
-	incident := d.incident(p)
+	incident, _ := d.incident(p)
 	if incident == nil {
 		return ""
 	}

@@ -207,7 +207,8 @@ func TestTwoRacksAtOnce(t *testing.T) {
 	f.fail(0, 12, portsDown, gpu(ecc))
 	f.settles()
 	f.wantPhases("qqqqqq ssssss ------ ------ ------ ------")
-	if d := f.worlds[6].last; d.Blocked.Reason != BlockedByDetectorSuspect || !d.WaitsForOthers {
+	if d := f.worlds[6].last; d.Blocked.Reason != BlockedByDetectorSuspect || !d.WaitsForOthers ||
+		!strings.HasSuffix(d.Blocked.Message, "it is no failure of the domain: the incident of clique=a is not over, and it is one at a time") {
 		t.Errorf("%+v", d)
 	}
 	f.fail(0, 6, portsUp, gpuFine)

@@ -336,9 +336,13 @@ func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all
 	self := randomPeer(r, "", now)
 	self.Gone = false
 	labels := self.Labels
-	incident, of := peers.IncidentOf(p.Domains[0], self), full.incidentOf(p.Domains[0], self)
+	incident, why := peers.IncidentOf(p.Domains[0], self)
+	of := full.incidentOf(p.Domains[0], self)
 	if (incident == nil) != (of == nil) || incident != nil && (incident.Nodes != of.nodes || incident.Stands != of.stands) {
 		t.Fatalf("the incident is %+v, want %+v", incident, of)
+	}
+	if mayBeOne := p.Domains[0].Incidents != nil && self.Failed != (Span{}) && self.Domain != (Domain{}); (why != "") != (mayBeOne && of == nil) {
+		t.Errorf("that it is none is explained by %q", why)
 	}
 	if of != nil {
 		incidents++

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -36,13 +37,14 @@ func (p *Peer) incident() Domain {
 	return latest.Incident
 }
 
-// IncidentOf is the incident in which self takes part, of which Domain and Failed are read; nil: none. d is the policy of its domain.
+// IncidentOf is the incident in which self takes part, of which Domain and Failed are read; nil: none. why explains that if self has failed.
+// d is the policy of its domain.
 //
 // The nodes themselves show the incident, so nothing is stored: it is over when they show it no longer. That a node has failed is never
 // concluded from others. One that lies about itself can only help to make an incident of nodes that corroborate themselves, too.
-func (p Peers) IncidentOf(d policy.Domain, self Peer) *Incident {
-	if d.Incidents == nil || self.Failed.From.IsZero() || p.fleet == nil {
-		return nil
+func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why string) {
+	if d.Incidents == nil || self.Failed.From.IsZero() || self.Domain == (Domain{}) || p.fleet == nil {
+		return nil, ""
 	}
 	failed := []*Peer{&self}
 	for m := range p.fleet.failed[self.Domain] {
@@ -50,16 +52,22 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) *Incident {
 			failed = append(failed, &m.Peer)
 		}
 	}
+	// No domain is so large: more nodes claim to be in it.
+	tooMany := fmt.Sprintf("more than %d nodes of %s have failed (incidents.maxNodes)", d.Incidents.MaxNodes, self.Domain)
 	if len(failed) > d.Incidents.MaxNodes {
-		return nil // no domain is so large: more nodes claim to be in it
+		return nil, tooMany
 	}
-	found := &Incident{Domain: self.Domain, failed: map[*Peer]bool{}}
+	found = &Incident{Domain: self.Domain, failed: map[*Peer]bool{}}
+	most := 0
 	for _, first := range failed {
 		// The window that begins with this one.
 		isWithin := func(o *Peer) bool {
 			return !o.Failed.From.Before(first.Failed.From) && o.Failed.Until.Sub(first.Failed.From) <= d.Window
 		}
 		wave := slices.DeleteFunc(slices.Clone(failed), func(o *Peer) bool { return !isWithin(o) })
+		if slices.Contains(wave, &self) {
+			most = max(most, len(wave))
+		}
 		if len(wave) < d.Incidents.MinNodes {
 			continue
 		}
@@ -68,7 +76,7 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) *Incident {
 		}
 	}
 	if !found.failed[&self] {
-		return nil
+		return nil, fmt.Sprintf("%d of the %d nodes of %s that make an incident have failed within %s", most, d.Incidents.MinNodes, self.Domain, d.Window)
 	}
 	found.Nodes = len(found.failed)
 	all := found.Nodes
@@ -80,14 +88,14 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) *Incident {
 				all++
 			}
 		default:
-			return nil // one at a time
+			return nil, fmt.Sprintf("the incident of %s is not over, and it is one at a time", of)
 		}
 		found.Stands = found.Stands || found.covers(o) && o.Why == Quarantined
 	}
 	if all > d.Incidents.MaxNodes {
-		return nil
+		return nil, tooMany
 	}
-	return found
+	return found, ""
 }
 
 // Beside are the peers as an incident sees them: its own nodes hold it back no more than itself. nil: no incident.
