@@ -21,8 +21,7 @@ import (
 // A node without any of the labels is a domain of its own: two or more GPUs that are victims point at the switches of its board.
 //
 // When a whole domain fails, for example because its power or its switches fail, the guard against common causes would suspect the
-// detector and quarantine none of its nodes. With `incidents`, the nodes of a domain that fail together are quarantined as one: see
-// [Incidents].
+// detector and quarantine none of its nodes. With `incidents`, the nodes of a domain that fail together are quarantined as one.
 //
 // The value of a label that a node loses is remembered, because the label of a fabric vanishes when the fabric is faulty: in the
 // record while the node has one, else until the remediator restarts.
@@ -46,7 +45,7 @@ type Domain struct {
 
 // Incidents are failures of whole domains. A node takes part if two independent witnesses on that node say that it has failed, one of
 // them HCAPortDown. The other is any condition of the GPU driver, or that the node is not Ready. Both began within the `window` of the
-// domain, and a rule that enforces matches each; Ready needs none. No node speaks for another one.
+// domain, and a rule that enforces matches each; Ready counts without a rule, too. No node speaks for another one.
 //
 // minNodes or more such nodes within the window are an incident. The guard against common causes does not hold them back for what
 // the nodes of their domain show, though it does for what other nodes show with them. All together they use up one place of each budget,

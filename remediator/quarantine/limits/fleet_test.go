@@ -240,6 +240,9 @@ func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 		p.OutOfService, p.Why = true, []string{Quarantined, Cordoned, NotReady}[r.IntN(3)]
 		if p.Why == Quarantined {
 			p.Rule = rules[r.IntN(3)]
+			if r.IntN(3) == 0 {
+				p.Starts = append(p.Starts, Start{Rule: p.Rule, At: now, Proven: true, Incident: randomDomain(r)})
+			}
 		}
 		if r.IntN(2) == 0 {
 			p.ParkedSince = ago()

@@ -31,21 +31,18 @@ func quarantined(m Memory, name string, ago time.Duration) Peer {
 func TestWhoIsQuarantinedForAnIncident(t *testing.T) {
 	other := ofIncident("a", "gpu", time.Minute)
 	other.UID = "another node of its name"
-	soft := ofIncident("a", "gpu", time.Minute)
-	soft.Soft = true
 	for name, test := range map[string]struct {
 		memory []Entry
 		ago    time.Duration
 		want   Domain
 	}{
-		"it is remembered":                    {[]Entry{ofIncident("a", "gpu", time.Minute)}, time.Minute, cliqueA},
-		"and the rule has changed since":      {[]Entry{ofIncident("a", "ports", time.Minute)}, time.Minute, cliqueA},
-		"the quarantine of before":            {[]Entry{ofIncident("a", "ports", time.Hour)}, time.Minute, Domain{}},
-		"another one since":                   {[]Entry{ofIncident("a", "ports", time.Hour), entry("a", "gpu", time.Minute)}, time.Minute, Domain{}},
-		"nothing is remembered":               {nil, time.Minute, Domain{}},
-		"a quarantine for itself":             {[]Entry{entry("a", "gpu", time.Minute)}, time.Minute, Domain{}},
-		"another node of its name":            {[]Entry{other}, time.Minute, Domain{}},
-		"a quarantine that leaves it serving": {[]Entry{soft}, time.Hour, Domain{}},
+		"it is remembered":               {[]Entry{ofIncident("a", "gpu", time.Minute)}, time.Minute, cliqueA},
+		"and the rule has changed since": {[]Entry{ofIncident("a", "ports", time.Minute)}, time.Minute, cliqueA},
+		"the quarantine of before":       {[]Entry{ofIncident("a", "ports", time.Hour)}, time.Minute, Domain{}},
+		"another one since":              {[]Entry{ofIncident("a", "ports", time.Hour), entry("a", "gpu", time.Minute)}, time.Minute, Domain{}},
+		"nothing is remembered":          {nil, time.Minute, Domain{}},
+		"a quarantine for itself":        {[]Entry{entry("a", "gpu", time.Minute)}, time.Minute, Domain{}},
+		"another node of its name":       {[]Entry{other}, time.Minute, Domain{}},
 	} {
 		p := quarantined(with(t, test.memory...), "a", test.ago)
 		if got := p.incident(); got != test.want {
