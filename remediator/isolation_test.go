@@ -18,8 +18,11 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,13 +56,7 @@ func (tm team) publish(node string, first int) {
 func newDeviceTeam(t *testing.T, pool string, n int) team {
 	t.Helper()
 	tm := newTeam(t, pool, n, nil)
-	role, err := os.ReadFile(filepath.Join("..", "manifests", "remediator", "devices.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tm.Apply(t.Context(), role); err != nil {
-		t.Fatal(err)
-	}
+	tm.mayIsolate()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: resourceapi.DeviceClassSpec{
 		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", pool+".example.com")}}},
 		ExtendedResourceName: ptr.To(string(tm.extendedResource())),
@@ -101,6 +98,18 @@ func byClaim(_ team, spec *corev1.PodSpec) {
 
 func byResource(tm team, spec *corev1.PodSpec) {
 	spec.Containers[0].Resources.Limits = corev1.ResourceList{tm.extendedResource(): resource.MustParse("1")}
+}
+
+// mayIsolate gives the remediator the role.
+func (tm team) mayIsolate() {
+	tm.Helper()
+	role, err := os.ReadFile(filepath.Join("..", "manifests", "remediator", "devices.yaml"))
+	if err != nil {
+		tm.Fatal(err)
+	}
+	if err := tm.Apply(tm.Context(), role); err != nil {
+		tm.Fatal(err)
+	}
 }
 
 // deviceJobs starts n opted-in jobs of one GPU each, as job-0 and so on, and waits until they run.
@@ -447,6 +456,66 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	})
 	if got := tm.rules(); got != "" {
 		t.Errorf("rules %s", got)
+	}
+}
+
+// Kubernetes 1.36 serves DeviceTaintRules in version v1beta2, if it is told so. The API server of 1.37 does the same when it emulates 1.36.
+func TestDevicesOnKubernetes136(t *testing.T) {
+	for name, test := range map[string]struct {
+		flags   []string
+		rule    string
+		tainted bool
+	}{
+		"with the beta":    {[]string{"--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true"}, "resource.k8s.io/v1beta2 NoSchedule", false},
+		"without the beta": {nil, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := cluster.Start(t.Context(), cluster.Options{APIOnly: true, APIServerFlags: append(test.flags, "--emulated-version=1.36")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			tm := team{t, c, "isolation", []string{"isolation-0"}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: tm.nodes[0], Labels: map[string]string{cluster.LabelPool: tm.pool}}}
+			if err := c.Client.Create(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			tm.mayIsolate()
+			tm.publish(node.Name, 0)
+			tm.start(tm.policy(1, "isolate: device", "clearAfter: 1s"), alone)
+			tm.report(node.Name, "True", ecc)
+			tm.until("a rule or a taint", func() error {
+				rules := &unstructured.UnstructuredList{}
+				rules.SetGroupVersionKind(resourceapi.SchemeGroupVersion.WithKind("DeviceTaintRuleList"))
+				if err := c.Client.List(t.Context(), rules); !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+					t.Fatalf("version v1 is served: %v", err)
+				}
+				rules.SetAPIVersion("resource.k8s.io/v1beta2")
+				err := c.Client.List(t.Context(), rules)
+				var rule string
+				for _, r := range rules.Items {
+					effect, _, err := unstructured.NestedString(r.Object, "spec", "taint", "effect")
+					if err != nil {
+						t.Fatal(err)
+					}
+					rule += r.GetAPIVersion() + " " + effect
+				}
+				if got := taints(tm.get(node.Name)); rule != test.rule || strings.Contains(got, ourTaint) != test.tainted {
+					return errors.Join(fmt.Errorf("rules %q, taints %q", rule, got), err)
+				}
+				return nil
+			})
+			if n, r := tm.becomes(node.Name, quarantine.Quarantined); r.IsIsolated() == test.tainted {
+				t.Errorf("labels %v, record %s", n.Labels, r)
+			}
+			tm.report(node.Name, "False", "")
+			tm.becomes(node.Name, quarantine.Released)
+		})
 	}
 }
 

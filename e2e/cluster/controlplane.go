@@ -107,6 +107,7 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		if opts.Audit {
 			c.apiServerArgs = append(c.apiServerArgs, "--audit-policy-file=audit.yaml", "--audit-log-path=audit.log", "--audit-log-mode=blocking")
 		}
+		c.apiServerArgs = append(c.apiServerArgs, opts.APIServerFlags...)
 		c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...)
 		return c.apiServer, c.apiServerReady, err
 	}); err != nil {
