@@ -203,7 +203,8 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 			wanted[i] = true
 		}
 	}
-	if since := j.QuietSince(); j.late(s, now) {
+	// The first look at a job reads one log: a job that a new leader finds is late only as long as nothing of it is known.
+	if since := j.QuietSince(); j.late(s, now) && !j.ranks[j.speaker].tried.IsZero() {
 		for i := range j.ranks {
 			if j.ranks[i].wanted(since, j.limit(s), j.reported, now) {
 				wanted[i] = true
