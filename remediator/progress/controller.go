@@ -120,8 +120,8 @@ type follower struct {
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
 	full     sets.Set[types.UID]
-	// stalled is since when the jobs stand still that do.
-	stalled map[request]time.Time
+	// silent is since when the jobs are quiet that stand still or are overdue.
+	silent map[request]time.Time
 }
 
 // SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
@@ -131,7 +131,7 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
 		ras:      ncclras.New(),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
-		full: sets.New[types.UID](), stalled: map[request]time.Time{},
+		full: sets.New[types.UID](), silent: map[request]time.Time{},
 	}
 	if o.Policy.Known() {
 		return f.setup(mgr, registry)
@@ -429,7 +429,7 @@ func (f *follower) drop(req request) {
 		return
 	}
 	delete(f.followed, req)
-	delete(f.stalled, req)
+	delete(f.silent, req)
 	f.taken--
 	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
 		delete(f.places, req.Namespace)
@@ -441,10 +441,10 @@ func (f *follower) drop(req request) {
 // enter counts a job in its state.
 func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	f.mu.Lock()
-	if v.State == stall.Stalled {
-		f.stalled[req] = v.Since
+	if v.State == stall.Stalled || v.Overdue {
+		f.silent[req] = v.Since
 	} else {
-		delete(f.stalled, req)
+		delete(f.silent, req)
 	}
 	f.mu.Unlock()
 	if job.state == v.State {
