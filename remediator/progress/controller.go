@@ -94,6 +94,9 @@ type followed struct {
 	wrong error
 	job   stall.Job
 	state stall.State
+	// due is when the next look is, while the job runs. A change of the job brings none forward: whoever may write it, its operator
+	// included, could have us read at any pace.
+	due time.Time
 	// said are the reports that were made of these pods.
 	said sets.Set[string]
 	// evidence paces what is kept of the job.
@@ -328,6 +331,9 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 		return ctrl.Result{}, nil //nolint:nilerr // nothing is to be tried again until the annotation changes
 	}
 	now := f.Clock.Now()
+	if early := followed.due.Sub(now); early > 0 {
+		return ctrl.Result{RequeueAfter: wait.Jitter(early, 0.05)}, nil
+	}
 	if followed.job.NeedsPods(followed.settings, now) {
 		if f.reads.allow(req.Namespace, 1) == 0 { // whoever may write the job can wake us at any time
 			return ctrl.Result{RequeueAfter: wait.Jitter(retryShort, 0.1)}, nil
@@ -355,8 +361,13 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	if short {
 		next = min(next, retryShort)
 	}
+	next = max(next, time.Second)
+	followed.due = now.Add(next)
+	if verdict.State == stall.NotRunning {
+		followed.due = time.Time{} // a change may be that it runs
+	}
 	// With a part at random, and never early: looks of many jobs spread, and one that is due has happened.
-	return ctrl.Result{RequeueAfter: wait.Jitter(max(next, time.Second), 0.05)}, nil
+	return ctrl.Result{RequeueAfter: wait.Jitter(next, 0.05)}, nil
 }
 
 // follow returns what is known of a job, and begins to follow it if its namespace has a place. An annotation that changed is compiled
