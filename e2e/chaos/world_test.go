@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -177,6 +178,7 @@ type world struct {
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
 	cameBack  int                                     // how many jobs to nodes that they were stopped for
+	recreated int                                     // how many jobs whose controller waited before it replaced pods
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -725,7 +727,9 @@ func (w *world) atRest() error {
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
 	for i, j := range jobs {
-		errs = append(errs, w.runs(i, j))
+		if err := w.runs(i, j); err != nil {
+			errs = append(errs, err, w.recreateFailed(i))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -811,6 +815,47 @@ func (w *world) byPerson(i int, command string, flags ...string) error {
 	return w.ctx.Err()
 }
 
+// recreateFailed creates a job anew, as an owner does who does not want to wait, if its Job controller waits before it replaces pods: that
+// takes up to ten minutes after some pods were deleted (k8s.io/kubernetes/pkg/controller/job/backoff_utils.go), and these were deleted by
+// persons of this world. A restart stops a job, which is no failure of its pods.
+func (w *world) recreateFailed(i int) error {
+	_, rec, err := w.recordOf(i)
+	if err != nil || rec.Current != nil {
+		return err
+	}
+	var children batchv1.JobList
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	if err := w.Client.List(w.ctx, &children, client.InNamespace(w.pool), own); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(children.Items, func(c batchv1.Job) bool {
+		missing := ptr.Deref(c.Spec.Parallelism, 1) - c.Status.Active - ptr.Deref(c.Status.Terminating, 0)
+		return !ptr.Deref(c.Spec.Suspend, false) && c.DeletionTimestamp == nil && c.Status.Failed > 0 && missing > 0
+	}) {
+		return nil
+	}
+	w.recreated++
+	return w.recreate(i)
+}
+
+// childrenOf describes the Jobs and pods of a job that does not run, for the message of a failure.
+func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (text string) {
+	var children batchv1.JobList
+	if err := w.Client.List(w.ctx, &children, client.InNamespace(w.pool)); err != nil {
+		return err.Error()
+	}
+	for _, c := range children.Items {
+		if c.Name == o.GetName() || strings.HasPrefix(c.Name, o.GetName()+"-") {
+			text += fmt.Sprintf("\n  Job %s, owners %v (now %s), created %s, deleted %v, suspend %v, status %+v", c.Name, c.OwnerReferences, o.GetUID(), c.CreationTimestamp, c.DeletionTimestamp,
+				ptr.Deref(c.Spec.Suspend, false), c.Status)
+		}
+	}
+	for _, p := range pods {
+		text += fmt.Sprintf("\n  pod %s on %q, created %s, deleted %v: %s, %+v", p.Name, p.Spec.NodeName, p.CreationTimestamp, p.DeletionTimestamp, p.Status.Phase, p.Status.Conditions)
+	}
+	return text
+}
+
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.
 func (w *world) runs(i int, j job) error {
 	o, rec, err := w.recordOf(i)
@@ -839,7 +884,7 @@ func (w *world) runs(i int, j job) error {
 		}
 	}
 	if running != int(pods) {
-		return fmt.Errorf("job %s: %d of %d pods run; status %v", j.name, running, pods, o.Object["status"])
+		return fmt.Errorf("job %s: %d of %d pods run; status %v%s", j.name, running, pods, o.Object["status"], w.childrenOf(o, list.Items))
 	}
 	return nil
 }
