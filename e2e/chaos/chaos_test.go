@@ -174,8 +174,8 @@ func (w *world) check(t *testing.T) {
 			releases[s.record.ID] = true
 		}
 	}
-	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d were created anew, %d Jobs of visits; commands of persons %v, refused %v",
-		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, w.recreated, actions, w.commands, w.refused)
+	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d were created anew, %d restarts of kubelets, %d Jobs of visits; commands of persons %v, refused %v",
+		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, w.recreated, w.restarts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}

@@ -179,6 +179,8 @@ type world struct {
 	suspended map[string]bool
 	cameBack  int                                     // how many jobs to nodes that they were stopped for
 	recreated int                                     // how many jobs whose controller waited before it replaced pods
+	restarted map[*cluster.Kubelets]time.Time         // since they have renewed no lease
+	restarts  int                                     // of kubelets
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -196,7 +198,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	dir := t.TempDir()
 	w := &world{
 		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
-		made: map[string]int{}, suspended: map[string]bool{}, skew: map[int]time.Duration{},
+		made: map[string]int{}, suspended: map[string]bool{}, restarted: map[*cluster.Kubelets]time.Time{}, skew: map[int]time.Duration{},
 		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
 		commands: map[string]int{}, refused: map[string]int{},
 	}
@@ -731,7 +733,10 @@ func (w *world) atRest() error {
 			errs = append(errs, err, w.recreateFailed(i))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, w.restartKubelets(list.Items))
+	}
+	return nil
 }
 
 // evictFrom does what a person does with a job that came back to a node for whose quarantine it was restarted already: nothing else moves
@@ -854,6 +859,37 @@ func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (tex
 		text += fmt.Sprintf("\n  pod %s on %q, created %s, deleted %v: %s, %+v", p.Name, p.Spec.NodeName, p.CreationTimestamp, p.DeletionTimestamp, p.Status.Phase, p.Status.Conditions)
 	}
 	return text
+}
+
+// restartKubelets restarts kubelets, as a person does, that have not renewed a lease for half a minute, at most once in that time.
+func (w *world) restartKubelets(nodes []corev1.Node) error {
+	const silence = 30 * time.Second
+	var leases coordinationv1.LeaseList
+	if err := w.Client.List(w.ctx, &leases, client.InNamespace(corev1.NamespaceNodeLease)); err != nil {
+		return err
+	}
+	renewed := map[string]time.Time{}
+	for _, l := range leases.Items {
+		renewed[l.Name] = ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time
+	}
+	silent := map[*cluster.Kubelets]bool{}
+	for _, n := range nodes {
+		of := w.Kubelets()
+		if w.index(n.Name) < frail {
+			of = w.frail
+		}
+		if time.Since(renewed[n.Name]) > silence && time.Since(n.CreationTimestamp.Time) > silence && time.Since(w.restarted[of]) > silence {
+			silent[of] = true
+		}
+	}
+	for of := range silent {
+		w.restarted[of] = time.Now()
+		w.restarts++
+		if err := of.Restart(w.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.
