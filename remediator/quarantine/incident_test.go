@@ -8,9 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -515,4 +517,26 @@ func TestASoftQuarantineIsOfNoIncident(t *testing.T) {
 	f.fail(0, 6, portsDown, gpu(ecc))
 	f.settles()
 	f.wantPhases("ssssss ------ ------")
+}
+
+// Single GPUs are isolated one node at a time, as ever: an incident is about nodes.
+func TestSingleGPUsAreIsolatedForNoIncident(t *testing.T) {
+	f := newFleet(t, 3*rackSize, incidents, strings.Replace(witnesses, "for: 5s\n", "for: 5s\n      isolate: device\n", 1))
+	for i, w := range f.worlds {
+		w.node.Labels["clique"] = string(rune('a' + i/rackSize))
+		gpus := slice(0, 1, 2, 3)
+		gpus.Spec.NodeName, gpus.Spec.Pool.Name = &w.node.Name, w.node.Name
+		w.devices = &devices.Look{Slices: []resourceapi.ResourceSlice{gpus}}
+	}
+	for i := range f.worlds[0].policy.Rules {
+		if r := &f.worlds[0].policy.Rules[i]; r.Name == "ports" {
+			r.For = time.Minute // the GPUs come first
+		}
+	}
+	f.fail(0, 6, portsDown, gpu(ecc))
+	f.settles()
+	f.wantPhases("ssssss ------ ------")
+	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != BlockedByDetectorSuspect {
+		t.Errorf("%+v", b)
+	}
 }
