@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestAnIncidentHasOnePlaceUnderEachLimit(t *testing.T) {
 		if trip := TripBreaker(b, nil, PeersOf(peers...), noon); trip.Opened != nil {
 			t.Errorf("%s: %+v", name, trip)
 		}
-		more := append(peers[:len(peers):len(peers)], quarantined(nil, "d", time.Minute))
+		more := slices.Concat(peers, []Peer{quarantined(nil, "d", time.Minute)})
 		if trip := TripBreaker(b, nil, PeersOf(more...), noon); trip.Opened == nil {
 			t.Errorf("%s and another: %+v", name, trip)
 		}
