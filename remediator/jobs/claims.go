@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
 
 // holders keeps the pods whose claims hold a device of the quarantine; all pods if it is of the whole node. It reads each claim once,
@@ -28,16 +28,16 @@ func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []c
 		holds bool
 		err   error
 	}
-	claims := map[client.ObjectKey]answer{}
+	answers := map[client.ObjectKey]answer{}
 	var errs []error
 	for i := range pods {
 		var pod answer
-		for _, name := range claimsOf(&pods[i]) {
+		for _, name := range claims.Of(&pods[i]) {
 			key := client.ObjectKey{Namespace: pods[i].Namespace, Name: name}
-			claim, known := claims[key]
+			claim, known := answers[key]
 			if !known {
 				claim.holds, claim.err = c.holds(ctx, q, key)
-				claims[key] = claim
+				answers[key] = claim
 				errs = append(errs, claim.err)
 			}
 			pod.holds = pod.holds || claim.holds
@@ -65,23 +65,4 @@ func (c *Controller) holds(ctx context.Context, q restart.Quarantine, key client
 		return false, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
 	}
 	return q.IsHeldBy(&claim), nil
-}
-
-// claimsOf are the names of a pod's claims, in its namespace.
-func claimsOf(pod *corev1.Pod) (names []string) {
-	for _, s := range pod.Status.ResourceClaimStatuses {
-		if s.ResourceClaimName != nil {
-			names = append(names, *s.ResourceClaimName)
-		}
-	}
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimName != nil {
-			names = append(names, *c.ResourceClaimName)
-		}
-	}
-	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		names = append(names, s.ResourceClaimName)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
