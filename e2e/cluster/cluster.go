@@ -84,6 +84,7 @@ type Cluster struct {
 	apiServer     *Process
 	apiServerArgs []string
 	wasDown       atomic.Bool // the API server was stopped
+	kubelets      *Kubelets
 
 	ctx  context.Context
 	fail context.CancelCauseFunc

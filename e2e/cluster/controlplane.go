@@ -232,11 +232,11 @@ func (c *Cluster) startKWOK(ctx context.Context, leaseSeconds int) error {
 	if err := c.Apply(ctx, kwokAdmission); err != nil {
 		return err
 	}
-	p, err := c.runKWOK(ctx, "kwok", "fake", leaseSeconds)
-	if err != nil {
+	c.kubelets = &Kubelets{cluster: c, name: "kwok", group: "fake", leaseSeconds: leaseSeconds}
+	if err := c.kubelets.start(ctx); err != nil {
 		return err
 	}
-	c.need(p)
+	c.need(c.kubelets.process)
 	return nil
 }
 
