@@ -62,8 +62,12 @@ func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
 	if reads != 3 {
 		t.Errorf("%d reads of 3 claims", reads)
 	}
-	q.Devices = nil
-	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 3 {
+	q.Devices = []devices.Device{} // of which none is known now
+	if none := c.holders(t.Context(), q, pods[1:2]); len(none) != 0 {
+		t.Errorf("of no device: %v", none)
+	}
+	reads, q.Devices = 0, nil
+	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 0 {
 		t.Errorf("of the whole node: %v, %d reads", all, reads)
 	}
 }
