@@ -89,6 +89,7 @@ type Job struct {
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
 	movedAfter time.Time
+	steps      stepTimes
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -160,6 +161,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if changed {
+		j.steps = stepTimes{}
+	}
 	if moved || changed {
 		j.waitingSince = now
 	}
@@ -251,6 +255,8 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
 	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
+	isSpeaker := i == j.speaker
+	counts := isSpeaker && !slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -282,6 +288,9 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 		if !firstLook && !s.contiguous {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
+	}
+	if isSpeaker {
+		j.steps.take(s.steps, before, now, counts, progress)
 	}
 	if progress {
 		if !wasHidden {
