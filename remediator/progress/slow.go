@@ -15,7 +15,7 @@ func (f *follower) measure(req request, object *metav1.PartialObjectMetadata, kn
 	}
 	if slow != nil {
 		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventSlow, "Observe",
-			"the steps have become slow: one takes %s (median of the last 15 minutes of steps or more), %.1f times the %s of the best hour of these pods",
+			"the steps have become slow: one takes %s, %.1f times the %s of the best hour of these pods (medians)",
 			rounded(slow.Now), slow.Now/slow.Best, rounded(slow.Best))
 	}
 }

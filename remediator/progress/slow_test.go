@@ -52,7 +52,7 @@ func TestAJobThatBecomesSlowIsReportedOnce(t *testing.T) {
 		t.Fatalf("%q", notes)
 	}
 	steps(12, 80)
-	want := regexp.MustCompile(`^the steps have become slow: one takes 3\S*s \(median of .*\), (2\.9|3\.0|3\.1) times the 1\S*s of the best hour of these pods$`)
+	want := regexp.MustCompile(`^the steps have become slow: one takes 3\S*s, (2\.9|3\.0|3\.1) times the 1\S*s of the best hour of these pods \(medians\)$`)
 	r.eventually("the Event", func() error {
 		if notes := r.notes(eventSlow); len(notes) != 1 || !want.MatchString(notes[0]) {
 			return fmt.Errorf("%q", notes)

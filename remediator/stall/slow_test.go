@@ -285,8 +285,7 @@ func TestOtherPodsHaveAnotherBestHour(t *testing.T) {
 	r.want(1)
 }
 
-// A day of steps that take one time and another, with all that takes time besides, whether the job says so or not. What is slow in the end is
-// found.
+// A day of steps that take one time and another, with all that takes time besides, announced or not. What is slow in the end is found.
 func TestADayWithoutAFalseAlarmOfSlowSteps(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	r := newTrainer(t, 8, slowAfter("1.5"))
@@ -301,7 +300,7 @@ func TestADayWithoutAFalseAlarmOfSlowSteps(t *testing.T) {
 		}
 		for every, do := range map[int]func(){
 			3:  func() { r.print("saving checkpoint", 0); r.rest(90 * time.Second) },
-			5:  func() { r.rest(2 * time.Minute) }, // a checkpoint of which it says nothing
+			5:  func() { r.rest(2 * time.Minute) }, // a checkpoint that is not announced
 			11: func() { r.print("evaluating", 5); r.rest(10 * time.Minute) },
 			13: func() { r.rest(9 * time.Minute) },
 			7:  func() { r.nodes[0].lines = nil },
@@ -395,11 +394,11 @@ func TestReadAddsUpTheTimeOfSteps(t *testing.T) {
 			if strings.HasPrefix(line, "*") {
 				anchor = stamp
 			}
-			says, other := map[string]string{"p": "evaluating", "x": "loss 1"}[what]
+			content, other := map[string]string{"p": "evaluating", "x": "loss 1"}[what]
 			if !other {
-				says = "step " + what
+				content = "step " + what
 			}
-			text += stamp + " " + says + "\n"
+			text += stamp + " " + content + "\n"
 		}
 		span := Read([]byte(text), asked, settings(t, slowAfter("2")), anchor).steps
 		if got := fmt.Sprint(span.took, span.steps, span.whole); got != c.want {
