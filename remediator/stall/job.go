@@ -257,9 +257,9 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook, before, wasHidden, since := !r.seen, r.last, r.hidden, j.QuietSince()
+	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
 	isSpeaker := i == j.speaker
-	counts := isSpeaker && !slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
+	inPause := isSpeaker && slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -293,12 +293,13 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 		}
 	}
 	if isSpeaker {
-		j.steps.take(s.steps, before, now, counts, progress)
+		j.steps.take(s.steps, before, now, !inPause, progress)
 	}
 	if progress {
 		if !wasHidden {
 			j.movedAfter = later(j.movedAfter, before)
 		}
+		since := j.QuietSince()
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
 		j.longest = max(j.longest, r.quietSince.Sub(since))
 		j.progress(i, before, now)
