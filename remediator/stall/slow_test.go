@@ -269,6 +269,20 @@ func TestTheTimeOfAStep(t *testing.T) {
 	}
 }
 
+// The steps of two ranks are the same ones.
+func TestOneRankIsMeasured(t *testing.T) {
+	r := newTrainer(t, 2, slowAfter("1.5"))
+	r.train(10 * time.Minute)
+	r.job.Answer(1, Sighting{kind: step, steps: stepSpan{40 * time.Second, 1, true}}, r.now)
+	if seconds, _ := r.job.StepTime(r.s); seconds > 0 {
+		t.Errorf("%v", seconds)
+	}
+	r.job.Answer(0, Sighting{kind: step, steps: stepSpan{40 * time.Second, 1, true}}, r.now)
+	if seconds, _ := r.job.StepTime(r.s); seconds != 40 {
+		t.Errorf("%v", seconds)
+	}
+}
+
 // Each incarnation is measured for itself: it may do other work.
 func TestOtherPodsHaveAnotherBestHour(t *testing.T) {
 	r := newTrainer(t, 2, slowAfter("1.5"))
