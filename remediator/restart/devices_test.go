@@ -56,11 +56,20 @@ func tolerates(t resourceapi.DeviceToleration) func(*resourceapi.DeviceRequestAl
 func TestAJobMayStartAgainOnANodeWithAnIsolatedDevice(t *testing.T) {
 	q := Quarantine{Node: "n", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
 	spec := corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n"}}
-	if comesBack(q, spec) == "" {
-		t.Error("a job that is pinned to a quarantined node could start again")
-	}
-	q.Devices = []devices.Device{{Name: "gpu-1"}}
-	if why := comesBack(q, spec); why != "" {
-		t.Error(why)
+	for where, on := range map[string]struct {
+		job  Job
+		pods []corev1.Pod
+	}{
+		"pod":      {pods: []corev1.Pod{{Spec: spec}}},
+		"template": {job: Job{Templates: []Template{{Spec: spec}}}},
+	} {
+		q.Devices = nil
+		if podsComeBack(q, on.job, on.pods).Reason == "" {
+			t.Errorf("a job whose %s is pinned to a quarantined node could start again", where)
+		}
+		q.Devices = []devices.Device{{Name: "gpu-1"}}
+		if why := podsComeBack(q, on.job, on.pods); why.Reason != "" {
+			t.Errorf("%s: %s", where, why.Text)
+		}
 	}
 }

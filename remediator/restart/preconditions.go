@@ -169,7 +169,7 @@ func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
 }
 
 func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
-	if q.Taint.Key == "" {
+	if q.Taint.Key == "" || q.Devices != nil {
 		return Blocked{} // its pods may come back
 	}
 	for _, pod := range job.Unplaced(onNode) {
@@ -228,9 +228,6 @@ func pinnedToHost(spec corev1.PodSpec) string {
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
-	if q.Devices != nil { // the node is good
-		return ""
-	}
 	if toleratesTaint(spec.Tolerations, &q.Taint) {
 		return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
 	}
