@@ -114,7 +114,7 @@ func duringRestart(q Quarantine, job Job, rec Record, onNode []corev1.Pod) (Verd
 	if cur == nil {
 		return StartRestart, passed
 	}
-	covers := cur.Covers(q.ID)
+	covers := cur.coversNames(q)
 	switch {
 	case q.Stalled:
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
@@ -146,7 +146,7 @@ func boundLate(q Quarantine, job Job, onNode []corev1.Pod) bool {
 
 func notYetRestarted(q Quarantine, job Job, rec Record, onNode []corev1.Pod) Precondition {
 	for _, past := range rec.Last {
-		if past.Covers(q.ID) && !boundLate(q, job, onNode) {
+		if past.coversNames(q) && !boundLate(q, job, onNode) {
 			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
 		}
 	}
