@@ -85,6 +85,8 @@ type Job struct {
 	clearAt time.Time
 	// pausedSince is since when each look has found it in a pause; zero: the last one has not.
 	pausedSince time.Time
+	// longest is the longest silence that a new step has ended, pauses not counted.
+	longest time.Duration
 	// reported: it is known to be stalled.
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
@@ -203,7 +205,8 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 			wanted[i] = true
 		}
 	}
-	if since := j.QuietSince(); j.late(s, now) {
+	// The first look at a job reads one log: a job that a new leader finds is late only as long as nothing of it is known.
+	if since := j.QuietSince(); j.late(s, now) && !j.ranks[j.speaker].tried.IsZero() {
 		for i := range j.ranks {
 			if j.ranks[i].wanted(since, j.limit(s), j.reported, now) {
 				wanted[i] = true
@@ -250,7 +253,7 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
+	firstLook, before, wasHidden, since := !r.seen, r.last, r.hidden, j.QuietSince()
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -288,6 +291,7 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			j.movedAfter = later(j.movedAfter, before)
 		}
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
+		j.longest = max(j.longest, r.quietSince.Sub(since))
 		j.progress(i, before, now)
 	} else if firstLook && r.matched && !j.ranks[j.speaker].matched {
 		j.speaker = i
