@@ -366,7 +366,7 @@ func (r recipe) built() bool {
 	return err == nil
 }
 
-func (r recipe) build(ctx context.Context, progress io.Writer) error {
+func (r recipe) build(ctx context.Context, progress io.Writer) (err error) {
 	path := r.Path(r.root)
 	unlock, err := lock(ctx, path+".lock")
 	if err != nil {
@@ -381,11 +381,11 @@ func (r recipe) build(ctx context.Context, progress io.Writer) error {
 	env := []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)}
 	flags := r.flags
 	if r.patch != "" {
-		dir, err := os.MkdirTemp("", "pitcrew-component-")
-		if err != nil {
-			return err
+		dir, failed := os.MkdirTemp("", "pitcrew-component-")
+		if failed != nil {
+			return failed
 		}
-		defer os.RemoveAll(dir)
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		if err := r.patchInto(ctx, dir); err != nil {
 			return err
 		}
