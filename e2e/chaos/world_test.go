@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -177,6 +178,9 @@ type world struct {
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
 	cameBack  int                                     // how many jobs to nodes that they were stopped for
+	recreated int                                     // how many jobs whose controller waited before it replaced pods
+	restarted map[*cluster.Kubelets]time.Time         // since they have renewed no lease
+	restarts  int                                     // of kubelets
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -194,7 +198,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	dir := t.TempDir()
 	w := &world{
 		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
-		made: map[string]int{}, suspended: map[string]bool{}, skew: map[int]time.Duration{},
+		made: map[string]int{}, suspended: map[string]bool{}, restarted: map[*cluster.Kubelets]time.Time{}, skew: map[int]time.Duration{},
 		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
 		commands: map[string]int{}, refused: map[string]int{},
 	}
@@ -725,9 +729,14 @@ func (w *world) atRest() error {
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
 	for i, j := range jobs {
-		errs = append(errs, w.runs(i, j))
+		if err := w.runs(i, j); err != nil {
+			errs = append(errs, err, w.recreateFailed(i))
+		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, w.restartKubelets(list.Items))
+	}
+	return nil
 }
 
 // evictFrom does what a person does with a job that came back to a node for whose quarantine it was restarted already: nothing else moves
@@ -811,6 +820,78 @@ func (w *world) byPerson(i int, command string, flags ...string) error {
 	return w.ctx.Err()
 }
 
+// recreateFailed creates a job anew, as an owner does who does not want to wait, if its Job controller waits before it replaces pods: that
+// takes up to ten minutes after some pods were deleted (k8s.io/kubernetes/pkg/controller/job/backoff_utils.go), and these were deleted by
+// persons of this world. A restart stops a job, which is no failure of its pods.
+func (w *world) recreateFailed(i int) error {
+	_, rec, err := w.recordOf(i)
+	if err != nil || rec.Current != nil {
+		return err
+	}
+	var children batchv1.JobList
+	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
+	if err := w.Client.List(w.ctx, &children, client.InNamespace(w.pool), own); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(children.Items, func(c batchv1.Job) bool {
+		missing := ptr.Deref(c.Spec.Parallelism, 1) - c.Status.Active - ptr.Deref(c.Status.Terminating, 0)
+		return !ptr.Deref(c.Spec.Suspend, false) && c.DeletionTimestamp == nil && c.Status.Failed > 0 && missing > 0
+	}) {
+		return nil
+	}
+	w.recreated++
+	return w.recreate(i)
+}
+
+// childrenOf describes the Jobs and pods of a job that does not run, for the message of a failure.
+func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (text string) {
+	var children batchv1.JobList
+	if err := w.Client.List(w.ctx, &children, client.InNamespace(w.pool)); err != nil {
+		return err.Error()
+	}
+	for _, c := range children.Items {
+		if c.Name == o.GetName() || strings.HasPrefix(c.Name, o.GetName()+"-") {
+			text += fmt.Sprintf("\n  Job %s, owners %v (now %s), created %s, deleted %v, suspend %v, status %+v", c.Name, c.OwnerReferences, o.GetUID(), c.CreationTimestamp, c.DeletionTimestamp,
+				ptr.Deref(c.Spec.Suspend, false), c.Status)
+		}
+	}
+	for _, p := range pods {
+		text += fmt.Sprintf("\n  pod %s on %q, created %s, deleted %v: %s, %+v", p.Name, p.Spec.NodeName, p.CreationTimestamp, p.DeletionTimestamp, p.Status.Phase, p.Status.Conditions)
+	}
+	return text
+}
+
+// restartKubelets restarts kubelets, as a person does, that have not renewed a lease for half a minute, at most once in that time.
+func (w *world) restartKubelets(nodes []corev1.Node) error {
+	const silence = 30 * time.Second
+	var leases coordinationv1.LeaseList
+	if err := w.Client.List(w.ctx, &leases, client.InNamespace(corev1.NamespaceNodeLease)); err != nil {
+		return err
+	}
+	renewed := map[string]time.Time{}
+	for _, l := range leases.Items {
+		renewed[l.Name] = ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time
+	}
+	silent := map[*cluster.Kubelets]bool{}
+	for _, n := range nodes {
+		of := w.Kubelets()
+		if w.index(n.Name) < frail {
+			of = w.frail
+		}
+		if time.Since(renewed[n.Name]) > silence && time.Since(n.CreationTimestamp.Time) > silence && time.Since(w.restarted[of]) > silence {
+			silent[of] = true
+		}
+	}
+	for of := range silent {
+		w.restarted[of] = time.Now()
+		w.restarts++
+		if err := of.Restart(w.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.
 func (w *world) runs(i int, j job) error {
 	o, rec, err := w.recordOf(i)
@@ -839,7 +920,7 @@ func (w *world) runs(i int, j job) error {
 		}
 	}
 	if running != int(pods) {
-		return fmt.Errorf("job %s: %d of %d pods run; status %v", j.name, running, pods, o.Object["status"])
+		return fmt.Errorf("job %s: %d of %d pods run; status %v%s", j.name, running, pods, o.Object["status"], w.childrenOf(o, list.Items))
 	}
 	return nil
 }
