@@ -151,6 +151,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/deadnode
 	go run ./bench/repair
 	go run ./bench/slownode
+	go run ./bench/progress
 	go run ./bench/cost
 	go run ./bench/node
 

@@ -346,7 +346,7 @@ func TestSearchOfDevices(t *testing.T) {
 		}, moving: 1, left: 1, text: "for 0"},
 		"the other way round": {change: func(w *deviceWorld) {
 			w.extended(0, "1")
-			w.otherClass(noon, "z")
+			w.otherClass(noon, "a")
 			w.look.Classes[0].CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 		}, moving: 1},
 		"an extended resource of two equally old classes, the first name counts": {change: func(w *deviceWorld) {
@@ -399,6 +399,16 @@ func TestSearchOfDevices(t *testing.T) {
 			w.allocate("b/gpu-0", w.fromTemplate(1))
 			w.taint("b/gpu-0", resourceapi.DeviceTaintEffectNoSchedule)
 		}, moving: 2},
+		"a rank elsewhere whose device has a taint that evicts": {change: func(w *deviceWorld) {
+			w.rank("rank-1", "b")
+			w.allocate("b/gpu-0", w.fromTemplate(1))
+			w.taint("b/gpu-0", resourceapi.DeviceTaintEffectNoExecute)
+		}, moving: 2},
+		"a rank elsewhere whose device has a taint that only observes": {change: func(w *deviceWorld) {
+			w.rank("rank-1", "b")
+			w.allocate("b/gpu-0", w.fromTemplate(1))
+			w.taint("b/gpu-0", resourceapi.DeviceTaintEffectNone)
+		}, moving: 1},
 		"a rank elsewhere that tolerates the taint does not": {change: func(w *deviceWorld) {
 			w.rank("rank-1", "b")
 			w.allocate("b/gpu-0", w.fromTemplate(1)).Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
@@ -408,6 +418,11 @@ func TestSearchOfDevices(t *testing.T) {
 		// What cannot be told.
 		"a template that is gone": {change: func(w *deviceWorld) { w.look.Templates = nil }, moving: 1, left: 1, text: "ResourceClaimTemplate /one does not exist"},
 		"a claim that is gone":    {change: func(w *deviceWorld) { w.named(0, "gone") }, moving: 1, left: 1, text: "ResourceClaim /gone does not exist"},
+		"a claim of one of two ranks that is gone": {change: func(w *deviceWorld) {
+			w.rank("rank-1", "a")
+			w.fromTemplate(1)
+			w.named(0, "gone")
+		}, moving: 2, left: 2, text: "ResourceClaim /gone does not exist"},
 		"a claim that is being deleted": {change: func(w *deviceWorld) { w.share("a/gpu-1", "rank-0").DeletionTimestamp = ptr.To(metav1.NewTime(noon)) },
 			moving: 1, left: 1, text: "or is being deleted"},
 		"a class that is gone":             {change: func(w *deviceWorld) { w.look.Classes = nil }, moving: 1, left: 1, text: "DeviceClass gpu does not exist"},
@@ -509,6 +524,13 @@ func TestUnknownDevicesAreNoRoom(t *testing.T) {
 	}
 	if r := s.Result(); r.Passed || r.Reason != "Capacity" || r.RetryAfter != RetryCapacity || r.Text != "it is not known whether devices are free for the resource claims of its ranks: may not be read" {
 		t.Errorf("result %+v", r)
+	}
+	// Without devices no rank seems to move.
+	w.isolate("a/gpu-0")
+	s = NewSearch(w.q, w.ranks, w.nodes, 0, noon)
+	s.DevicesUnknown(errors.New("may not be read"))
+	if s.Moving != 0 || s.Result().Passed {
+		t.Errorf("%d ranks move: %+v", s.Moving, s.Result())
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 const (
 	// Interval is the time between two looks at a job.
 	Interval = time.Minute
+	// again is after what time the same is asked again. The pace may leave a part of a look for a later one.
+	again = Interval / 2
 	// MaxLooks is how many logs one look at a job reads.
 	MaxLooks = 128
 	// often is the time between two looks at all ranks of a job that has been reported.
@@ -99,7 +101,11 @@ func (j *Job) NeedsPods(s Settings, now time.Time) bool {
 	if j.listedAt.IsZero() || j.runningSince.IsZero() || now.Sub(j.listedAt) >= fresh {
 		return true
 	}
-	return j.late(s, now) && (!j.reported || now.Sub(j.listedAt) >= often)
+	pause := again
+	if j.reported {
+		pause = often
+	}
+	return j.late(s, now) && now.Sub(j.listedAt) >= pause
 }
 
 // late reports whether the job has been quiet for half of the time that it may be.
@@ -223,7 +229,9 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 	slices.SortStableFunc(others, func(a, b int) int { return j.ranks[a].tried.Compare(j.ranks[b].tried) })
 	looks := make([]Look, 0, 1+len(others))
 	for _, i := range append([]int{j.speaker}, others...) {
-		looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		if now.Sub(j.ranks[i].tried) >= again {
+			looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		}
 	}
 	return looks[:min(len(looks), MaxLooks)]
 }

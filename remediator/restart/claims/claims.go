@@ -197,7 +197,7 @@ func (n *Node) Extended(need corev1.ResourceList) corev1.ResourceList {
 	}
 	extended := corev1.ResourceList{}
 	for name, amount := range need {
-		if n.byResource[name] != nil && n.node.Status.Allocatable.Name(name, amount.Format).IsZero() && !amount.IsZero() {
+		if n.byResource[name] != nil && n.node.Status.Allocatable.Name(name, amount.Format).IsZero() {
 			extended[name] = amount
 			delete(need, name)
 		}
