@@ -187,7 +187,9 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{{Group: "batch", Version: meta.AnyVersion, Kind: meta.AnyKind}}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(preferred).WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string { return []string{ptr.Deref(o.(*resourceapi.ResourceSlice).Spec.NodeName, "")} }).
+		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{ptr.Deref(o.(*resourceapi.ResourceSlice).Spec.NodeName, "")}
+		}).
 		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			kind, err := apiutil.GVKForObject(list, scheme)
 			if err == nil && kind.Kind == w.forbidden+"List" && new(client.ListOptions).ApplyOptions(opts).Namespace == "" {

@@ -4,16 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,16 +56,11 @@ func (tm team) publish(node string, first int) {
 func newDeviceTeam(t *testing.T, pool string, n int) team {
 	t.Helper()
 	tm := newTeam(t, pool, n, nil)
-	role, err := os.ReadFile(filepath.Join("..", "manifests", "remediator", "devices.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tm.Apply(t.Context(), role); err != nil {
-		t.Fatal(err)
-	}
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-		{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", pool+".example.com")}},
-	}}}
+	tm.mayIsolate()
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: resourceapi.DeviceClassSpec{
+		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", pool+".example.com")}}},
+		ExtendedResourceName: ptr.To(string(tm.extendedResource())),
+	}}
 	if err := tm.Client.Create(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +85,41 @@ func newDeviceTeam(t *testing.T, pool string, n int) team {
 	return tm
 }
 
+// extendedResource is the name by which a pod asks for a GPU of the team without a claim of its own.
+func (tm team) extendedResource() corev1.ResourceName {
+	return corev1.ResourceName(tm.pool + ".example.com/gpu")
+}
+
+// byClaim and byResource are how a pod asks for one GPU.
+func byClaim(_ team, spec *corev1.PodSpec) {
+	spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}}
+	spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+}
+
+func byResource(tm team, spec *corev1.PodSpec) {
+	spec.Containers[0].Resources.Limits = corev1.ResourceList{tm.extendedResource(): resource.MustParse("1")}
+}
+
+// mayIsolate gives the remediator the role.
+func (tm team) mayIsolate() {
+	tm.Helper()
+	role, err := os.ReadFile(filepath.Join("..", "manifests", "remediator", "devices.yaml"))
+	if err != nil {
+		tm.Fatal(err)
+	}
+	if err := tm.Apply(tm.Context(), role); err != nil {
+		tm.Fatal(err)
+	}
+}
+
 // deviceJobs starts n opted-in jobs of one GPU each, as job-0 and so on, and waits until they run.
 func (tm team) deviceJobs(n int) {
+	tm.Helper()
+	tm.createDeviceJobs(n, byClaim)
+	tm.runDeviceJobs(n)
+}
+
+func (tm team) createDeviceJobs(n int, asks func(team, *corev1.PodSpec)) {
 	tm.Helper()
 	if err := tm.AddNamespace(tm.Context(), tm.pool, nil); err != nil {
 		tm.Fatal(err)
@@ -99,17 +136,22 @@ func (tm team) deviceJobs(n int) {
 		job := &batchv1.Job{
 			ObjectMeta: metav1.ObjectMeta{Namespace: tm.pool, Name: fmt.Sprintf("job-%d", i), Labels: map[string]string{conditions.LabelRestartOnNodeFault: "true"}},
 			Spec: batchv1.JobSpec{BackoffLimit: ptr.To[int32](0), Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy:  corev1.RestartPolicyNever,
-				NodeSelector:   map[string]string{cluster.LabelPool: tm.pool},
-				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}},
-				Containers:     []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}},
+				RestartPolicy: corev1.RestartPolicyNever,
+				NodeSelector:  map[string]string{cluster.LabelPool: tm.pool},
+				Containers:    []corev1.Container{{Name: "main", Image: "none"}},
 			}}},
 		}
+		asks(tm, &job.Spec.Template.Spec)
 		if err := tm.Client.Create(tm.Context(), job); err != nil {
 			tm.Fatal(err)
 		}
 	}
-	tm.until("all jobs run", func() error {
+}
+
+// runDeviceJobs waits until so many jobs hold a GPU each.
+func (tm team) runDeviceJobs(n int) {
+	tm.Helper()
+	tm.until(fmt.Sprintf("%d jobs run", n), func() error {
 		if holders, _ := tm.holders(); len(holders) != n {
 			return fmt.Errorf("devices are held by %v", holders)
 		}
@@ -120,24 +162,51 @@ func (tm team) deviceJobs(n int) {
 // holders are the running pods by the device that they hold, and their UIDs by the name of their job.
 func (tm team) holders() (byDevice, uids map[string]string) {
 	tm.Helper()
-	var pods corev1.PodList
-	if err := tm.Client.List(tm.Context(), &pods, client.InNamespace(tm.pool)); err != nil {
-		tm.Fatal(err)
-	}
 	byDevice, uids = map[string]string{}, map[string]string{}
-	for _, p := range pods.Items {
-		if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || len(p.Status.ResourceClaimStatuses) == 0 {
-			continue
+	for _, p := range tm.pods() {
+		var name string
+		switch s := p.Status; {
+		case s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil:
+		case s.ExtendedResourceClaimStatus != nil:
+			name = s.ExtendedResourceClaimStatus.ResourceClaimName
+		case len(s.ResourceClaimStatuses) > 0:
+			name = *s.ResourceClaimStatuses[0].ResourceClaimName
 		}
 		var claim resourceapi.ResourceClaim
-		err := tm.Client.Get(tm.Context(), client.ObjectKey{Namespace: tm.pool, Name: *p.Status.ResourceClaimStatuses[0].ResourceClaimName}, &claim)
-		if err != nil || claim.Status.Allocation == nil {
+		if name == "" || tm.Client.Get(tm.Context(), client.ObjectKey{Namespace: tm.pool, Name: name}, &claim) != nil || claim.Status.Allocation == nil {
 			continue
 		}
 		r := claim.Status.Allocation.Devices.Results[0]
 		byDevice[r.Pool+"/"+r.Device], uids[p.Labels[batchv1.JobNameLabel]] = p.Labels[batchv1.JobNameLabel], string(p.UID)
 	}
 	return byDevice, uids
+}
+
+// pods are those of the team's jobs.
+func (tm team) pods() []corev1.Pod {
+	tm.Helper()
+	var pods corev1.PodList
+	if err := tm.Client.List(tm.Context(), &pods, client.InNamespace(tm.pool)); err != nil {
+		tm.Fatal(err)
+	}
+	return pods.Items
+}
+
+// onlyRestarted waits until the victim has another pod, and checks that the other jobs kept theirs.
+func (tm team) onlyRestarted(victim string, before map[string]string) {
+	tm.Helper()
+	var after map[string]string
+	tm.until("all jobs run, one of them in another pod", func() error {
+		if _, after = tm.holders(); len(after) != len(before) || after[victim] == before[victim] {
+			return fmt.Errorf("pods %v, before %v", after, before)
+		}
+		return nil
+	})
+	for name, uid := range before {
+		if name != victim && after[name] != uid {
+			tm.Errorf("%s: pod %s was %s; the fault was under %s", name, after[name], uid, victim)
+		}
+	}
 }
 
 // rules are the devices of all rules, with their effects.
@@ -185,23 +254,15 @@ func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 	tm.start(tm.policy(1, "isolate: device", "restartJobs: true", "clearAfter: 1s"), alone)
 	tm.report(node, "True", ecc)
 	tm.hasRules(node + "/gpu-1:NoSchedule")
-	tm.until("the job runs on the free GPU", func() error {
-		if now, _ := tm.holders(); now[free] != victim {
-			return fmt.Errorf("devices are held by %v", now)
-		}
-		return nil
-	})
+	tm.onlyRestarted(victim, before)
+	if now, _ := tm.holders(); now[free] != victim {
+		t.Errorf("devices are held by %v", now)
+	}
 	n, r := tm.becomes(node, quarantine.Quarantined)
 	if !r.IsIsolated() || taints(n) != "" || n.Labels[conditions.LabelStatus] != conditions.StatusIsolated {
 		t.Errorf("taints %q, labels %v, record %s", taints(n), n.Labels, r)
 	}
 	tm.waitForEvent(n.UID, "DeviceIsolated")
-	_, after := tm.holders()
-	for name, uid := range before {
-		if (after[name] == uid) != (name != victim) {
-			t.Errorf("%s: pod %s was %s; the fault was under %s", name, after[name], uid, victim)
-		}
-	}
 
 	// A boot gives the GPU another name.
 	tm.patchStatus(node, `{"status":{"nodeInfo":{"bootID":"another"}}}`)
@@ -215,12 +276,166 @@ func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 	tm.waitForEvent(n.UID, "DeviceReleased")
 }
 
+// With one of eight GPUs isolated, the scheduler places seven pods of one GPU on the node, and the eighth after the release.
+func TestSevenOfEightGPUsStayInUse(t *testing.T) {
+	tm := newDeviceTeam(t, "isolation-seven", 1)
+	node := tm.nodes[0]
+	tm.start(tm.policy(1, "isolate: device", "clearAfter: 1s"), alone)
+	tm.report(node, "True", ecc)
+	tm.hasRules(node + "/gpu-1:NoSchedule")
+	tm.createDeviceJobs(8, byClaim)
+	tm.runDeviceJobs(7)
+	tm.until("the scheduler has refused one pod", func() error {
+		for _, p := range tm.pods() {
+			for _, c := range p.Status.Conditions {
+				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+					return nil
+				}
+			}
+		}
+		return errStill
+	})
+	if held, _ := tm.holders(); len(held) != 7 || held[node+"/gpu-1"] != "" {
+		t.Errorf("devices are held by %v", held)
+	}
+	tm.report(node, "False", "")
+	tm.hasRules("")
+	tm.runDeviceJobs(8)
+}
+
+// A pod that asked for an extended resource has its GPU by a claim which the scheduler made. Kubernetes does not evict it, whatever the
+// effect (kubernetes/kubernetes#141290).
+func TestAJobWithAGPUAsAnExtendedResourceIsRestarted(t *testing.T) {
+	tm := newDeviceTeam(t, "isolation-extended", 1)
+	node := tm.nodes[0]
+	tm.createDeviceJobs(7, byResource)
+	tm.runDeviceJobs(7)
+	held, before := tm.holders()
+	victim := held[node+"/gpu-1"]
+	if victim == "" {
+		t.Fatalf("nobody holds gpu-1: %v", held)
+	}
+	for _, p := range tm.pods() {
+		if p.Status.ExtendedResourceClaimStatus == nil || len(p.Spec.ResourceClaims) > 0 {
+			t.Fatalf("pod %s has its GPU in another way: %+v", p.Name, p.Status)
+		}
+	}
+	tm.start(tm.policy(1, "isolate: device", "restartJobs: true", "taint: {effect: NoExecute}"), alone)
+	tm.report(node, "True", ecc)
+	tm.hasRules(node + "/gpu-1:NoExecute")
+	tm.onlyRestarted(victim, before)
+	if now, _ := tm.holders(); now[node+"/gpu-1"] != "" {
+		t.Errorf("devices are held by %v", now)
+	}
+	if blocked := tm.blocked(victim); len(blocked) > 0 {
+		t.Errorf("Events %q", blocked)
+	}
+}
+
+// blocked are the notes of the Events which say that a job is not restarted.
+func (tm team) blocked(job string) (notes []string) {
+	tm.Helper()
+	var list eventsv1.EventList
+	if err := tm.Client.List(tm.Context(), &list, client.InNamespace(tm.pool)); err != nil {
+		tm.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if e.Reason == "JobRestartBlocked" && e.Regarding.Name == job {
+			notes = append(notes, e.Note)
+			if e.Series != nil {
+				notes = append(notes, fmt.Sprintf("%d more", e.Series.Count-1))
+			}
+		}
+	}
+	return notes
+}
+
+// Whose claims cannot be read may hold the GPU. Its job says so once, and is restarted when they can.
+func TestAJobWaitsUntilItsClaimsCanBeRead(t *testing.T) {
+	tm := newDeviceTeam(t, "isolation-unread", 1)
+	node := tm.nodes[0]
+	tm.deviceJobs(3)
+	held, before := tm.holders()
+	victim := held[node+"/gpu-1"]
+	if victim == "" {
+		t.Fatalf("nobody holds gpu-1: %v", held)
+	}
+	role := &rbacv1.ClusterRole{}
+	if err := tm.Client.Get(t.Context(), client.ObjectKey{Name: "pitcrew-remediator-devices"}, role); err != nil {
+		t.Fatal(err)
+	}
+	whole := role.DeepCopy()
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "resourceclaims") })
+	if err := tm.Client.Update(t.Context(), role); err != nil {
+		t.Fatal(err)
+	}
+	whole.ResourceVersion = role.ResourceVersion
+	tm.until("the API server has read the role", func() error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:pitcrew:pitcrew-remediator",
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Group: resourceapi.GroupName, Resource: "resourceclaims", Namespace: tm.pool},
+		}}
+		if err := tm.Client.Create(t.Context(), review); err != nil || review.Status.Allowed {
+			return errors.Join(errStill, err)
+		}
+		return nil
+	})
+	p, err := tm.StartRemediator(t.Context(), "-policy", tm.policy(1, "isolate: device", "restartJobs: true"), alone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop(10 * time.Second) })
+	tm.report(node, "True", ecc)
+	tm.until("all jobs say so", func() error {
+		for name := range before {
+			if notes := tm.blocked(name); len(notes) != 1 || !strings.Contains(notes[0], "get of resourceclaims (resource.k8s.io) is missing in the remediator's role") {
+				return fmt.Errorf("Events of %s: %q\n%s", name, notes, p.Log())
+			}
+		}
+		return nil
+	})
+	if _, now := tm.holders(); !maps.Equal(now, before) {
+		t.Errorf("pods %v, before %v", now, before)
+	}
+	if err := tm.Client.Update(t.Context(), whole); err != nil {
+		t.Fatal(err)
+	}
+	tm.onlyRestarted(victim, before)
+	for name := range before {
+		if notes := tm.blocked(name); len(notes) != 1 {
+			t.Errorf("Events of %s: %q", name, notes)
+		}
+	}
+}
+
+// A kubelet may publish as many slices as it likes.
+func TestSlicesAreReadUpToABound(t *testing.T) {
+	tm := newDeviceTeam(t, "isolation-slices", 2)
+	for i, n := range []int{100, 128} { // beside the one with the GPUs, which is the last
+		for k := range n {
+			s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%03d", tm.nodes[i], k)}, Spec: resourceapi.ResourceSliceSpec{
+				Driver: "other.example.com", NodeName: &tm.nodes[i], Pool: resourceapi.ResourcePool{Name: tm.nodes[i], Generation: 1, ResourceSliceCount: int64(n)},
+			}}
+			if err := tm.Client.Create(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tm.start(tm.policy(2, "isolate: device"), alone)
+	for _, node := range tm.nodes {
+		tm.report(node, "True", ecc)
+	}
+	tm.hasRules(tm.nodes[0] + "/gpu-1:NoSchedule")
+	tm.waitForEvent(tm.get(tm.nodes[1]).UID, "the node has more than 128 ResourceSlices")
+}
+
 func TestObservedIsolationHasNoEffect(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-observed", 1)
 	node := tm.nodes[0]
 	tm.start(tm.policy(1, "isolate: device", "mode: observe", "restartJobs: true"), alone)
 	tm.report(node, "True", ecc)
 	tm.hasRules(node + "/gpu-1:None")
+	tm.deviceJobs(8) // the scheduler gives the GPU away
 	tm.until("the rule was seen", func() error {
 		if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation == nil || !r.Isolation.PendingSince.IsZero() {
 			return errors.Join(fmt.Errorf("%w: record %s", errStill, r), err)
@@ -241,6 +456,66 @@ func TestObservedIsolationHasNoEffect(t *testing.T) {
 	})
 	if got := tm.rules(); got != "" {
 		t.Errorf("rules %s", got)
+	}
+}
+
+// Kubernetes 1.36 serves DeviceTaintRules in version v1beta2, if it is told so. The API server of 1.37 does the same when it emulates 1.36.
+func TestDevicesOnKubernetes136(t *testing.T) {
+	for name, test := range map[string]struct {
+		flags   []string
+		rule    string
+		tainted bool
+	}{
+		"with the beta":    {[]string{"--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true"}, "resource.k8s.io/v1beta2 NoSchedule", false},
+		"without the beta": {nil, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := cluster.Start(t.Context(), cluster.Options{APIOnly: true, APIServerFlags: append(test.flags, "--emulated-version=1.36")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			tm := team{t, c, "isolation", []string{"isolation-0"}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: tm.nodes[0], Labels: map[string]string{cluster.LabelPool: tm.pool}}}
+			if err := c.Client.Create(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			tm.mayIsolate()
+			tm.publish(node.Name, 0)
+			tm.start(tm.policy(1, "isolate: device", "clearAfter: 1s"), alone)
+			tm.report(node.Name, "True", ecc)
+			tm.until("a rule or a taint", func() error {
+				rules := &unstructured.UnstructuredList{}
+				rules.SetGroupVersionKind(resourceapi.SchemeGroupVersion.WithKind("DeviceTaintRuleList"))
+				if err := c.Client.List(t.Context(), rules); !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+					t.Fatalf("version v1 is served: %v", err)
+				}
+				rules.SetAPIVersion("resource.k8s.io/v1beta2")
+				err := c.Client.List(t.Context(), rules)
+				var rule string
+				for _, r := range rules.Items {
+					effect, _, err := unstructured.NestedString(r.Object, "spec", "taint", "effect")
+					if err != nil {
+						t.Fatal(err)
+					}
+					rule += r.GetAPIVersion() + " " + effect
+				}
+				if got := taints(tm.get(node.Name)); rule != test.rule || strings.Contains(got, ourTaint) != test.tainted {
+					return errors.Join(fmt.Errorf("rules %q, taints %q", rule, got), err)
+				}
+				return nil
+			})
+			if n, r := tm.becomes(node.Name, quarantine.Quarantined); r.IsIsolated() == test.tainted {
+				t.Errorf("labels %v, record %s", n.Labels, r)
+			}
+			tm.report(node.Name, "False", "")
+			tm.becomes(node.Name, quarantine.Released)
+		})
 	}
 }
 

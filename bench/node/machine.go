@@ -43,7 +43,9 @@ type node struct {
 func newNode(ctx context.Context, dir string, init time.Duration, reread bool) (*node, error) {
 	n := &node{dir: dir}
 	files := map[string]string{
-		"launch.c": launcher, "standin": fmt.Sprintf("burn %d\n", init.Milliseconds()), "driver/usr/lib64/libnvidia-ml.so.1.c": "",
+		"launch.c": launcher,
+		// The GPUs are in use: only then a check for GPUs that stand still judges their counters.
+		"standin": fmt.Sprintf("burn %d\n*.processes 1\n*.utilization 100\n", init.Milliseconds()), "driver/usr/lib64/libnvidia-ml.so.1.c": "",
 		"sys/module/nvidia/initstate": "live\n", "sys/module/nvidia/version": "580.95.05\n",
 		"sys/class/dmi/id/product_name": "none\n",
 	}
@@ -72,7 +74,7 @@ func newNode(ctx context.Context, dir string, init time.Duration, reread bool) (
 			"ports/1/gids/0": "fe80:0000:0000:0000:58a2:e103:002a:09b8", "ports/1/gid_attrs/ndevs/0": fmt.Sprintf("eth%d", i),
 			"ports/1/counters/link_downed": "0", "ports/1/counters/symbol_error": "0", "ports/1/counters/local_link_integrity_errors": "0",
 			"ports/1/counters/excessive_buffer_overrun_errors": "0", "ports/1/hw_counters/rnr_nak_retry_err": "0",
-			"ports/1/hw_counters/local_ack_timeout_err": "0",
+			"ports/1/hw_counters/local_ack_timeout_err": "0", "ports/1/counters/port_xmit_data": "0",
 		} {
 			files[filepath.Join(adapter, name)] = text + "\n"
 		}
@@ -137,13 +139,13 @@ type monitor struct {
 	} `json:"rules"`
 }
 
-// npd makes a node-problem-detector with the checks of a checkout.
-func (n *node) npd(ctx context.Context, name, root string) (*variant, error) {
+// npd makes a node-problem-detector in a folder of the node, with the checks of a checkout and further ones.
+func (n *node) npd(ctx context.Context, name, folder, root string, with []string) (*variant, error) {
 	checks, err := presetChecks(root)
 	if err != nil {
 		return nil, err
 	}
-	folder := strings.ReplaceAll(strings.Trim(root, "/"), "/", "-")
+	checks = append(checks, with...)
 	v := &variant{name: name, dir: n.path(folder), group: filepath.Join(n.groups, folder)}
 	v.inits = filepath.Join(v.dir, "inits")
 	if err := n.write(filepath.Join(folder, "inits"), ""); err != nil {

@@ -1,7 +1,7 @@
 // Command node measures what it costs a node to be watched: the real node-problem-detector runs the checks of the chart's preset
 // nvidia-roce on a node with eight GPUs of the tests' stand-in for the driver's library and eight RoCE ports. It prints a Markdown
-// table: CPU time by check, process starts, initialisations of NVML and memory. Other checkouts of this repository (-beside) and GPUd
-// (-gpud) run at the same time on the same node, so that the noise of the machine is the same for all.
+// table: CPU time by check, process starts, initialisations of NVML and memory. Opt-in checks (-with), other checkouts of this repository
+// (-beside) and GPUd (-gpud) run at the same time on the same node, so that the noise of the machine is the same for all.
 //
 // It needs root, for the cgroups in which it counts and for the kernel log, and a C compiler. Nothing of it reaches a cluster: NPD
 // runs without its exporter to Kubernetes.
@@ -31,6 +31,10 @@ func main() {
 		o.beside = append(o.beside, dir)
 		return nil
 	})
+	flag.Func("with", "`condition` of an opt-in check, such as GPUStalled, that a second set of this checkout runs besides; may be given more than once", func(check string) error {
+		o.with = append(o.with, check)
+		return nil
+	})
 	flag.StringVar(&o.gpud, "gpud", "", "`path` of a built GPUd to measure in the same run; without it the table has its figures of an earlier run")
 	flag.BoolVar(&o.reread, "reread", false, "let the stand-in read its file at every question, as it did in the run with GPUd's published figures")
 	flag.DurationVar(&o.init, "nvml-init", 0, "how much CPU time nvmlInit burns in the stand-in, in whole milliseconds")
@@ -46,7 +50,7 @@ func main() {
 
 type options struct {
 	length, init time.Duration
-	beside       []string
+	beside, with []string
 	gpud         string
 	reread       bool
 }
@@ -68,17 +72,24 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 			err = errors.Join(err, v.close())
 		}
 	}()
-	for i, root := range append([]string{"."}, o.beside...) {
-		root, err := filepath.Abs(root)
+	type set struct {
+		name, root string
+		with       []string
+	}
+	sets := []set{{name: "this checkout", root: "."}}
+	if len(o.with) > 0 {
+		sets = append(sets, set{"with " + strings.Join(o.with, ", "), ".", o.with})
+	}
+	for _, root := range o.beside {
+		sets = append(sets, set{name: filepath.Base(root), root: root})
+	}
+	for i, s := range sets {
+		root, err := filepath.Abs(s.root)
 		if err != nil {
 			return err
 		}
-		name := "this checkout"
-		if i > 0 {
-			name = filepath.Base(root)
-		}
 		fmt.Fprintf(progress, "building the plugins of %s\n", root)
-		v, err := n.npd(ctx, name, root)
+		v, err := n.npd(ctx, s.name, fmt.Sprint(i), root, s.with)
 		if v != nil {
 			all = append(all, v)
 		}

@@ -82,7 +82,7 @@ func (b *bench) idle(ctx context.Context, p *cluster.Process, text string) error
 	if err := b.logged(ctx, p, text); err != nil {
 		return err
 	}
-	last, err := cpuTime(p.PID())
+	last, err := cluster.UsageOf(p.PID())
 	if err != nil {
 		return err
 	}
@@ -90,11 +90,11 @@ func (b *bench) idle(ctx context.Context, p *cluster.Process, text string) error
 		if err := rest(ctx, time.Second); err != nil {
 			return fmt.Errorf("wait until the remediator is idle: %w", err)
 		}
-		now, err := cpuTime(p.PID())
+		now, err := cluster.UsageOf(p.PID())
 		if err != nil {
 			return err
 		}
-		if calm++; now-last > 100*time.Millisecond {
+		if calm++; now.CPU-last.CPU > 100*time.Millisecond {
 			calm = 0
 		}
 		last = now
@@ -121,7 +121,7 @@ func (b *bench) during(p *cluster.Process, do func() error) (used sample, took t
 		return used, 0, err
 	}
 	after, err := b.sample(p)
-	return after.since(before), after.at.Sub(before.at), err
+	return after.since(before), after.At.Sub(before.At), err
 }
 
 // beat writes heartbeats for a time.
@@ -146,7 +146,7 @@ func (b *bench) quiet(ctx context.Context) error {
 		return err
 	}
 	defer func() { _, _ = bare.Process.Kill(), bare.Wait() }()
-	before, err := usedBy(bare.Process.Pid)
+	before, err := cluster.UsageOf(bare.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -158,17 +158,17 @@ func (b *bench) quiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after, err := usedBy(bare.Process.Pid)
+	after, err := cluster.UsageOf(bare.Process.Pid)
 	if err != nil {
 		return err
 	}
 	b.set("quiet: heartbeats in a second", "%.0f", float64(beats)/took.Seconds())
-	b.set("quiet: CPU, of a core", "%.2f %%", percent(used.cpu, took))
-	b.set("quiet: CPU for a heartbeat", "%.2f ms", msPer(used.cpu, max(1, beats)))
-	b.set("quiet: CPU of a bare cache of the nodes, for a heartbeat", "%.2f %%, %.2f ms", percent(after.cpu-before.cpu, took), msPer(after.cpu-before.cpu, max(1, beats)))
+	b.set("quiet: CPU, of a core", "%.2f %%", percent(used.CPU, took))
+	b.set("quiet: CPU for a heartbeat", "%.2f ms", msPer(used.CPU, max(1, beats)))
+	b.set("quiet: CPU of a bare cache of the nodes, for a heartbeat", "%.2f %%, %.2f ms", percent(after.CPU-before.CPU, took), msPer(after.CPU-before.CPU, max(1, beats)))
 	b.set("quiet: requests in "+b.options.quiet.String(), "%s", used)
-	b.set("quiet: memory (RSS), with its peak since the start", "%.0f MB, %.0f MB", used.rss, used.peak)
-	b.set("quiet: memory (RSS) of a bare cache of the nodes, with its peak", "%.0f MB, %.0f MB", after.rss, after.peak)
+	b.set("quiet: memory (RSS), with its peak since the start", "%.0f MB, %.0f MB", used.RSS, used.Peak)
+	b.set("quiet: memory (RSS) of a bare cache of the nodes, with its peak", "%.0f MB, %.0f MB", after.RSS, after.Peak)
 	return nil
 }
 
@@ -201,10 +201,10 @@ func (b *bench) standing(ctx context.Context) error {
 	cold = cold.since(sample{requests: before})
 	what := fmt.Sprintf("start with %d faults: ", len(faulty))
 	b.set(what+"first taint, last taint", "%.1f s, %.1f s", first.Sub(begun).Seconds(), last.Sub(begun).Seconds())
-	b.set(what+"CPU until then, for a fault", "%.1f s, %.1f ms", cold.cpu.Seconds(), msPer(cold.cpu, len(faulty)))
+	b.set(what+"CPU until then, for a fault", "%.1f s, %.1f ms", cold.CPU.Seconds(), msPer(cold.CPU, len(faulty)))
 	b.set(what+"requests for a fault until then", "%.2f", float64(cold.total())/float64(len(faulty)))
 	b.set(what+"requests until then", "%s", cold)
-	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", cold.rss, cold.peak)
+	b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", cold.RSS, cold.Peak)
 	// A new quarantine looks for jobs some more times within the first minute.
 	if _, err := b.beat(ctx, 70*time.Second); err != nil {
 		return err
@@ -223,11 +223,11 @@ func (b *bench) standing(ctx context.Context) error {
 	}
 	faultMinutes := float64(len(faulty)) * took.Minutes()
 	what = fmt.Sprintf("%d faults that stand, with heartbeats: ", len(faulty))
-	b.set(what+"CPU, of a core", "%.2f %%", percent(used.cpu, took))
-	b.set(what+"CPU for a fault in a minute", "%.2f ms", float64(used.cpu)/float64(time.Millisecond)/faultMinutes)
+	b.set(what+"CPU, of a core", "%.2f %%", percent(used.CPU, took))
+	b.set(what+"CPU for a fault in a minute", "%.2f ms", float64(used.CPU)/float64(time.Millisecond)/faultMinutes)
 	b.set(what+"requests for a fault in a minute", "%.3f", float64(used.total())/faultMinutes)
 	b.set(what+"requests in "+b.options.standing.String(), "%s", used)
-	b.set(what+"memory (RSS)", "%.0f MB", used.rss)
+	b.set(what+"memory (RSS)", "%.0f MB", used.RSS)
 	return nil
 }
 
@@ -249,10 +249,10 @@ func (b *bench) burst(ctx context.Context) error {
 		}
 		wrote, ours, theirs = append(wrote, seconds(conditions)), append(ours, seconds(tainted)), append(theirs, seconds(bare))
 		sums[0], sums[1] = sums[0]+tainted, sums[1]+bare
-		b.set(what+"CPU for a fault", "%.1f ms", msPer(used.cpu, len(names)))
+		b.set(what+"CPU for a fault", "%.1f ms", msPer(used.CPU, len(names)))
 		b.set(what+"requests for a fault until then", "%.2f", float64(used.total())/float64(len(names)))
 		b.set(what+"requests until then", "%s", used)
-		b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", used.rss, used.peak)
+		b.set(what+"memory (RSS), with its peak", "%.0f MB, %.0f MB", used.RSS, used.Peak)
 	}
 	b.set(what+"conditions written", "%s", strings.Join(wrote, ", "))
 	b.set(what+"last taint", "%s", strings.Join(ours, ", "))
@@ -394,7 +394,7 @@ func (b *bench) rack(ctx context.Context) error {
 	}
 	what := fmt.Sprintf("a rack of %d nodes lost for a minute: ", len(lost))
 	b.set(what+"nodes quarantined", "%d", quarantined)
-	b.set(what+"CPU for a node", "%.1f ms", msPer(used.cpu, len(lost)))
+	b.set(what+"CPU for a node", "%.1f ms", msPer(used.CPU, len(lost)))
 	b.set(what+"requests", "%s", used)
 	return nil
 }
@@ -423,7 +423,7 @@ func (b *bench) upgrade(ctx context.Context) error {
 	}
 	what := "driver upgrade of 5 % of the nodes, 16 at a time: "
 	b.set(what+"nodes, time", "%d, %.0f s", len(names), took.Seconds())
-	b.set(what+"CPU for a node, which changes 12 times", "%.1f ms", msPer(used.cpu, len(names)))
+	b.set(what+"CPU for a node, which changes 12 times", "%.1f ms", msPer(used.CPU, len(names)))
 	b.set(what+"requests", "%s", used)
 	b.set(what+"nodes quarantined", "%d", len(b.fleet.Since()))
 	return nil

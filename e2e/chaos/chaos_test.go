@@ -12,7 +12,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,8 +41,7 @@ const (
 	worldLength = time.Minute
 	// pace is the average time between two actions.
 	pace = 300 * time.Millisecond
-	// patience is more than a world takes to come to rest. The Job controller waits for up to ten minutes before it replaces pods of a Job
-	// of which several were deleted.
+	// patience is more than a world takes to come to rest.
 	patience = 12 * time.Minute
 )
 
@@ -172,8 +174,8 @@ func (w *world) check(t *testing.T) {
 			releases[s.record.ID] = true
 		}
 	}
-	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d Jobs of visits; commands of persons %v, refused %v",
-		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, actions, w.commands, w.refused)
+	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d were created anew, %d restarts of kubelets, %d Jobs of visits; commands of persons %v, refused %v",
+		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, len(w.recreated), w.restarts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}
@@ -194,6 +196,24 @@ func (w *world) checkUse(t *testing.T) {
 	}
 }
 
+// logControllers prints the last lines of the other programs of the cluster that are about this world.
+func (w *world) logControllers(t *testing.T) {
+	for _, program := range []string{"kube-controller-manager", "kube-scheduler", "jobset-controller"} {
+		paths, err := filepath.Glob(filepath.Join(w.Dir, "*-"+program+"*.log"))
+		if err != nil || len(paths) == 0 {
+			t.Errorf("no log of %s: %v", program, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Error(err)
+			}
+			lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return !strings.Contains(line, w.pool) })
+			t.Logf("the end of %s about this world:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		}
+	}
+}
+
 // end removes the world.
 func (w *world) end(t *testing.T) {
 	//nolint:usetesting // the test's own context has ended by now
@@ -205,6 +225,7 @@ func (w *world) end(t *testing.T) {
 				t.Logf("the end of the log of remediator %s:\n%s", r.name, log[max(0, len(log)-3000):])
 			}
 		}
+		w.logControllers(t)
 	}
 	w.frail.Kill()
 	var names []string

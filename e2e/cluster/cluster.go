@@ -55,6 +55,8 @@ type Options struct {
 	// APIOnly runs etcd and the API server alone: the caller plays all controllers and kubelets. For worlds of thousands of nodes, see
 	// [Cluster.Store].
 	APIOnly bool
+	// APIServerFlags are further flags of the API server.
+	APIServerFlags []string
 	// Progress receives lines about what is being built and started; nil discards them.
 	Progress io.Writer
 
@@ -82,6 +84,7 @@ type Cluster struct {
 	apiServer     *Process
 	apiServerArgs []string
 	wasDown       atomic.Bool // the API server was stopped
+	kubelets      *Kubelets
 
 	ctx  context.Context
 	fail context.CancelCauseFunc

@@ -107,6 +107,7 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		if opts.Audit {
 			c.apiServerArgs = append(c.apiServerArgs, "--audit-policy-file=audit.yaml", "--audit-log-path=audit.log", "--audit-log-mode=blocking")
 		}
+		c.apiServerArgs = append(c.apiServerArgs, opts.APIServerFlags...)
 		c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...)
 		return c.apiServer, c.apiServerReady, err
 	}); err != nil {
@@ -231,11 +232,11 @@ func (c *Cluster) startKWOK(ctx context.Context, leaseSeconds int) error {
 	if err := c.Apply(ctx, kwokAdmission); err != nil {
 		return err
 	}
-	p, err := c.runKWOK(ctx, "kwok", "fake", leaseSeconds)
-	if err != nil {
+	c.kubelets = &Kubelets{cluster: c, name: "kwok", group: "fake", leaseSeconds: leaseSeconds}
+	if err := c.kubelets.start(ctx); err != nil {
 		return err
 	}
-	c.need(p)
+	c.need(c.kubelets.process)
 	return nil
 }
 

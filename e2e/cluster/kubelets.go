@@ -9,8 +9,11 @@ import (
 
 // Kubelets are the simulated kubelets of a group of nodes that can die or freeze, see [Cluster.StartKubelets].
 type Kubelets struct {
-	group   string
-	process *Process
+	cluster *Cluster
+	// name is that of their process, and group is in the annotation of their nodes.
+	name, group  string
+	leaseSeconds int
+	process      *Process
 }
 
 // oftenSeconds is the duration of a lease that is renewed once a second.
@@ -20,11 +23,25 @@ const oftenSeconds = 4
 // nodes, these kubelets can be killed or stopped by a test: then nothing reports the nodes' state any more, and no pod on them
 // starts or ends. They renew their leases once a second. A group's name is unique in the cluster.
 func (c *Cluster) StartKubelets(ctx context.Context, group string) (*Kubelets, error) {
-	p, err := c.runKWOK(ctx, "kwok-"+group, group, oftenSeconds)
-	if err != nil {
-		return nil, fmt.Errorf("start the kubelets of group %s: %w", group, err)
+	k := &Kubelets{cluster: c, name: "kwok-" + group, group: group, leaseSeconds: oftenSeconds}
+	return k, k.start(ctx)
+}
+
+// Kubelets are those of the nodes that are given to no others.
+func (c *Cluster) Kubelets() *Kubelets { return c.kubelets }
+
+func (k *Kubelets) start(ctx context.Context) (err error) {
+	if k.process, err = k.cluster.runKWOK(ctx, k.name, k.group, k.leaseSeconds); err != nil {
+		return fmt.Errorf("start the kubelets of group %s: %w", k.group, err)
 	}
-	return &Kubelets{group, p}, nil
+	return nil
+}
+
+// Restart kills the kubelets and starts them again. After an outage of the API server those of KWOK 0.8 may renew no lease any more, and
+// play no node that is new.
+func (k *Kubelets) Restart(ctx context.Context) error {
+	k.process.Kill()
+	return k.start(ctx)
 }
 
 // Own gives a node that is to be created to these kubelets.

@@ -51,11 +51,17 @@ type world struct {
 	*cluster.Cluster
 	fleet   *fleet.Fleet
 	metrics string
+	pid     int
 }
 
 func (w world) Context() context.Context { return w.T.Context() }
 
 func start(t *testing.T, nodes, pods int) world {
+	t.Helper()
+	return startWith(t, policy, nodes, pods)
+}
+
+func startWith(t *testing.T, policy string, nodes, pods int) world {
 	t.Helper()
 	w := world{T: t, Cluster: clustertest.Get(t), metrics: clustertest.FreeAddress(t)}
 	var err error
@@ -70,6 +76,7 @@ func start(t *testing.T, nodes, pods int) world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.pid = p.PID()
 	t.Cleanup(func() {
 		p.Stop(10 * time.Second)
 		if t.Failed() {

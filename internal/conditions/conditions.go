@@ -24,6 +24,29 @@ type Condition struct {
 	// Codes is true if each text of its messages names one fault of its subject, as an Xid does. The text of another plugin is the
 	// state of the subject, and changes while the fault lasts.
 	Codes bool
+	// Witness is the part of the node that the plugin asks.
+	Witness Witness
+}
+
+// Witness is the part of a node that tells of its faults. Conditions of the same part can be wrong together: one bad GPU driver makes
+// many of them. Only different parts confirm that a node has failed. The empty one confirms nothing.
+type Witness string
+
+// The witnesses. Beside them there is the node itself, which answers or does not.
+const (
+	// GPUDriver is the driver of the GPUs.
+	GPUDriver Witness = "GPU driver"
+	// FabricPorts are the adapters of the fabric, with their own driver and the switch at the other end.
+	FabricPorts Witness = "fabric ports"
+)
+
+// WitnessOf is the witness of a NodeCondition type; empty for that of another component.
+func WitnessOf(conditionType string) Witness {
+	i := slices.IndexFunc(All, hasType(conditionType))
+	if i < 0 {
+		return ""
+	}
+	return All[i].Witness
 }
 
 // GPUXidError is the NodeCondition of what the NVIDIA driver wrote into the kernel log.
@@ -73,21 +96,21 @@ const AscendNPUUnhealthy = "AscendNPUUnhealthy"
 
 // All lists the conditions that plugins of this repository answer for.
 var All = []Condition{
-	{Type: GPUXidError, Plugin: "xid", Latches: true, Codes: true, Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen", Summary: "the kernel log shows an Xid or a lost GPU"},
+	{Type: GPUXidError, Plugin: "xid", Witness: GPUDriver, Latches: true, Codes: true, Healthy: "GPUKernelLogChecked", Problem: "GPUXidSeen", Summary: "the kernel log shows an Xid or a lost GPU"},
 	{Type: KernelHardwareError, Plugin: "xid", Latches: true, Codes: true, Source: "xid-hardware", Healthy: "KernelHardwareChecked", Problem: "KernelHardwareFault", Summary: "the kernel reports failing hardware"},
-	{Type: GPUMemoryError, Plugin: "ecc", Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault", Summary: "GPU memory is failing"},
-	{Type: GPUCountMismatch, Plugin: "gpucount", Latches: true, Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra", Summary: "GPUs are missing or unexpected"},
-	{Type: GPUOverheated, Plugin: "thermal", Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault", Summary: "a GPU is too hot or slowed down"},
-	{Type: NVLinkDown, Plugin: "nvlink", Healthy: "NVLinkChecked", Problem: "NVLinkFault", Summary: "an NVLink is down"},
-	{Type: GPUStalled, Plugin: "stall", Healthy: "GPUWorkChecked", Problem: "GPUWorkStalled", Summary: "a GPU that is in use stands still"},
-	{Type: DCGMDiagFailed, Plugin: "dcgm", Codes: true, Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
-	{Type: HCAPortDown, Plugin: "hca", Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
+	{Type: GPUMemoryError, Plugin: "ecc", Witness: GPUDriver, Healthy: "GPUMemoryChecked", Problem: "GPUMemoryFault", Summary: "GPU memory is failing"},
+	{Type: GPUCountMismatch, Plugin: "gpucount", Witness: GPUDriver, Latches: true, Healthy: "GPUCountChecked", Problem: "GPUMissingOrExtra", Summary: "GPUs are missing or unexpected"},
+	{Type: GPUOverheated, Plugin: "thermal", Witness: GPUDriver, Healthy: "GPUThermalsChecked", Problem: "GPUThermalFault", Summary: "a GPU is too hot or slowed down"},
+	{Type: NVLinkDown, Plugin: "nvlink", Witness: GPUDriver, Healthy: "NVLinkChecked", Problem: "NVLinkFault", Summary: "an NVLink is down"},
+	{Type: GPUStalled, Plugin: "stall", Witness: GPUDriver, Healthy: "GPUWorkChecked", Problem: "GPUWorkStalled", Summary: "a GPU that is in use stands still"},
+	{Type: DCGMDiagFailed, Plugin: "dcgm", Witness: GPUDriver, Codes: true, Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
+	{Type: HCAPortDown, Plugin: "hca", Witness: FabricPorts, Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Codes: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},
 	{Type: ClockSkewed, Plugin: "ntp", Latches: true, Healthy: "ClockChecked", Problem: "ClockFault", Summary: "the clock is off"},
 	{Type: NodeServiceDown, Plugin: "units", Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Summary: "a service that the node needs is down"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Summary: "a filesystem cannot be written to"},
-	{Type: MetaXGPUUnhealthy, Plugin: "metax", Latches: true, Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
-	{Type: AscendNPUUnhealthy, Plugin: "ascend", Latches: true, Healthy: "AscendNPUChecked", Problem: "AscendNPUFault", Summary: "an Ascend NPU is unhealthy"},
+	{Type: MetaXGPUUnhealthy, Plugin: "metax", Witness: GPUDriver, Latches: true, Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
+	{Type: AscendNPUUnhealthy, Plugin: "ascend", Witness: GPUDriver, Latches: true, Healthy: "AscendNPUChecked", Problem: "AscendNPUFault", Summary: "an Ascend NPU is unhealthy"},
 }
 
 // PreflightFailed is the NodeCondition of a local check that failed before a job started.

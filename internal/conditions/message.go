@@ -35,6 +35,9 @@ type Message struct {
 	More int
 }
 
+// NotRead begins the text of a part that is no fault: what could not be read beside one.
+const NotRead = "not read: "
+
 // Summarize puts findings into one message of at most [MaxMessage] bytes, worst first and in a stable order.
 // Foreign text is made safe: `;`, `%` and everything that is not printable ASCII are replaced.
 func Summarize(findings []Finding) Message {

@@ -153,7 +153,7 @@ func (r Result) answer(minRepair conditions.Repair) answer {
 	switch {
 	case len(sick) > 0:
 		for _, u := range r.Unread {
-			sick = append(sick, conditions.Finding{Repair: conditions.Monitor, Subject: u.Subject, Text: "not read: " + u.Why})
+			sick = append(sick, conditions.Finding{Repair: conditions.Monitor, Subject: u.Subject, Text: conditions.NotRead + u.Why})
 		}
 		return answer{Problem, conditions.Summarize(sick).String()}
 	case len(r.Unread) > 0:

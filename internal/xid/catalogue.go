@@ -5,7 +5,9 @@ package xid
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -56,6 +58,21 @@ func Lookup(code int) (entry Entry, known bool) {
 	entry = xids().unlisted
 	entry.Code = code
 	return entry, false
+}
+
+// numbered is the text of a fault that is an Xid.
+var numbered = regexp.MustCompile(`^Xid ([0-9]{1,9}) `)
+
+// IsOfApplication tells whether the text of a fault is an Xid for which NVIDIA has the application restarted, or nothing done, whatever class
+// repetition, an exception or an override gives it here. An Xid that another one has caused stands for that one.
+func IsOfApplication(text string) bool {
+	code := numbered.FindStringSubmatch(text)
+	if code == nil || strings.Contains(text, ", caused by Xid ") {
+		return false
+	}
+	n, err := strconv.Atoi(code[1])
+	entry, _ := Lookup(n)
+	return err == nil && (entry.Action == "RESTART_APP" || entry.Action == "IGNORE")
 }
 
 func parseCatalogue(data []byte) (c catalogue, err error) {

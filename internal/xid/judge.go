@@ -68,8 +68,8 @@ type GPU struct {
 	MIG bool `json:"mig,omitempty"`
 }
 
-// Judge returns the present faults of each subject. The worst class wins and, within a class, the event that came first, so
-// that the answer is stable. Lines that are still settling do not count yet.
+// Judge returns the present faults of each subject. The worst class wins and, within a class, what may be the cause of the others, then
+// the event that came first, so that the answer is stable. Lines that are still settling do not count yet.
 func (c Case) Judge() []Fault {
 	worst := map[string]Fault{}
 	cleared := map[string]int{} // index of the event after which a subject's history counts
@@ -101,7 +101,9 @@ func (c Case) Judge() []Fault {
 			if e.Injected {
 				text += " (injected)"
 			}
-			if repair > worst[subject].Repair {
+			known := worst[subject]
+			isCause := known.Repair > 0 && causeRank(e.Kind, e.Code) > causeRank(known.Kind, known.Code)
+			if repair > known.Repair || repair == known.Repair && isCause {
 				worst[subject] = Fault{Subject: subject, Kind: e.Kind, Code: e.Code, Repair: repair, Text: text, Time: e.Time}
 			}
 		}
@@ -111,6 +113,18 @@ func (c Case) Judge() []Fault {
 		return cmp.Or(cmp.Compare(b.Repair, a.Repair), cmp.Compare(a.Subject, b.Subject))
 	})
 	return faults
+}
+
+// causeRank orders faults of one class by whether they may be the cause of others. An Xid 149 is the broken link itself. An Xid 145 is about
+// the remote end of a link, and an Xid 45 ends a channel for another fault: they must not hide a fault of the GPU itself.
+func causeRank(kind Kind, code int) int {
+	switch {
+	case kind == KindXid && code == 149:
+		return 2
+	case kind == KindXid && (code == 145 || code == 45):
+		return 0
+	}
+	return 1
 }
 
 // Classified returns the events with the class that each has alone.

@@ -66,7 +66,7 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	v.missing()
 	v.efa()
 	if s.Unread != "" {
-		v.result.Found(conditions.Monitor, "kernel log", "not read: "+s.Unread)
+		v.result.Found(conditions.Monitor, "kernel log", conditions.NotRead+s.Unread)
 	}
 	v.result.Unshared(s.Unshared)
 	v.result.Healthy = "ports are as expected"

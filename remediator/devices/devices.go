@@ -22,6 +22,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
 // MaxRules is the most rules that a node may have. A GPU that is divided can have dozens of parts.
@@ -76,8 +77,8 @@ type Card struct {
 	Refused string
 }
 
-// Addresses are the PCI addresses of the GPUs that a message of a condition names. It is false unless the message names every subject,
-// and each is a GPU.
+// Addresses are the PCI addresses of the GPUs of which a message of a condition names a fault of the hardware. It is false unless the
+// message names every subject, and each that has such a fault is a GPU.
 func Addresses(message string) ([]string, bool) {
 	m, err := conditions.ParseMessage(message)
 	if err != nil || m.More > 0 {
@@ -85,6 +86,9 @@ func Addresses(message string) ([]string, bool) {
 	}
 	var found []string
 	for _, part := range m.Parts {
+		if !isOfHardware(part) {
+			continue
+		}
 		kind, name, _ := strings.Cut(part.Subject, " ")
 		if kind != "gpu" || strings.Count(name, ":") != 2 || strings.ContainsAny(name, " /") {
 			return nil, false
@@ -93,6 +97,18 @@ func Addresses(message string) ([]string, bool) {
 	}
 	slices.Sort(found)
 	return slices.Compact(found), len(found) > 0
+}
+
+// NamesHardware tells whether a message may name a fault of the hardware. Errors of applications may have a class that a rule lists: an Xid
+// that recurs needs an inspection, and a site can change the classes. A job with a bug would take one GPU after the other then.
+func NamesHardware(message string) bool {
+	m, err := conditions.ParseMessage(message)
+	return err != nil || m.More > 0 || slices.ContainsFunc(m.Parts, isOfHardware)
+}
+
+// isOfHardware tells whether a part of a message is neither an error of an application nor what could not be read.
+func isOfHardware(p conditions.Part) bool {
+	return !xid.IsOfApplication(p.Text) && !strings.HasPrefix(p.Text, conditions.NotRead)
 }
 
 // Card finds the GPU at a PCI address. uuid is that of the GPU which is meant; empty: it is not known. A nil look knows nothing.

@@ -23,11 +23,36 @@ func TestAddresses(t *testing.T) {
 		{"ResetGPU gpu GPU-1234: x", "", false},
 		{"ResetGPU gpu 0000:1b:00 link 3: x", "", false},
 		{"no grammar", "", false},
+		{"ResetGPU gpu 0000:1b:00: Xid 95 x; gpu 0000:1c:00: Xid 31 x, recurring with several applications; gpu 0000:1d:00: not read: x; kernel log: not read: x", "0000:1b:00", true},
+		{"ResetGPU gpu 0000:1b:00: Xid 45 x, caused by Xid 95; driver: Xid 43 x", "0000:1b:00", true},
+		{"Inspect gpu 0000:1b:00: Xid 13 x, recurring with several applications", "", false},
+		{"Inspect gpu 0000:1b:00: not read: x", "", false},
 	}
 	for _, c := range cases {
 		got, ok := Addresses(c.message)
 		if strings.Join(got, " ") != c.want || ok != c.ok {
 			t.Errorf("%s: %q, %v", c.message, got, ok)
+		}
+	}
+}
+
+func TestNamesHardware(t *testing.T) {
+	for message, want := range map[string]bool{
+		"Inspect gpu 0000:1b:00: Xid 13 x, recurring with several applications": false,
+		"Inspect gpu 0000:1b:00: Xid 13 x (injected)":                           false,
+		"Inspect gpu 0000:1b:00: Xid 157 x":                                     false,
+		"Inspect gpu 0000:1b:00: Xid 157 x; gpu 0000:1c:00: not read: x":        false,
+		"Inspect gpu 0000:1b:00: Xid 157 x; +1 more":                            true,
+		"Inspect gpu 0000:1b:00: Xid 157 x; gpu 0000:1c:00: Xid 95 x":           true,
+		"ResetGPU gpu 0000:1b:00: Xid 45 x, caused by Xid 95":                   true,
+		"Inspect gpu 0000:1b:00: Xid 999 x":                                     true,
+		"Inspect gpu 0000:1b:00: Xid 99999999999999999999 x":                    true,
+		"Inspect gpu 0000:1b:00: SXid 13 x":                                     true,
+		"Inspect gpu 0000:1b:00: hot, after Xid 13 x":                           true,
+		"no grammar": true,
+	} {
+		if got := NamesHardware(message); got != want {
+			t.Errorf("%s: %v", message, got)
 		}
 	}
 }

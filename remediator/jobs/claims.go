@@ -3,7 +3,6 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,42 +14,52 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
 
-// holders keeps the pods whose claims hold a device of the quarantine; all pods if it is of the whole node. It reads each claim once,
-// live. A pod that got its device as an extended resource has a claim like any other; Kubernetes does not evict such a pod, whatever the
-// effect of the taint.
-//
-// unread are the pods of which this cannot be told, because a claim could not be read; the error joins why. They hold back no other.
-func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) (kept, unread []corev1.Pod, err error) {
-	if q.Devices == nil {
-		return pods, nil, nil
-	}
-	type answer struct {
-		holds bool
-		err   error
-	}
+// holder is a pod that holds a device of a quarantine, or of which that cannot be told.
+type holder struct {
+	corev1.Pod
+	// unread is why it cannot be told; nil: the pod holds one.
+	unread error
+}
+
+// holders keeps the pods that hold a device of the quarantine, and those of which that cannot be told; all pods if it is of the whole node.
+// It reads each claim once, live.
+func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) (kept []holder) {
 	answers := map[client.ObjectKey]answer{}
-	var errs []error
 	for i := range pods {
-		var pod answer
-		for _, name := range claims.Of(&pods[i]) {
-			key := client.ObjectKey{Namespace: pods[i].Namespace, Name: name}
-			claim, known := answers[key]
-			if !known {
-				claim.holds, claim.err = c.holds(ctx, q, key)
-				answers[key] = claim
-				errs = append(errs, claim.err)
-			}
-			pod.holds = pod.holds || claim.holds
-			pod.err = cmp.Or(pod.err, claim.err)
+		a := answer{holds: q.Devices == nil}
+		if !a.holds {
+			a = c.podHolds(ctx, q, &pods[i], answers)
 		}
-		switch {
-		case pod.holds:
-			kept = append(kept, pods[i])
-		case pod.err != nil:
-			unread = append(unread, pods[i])
+		if a.holds || a.err != nil {
+			kept = append(kept, holder{pods[i], a.err})
 		}
 	}
-	return kept, unread, errors.Join(errs...)
+	return kept
+}
+
+// answer is whether a claim or a pod holds a device of a quarantine, or why that cannot be told.
+type answer struct {
+	holds bool
+	err   error
+}
+
+// podHolds tells whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
+// claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
+func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
+	var unread error
+	for _, name := range claims.Of(pod) {
+		key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
+		claim, known := answers[key]
+		if !known {
+			claim.holds, claim.err = c.holds(ctx, q, key)
+			answers[key] = claim
+		}
+		if claim.holds {
+			return claim
+		}
+		unread = cmp.Or(unread, claim.err)
+	}
+	return answer{err: unread}
 }
 
 // holds tells whether a claim holds a device of the quarantine. One that is gone holds none.

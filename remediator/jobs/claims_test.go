@@ -2,8 +2,13 @@ package jobs
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -30,9 +36,11 @@ func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
 		}
 		return p
 	}
-	pods := []corev1.Pod{pod("unknown", "unreadable"), pod("victim", "held"), pod("both", "held", "unreadable"), pod("other", "gone"), pod("none")}
+	pods := []corev1.Pod{pod("unknown", "unreadable"), pod("victim", "held"), pod("both", "unreadable", "held"), pod("other", "gone"), pod("none")}
+	reads := 0
 	api := fake.NewClientBuilder().WithObjects(claim).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
 			if key.Name == "unreadable" {
 				return apierrors.NewForbidden(schema.GroupResource{Group: resourceapi.GroupName, Resource: "resourceclaims"}, key.Name, nil)
 			}
@@ -41,14 +49,84 @@ func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
 	}).Build()
 	c := &Controller{apiReader: api}
 	q := restart.Quarantine{Node: "n", Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}}}
-	kept, unread, err := c.holders(t.Context(), q, pods)
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("error %v", err)
+	var got []string
+	for _, h := range c.holders(t.Context(), q, pods) {
+		if h.unread != nil && !apierrors.IsForbidden(h.unread) {
+			t.Errorf("%s: %v", h.Name, h.unread)
+		}
+		got = append(got, fmt.Sprintf("%s unread=%v", h.Name, h.unread != nil))
 	}
-	if len(kept) != 2 || kept[0].Name != "victim" || kept[1].Name != "both" {
-		t.Errorf("kept %v", kept)
+	if got := strings.Join(got, ", "); got != "unknown unread=true, victim unread=false, both unread=false" {
+		t.Error(got)
 	}
-	if len(unread) != 1 || unread[0].Name != "unknown" {
-		t.Errorf("unread %v", unread)
+	if reads != 3 {
+		t.Errorf("%d reads of 3 claims", reads)
+	}
+	q.Devices = []devices.Device{} // of which none is known now
+	if none := c.holders(t.Context(), q, pods[1:2]); len(none) != 0 {
+		t.Errorf("of no device: %v", none)
+	}
+	reads, q.Devices = 0, nil
+	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 0 {
+		t.Errorf("of the whole node: %v, %d reads", all, reads)
+	}
+}
+
+func TestAJobWhoseClaimsCannotBeReadIsReported(t *testing.T) {
+	rank := func(i int, claim string) *corev1.Pod {
+		p := rankOf("train", i)
+		p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}}
+		return p
+	}
+	fails := interceptor.Funcs{Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, isClaim := o.(*resourceapi.ResourceClaim); isClaim && key.Name == "x" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: resourceapi.GroupName, Resource: "resourceclaims"}, key.Name, nil)
+		}
+		return api.Get(ctx, key, o, opts...)
+	}}
+	held := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"}}
+	held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "gpu.nvidia.com", Pool: "a", Device: "gpu-1"}},
+	}}
+	idle := labelled(t, "train", restart.Restart{})
+	idle.Spec.Parallelism, idle.Spec.Completions = ptr.To[int32](2), ptr.To[int32](2)
+	idle.Annotations, idle.Labels = nil, maps.Clone(optedIn)
+	restarting := labelled(t, "train", restart.Restart{Phase: restart.Stopping})
+	maps.Copy(restarting.Labels, optedIn)
+	for name, test := range map[string]struct {
+		job      *batchv1.Job
+		labels   map[string]string
+		pods     []*corev1.Pod
+		failed   bool
+		restarts bool
+		want     []string
+	}{
+		"an opted-in job":       {idle, nil, []*corev1.Pod{rank(0, "x"), rank(1, "x")}, true, false, []string{"Job counted 1: ClaimUnread", "Job team/train ClaimUnread"}},
+		"a job that is not in":  {idle, map[string]string{conditions.LabelRestartOnNodeFault: "false"}, []*corev1.Pod{rank(0, "x")}, true, false, nil},
+		"a job under restart":   {restarting, nil, []*corev1.Pod{rank(0, "x")}, true, true, nil},
+		"a job that holds one":  {idle, nil, []*corev1.Pod{rank(0, "x"), rank(1, "held")}, false, true, nil},
+		"no claim that matters": {idle, nil, []*corev1.Pod{rank(0, "gone")}, false, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := test.job.DeepCopy()
+			maps.Copy(job.Labels, test.labels)
+			c, q, named := onNodeA(t, fails, test.pods, job, held.DeepCopy(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}})
+			q.Devices = []devices.Device{{Driver: "gpu.nvidia.com", Pool: "a", Name: "gpu-1"}}
+			for range 2 {
+				if _, err := c.RestartJobsOnNode(t.Context(), q); apierrors.IsForbidden(err) != test.failed {
+					t.Errorf("error %v", err)
+				}
+			}
+			if err := c.apiReader.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+				t.Fatal(err)
+			}
+			if isRestarting := job.Annotations[conditions.AnnotationRestart] != ""; isRestarting != test.restarts {
+				t.Errorf("restarting: %v", isRestarting)
+			}
+			if got := slices.Sorted(slices.Values(named())); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
 	}
 }

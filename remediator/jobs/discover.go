@@ -14,15 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or one that holds a
-// device of the quarantine if that has any, or reports
-// why it does not. Called twice is the same as called once. The error joins what went wrong with single jobs; the others
-// are done. Unless after is zero, some job is to be restarted later or is left alone: call again after that time, while the
-// quarantine stands. The manager must have been started.
+// device of the quarantine if that has any, or reports why it does not. Called twice is the same as called once. The error joins
+// what went wrong with single jobs; the others are done. Unless after is zero, some job is to be restarted later or is left alone:
+// call again after that time, while the quarantine stands. The manager must have been started.
 func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error) {
 	if c.dryRun {
 		return 0, nil
@@ -52,15 +53,9 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 		waiting.add(q.ID, unknownJob)
 		return 0, err
 	}
-	active, unread, err := c.holders(ctx, q, active)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if len(unread) > 0 {
-		waiting.add(q.ID, unknownJob)
-	}
-	for i := range active {
-		pod := &active[i]
+	unread := map[workloadKey]error{}
+	for _, holder := range c.holders(ctx, q, active) {
+		pod := &holder.Pod
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
 			waiting.add(q.ID, unknownJob)
@@ -70,15 +65,23 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 		if uid := workload.UID(); uid != "" {
 			key := workloadKey{pod.Namespace, uid, workload.Job != nil && workload.Unsupported == nil}
 			workloads[key] = workload
-			if !workload.Owns(pod) {
+			switch {
+			case !workload.Owns(pod):
 				foreign[key] = pod.Name
-				continue
+			case holder.unread != nil:
+				unread[key] = holder.unread
+			default:
+				onNode[key] = append(onNode[key], *pod)
 			}
-			onNode[key] = append(onNode[key], *pod)
 		}
 	}
 	for key, workload := range workloads {
-		if len(onNode[key]) == 0 {
+		switch why := unread[key]; {
+		case len(onNode[key]) > 0:
+		case why != nil:
+			errs = append(errs, why, c.admission.reportUnread(ctx, q, workload, why))
+			continue
+		default:
 			errs = append(errs, c.admission.reportForeign(ctx, q, workload, foreign[key]))
 			continue
 		}
@@ -118,6 +121,24 @@ func (a *admission) reportForeign(ctx context.Context, q restart.Quarantine, w k
 	}
 	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: reasonForeignPod, Text: fmt.Sprintf(
 		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
+	return nil
+}
+
+// reportUnread reports a job of which it cannot be told whether its pods hold a device of the quarantine. It is looked at again soon.
+func (a *admission) reportUnread(ctx context.Context, q restart.Quarantine, w kinds.Workload, why error) error {
+	if w.Job == nil || w.Unsupported != nil {
+		return nil // it is not restarted in any case
+	}
+	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
+	if err != nil || !opt.In {
+		return err
+	}
+	if rec, err := restart.ReadRecord(w.Job.Object); err == nil && rec.Current != nil {
+		return nil
+	}
+	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
+		Reason: "ClaimUnread", Text: quarantine.Clip(fmt.Sprintf("cannot %v; tried again", why), conditions.MaxMessage),
+	})
 	return nil
 }
 

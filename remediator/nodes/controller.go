@@ -364,6 +364,9 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	c.noteHeld(p, n.Name, d)
 	c.seen[n.Name] = observation.Seen.After(observation, d, now)
 	c.breaker.rememberRecord(p, n, observation.Record, now)
+	if d.Started != nil && d.Started.Incident != (limits.Domain{}) {
+		c.breaker.remember(p, n, d.Started) // before the write: until it is remembered, another domain may fail as an incident, too
+	}
 	if d.Changes(n) {
 		c.pending.add(n, d.State.Record)
 	}

@@ -33,6 +33,9 @@ const (
 	rulesSweep = 5 * time.Minute
 	// rulesPage is how many rules are listed in one request.
 	rulesPage = 500
+	// slicesPage is how many ResourceSlices are listed in one request, and maxSlices is the most that a node may have to be read. A slice
+	// has up to 128 devices, and a kubelet may publish as many slices as it likes.
+	slicesPage, maxSlices = 32, 128
 )
 
 // ruleKind is a DeviceTaintRule, in the versions that are known, the preferred one first. Both have the same fields.
@@ -87,11 +90,7 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 	}
 	ctx, cancel := context.WithTimeout(ctx, devicesDeadline)
 	defer cancel()
-	var published resourceapi.ResourceSliceList
-	if err := s.apiReader.List(ctx, &published, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: n.Name}); err != nil {
-		look.SlicesErr = whyUnread("ResourceSlices", err)
-	}
-	look.Slices = published.Items
+	look.Slices, look.SlicesErr = s.slices(ctx, n.Name)
 	if !s.dryRun {
 		if look.Rules, err = s.list(ctx, client.MatchingLabels{devices.LabelNodeUID: string(n.UID), devices.LabelManagedBy: devices.ManagedBy}); err != nil {
 			look.RulesErr = whyUnread("DeviceTaintRules", err)
@@ -105,6 +104,22 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 		delete(s.ruled, n.Name)
 	}
 	return look
+}
+
+// slices reads the ResourceSlices of a node, in pages. why is why they cannot be read, or are too many; empty: they were read.
+func (s *deviceStore) slices(ctx context.Context, node string) (all []resourceapi.ResourceSlice, why string) {
+	for next := ""; ; {
+		var page resourceapi.ResourceSliceList
+		if err := s.apiReader.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(slicesPage), client.Continue(next)); err != nil {
+			return nil, whyUnread("ResourceSlices", err)
+		}
+		if all = append(all, page.Items...); len(all) > maxSlices {
+			return nil, fmt.Sprintf("the node has more than %d ResourceSlices, which are not read", maxSlices)
+		}
+		if next = page.Continue; next == "" {
+			return all, ""
+		}
+	}
 }
 
 // lookAtDevices is [deviceStore.look], but nothing while everything is paused, or if no policy has ever isolated devices.

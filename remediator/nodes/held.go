@@ -32,9 +32,9 @@ func (c *Controller) limitsState(p *policy.Policy) limitsState {
 	return s
 }
 
-// noteHeld notes whether a budget, the breaker or the origin of its faults holds back a decision, and by which state; c.deciding must be held.
+// noteHeld notes whether a budget, the breaker or what other nodes are holds back a decision, and by which state; c.deciding must be held.
 func (c *Controller) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
-	if d.Limited || d.WaitsForOrigin {
+	if d.Limited || d.WaitsForOthers {
 		c.held[node] = c.limitsState(p)
 	} else {
 		delete(c.held, node)

@@ -50,7 +50,7 @@ func (b *breakerStore) remember(p *policy.Policy, n *corev1.Node, s *limits.Star
 	if s == nil || keep == 0 {
 		return
 	}
-	entry := limits.Entry{Node: n.Name, UID: n.UID, Rule: s.Rule, At: s.At, Soft: s.Soft, Scopes: limits.ScopesOf(p, n.Labels)}
+	entry := s.EntryOf(p, n)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changed := false

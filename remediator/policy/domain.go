@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 //
 // A node without any of the labels is a domain of its own: two or more GPUs that are victims point at the switches of its board.
 //
+// When a whole domain fails, for example because its power or its switches fail, the guard against common causes would suspect the
+// detector and quarantine none of its nodes. With `incidents`, the nodes of a domain that fail together are quarantined as one.
+//
 // The value of a label that a node loses is remembered, because the label of a fabric vanishes when the fabric is faulty: in the
 // record while the node has one, else until the remediator restarts.
 //
@@ -27,6 +31,7 @@ import (
 //	  - label: nvidia.com/gpu.clique
 //	    settle: 3s
 //	    window: 2m
+//	    incidents: {minNodes: 4, maxNodes: 72}
 type Domain struct {
 	// label is the key of the node label whose value names the domain.
 	Label string `yaml:"label" unit:"label key" required:"the key of a node label"`
@@ -34,7 +39,28 @@ type Domain struct {
 	Settle time.Duration `yaml:"settle" above:"0s"`
 	// window is how far apart faults of a domain may have begun that belong together, by the clocks of the nodes.
 	Window time.Duration `yaml:"window" above:"0s"`
+	// incidents has the nodes of a domain that fail together quarantined as one. They are not unless it is set; `{}` sets the defaults.
+	Incidents *Incidents `yaml:"incidents"`
 }
+
+// Incidents are failures of whole domains. A node takes part if two independent witnesses on that node say that it has failed, one of
+// them HCAPortDown. The other is any condition of the GPU driver, or that the node is not Ready. Both began within the `window` of the
+// domain, and a rule that enforces matches each; Ready counts without a rule, too. No node speaks for another one.
+//
+// minNodes or more such nodes within the window are an incident. The guard against common causes does not hold them back for what
+// the nodes of their domain show, though it does for what other nodes show with them. All together they use up one place of each budget,
+// and count once for the breaker. A node with one witness is quarantined or held back as without this setting.
+//
+// One incident at a time is treated so. While one of its nodes is quarantined, those of another domain are quarantined or held back as
+// without this setting.
+type Incidents struct {
+	// minNodes is how many nodes of a domain must have failed.
+	MinNodes int `yaml:"minNodes" unit:"nodes" min:"2"`
+	// maxNodes is how many may have failed at most. More are no domain, and are quarantined or held back as without this setting.
+	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"2"`
+}
+
+func (i *Incidents) setDefaults() { i.MinNodes, i.MaxNodes = 4, 72 }
 
 // The settle and window of a domain that sets none. The faults of one broken link came within 7 seconds on all racks of a job
 // (marin-community/marin#8934), and the clocks of nodes and the rhythm of their detectors differ by more.
@@ -64,6 +90,9 @@ func (p *Policy) checkDomains(d *decoder, at *field.Path) {
 		d.invalidFor(label, domain.Label, validation.IsQualifiedName(domain.Label))
 		if slices.ContainsFunc(p.Domains[:i], func(before Domain) bool { return before.Label == domain.Label }) {
 			d.add(field.Duplicate(label, domain.Label))
+		}
+		if both := domain.Incidents; both != nil && both.MinNodes > both.MaxNodes {
+			d.invalid(at.Index(i).Child("incidents", "minNodes"), both.MinNodes, fmt.Sprintf("must be at most maxNodes, which is %d", both.MaxNodes))
 		}
 	}
 }

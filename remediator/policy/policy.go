@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 )
 
 // Policy is the content of a policy file.
@@ -213,7 +214,7 @@ func (p *Policy) UnknownAfter(condition corev1.NodeConditionType) (limit time.Du
 
 // Match finds the rule that decides about a condition of a node with the given labels, and the repair class. A
 // condition of Pitcrew whose message does not follow the grammar has no class and matches no rule: it is not known
-// what the node needs.
+// what the node needs. A rule that isolates devices only reports what is no fault of the hardware.
 func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Rule, conditions.Repair, bool) {
 	for i := range p.Rules {
 		r := &p.Rules[i]
@@ -224,7 +225,9 @@ func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Ru
 			continue
 		}
 		if class := r.class(c); slices.Contains(r.Repair, class) {
-			return *r, class, true
+			matched := *r
+			matched.AlertOnly = r.AlertOnly || r.Isolate && !devices.NamesHardware(c.Message)
+			return matched, class, true
 		}
 	}
 	return Rule{}, 0, false

@@ -65,7 +65,8 @@ type Rule struct {
 	// other. The whole node is quarantined if the fault needs a Reboot, if a GPU cannot be found in the ResourceSlices of the node for a
 	// minute, if there are more than maxDevices, or if the API server does not accept the rules. With mode observe, the
 	// rules have effect None and show in their status which pods they would meet. It is only for conditions of Pitcrew, and for
-	// taints of effect NoSchedule or NoExecute, and excludes the classes Monitor and RestartApp, validate and checkpointGrace.
+	// taints of effect NoSchedule or NoExecute, and excludes the classes Monitor and RestartApp, validate and checkpointGrace. Errors of
+	// applications (NVIDIA's actions RESTART_APP and IGNORE) are only reported, whatever their class.
 	Isolate bool `yaml:"isolate" values:"node device"`
 	// maxDevices is how many GPUs of a node may be isolated together. One more quarantines the node. It needs isolate: device.
 	MaxDevices int `yaml:"maxDevices" unit:"GPUs" min:"1"`

@@ -42,6 +42,12 @@ func (p *Policy) warn(d *decoder, at *field.Path) {
 			warnCompeting(d, rules, p.Rules[j], p.Rules[i])
 		}
 	}
+	for i, domain := range p.Domains {
+		isPorts := func(r Rule) bool { return r.Condition == conditions.HCAPortDown && !r.AlertOnly }
+		if domain.Incidents != nil && !slices.ContainsFunc(p.Rules, isPorts) {
+			d.warnAt(at.Child("domains").Index(i).Child("incidents"), "no rule acts on HCAPortDown, and without it no node takes part in an incident")
+		}
+	}
 	if p.Repair != nil {
 		p.Repair.warn(d, at.Child("repair"), p.Rules)
 	}

@@ -94,6 +94,9 @@ type followed struct {
 	wrong error
 	job   stall.Job
 	state stall.State
+	// due is when the next look is, while the job runs. A change of the job brings none forward: whoever may write it, its operator
+	// included, could have us read at any pace.
+	due time.Time
 	// said are the reports that were made of these pods.
 	said sets.Set[string]
 	// evidence paces what is kept of the job.
@@ -120,8 +123,8 @@ type follower struct {
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
 	full     sets.Set[types.UID]
-	// stalled is since when the jobs stand still that do.
-	stalled map[request]time.Time
+	// silent is since when the jobs are quiet that stand still or are overdue.
+	silent map[request]time.Time
 }
 
 // SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
@@ -131,7 +134,7 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
 		ras:      ncclras.New(),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
-		full: sets.New[types.UID](), stalled: map[request]time.Time{},
+		full: sets.New[types.UID](), silent: map[request]time.Time{},
 	}
 	if o.Policy.Known() {
 		return f.setup(mgr, registry)
@@ -268,7 +271,7 @@ func slim(object any) (any, error) {
 	}}
 	for _, key := range []string{
 		conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace,
-		conditions.AnnotationNCCLRASPort,
+		conditions.AnnotationNCCLRASPort, conditions.AnnotationSlowAfter,
 	} {
 		if value, there := full.Annotations[key]; there {
 			if kept.Annotations == nil {
@@ -328,6 +331,9 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 		return ctrl.Result{}, nil //nolint:nilerr // nothing is to be tried again until the annotation changes
 	}
 	now := f.Clock.Now()
+	if early := followed.due.Sub(now); early > 0 {
+		return ctrl.Result{RequeueAfter: wait.Jitter(early, 0.05)}, nil
+	}
 	if followed.job.NeedsPods(followed.settings, now) {
 		if f.reads.allow(req.Namespace, 1) == 0 { // whoever may write the job can wake us at any time
 			return ctrl.Result{RequeueAfter: wait.Jitter(retryShort, 0.1)}, nil
@@ -348,6 +354,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	verdict := followed.job.Judge(followed.settings, f.Clock.Now())
 	f.enter(req, followed, verdict)
+	f.measure(req, object, followed)
 	if err := f.report(ctx, req, object, followed, verdict); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -355,8 +362,13 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	if short {
 		next = min(next, retryShort)
 	}
+	next = max(next, time.Second)
+	followed.due = now.Add(next)
+	if verdict.State == stall.NotRunning {
+		followed.due = time.Time{} // a change may be that it runs
+	}
 	// With a part at random, and never early: looks of many jobs spread, and one that is due has happened.
-	return ctrl.Result{RequeueAfter: wait.Jitter(max(next, time.Second), 0.05)}, nil
+	return ctrl.Result{RequeueAfter: wait.Jitter(next, 0.05)}, nil
 }
 
 // follow returns what is known of a job, and begins to follow it if its namespace has a place. An annotation that changed is compiled
@@ -378,6 +390,7 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](), evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
 	if known != nil {
 		fresh.state, fresh.evidence = known.state, known.evidence
+		f.metrics.forgetSteps(req)
 	}
 	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
 	f.mu.Lock()
@@ -429,22 +442,23 @@ func (f *follower) drop(req request) {
 		return
 	}
 	delete(f.followed, req)
-	delete(f.stalled, req)
+	delete(f.silent, req)
 	f.taken--
 	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
 		delete(f.places, req.Namespace)
 	}
 	f.metrics.leave(known.state)
+	f.metrics.forgetSteps(req)
 	f.reads.forget(req.Namespace, f.places[req.Namespace] == 0)
 }
 
 // enter counts a job in its state.
 func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	f.mu.Lock()
-	if v.State == stall.Stalled {
-		f.stalled[req] = v.Since
+	if v.State == stall.Stalled || v.Overdue {
+		f.silent[req] = v.Since
 	} else {
-		delete(f.stalled, req)
+		delete(f.silent, req)
 	}
 	f.mu.Unlock()
 	if job.state == v.State {

@@ -33,6 +33,8 @@ const (
 	// The pace of reads, of all and of a namespace.
 	readsPerSecond, burst                   = 200, 1000
 	namespaceReadsPerSecond, namespaceBurst = 4, 256
+	// matchOfARead is how long a match may take that counts as no further read, maxCharged as how many one counts at most: a clock may jump.
+	matchOfARead, maxCharged = 50 * time.Millisecond, 8
 	// retryShort is when the rest of a look is taken for which the pace left no reads.
 	retryShort = 10 * time.Second
 	// maxNodes bounds the memory of nodes that do not answer.
@@ -73,6 +75,16 @@ func (r *reads) allow(namespace string, n int) int {
 	own.AllowN(now, n)
 	r.all.AllowN(now, n)
 	return n
+}
+
+// charge takes a match that took long off the pace of its namespace, as the reads that it was worth. An expression of the worst kind takes 0.2 s
+// of a core: 4 of them in each second would be most of one.
+func (r *reads) charge(namespace string, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if own := r.namespaces[namespace]; own != nil {
+		own.ReserveN(r.clock.Now(), min(int(took/matchOfARead), maxCharged))
+	}
 }
 
 // forget drops the pace of a namespace in which no job is followed any more.
@@ -182,7 +194,10 @@ func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s
 		return nil, stall.Sighting{}, fmt.Errorf("wait for other matches: %w", ctx.Err())
 	}
 	defer func() { <-f.reads.matching }()
-	return text, stall.Read(text, asked, s, w.Anchor), nil
+	began := f.Clock.Now()
+	seen := stall.Read(text, asked, s, w.Anchor)
+	f.reads.charge(namespace, f.Clock.Now().Sub(began))
+	return text, seen, nil
 }
 
 // fetch asks the kubelet, through the API server. A node that does not answer in time is left alone for a while.

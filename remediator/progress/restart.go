@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// sharedNamespaces is in how many namespaces jobs have to stand still since about the same time, so that what they share is suspected.
+	// sharedNamespaces is in how many namespaces jobs have to be silent since about the same time, so that what they share is suspected: those
+	// that stand still, and those that may be silent for longer, but never were.
 	// Namespaces count and not jobs: one tenant must not hold up the restarts of others.
 	sharedNamespaces = 3
 	// sharedWindow is how far apart these times may be.
@@ -36,7 +37,7 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 		if !known.said.Has(saidShared) {
 			known.said.Insert(saidShared)
 			f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Shared", "%s", fmt.Sprintf(
-				"not restarted: jobs of %d namespaces stand still since about the same time, so the cause may be what they share, such as storage or the network", n))
+				"not restarted: jobs of %d namespaces are silent since about the same time, so the cause may be what they share, such as storage or the network", n))
 		}
 		return nil
 	}
@@ -48,12 +49,12 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 	return f.Jobs.RestartStalled(ctx, jobs.Stall{Kind: kind, NamespacedName: req.NamespacedName, UID: known.uid, Pods: known.job.Incarnation(), Since: v.Since})
 }
 
-// sharedBy is in how many namespaces jobs stand still since about a time.
+// sharedBy is in how many namespaces jobs are silent since about a time.
 func (f *follower) sharedBy(since time.Time) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	namespaces := sets.New[string]()
-	for req, at := range f.stalled {
+	for req, at := range f.silent {
 		if at.Sub(since).Abs() <= sharedWindow {
 			namespaces.Insert(req.Namespace)
 		}

@@ -51,7 +51,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			f.DryRun = true
 			p, ask := &policy.Policy{}, &asked{}
 			p.Restart.Stalls.Mode = test.mode
-			f.Policy, f.Jobs, f.stalled = policy.Fixed(p), ask, map[request]time.Time{}
+			f.Policy, f.Jobs, f.silent = policy.Fixed(p), ask, map[request]time.Time{}
 			at := func(namespace, name string, since time.Time) request {
 				req := request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: namespace, Name: name}}
 				f.enter(req, &followed{}, stall.Verdict{State: stall.Stalled, Since: since})
@@ -89,7 +89,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			}
 			shared := 0
 			for len(recorder.Events) > 0 {
-				if strings.Contains(<-recorder.Events, "jobs of 3 namespaces stand still") {
+				if strings.Contains(<-recorder.Events, "jobs of 3 namespaces are silent") {
 					shared++
 				}
 			}
@@ -97,7 +97,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 				t.Errorf("%d Events about what they share, want %d", shared, want)
 			}
 			f.enter(req, known, stall.Verdict{State: stall.Running})
-			if _, there := f.stalled[req]; there {
+			if _, there := f.silent[req]; there {
 				t.Error("a job that runs still counts")
 			}
 		})

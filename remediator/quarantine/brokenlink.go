@@ -197,7 +197,7 @@ func (d *decider) waitsForOrigin(p problem) bool {
 	domain, configured := d.policy.Domain(d.domain.Label)
 	fault := limits.LinkFault{Role: limits.Victim, Since: p.link.Since, Observed: p.rule.Observe}
 	origin := p.link.Origin
-	d.result.WaitsForOrigin = true
+	d.result.WaitsForOthers = true
 	if configured && d.observed.Peers.OriginOf(domain, d.domain, fault) == origin && d.observed.Peers.IsQuarantined(origin) {
 		return false
 	}
@@ -222,7 +222,7 @@ func (d *decider) releaseHeld() bool {
 			return false
 		}
 		if d.observed.Peers.IsQuarantined(c.Link.Origin) {
-			d.result.WaitsForOrigin = true
+			d.result.WaitsForOthers = true
 			return false
 		}
 		origin = c.Link.Origin
@@ -253,7 +253,7 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 	if len(p.Domains) == 0 || r != nil && r.Phase == Released && r.ManualReleaseActive {
 		return limits.LinkFault{}
 	}
-	takesPart := !isMarkedMaintained(n) && (!n.Spec.Unschedulable || r != nil && r.HandOff != nil && r.HandOff.Cordon)
+	takesPart := !isWorkedOn(n, r)
 	if r != nil && r.NodeUID == n.UID && !r.closed() {
 		for _, c := range r.Causes {
 			rule, known := p.Rule(c.Rule)
@@ -272,4 +272,9 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 		}
 	}
 	return limits.LinkFault{}
+}
+
+// isWorkedOn tells of a node that its faults may be those of planned work: it is maintained, or others have cordoned it.
+func isWorkedOn(n *corev1.Node, r *Record) bool {
+	return isMarkedMaintained(n) || n.Spec.Unschedulable && (r == nil || r.HandOff == nil || !r.HandOff.Cordon)
 }

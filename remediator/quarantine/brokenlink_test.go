@@ -204,7 +204,7 @@ func TestVictimsWaitForTheOrigin(t *testing.T) {
 	f.passes(time.Minute)
 	f.round()
 	f.wantLinks("ssss")
-	if b := f.worlds[1].last.Blocked; b == nil || b.Reason != BlockedByOrigin || !strings.Contains(b.Message, "node n0, which is not quarantined") || !f.worlds[1].last.WaitsForOrigin {
+	if b := f.worlds[1].last.Blocked; b == nil || b.Reason != BlockedByOrigin || !strings.Contains(b.Message, "node n0, which is not quarantined") || !f.worlds[1].last.WaitsForOthers {
 		t.Errorf("%+v", b)
 	}
 }

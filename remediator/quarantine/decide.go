@@ -109,8 +109,9 @@ type Decision struct {
 	// Limited: a budget or the breaker holds something back, though Blocked may name what else does. A fault of a
 	// suspected detector does not set it, though BlockedToo may name a limit.
 	Limited bool
-	// WaitsForOrigin: the node waits for the quarantine of the node whose broken link has made its faults, or for the end of that.
-	WaitsForOrigin bool
+	// WaitsForOthers: what other nodes show or are decides. A victim waits for the quarantine of the node whose broken link has made its
+	// faults, or for the end of that; a node that has failed with others waits for more of them.
+	WaitsForOthers bool
 	// SetBreaker opens the breaker or, with a zero time, closes it; nil leaves it.
 	SetBreaker *limits.BreakerState
 	// Started is the start of the quarantine that State makes, nil when it makes none.
@@ -201,7 +202,7 @@ func (d Decision) paused(reason string) Decision {
 		d.Blocked = &Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s), would be %s: %s", reason, e.Reason, e.Message)}
 	}
 	d.State, d.Events, d.Started, d.RestartJobs, d.RestartRule, d.SetBreaker, d.decided, d.Limited = nil, nil, nil, false, "", nil, false, false
-	d.WaitsForOrigin = false
+	d.WaitsForOthers = false
 	d.Devices = nil
 	return d
 }
@@ -361,7 +362,7 @@ func (d *decider) decideSuspect() {
 		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", describe(worst), d.isolatedBy(), manualOnly)
 		return
 	}
-	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated(), manualOnly)
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated(), d.ofIncident(worst), manualOnly)
 }
 
 // andCordoned says that the quarantine has cordoned the node, if it has.
@@ -385,7 +386,8 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 	if p.link.Origin != "" {
 		return d.waitsForOrigin(p)
 	}
-	labels, peers := d.observed.Node.Labels, d.observed.Peers
+	incident, _ := d.incident(p)
+	labels, peers := d.observed.Node.Labels, d.observed.Peers.Beside(incident)
 	if d.isCorrelated(p) {
 		d.alsoLimited(p, held, BlockedByBudget, BlockedByBreaker)
 		return true
@@ -398,7 +400,7 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 		d.alsoLimited(p, held, BlockedByBreaker)
 		return true
 	}
-	if !held.TakesOut(p.rule) {
+	if !held.TakesOut(p.rule) || incident != nil && incident.Stands {
 		return false
 	}
 	trip := limits.TripBreaker(d.policy.Breaker, d.observed.Breaker, peers, d.now)
@@ -414,7 +416,8 @@ func (d *decider) isLimited(p problem, held limits.Held) bool {
 
 // alsoLimited notes which other limits hold back what one holds back already.
 func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
-	peers := d.observed.Peers
+	incident, _ := d.incident(p)
+	peers := d.observed.Peers.Beside(incident)
 	for _, reason := range others {
 		why := ""
 		switch {
@@ -431,9 +434,14 @@ func (d *decider) alsoLimited(p problem, held limits.Held, others ...string) {
 
 // isCorrelated tells whether the problem is suspected to be one of the detector, and notes why.
 func (d *decider) isCorrelated(p problem) bool {
-	why := limits.Correlated(d.policy, p.condition, d.self(p), d.observed.Peers)
+	incident, isNone := d.incident(p)
+	why := limits.Correlated(d.policy, p.condition, d.self(p), d.observed.Peers.Beside(incident))
 	if why == "" {
 		return false
+	}
+	if isNone != "" {
+		d.result.WaitsForOthers = true
+		why += "; it is no failure of the domain: " + isNone
 	}
 	d.next.requeueAt(d.now.Add(recheck))
 	d.block(p.rule.Name, BlockedByDetectorSuspect, "%s, but %s", describe(p), why)
@@ -568,6 +576,9 @@ func (d *decider) start(p problem) {
 		return // the place is that of the origin
 	}
 	d.result.Started = &limits.Start{Rule: p.rule.Name, At: d.now, Soft: limits.IsSoft(p.rule.Taint.Effect)}
+	if incident, _ := d.incident(p); incident != nil {
+		d.result.Started.Incident = incident.Domain
+	}
 }
 
 // upgrade follows a problem that needs more than the one that decided so far, unless a limit holds it back. The node keeps
@@ -601,7 +612,7 @@ func (d *decider) upgrade() {
 		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", describe(worst), d.isolatedBy())
 		return
 	}
-	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated())
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s%s", describe(worst), d.record.Taint, d.andCordoned(), worst.notIsolated(), d.ofIncident(worst))
 }
 
 // checkManualRelease ends a manual release when the causes have cleared. Until then only a new fault or one of a worse class

@@ -23,6 +23,8 @@ type fleet struct {
 	*testing.T
 	worlds []*world
 	broken *limits.BreakerState
+	// memory holds the starts of quarantines if it is not nil.
+	memory limits.Memory
 }
 
 // newFleet makes n nodes, four to a rack. The text is a policy's spec but for its mode and rules.
@@ -62,6 +64,9 @@ func (f *fleet) decide(i int) *world {
 	w := f.meets(i)
 	w.decide()
 	f.setBreaker(w.last)
+	if start := w.last.Started; start != nil && f.memory != nil {
+		f.memory, _ = f.memory.With(start.EntryOf(w.policy, w.node), limits.RememberFor(w.policy), w.now)
+	}
 	if b := w.last.Blocked; b != nil && (b.Reason == BlockedByBudget || b.Reason == BlockedByBreaker) && !w.last.Limited {
 		f.Errorf("node %s is not limited, and blocked by %s", w.node.Name, b.Reason)
 	}
@@ -74,7 +79,7 @@ func (f *fleet) meets(i int) *world {
 	w.peers, w.broken = nil, f.broken
 	for j, other := range f.worlds {
 		if j != i && !Excluded(other.node) {
-			w.peers = append(w.peers, PeerOf(other.policy, other.node))
+			w.peers = append(w.peers, PeerWith(other.policy, other.node, f.memory[other.node.Name], limits.Domain{}))
 		}
 	}
 	return w

@@ -34,6 +34,14 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, d
 	}
 	record, err := RecordOf(n)
 	peer.Domain, peer.Link = domainOf(p, n, record, domain), linkOf(p, n, record)
+	peer.Failed = failedSince(p, n, record, peer.Domain, func(c corev1.NodeCondition, rule policy.Rule) bool {
+		var boot time.Time
+		if record != nil && record.NodeUID == n.UID {
+			boot = record.Boot.Seen
+		}
+		_, ok := currentWithin(c, rule, boot)
+		return ok
+	})
 	var known time.Time
 	switch {
 	case err != nil:

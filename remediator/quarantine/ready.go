@@ -63,13 +63,21 @@ func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready cor
 	if r != nil && r.Phase == Quarantined {
 		return ""
 	}
-	for _, t := range n.Spec.Taints {
-		if slices.Contains(deletionTaints, t.Key) {
-			return "; the node has taint " + t.Key + ", so this is taken for planned work"
-		}
+	if key := deletionTaint(n); key != "" {
+		return "; the node has taint " + key + ", so this is taken for planned work"
 	}
 	if n.Spec.Unschedulable { // our own cordon ends with the quarantine
 		return "; the node was cordoned by someone else, so this is taken for planned work"
+	}
+	return ""
+}
+
+// deletionTaint is the key of a taint with which an autoscaler marks the node; empty: there is none.
+func deletionTaint(n *corev1.Node) string {
+	for _, t := range n.Spec.Taints {
+		if slices.Contains(deletionTaints, t.Key) {
+			return t.Key
+		}
 	}
 	return ""
 }

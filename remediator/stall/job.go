@@ -19,6 +19,8 @@ import (
 const (
 	// Interval is the time between two looks at a job.
 	Interval = time.Minute
+	// again is after what time the same is asked again. The pace may leave a part of a look for a later one.
+	again = Interval / 2
 	// MaxLooks is how many logs one look at a job reads.
 	MaxLooks = 128
 	// often is the time between two looks at all ranks of a job that has been reported.
@@ -85,10 +87,13 @@ type Job struct {
 	clearAt time.Time
 	// pausedSince is since when each look has found it in a pause; zero: the last one has not.
 	pausedSince time.Time
+	// longest is the longest silence that a new step has ended, pauses not counted.
+	longest time.Duration
 	// reported: it is known to be stalled.
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
 	movedAfter time.Time
+	steps      stepTimes
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -96,7 +101,11 @@ func (j *Job) NeedsPods(s Settings, now time.Time) bool {
 	if j.listedAt.IsZero() || j.runningSince.IsZero() || now.Sub(j.listedAt) >= fresh {
 		return true
 	}
-	return j.late(s, now) && (!j.reported || now.Sub(j.listedAt) >= often)
+	pause := again
+	if j.reported {
+		pause = often
+	}
+	return j.late(s, now) && now.Sub(j.listedAt) >= pause
 }
 
 // late reports whether the job has been quiet for half of the time that it may be.
@@ -160,6 +169,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if changed {
+		j.steps = stepTimes{}
+	}
 	if moved || changed {
 		j.waitingSince = now
 	}
@@ -203,7 +215,8 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 			wanted[i] = true
 		}
 	}
-	if since := j.QuietSince(); j.late(s, now) {
+	// The first look at a job reads one log: a job that a new leader finds is late only as long as nothing of it is known.
+	if since := j.QuietSince(); j.late(s, now) && !j.ranks[j.speaker].tried.IsZero() {
 		for i := range j.ranks {
 			if j.ranks[i].wanted(since, j.limit(s), j.reported, now) {
 				wanted[i] = true
@@ -216,7 +229,9 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 	slices.SortStableFunc(others, func(a, b int) int { return j.ranks[a].tried.Compare(j.ranks[b].tried) })
 	looks := make([]Look, 0, 1+len(others))
 	for _, i := range append([]int{j.speaker}, others...) {
-		looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		if now.Sub(j.ranks[i].tried) >= again {
+			looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		}
 	}
 	return looks[:min(len(looks), MaxLooks)]
 }
@@ -251,6 +266,8 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
 	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
+	isSpeaker := i == j.speaker
+	inPause := isSpeaker && slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -283,11 +300,16 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
 	}
+	if isSpeaker {
+		j.steps.take(s.steps, before, now, !inPause, progress)
+	}
 	if progress {
 		if !wasHidden {
 			j.movedAfter = later(j.movedAfter, before)
 		}
+		since := j.QuietSince()
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
+		j.longest = max(j.longest, r.quietSince.Sub(since))
 		j.progress(i, before, now)
 	} else if firstLook && r.matched && !j.ranks[j.speaker].matched {
 		j.speaker = i

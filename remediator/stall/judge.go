@@ -25,8 +25,10 @@ const (
 // Verdict is what follows from the looks at a job so far.
 type Verdict struct {
 	State State
-	// Since is since when it is quiet, if it is stalled.
+	// Since is since when it is quiet, if it is stalled or overdue.
 	Since time.Time
+	// Overdue: reads have shown that it is quiet for longer than ever before, though not yet for as long as it may be.
+	Overdue bool
 	// Why nothing can be told.
 	Why string
 	// Behind are the indexes of the ranks that stand at another step than most, if it is stalled.
@@ -69,14 +71,17 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 	}
 	limit, since := j.limit(s), j.QuietSince()
 	if left := limit - now.Sub(since); left > 0 {
-		v.Next = min(Interval, left)
+		v.Next = min(Interval, max(left, again))
+	}
+	if j.matched() && j.lastRead().Sub(since) > j.longest+Interval {
+		v.Overdue, v.Since = true, since
 	}
 	why := j.doubt(s, since, limit)
 	if why == "" {
 		j.clearAt = now
 		if now.Sub(since) >= limit {
 			j.reported = true
-			v.State, v.Since = Stalled, since
+			v.State, v.Overdue, v.Since = Stalled, false, since
 			v.Behind, v.Step, v.HasStep = j.behind()
 		}
 		return v
@@ -111,6 +116,13 @@ func (j *Job) doubt(s Settings, since time.Time, limit time.Duration) string {
 		return fmt.Sprintf("pod %s on node %s has not been looked at for long enough", j.ranks[late].Name, j.ranks[late].Node)
 	}
 	return ""
+}
+
+func (j *Job) lastRead() (at time.Time) {
+	for i := range j.ranks {
+		at = later(at, j.ranks[i].last)
+	}
+	return at
 }
 
 func (j *Job) lastLook() (at time.Time) {

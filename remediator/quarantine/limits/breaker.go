@@ -108,18 +108,28 @@ func (s *BreakerState) MayClose(b *policy.Breaker, peers Peers, now time.Time) b
 
 // quarantineStarts counts the nodes that a quarantine took out of service within the breaker's window, and returns when the latest
 // of those that are proven started, if that is less than its pace ago. A node counts once, however many quarantines its record claims,
-// and none of the future counts.
+// and so does an incident. None of the future counts.
 func quarantineStarts(b *policy.Breaker, peers Peers, now time.Time) (count int, latest time.Time) {
+	var counted []Domain // the incidents
 	for p := range peers.notable(now.Add(-max(b.Window, b.Pace))) {
-		counts := false
+		counts, incident := false, Domain{}
 		for _, s := range p.Starts {
 			if s.Soft || s.At.After(now.Add(conditions.MaxClockSkew)) {
 				continue
 			}
-			counts = counts || s.isWithin(b.Window, now)
+			switch {
+			case !s.isWithin(b.Window, now):
+			case s.Incident != Domain{}:
+				incident = s.Incident
+			default:
+				counts = true
+			}
 			if s.Proven && s.At.After(latest) {
 				latest = s.At
 			}
+		}
+		if !counts && incident != (Domain{}) && !slices.Contains(counted, incident) {
+			counts, counted = true, append(counted, incident)
 		}
 		if counts {
 			count++

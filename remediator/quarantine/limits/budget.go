@@ -57,6 +57,9 @@ type Peer struct {
 	// Domain is the node's, as far as it is known, and Link its role there.
 	Domain Domain
 	Link   LinkFault
+	// Failed is when the first and when the last of two witnesses of the node began to say that it has failed, see [policy.Incidents]; the zero
+	// value: they do not.
+	Failed Span
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
 }
@@ -80,6 +83,8 @@ type Start struct {
 	Gone bool
 	// Proven is set when more than the annotation of a node, which its kubelet can write, tells of it: [Memory], or the taint.
 	Proven bool
+	// Incident is the domain as one of whose failed nodes the node was quarantined; the zero value: for itself. Only [Memory] tells of it.
+	Incident Domain
 }
 
 // isWithin tells whether the start was within a time before now. A start in the future was never: whoever forges one could
@@ -232,34 +237,43 @@ func (b budget) nodes(labels map[string]string, peers Peers, now time.Time) (lis
 	return list
 }
 
-// users are the peers that use up the budget in the scope of labels, and why.
+// users are the peers that use up the budget in the scope of labels, and why. Of the nodes of one incident it is one.
 func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter.Seq2[*Peer, string] {
 	return func(yield func(*Peer, string) bool) {
+		var counted []Domain
 		for p := range peers.notable(now.Add(-max(b.Window, GoneFor))) {
-			if !p.sharesScope(b.Scope, labels) {
+			if !p.sharesScope(b.Scope, labels) || peers.incident.covers(p) {
 				continue
 			}
 			if p.HeldFor != "" && peers.IsQuarantined(p.HeldFor) {
 				continue
 			}
-			if why := b.use(p, now); why != "" && !yield(p, why) {
+			why, incident := b.use(p, now)
+			if incident != (Domain{}) {
+				if slices.Contains(counted, incident) {
+					continue
+				}
+				counted = append(counted, incident)
+				why += ", with others of " + incident.String()
+			}
+			if why != "" && !yield(p, why) {
 				return
 			}
 		}
 	}
 }
 
-// use is why a peer uses up a place of the budget; empty when it does not. A rule's own budget counts what it quarantined;
+// use is why a peer uses up a place of the budget; empty when it does not. incident is that which has the place, if one has. A rule's own budget counts what it quarantined;
 // that of all rules counts every node that is out of service, for whatever reason, unless it is parked.
-func (b budget) use(p *Peer, now time.Time) string {
+func (b budget) use(p *Peer, now time.Time) (why string, incident Domain) {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
-		return Quarantined
+		return Quarantined, p.incident()
 	case b.isOfOtherHardware(p, p.Rule):
 	case b.forNotReady && p.Why == NotReady:
 		// To quarantine a node that is out of service already takes nothing away, so others in that state do not hold it back.
 	case b.rule == "" && !b.soft && p.OutOfService && (!p.Unchecked || p.Why == Quarantined) && !b.isParked(p, now):
-		return cmp.Or(p.Why, Quarantined)
+		return cmp.Or(p.Why, Quarantined), p.incident()
 	}
 	for _, s := range p.Starts {
 		if b.rule != "" && s.Rule != b.rule || b.rule == "" && s.Soft != b.soft {
@@ -269,13 +283,13 @@ func (b budget) use(p *Peer, now time.Time) string {
 			continue // the machine was lost before, and whoever replaces it gives another
 		}
 		if s.Gone && s.isWithin(max(b.Window, GoneFor), now) {
-			return Gone
+			return Gone, s.Incident
 		}
 		if s.isWithin(b.Window, now) {
-			return Recent
+			return Recent, s.Incident
 		}
 	}
-	return ""
+	return "", Domain{}
 }
 
 // isOfOtherHardware tells whether a rule on Ready has quarantined a node without checked hardware, and the place is asked for by a

@@ -17,6 +17,8 @@ type Fleet struct {
 	counts map[string]map[string]population
 	// notable are the members that a limit may look at, by the time until which they matter.
 	notable []*member
+	// failed holds the members that have failed, by domain.
+	failed map[Domain]map[*member]bool
 	// changes counts the changes of peers that a limit may notice.
 	changes int
 }
@@ -63,6 +65,19 @@ func (f *Fleet) put(key string, p Peer) {
 	if !m.latest.IsZero() {
 		f.notable = slices.Insert(f.notable, f.place(m), m)
 	}
+	if m.hasFailed() {
+		if f.failed == nil { // without incidents there are none
+			f.failed = map[Domain]map[*member]bool{}
+		}
+		if f.failed[m.Domain] == nil {
+			f.failed[m.Domain] = map[*member]bool{}
+		}
+		f.failed[m.Domain][m] = true
+	}
+}
+
+func (m *member) hasFailed() bool {
+	return !m.Failed.From.IsZero() && m.Domain != (Domain{}) && !m.Gone
 }
 
 // isSame tells whether no budget and no suspicion can tell two versions of a peer apart. What a peer waits for is left out: it only keeps
@@ -75,7 +90,7 @@ func (f *Fleet) isSame(a, b *Peer) bool {
 	}
 	return a.Name == b.Name && a.OutOfService == b.OutOfService && a.Why == b.Why && a.ParkedSince.Equal(b.ParkedSince) &&
 		a.Unchecked == b.Unchecked && a.Gone == b.Gone && a.Rule == b.Rule && a.Soft == b.Soft &&
-		a.HeldFor == b.HeldFor && a.Domain == b.Domain && a.Link == b.Link && slices.Equal(a.Starts, b.Starts) &&
+		a.HeldFor == b.HeldFor && a.Domain == b.Domain && a.Link == b.Link && a.Failed.equals(b.Failed) && slices.Equal(a.Starts, b.Starts) &&
 		maps.EqualFunc(a.ProblemSince, b.ProblemSince, time.Time.Equal)
 }
 
@@ -98,6 +113,9 @@ func (f *Fleet) remove(key string) bool {
 	if !m.latest.IsZero() {
 		at := f.place(m)
 		f.notable = slices.Delete(f.notable, at, at+1)
+	}
+	if delete(f.failed[m.Domain], m); len(f.failed[m.Domain]) == 0 {
+		delete(f.failed, m.Domain)
 	}
 	return true
 }
@@ -132,12 +150,14 @@ func (f *Fleet) count(scope string, m *member, times int) {
 func (f *Fleet) Changes() int { return f.changes }
 
 // Others are all peers but that of one node.
-func (f *Fleet) Others(name string) Peers { return Peers{f, f.members[name]} }
+func (f *Fleet) Others(name string) Peers { return Peers{fleet: f, except: f.members[name]} }
 
 // Peers are the nodes that the limits of one node ask about: those of a [Fleet] as it is then. The zero value is no nodes.
 type Peers struct {
 	fleet  *Fleet
 	except *member // nil: none
+	// incident is that of the node; nil: none.
+	incident *Incident
 }
 
 // PeersOf are the peers of a list, which may have none or the same name.

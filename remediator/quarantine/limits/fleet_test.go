@@ -20,16 +20,23 @@ import (
 // all counts by walking over all peers, as [Peers] must not. It is what the answers of a [Fleet] are compared with.
 type all []Peer
 
-func (a all) count(b budget, labels map[string]string, now time.Time) (used, nodes int) {
+// count is that of a budget for a node in an incident, nil: in none.
+func (a all) count(b budget, labels map[string]string, of *fullIncident, now time.Time) (used, nodes int) {
 	unchecked, checks := 0, false
+	counted := map[Domain]bool{}
 	for i := range a {
 		p := &a[i]
 		if !p.sharesScope(b.Scope, labels) {
 			continue
 		}
 		checks = checks || !p.Unchecked && !p.Gone
+		why, incident := b.use(p, now)
+		isUse := why != "" && !of.covers(p) && !counted[incident]
+		if isUse && incident != (Domain{}) {
+			counted[incident] = true
+		}
 		switch {
-		case b.use(p, now) != "":
+		case isUse:
 			used++
 			nodes++
 		case p.Gone:
@@ -45,17 +52,91 @@ func (a all) count(b budget, labels map[string]string, now time.Time) (used, nod
 	return used, nodes
 }
 
-func (a all) nodes(b budget, labels map[string]string, now time.Time) (list []UsedBy) {
+// ordered are the peers in the order in which a fleet has those that a limit looks at: one of an incident stands for all of it.
+func (a all) ordered(f *Fleet) all {
+	slices.SortFunc(a, func(a, b Peer) int {
+		return -cmp.Or(f.members[a.Name].latest.Compare(f.members[b.Name].latest), cmp.Compare(a.Name, b.Name))
+	})
+	return a
+}
+
+func (a all) nodes(b budget, labels map[string]string, of *fullIncident, now time.Time) (list []UsedBy) {
+	counted := map[Domain]bool{}
 	for i := range a {
-		if why := b.use(&a[i], now); why != "" && a[i].sharesScope(b.Scope, labels) {
-			list = append(list, UsedBy{a[i].Name, why})
+		p := &a[i]
+		why, incident := b.use(p, now)
+		if why == "" || !p.sharesScope(b.Scope, labels) || of.covers(p) || counted[incident] {
+			continue
 		}
+		if incident != (Domain{}) {
+			counted[incident] = true
+			why += ", with others of " + incident.String()
+		}
+		list = append(list, UsedBy{p.Name, why})
 	}
 	slices.SortFunc(list, func(a, b UsedBy) int { return cmp.Compare(a.Node, b.Node) })
 	return list
 }
 
-func (a all) correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string) []string {
+// fullIncident is an [Incident] by a walk over all peers.
+type fullIncident struct {
+	domain Domain
+	failed map[string]bool
+	nodes  int
+	stands bool
+}
+
+func (i *fullIncident) covers(p *Peer) bool {
+	return i != nil && (i.failed[p.Name] || p.incident() == i.domain)
+}
+
+func (a all) incidentOf(d policy.Domain, self Peer) *fullIncident {
+	if d.Incidents == nil || self.Failed == (Span{}) || self.Domain == (Domain{}) {
+		return nil
+	}
+	self.Name = "the one that asks"
+	var failed all
+	for _, p := range append(slices.Clone(a), self) {
+		if p.Domain == self.Domain && !p.Gone && p.Failed != (Span{}) {
+			failed = append(failed, p)
+		}
+	}
+	found := &fullIncident{self.Domain, map[string]bool{}, 0, false}
+	for _, x := range failed {
+		// x takes part if so many others, with it, fit into one window that begins with one of them.
+		for _, first := range failed {
+			end := first.Failed.From.Add(d.Window)
+			fits := func(p Peer) bool { return !p.Failed.From.Before(first.Failed.From) && !p.Failed.Until.After(end) }
+			count := 0
+			for _, p := range failed {
+				if fits(p) {
+					count++
+				}
+			}
+			if fits(x) && count >= d.Incidents.MinNodes {
+				found.failed[x.Name] = true
+			}
+		}
+	}
+	found.nodes = len(found.failed)
+	more, others := 0, false
+	for i := range a {
+		p := &a[i]
+		switch of := p.incident(); {
+		case of == self.Domain && !found.failed[p.Name]:
+			more++
+		case of != self.Domain && of != Domain{}:
+			others = true
+		}
+		found.stands = found.stands || found.covers(p) && p.Why == Quarantined
+	}
+	if !found.failed[self.Name] || len(failed) > d.Incidents.MaxNodes || found.nodes+more > d.Incidents.MaxNodes || others {
+		return nil
+	}
+	return found
+}
+
+func (a all) correlated(guard *policy.Correlated, condition corev1.NodeCondition, labels map[string]string, of *fullIncident) []string {
 	var found []string
 	since := condition.LastTransitionTime.Time
 	for _, scope := range append(slices.Clone(guard.Scopes), corev1.LabelTopologyZone) {
@@ -68,7 +149,7 @@ func (a all) correlated(guard *policy.Correlated, condition corev1.NodeCondition
 				continue
 			}
 			nodes++
-			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
+			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window && (of == nil || peer.Domain != of.domain) {
 				times = append(times, at)
 			}
 		}
@@ -80,18 +161,27 @@ func (a all) correlated(guard *policy.Correlated, condition corev1.NodeCondition
 }
 
 func (a all) starts(window time.Duration, now time.Time) (count int, latest time.Time) {
+	counted := map[Domain]bool{}
 	for i := range a {
-		counts := false
-		for _, s := range a[i].Starts {
+		p := &a[i]
+		var of []Domain
+		for _, s := range p.Starts {
 			if s.Soft || s.At.After(now.Add(conditions.MaxClockSkew)) {
 				continue
 			}
-			counts = counts || s.isWithin(window, now)
+			if s.isWithin(window, now) {
+				of = append(of, s.Incident)
+			}
 			if s.Proven && s.At.After(latest) {
 				latest = s.At
 			}
 		}
-		if counts {
+		switch {
+		case len(of) == 0:
+		case slices.Contains(of, Domain{}):
+			count++
+		case !counted[of[len(of)-1]]:
+			counted[of[len(of)-1]] = true
 			count++
 		}
 	}
@@ -109,6 +199,11 @@ func (a all) waits(now time.Time) bool {
 
 const rackLabel = "rack"
 
+// randomDomain is mostly the same, so that many nodes are in it.
+func randomDomain(r *rand.Rand) Domain {
+	return Domain{"clique", []string{"a", "a", "a", "b"}[r.IntN(4)]}
+}
+
 // randomPeer is a peer in any state, most of them healthy.
 func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 	ago := func() time.Time { return now.Add(time.Duration(r.IntN(200)-20) * time.Minute) }
@@ -123,9 +218,20 @@ func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 	}
 	rules := []string{"gpu", "soft", "down"}
 	for r.IntN(3) == 0 {
-		p.Starts = append(p.Starts, Start{
+		s := Start{
 			Rule: rules[r.IntN(3)], At: now.Add(-time.Duration(r.IntN(200)-10) * time.Minute), Soft: r.IntN(3) == 0, Gone: r.IntN(2) == 0, Proven: r.IntN(2) == 0,
-		})
+		}
+		if r.IntN(4) == 0 {
+			s.Incident = randomDomain(r)
+		}
+		p.Starts = append(p.Starts, s)
+	}
+	if r.IntN(3) > 0 {
+		p.Domain = randomDomain(r)
+	}
+	if r.IntN(3) == 0 {
+		p.Failed.From = now.Add(-time.Duration(r.IntN(120)) * time.Second)
+		p.Failed.Until = p.Failed.From.Add(time.Duration(r.IntN(60)) * time.Second)
 	}
 	if p.Gone = r.IntN(8) == 0; p.Gone {
 		return p
@@ -134,6 +240,9 @@ func randomPeer(r *rand.Rand, name string, now time.Time) Peer {
 		p.OutOfService, p.Why = true, []string{Quarantined, Cordoned, NotReady}[r.IntN(3)]
 		if p.Why == Quarantined {
 			p.Rule = rules[r.IntN(3)]
+			if r.IntN(3) == 0 {
+				p.Starts = append(p.Starts, Start{Rule: p.Rule, At: now, Proven: true, Incident: randomDomain(r)})
+			}
 		}
 		if r.IntN(2) == 0 {
 			p.ParkedSince = ago()
@@ -167,7 +276,12 @@ func randomPolicy(random *rand.Rand) *policy.Policy {
 		}
 		return r
 	}
+	domain := policy.Domain{Label: "clique", Window: time.Duration(30+random.IntN(120)) * time.Second}
+	if random.IntN(4) > 0 {
+		domain.Incidents = &policy.Incidents{MinNodes: 2 + random.IntN(3), MaxNodes: 5 + random.IntN(8)}
+	}
 	return &policy.Policy{
+		Domains: []policy.Domain{domain},
 		Budget:  budget(),
 		Breaker: &policy.Breaker{MaxNodes: 1 + random.IntN(6), Window: time.Duration(1+random.IntN(120)) * time.Minute, CoolDown: time.Hour, Pace: time.Duration(1+random.IntN(240)) * time.Minute},
 		Correlated: &policy.Correlated{
@@ -182,6 +296,7 @@ func randomPolicy(random *rand.Rand) *policy.Policy {
 
 // Whatever has happened to the nodes, and whoever asks, a fleet answers as a walk over all nodes does.
 func TestAFleetAnswersAsAFullCount(t *testing.T) {
+	incidents := 0
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -207,18 +322,35 @@ func TestAFleetAnswersAsAFullCount(t *testing.T) {
 					others = append(others, peer)
 				}
 			}
-			compare(t, r, p, fleet.Others(asking), others, now)
+			incidents += compare(t, r, p, fleet.Others(asking), others.ordered(fleet), now)
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
+	if incidents < 100 {
+		t.Errorf("only %d of the nodes that asked take part in an incident", incidents)
+	}
 }
 
-// compare asks everything that the limits answer.
-func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all, now time.Time) {
+// compare asks everything that the limits answer. It returns how many incidents there are for the node that asks.
+func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all, now time.Time) (incidents int) {
 	t.Helper()
-	labels := randomPeer(r, "", now).Labels
+	self := randomPeer(r, "", now)
+	self.Gone = false
+	labels := self.Labels
+	incident, why := peers.IncidentOf(p.Domains[0], self)
+	of := full.incidentOf(p.Domains[0], self)
+	if (incident == nil) != (of == nil) || incident != nil && (incident.Nodes != of.nodes || incident.Stands != of.stands) {
+		t.Fatalf("the incident is %+v, want %+v", incident, of)
+	}
+	if mayBeOne := p.Domains[0].Incidents != nil && self.Failed != (Span{}) && self.Domain != (Domain{}); (why != "") != (mayBeOne && of == nil) {
+		t.Errorf("that it is none is explained by %q", why)
+	}
+	if of != nil {
+		incidents++
+	}
+	peers = peers.Beside(incident)
 	var budgets []budget
 	for _, rule := range p.Rules {
 		for _, held := range []Held{{}, {Rule: "soft", Soft: true}, {Rule: "gpu"}} {
@@ -227,18 +359,18 @@ func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all
 	}
 	for _, b := range budgets {
 		used, nodes := b.count(labels, peers, now)
-		wantUsed, wantNodes := full.count(b, labels, now)
+		wantUsed, wantNodes := full.count(b, labels, of, now)
 		if used != wantUsed || nodes != wantNodes {
 			t.Errorf("budget%s by %q of %v: %d of %d, want %d of %d", b.name(), b.Scope, labels, used, nodes, wantUsed, wantNodes)
 		}
-		if diff := gocmp.Diff(full.nodes(b, labels, now), b.nodes(labels, peers, now)); diff != "" {
+		if diff := gocmp.Diff(full.nodes(b, labels, of, now), b.nodes(labels, peers, now)); diff != "" {
 			t.Errorf("budget%s: %s", b.name(), diff)
 		}
 	}
 	for _, kind := range []corev1.NodeConditionType{"GPUXidError", corev1.NodeReady} {
 		c := corev1.NodeCondition{Type: kind}
 		c.LastTransitionTime.Time = now.Add(-time.Duration(r.IntN(240)) * time.Second)
-		got, want := Correlated(p, c, Peer{Labels: labels}, peers), full.correlated(p.Correlated, c, labels)
+		got, want := Correlated(p, c, Peer{Labels: labels}, peers), full.correlated(p.Correlated, c, labels, of)
 		if (got == "") != (len(want) == 0) || got != "" && !strings.HasPrefix(got, want[0]) {
 			t.Errorf("%s of %v: %q, want %q", kind, labels, got, want)
 		}
@@ -255,6 +387,7 @@ func compare(t *testing.T, r *rand.Rand, p *policy.Policy, peers Peers, full all
 	if got, want := open.MayClose(p.Breaker, peers, now), cool && started < p.Breaker.MaxNodes && !full.waits(now); got != want {
 		t.Errorf("may close %v", got)
 	}
+	return incidents
 }
 
 // A change that is not noticed leaves nodes waiting for a place that is free.
@@ -265,7 +398,7 @@ func TestAFleetNoticesEachChangeOfAPeer(t *testing.T) {
 	changed := Peer{
 		Name: "b", Labels: map[string]string{rackLabel: "2"}, OutOfService: true, Why: Cordoned, ParkedSince: noon, Unchecked: true, Gone: true, Rule: "gpu", Soft: true,
 		Starts: []Start{{At: noon}}, Waiting: []Span{{From: noon}}, ProblemSince: map[corev1.NodeConditionType]time.Time{"GPUXidError": noon},
-		HeldFor: "c", Domain: Domain{"clique", "a"}, Link: LinkFault{Role: Victim, Since: noon},
+		HeldFor: "c", Domain: Domain{"clique", "a"}, Link: LinkFault{Role: Victim, Since: noon}, Failed: Span{noon, noon},
 	}
 	fleet := NewFleet()
 	fleet.Others("").in(rackLabel, nil) // is asked for, the other label is not

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -32,8 +33,8 @@ const maxPerNode = 8
 // maxText bounds the text of the memory in bytes, whatever is in the entries, with room for the rest of the ConfigMap.
 const maxText = 900 << 10
 
-// Longer names than these are forged: of a node and of a rule. No API server makes a longer UID.
-const maxNode, maxRule, maxUID = 253, 63, 64
+// Longer names than these are forged: of a node, of a rule, and the key and the value of a label. No API server makes a longer UID.
+const maxNode, maxRule, maxUID, maxLabel, maxValue = 253, 63, 64, 317, 63
 
 // Memory holds the starts of quarantines by node, beyond the life of the node and of its record. It is never changed:
 // [Memory.With] and [Memory.Prune] return another one.
@@ -53,11 +54,30 @@ type Entry struct {
 	Soft bool      `json:"s,omitempty"`
 	// Scopes are the node's labels that are scopes of budgets.
 	Scopes map[string]string `json:"l,omitempty"`
+	// Incident is [Start.Incident].
+	Incident Domain `json:"i,omitzero"`
+}
+
+// EntryOf is the start of a quarantine of a node as it is remembered.
+func (s Start) EntryOf(p *policy.Policy, n *corev1.Node) Entry {
+	return Entry{Node: n.Name, UID: n.UID, Rule: s.Rule, At: s.At, Soft: s.Soft, Scopes: ScopesOf(p, n.Labels), Incident: s.Incident}
+}
+
+// rememberIncident is how long the start of a quarantine for an incident is remembered, unless the policy asks for longer: while the
+// node is out of service, it tells that the node has no place of its own. A rack is repaired within days.
+const rememberIncident = policy.DefaultParkedAfter
+
+// isKept tells whether an entry is remembered, of others for keep.
+func (e Entry) isKept(keep time.Duration, now time.Time) bool {
+	if e.Incident != (Domain{}) {
+		keep = max(keep, rememberIncident)
+	}
+	return Start{At: e.At}.isWithin(keep, now)
 }
 
 // isForged tells whether an entry cannot be one that [Memory.With] took.
 func (e Entry) isForged() bool {
-	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID
+	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID || len(e.Incident.Label) > maxLabel || len(e.Incident.Value) > maxValue
 }
 
 // RememberFor is how long the policy needs the start of a quarantine; zero when it has no limits.
@@ -69,6 +89,7 @@ func RememberFor(p *policy.Policy) time.Duration {
 	for b := range budgetsOf(p) {
 		limited, keep = true, max(keep, b.Window)
 	}
+	limited = limited || slices.ContainsFunc(p.Domains, func(d policy.Domain) bool { return d.Incidents != nil })
 	if !limited {
 		return 0
 	}
@@ -182,7 +203,7 @@ func (m Memory) entries() (list []Entry) {
 // With is the memory with one more start, without those that are older than keep. It is the same memory, and false, if it
 // has the start already or later ones in its place, or if the start is older than keep, in the future or no possible one.
 func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) {
-	if e.isForged() || !(Start{At: e.At}).isWithin(keep, now) {
+	if e.isForged() || !e.isKept(keep, now) {
 		return m, false
 	}
 	if before := m[e.Node]; before != nil && slices.ContainsFunc(before.starts, func(b Entry) bool {
@@ -209,7 +230,7 @@ func (m Memory) Prune(keep time.Duration, now time.Time) (Memory, bool) {
 	if all, old := m.size(keep, now); old == 0 && all <= maxRemembered {
 		return m, false
 	}
-	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !(Start{At: e.At}).isWithin(keep, now) })
+	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !e.isKept(keep, now) })
 	kept := Memory{}
 	for _, e := range entries {
 		kept.add(e)
@@ -227,7 +248,7 @@ func (m Memory) size(keep time.Duration, now time.Time) (all, old int) {
 	for _, n := range m {
 		for _, e := range n.starts {
 			all++
-			if !(Start{At: e.At}).isWithin(keep, now) {
+			if !e.isKept(keep, now) {
 				old++
 			}
 		}
@@ -242,7 +263,12 @@ func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
 		return
 	}
 	for _, e := range n.starts {
-		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: e.UID != uid || known.Before(e.At)})
+		for i := range peer.Starts {
+			if s := &peer.Starts[i]; s.At.Equal(e.At) && e.UID == uid && s.Incident == (Domain{}) {
+				s.Incident = e.Incident // the record tells of the same start
+			}
+		}
+		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: e.UID != uid || known.Before(e.At), Incident: e.Incident})
 	}
 }
 

@@ -33,7 +33,7 @@ func with(t *testing.T, entries ...Entry) Memory {
 
 func TestAMemoryIsReadBackAsItWasWritten(t *testing.T) {
 	e := entry("a", "gpu", time.Minute)
-	e.Scopes, e.Soft = map[string]string{"rack": "r1"}, true
+	e.Scopes, e.Soft, e.Incident = map[string]string{"rack": "r1"}, true, Domain{"clique", "a"}
 	m := with(t, e, entry("a", "disk", 0), entry("b", "gpu", time.Hour))
 	got, err := ParseMemory(m.String(), noon)
 	if err != nil {

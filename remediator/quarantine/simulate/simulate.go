@@ -52,6 +52,9 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		if o.Changes(o.Before) {
 			o.After = o.Before.DeepCopy()
 			o.State.Apply(o.After)
+			if o.Started != nil {
+				memory, _ = memory.With(o.Started.EntryOf(p, o.After), limits.RememberFor(p), now)
+			}
 			fleet.Put(quarantine.PeerWith(p, o.After, memory[o.After.Name], limits.Domain{}))
 		}
 	}

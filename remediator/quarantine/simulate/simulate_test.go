@@ -197,3 +197,42 @@ func TestNodesThatAreGoneTakePlaces(t *testing.T) {
 		}
 	}
 }
+
+// Two racks fail at once: what is decided about the first is known to the second, as it is to the remediator.
+func TestOneRackAtATimeIsAnIncident(t *testing.T) {
+	p, nodes := cluster(t, "a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3", "c0", "c1", "c2", "c3")
+	var err error
+	if p, err = policy.Parse([]byte(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 12}
+  correlated: {maxPercent: 50, minNodes: 3, window: 2m, scopes: [rack]}
+  domains: [{label: rack, incidents: {}}]
+  rules:
+    gpu: {match: {condition: GPUXidError, repair: [ResetGPU]}}
+    ports: {match: {condition: HCAPortDown, repair: [Inspect]}}
+`)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		n.Labels = map[string]string{"rack": n.Name[:1]}
+		ports := n.Status.Conditions[0]
+		ports.Type, ports.Message = conditions.HCAPortDown, "Inspect mlx5_0 port 1: link is down"
+		n.Status.Conditions = append(n.Status.Conditions, ports)
+		if n.Name[:1] == "c" {
+			n.Status.Conditions[0].Status, n.Status.Conditions[1].Status = corev1.ConditionFalse, corev1.ConditionFalse
+		}
+	}
+	for _, o := range Run(p, nodes, "", nil, now) {
+		want := map[string]string{"a": "quarantined", "b": "suspect", "c": ""}[o.Before.Name[:1]]
+		if got := o.After.Labels[conditions.LabelStatus]; got != want {
+			t.Errorf("node %s would be %q, want %q", o.Before.Name, got, want)
+		}
+		if want == "suspect" && (o.Blocked == nil || !strings.HasSuffix(o.Blocked.Message, "the incident of rack=a is not over, and it is one at a time")) {
+			t.Errorf("node %s: %+v", o.Before.Name, o.Blocked)
+		}
+	}
+}

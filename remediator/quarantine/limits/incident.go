@@ -1,0 +1,105 @@
+package limits
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+)
+
+// Incident is the failure of a domain: nodes of it that have failed together, see [policy.Incidents]. All of them are one unit of each
+// limit.
+type Incident struct {
+	Domain Domain
+	// Nodes is how many have failed so far, with the one that asks.
+	Nodes int
+	// Stands is set if a quarantine has taken another one of them out of service.
+	Stands bool
+
+	failed map[*Peer]bool // the others
+}
+
+// covers tells whether a peer is one of the nodes, has failed or was quarantined as one.
+func (i *Incident) covers(p *Peer) bool { return i != nil && (i.failed[p] || p.incident() == i.Domain) }
+
+// incident is the domain for whose failure a peer is quarantined; the zero value: it is not. Only what this process or one before it has
+// decided tells, see [Entry]: a record can be forged.
+func (p *Peer) incident() Domain {
+	if p.Why != Quarantined || p.Gone {
+		return Domain{}
+	}
+	var latest Start
+	for _, s := range p.Starts {
+		if !s.Gone && s.At.After(latest.At) {
+			latest = s
+		}
+	}
+	return latest.Incident
+}
+
+// IncidentOf is the incident in which self takes part, of which Domain and Failed are read; nil: none. why explains that if self has failed.
+// d is the policy of its domain.
+//
+// The nodes themselves show the incident, so nothing is stored: it is over when they show it no longer. That a node has failed is never
+// concluded from others. One that lies about itself can only help to make an incident of nodes that corroborate themselves, too.
+func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why string) {
+	if d.Incidents == nil || self.Failed.From.IsZero() || self.Domain == (Domain{}) || p.fleet == nil {
+		return nil, ""
+	}
+	failed := []*Peer{&self}
+	for m := range p.fleet.failed[self.Domain] {
+		if m != p.except {
+			failed = append(failed, &m.Peer)
+		}
+	}
+	// No domain is so large: more nodes claim to be in it.
+	tooMany := fmt.Sprintf("more than %d nodes of %s have failed (incidents.maxNodes)", d.Incidents.MaxNodes, self.Domain)
+	if len(failed) > d.Incidents.MaxNodes {
+		return nil, tooMany
+	}
+	found = &Incident{Domain: self.Domain, failed: map[*Peer]bool{}}
+	most := 0
+	for _, first := range failed {
+		// The window that begins with this one.
+		isWithin := func(o *Peer) bool {
+			return !o.Failed.From.Before(first.Failed.From) && o.Failed.Until.Sub(first.Failed.From) <= d.Window
+		}
+		wave := slices.DeleteFunc(slices.Clone(failed), func(o *Peer) bool { return !isWithin(o) })
+		if slices.Contains(wave, &self) {
+			most = max(most, len(wave))
+		}
+		if len(wave) < d.Incidents.MinNodes {
+			continue
+		}
+		for _, o := range wave {
+			found.failed[o] = true
+		}
+	}
+	if !found.failed[&self] {
+		return nil, fmt.Sprintf("%d of the %d nodes of %s that make an incident have failed within %s", most, d.Incidents.MinNodes, self.Domain, d.Window)
+	}
+	found.Nodes = len(found.failed)
+	all := found.Nodes
+	for o := range p.notable(always.Add(-1)) {
+		switch of := o.incident(); of {
+		case Domain{}:
+		case self.Domain:
+			if !found.failed[o] {
+				all++
+			}
+		default:
+			return nil, fmt.Sprintf("the incident of %s is not over, and it is one at a time", of)
+		}
+		found.Stands = found.Stands || found.covers(o) && o.Why == Quarantined
+	}
+	if all > d.Incidents.MaxNodes {
+		return nil, tooMany
+	}
+	return found, ""
+}
+
+// Beside are the peers as an incident sees them: its own nodes hold it back no more than itself. nil: no incident.
+func (p Peers) Beside(i *Incident) Peers {
+	p.incident = i
+	return p
+}
