@@ -188,7 +188,7 @@ func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 // Four matches of the worst kind in each second would take most of a core.
 func TestAMatchThatTakesLongCountsAsSeveralReads(t *testing.T) {
 	f, _ := newFollower()
-	f.Clock = &clocktesting.IntervalClock{Time: noon, Duration: 4*matchOfARead + time.Millisecond} // the time that a match takes
+	f.Clock = &clocktesting.SimpleIntervalClock{Time: noon, Duration: 4*matchOfARead + time.Millisecond} // the time that a match takes
 	now := clocktesting.NewFakePassiveClock(noon)
 	f.reads = newReads(now)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, stamp+"step 5") }))

@@ -83,3 +83,54 @@ func TestWhatIsNotOverdue(t *testing.T) {
 		}
 	}
 }
+
+// Where all jobs of a namespace fall silent at once, its pace leaves a few reads for each look, and the rest of it is taken ten seconds later.
+// What was read just now is not read again before that, or nothing else would ever be.
+func TestALookIsTakenInParts(t *testing.T) {
+	w := newWorld(t, 16)
+	w.steps(0, 10)
+	stopped, lists, read := w.now, 0, map[int]int{}
+	for ; w.v.State != Stalled && w.now.Before(stopped.Add(time.Hour)); w.now = w.now.Add(10 * time.Second) {
+		if w.job.NeedsPods(w.s, w.now) {
+			lists++
+			w.list(true)
+		}
+		for _, l := range w.job.Wanted(w.s, w.now)[:min(1, len(w.job.Wanted(w.s, w.now)))] {
+			read[l.Rank]++
+			w.job.Answer(l.Rank, Read(w.nodes[l.Rank].log(asked), asked, w.s, l.Anchor), w.now)
+		}
+		w.v = w.job.Judge(w.s, w.now)
+	}
+	took := w.now.Sub(stopped)
+	if w.v.State != Stalled || took > 15*time.Minute+16*20*time.Second {
+		t.Errorf("%s after %s: %v", w.v.State, took, read)
+	}
+	if most := int(took / again); read[0] > most+1 || lists > most {
+		t.Errorf("%d reads of rank 0 and %d lists in %s", read[0], lists, took)
+	}
+}
+
+// A look just before the time is over leaves no look that finds that all was read just now.
+func TestTheLastLookBeforeTheTimeIsOverDelaysNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.steps(0, 5)
+	w.until(14 * time.Minute)
+	w.now = w.job.QuietSince().Add(w.s.StalledAfter - 10*time.Second)
+	if v := w.look(); v.State != Running || v.Next != again {
+		t.Fatalf("%+v", v)
+	}
+	w.now = w.now.Add(w.v.Next)
+	if v := w.look(); v.State != Stalled {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestThePodsOfAReportedJobAreListedLessOften(t *testing.T) {
+	w := newWorld(t, 4)
+	w.steps(0, 5)
+	w.until(time.Hour, Stalled)
+	w.lists = 0
+	if w.until(time.Hour); w.v.State != Stalled || w.lists > 7 {
+		t.Errorf("%s, %d lists in an hour", w.v.State, w.lists)
+	}
+}

@@ -19,6 +19,8 @@ import (
 const (
 	// Interval is the time between two looks at a job.
 	Interval = time.Minute
+	// again is after what time the same is asked again. The pace may leave a part of a look for a later one.
+	again = Interval / 2
 	// MaxLooks is how many logs one look at a job reads.
 	MaxLooks = 128
 	// often is the time between two looks at all ranks of a job that has been reported.
@@ -91,6 +93,7 @@ type Job struct {
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
 	movedAfter time.Time
+	steps      stepTimes
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -98,7 +101,11 @@ func (j *Job) NeedsPods(s Settings, now time.Time) bool {
 	if j.listedAt.IsZero() || j.runningSince.IsZero() || now.Sub(j.listedAt) >= fresh {
 		return true
 	}
-	return j.late(s, now) && (!j.reported || now.Sub(j.listedAt) >= often)
+	pause := again
+	if j.reported {
+		pause = often
+	}
+	return j.late(s, now) && now.Sub(j.listedAt) >= pause
 }
 
 // late reports whether the job has been quiet for half of the time that it may be.
@@ -162,6 +169,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if changed {
+		j.steps = stepTimes{}
+	}
 	if moved || changed {
 		j.waitingSince = now
 	}
@@ -219,7 +229,9 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 	slices.SortStableFunc(others, func(a, b int) int { return j.ranks[a].tried.Compare(j.ranks[b].tried) })
 	looks := make([]Look, 0, 1+len(others))
 	for _, i := range append([]int{j.speaker}, others...) {
-		looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		if now.Sub(j.ranks[i].tried) >= again {
+			looks = append(looks, Look{i, j.ranks[i].Pod, j.ranks[i].anchor})
+		}
 	}
 	return looks[:min(len(looks), MaxLooks)]
 }
@@ -253,7 +265,9 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook, before, wasHidden, since := !r.seen, r.last, r.hidden, j.QuietSince()
+	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
+	isSpeaker := i == j.speaker
+	inPause := isSpeaker && slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -286,10 +300,14 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
 	}
+	if isSpeaker {
+		j.steps.take(s.steps, before, now, !inPause, progress)
+	}
 	if progress {
 		if !wasHidden {
 			j.movedAfter = later(j.movedAfter, before)
 		}
+		since := j.QuietSince()
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
 		j.longest = max(j.longest, r.quietSince.Sub(since))
 		j.progress(i, before, now)

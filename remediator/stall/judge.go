@@ -71,7 +71,7 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 	}
 	limit, since := j.limit(s), j.QuietSince()
 	if left := limit - now.Sub(since); left > 0 {
-		v.Next = min(Interval, left)
+		v.Next = min(Interval, max(left, again))
 	}
 	if j.matched() && j.lastRead().Sub(since) > j.longest+Interval {
 		v.Overdue, v.Since = true, since
