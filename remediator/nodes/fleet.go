@@ -145,16 +145,28 @@ func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node,
 	return &n, nil
 }
 
+// peerAsWritten sums up a node with the write that is pending. One that gives a place back does so once the cache shows it: it may still
+// fail, and the quarantine of another node may reach the API server before it.
+func (c *Controller) peerAsWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
+	shown := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+	if !c.pending.hasRecord(n.Name) {
+		return shown
+	}
+	n = n.DeepCopy()
+	c.pending.overlay(n)
+	written := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+	if !c.dryRun && (shown.OutOfService && !written.OutOfService || shown.Soft && !written.Soft) {
+		return shown
+	}
+	return written
+}
+
 // put sums up the node of a name. Without one that is a peer, what is remembered of it counts.
 func (c *Controller) put(name string, n *corev1.Node) {
 	remembered := c.fleet.memory[name]
 	switch {
 	case n != nil && !quarantine.Excluded(n):
-		if c.pending.hasRecord(name) {
-			n = n.DeepCopy()
-			c.pending.overlay(n)
-		}
-		peer := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+		peer := c.peerAsWritten(n, remembered)
 		c.domains.note(n, peer.Domain)
 		c.fleet.peers.Put(peer)
 	case remembered != nil:

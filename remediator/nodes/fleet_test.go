@@ -36,10 +36,15 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 			continue
 		}
 		present[n.Name] = true
+		peer := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{})
 		if w := r.pending.all()[n.Name]; w.record != nil && w.uid == n.UID && w.over == n.ResourceVersion {
 			quarantine.Overlay(n, w.record)
+			// What gives a place back may still fail.
+			if written := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}); (written.OutOfService || !peer.OutOfService) && (written.Soft || !peer.Soft) {
+				peer = written
+			}
 		}
-		list = append(list, quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}))
+		list = append(list, peer)
 	}
 	return limits.PeersOf(append(list, memory.GonePeers(func(name string) bool { return present[name] })...)...)
 }
@@ -86,6 +91,27 @@ spec:
 		t.Fatal(err)
 	}
 	return p
+}
+
+// A release may fail, and the quarantine of another node may reach the API server before it.
+func TestAPlaceIsFreeOnceTheCacheShowsTheRelease(t *testing.T) {
+	r := newRig(t, "a", "b")
+	r.policy.Policy().Rules[1].ClearAfter = 0
+	r.reconcile(t, "a")
+	r.clock.SetTime(r.clock.Now().Add(time.Minute))
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
+	r.reconcile(t, "a") // the cache does not show the release
+	r.reconcile(t, "b")
+	want := []string{quarantine.NodeQuarantined, quarantine.NodeReleased, quarantine.QuarantineBlocked}
+	if diff := gocmp.Diff(want, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
+	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
+	r.reconcile(t, "b")
+	if diff := gocmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // What has a node reconciled is noted before, so that each decision knows of it and of all that came before. What has none reconciled
