@@ -726,7 +726,7 @@ func (w *world) atRest() error {
 			errs = append(errs, w.plugin("release", n.Name))
 		}
 		if visited && visits.Current.Phase == repair.Emptying && r != nil {
-			errs = append(errs, w.evictFrom(n.Name, r.ID))
+			errs = append(errs, w.evictFrom(n.Name, r))
 		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
 	}
@@ -743,9 +743,10 @@ func (w *world) atRest() error {
 	return nil
 }
 
-// evictFrom does what a person does with a job that came back to a node for whose quarantine it was restarted already: nothing else moves
-// it, and what visits the node waits for it.
-func (w *world) evictFrom(node, quarantineID string) error {
+// evictFrom does what a person does with pods on a node whose visit waits for them, and that nothing else moves: those of a job that was
+// restarted for this quarantine already, and any if the faults of the node are gone, for which a new leader restarts no job.
+func (w *world) evictFrom(node string, r *quarantine.Record) error {
+	mended := !slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool { return c.HealthySince.IsZero() })
 	for i := range jobs {
 		if !w.replacesPods(i) {
 			continue
@@ -754,7 +755,7 @@ func (w *world) evictFrom(node, quarantineID string) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(rec.Last, func(past restart.Restart) bool { return past.Covers(quarantineID) }) {
+		if !mended && !slices.ContainsFunc(rec.Last, func(past restart.Restart) bool { return past.Covers(r.ID) }) {
 			continue
 		}
 		pods, err := w.podsOf(i)
