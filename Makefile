@@ -96,7 +96,7 @@ build: ## build plugins, remediator, preflight, repair and kubectl plugin into b
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## build the real components for the tests and the demo (once; minutes on a fresh machine)
-	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet slurm-operator gotestsum
+	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet dra-example-driver slurm-operator gotestsum
 
 lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint

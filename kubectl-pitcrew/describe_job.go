@@ -18,6 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -186,7 +187,14 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, re
 	}
 	if f.policy.Restart.CheckCapacity {
 		f.capacity = func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error) {
-			return searchRoom(ctx, api, restart.NewSearch(q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now))
+			search, err := room.Search(ctx, api, q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now)
+			if err == nil && apierrors.IsForbidden(search.Unknown()) { // to the user
+				err = search.Unknown()
+			}
+			if err != nil {
+				return restart.Precondition{}, err
+			}
+			return search.Result(), nil
 		}
 	}
 	return nil
@@ -195,18 +203,6 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, re
 // selects reports whether the job's selector finds a pod.
 func (f *jobFacts) selects(pod *corev1.Pod) bool {
 	return f.workload.Job.Pods.Matches(labels.Set(pod.Labels))
-}
-
-// searchRoom searches room for ranks that have to move, as the remediator does.
-func searchRoom(ctx context.Context, api client.Client, search *restart.Search) (restart.Precondition, error) {
-	for n := range search.Nodes() {
-		var there corev1.PodList
-		if err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": n.Name}); err != nil {
-			return restart.Precondition{}, fmt.Errorf("list the pods on node %s: %w", n.Name, err)
-		}
-		search.Place(n, there.Items)
-	}
-	return search.Result(), nil
 }
 
 // observeRestart asks the remediator's own state machine for the next step of the restart under way.

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -89,6 +91,25 @@ type jobWorld struct {
 	objects     string                                          // more objects, YAML
 	forbidden   string                                          // the kind of which the user may not list all namespaces
 }
+
+// withClaims gives every pod a claim for a device.
+func withClaims(kind string, o *unstructured.Unstructured) {
+	if kind == "Pod" {
+		o.Object["spec"].(map[string]any)["resourceClaims"] = []any{map[string]any{"name": "gpu", "resourceClaimTemplateName": "gpu"}}
+	}
+}
+
+// claimTemplate is their template, and its class.
+const claimTemplate = `
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu, namespace: ml}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, allocationMode: ExactCount, count: 1}}]}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu}`
 
 // healthy leaves a node without a fault of now, whose own rule could restart the jobs.
 func healthy(n *corev1.Node) { n.Status.Conditions = nil }
@@ -166,6 +187,9 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{{Group: "batch", Version: meta.AnyVersion, Kind: meta.AnyKind}}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(preferred).WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{ptr.Deref(o.(*resourceapi.ResourceSlice).Spec.NodeName, "")}
+		}).
 		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			kind, err := apiutil.GVKForObject(list, scheme)
 			if err == nil && kind.Kind == w.forbidden+"List" && new(client.ListOptions).ApplyOptions(opts).Namespace == "" {
@@ -404,7 +428,16 @@ metadata:
 			"MaxConcurrent        unknown  -       jobs of other namespaces cannot be listed",
 		}},
 		"pods that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), forbidden: "Pod"}, []string{
-			"if Capacity allows it, which you may not see\n", "Capacity             unknown  -       pods of other namespaces cannot be listed",
+			"if Capacity allows it, which you may not see\n", "Capacity             unknown  -       pods or resource claims of other namespaces cannot be listed",
+		}},
+		"resource claims that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), forbidden: "ResourceClaim", change: withClaims}, []string{
+			"if Capacity allows it, which you may not see\n", "pods or resource claims of other namespaces cannot be listed",
+		}},
+		"no device for the claims of its ranks": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), change: withClaims, objects: claimTemplate}, []string{
+			"the restart waits (Capacity): 1 of its ranks must move; found room, with devices for their resource claims, for 0 on the 2 nodes",
+		}},
+		"a template of claims that is gone": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), change: withClaims}, []string{
+			"the restart waits (Capacity): it is not known whether devices are free for the resource claims of its ranks: ResourceClaimTemplate ml/gpu does not exist",
 		}},
 		"a pod on the node that the job's selector does not find": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
 			if o.GetName() == "train-w-0-0" {

@@ -48,6 +48,7 @@ var topics = map[string]string{
 	"JobRestartFailed":            "Event on a job and its Node: the restart was given up. See JobRestart.",
 	"RestartNotOptedIn":           "Event on a job: it has pods on a quarantined node and is not opted in. The text names the label, or the misspelt one. See JobRestart.",
 	"JobStalled":                  "Event on a job: all of its ranks run and none has made progress for longer than the job says. The text names the ranks behind, and their nodes.",
+	"JobSlow":                     "Event on a job: a step takes much longer than in the best hour of its pods, by the annotation pitcrew.dev/slow-after. The text has both times. Nothing is restarted for it.",
 	"JobProgressUnknown":          "Event on a job: whether it makes progress cannot be told. The text says why.",
 	"PolicyWarning":               "Event on the namespace: the policy is in force, but something in it is probably a mistake. The text names it.",
 	"PreflightVerdict":            "Event on a Node and the job of a preflight run: the result. `kubectl pitcrew preflight RUN` shows every pair. See SlowNode.",

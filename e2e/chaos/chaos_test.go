@@ -175,7 +175,7 @@ func (w *world) check(t *testing.T) {
 		}
 	}
 	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d were created anew, %d restarts of kubelets, %d Jobs of visits; commands of persons %v, refused %v",
-		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, w.recreated, w.restarts, actions, w.commands, w.refused)
+		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, len(w.recreated), w.restarts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}

@@ -178,7 +178,8 @@ type world struct {
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
 	cameBack  int                                     // how many jobs to nodes that they were stopped for
-	recreated int                                     // how many jobs whose controller waited before it replaced pods
+	stuck     map[string]time.Time                    // since when jobs do not run that should
+	recreated map[string]bool                         // jobs that were created anew for that
 	restarted map[*cluster.Kubelets]time.Time         // since they have renewed no lease
 	restarts  int                                     // of kubelets
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
@@ -198,7 +199,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	dir := t.TempDir()
 	w := &world{
 		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
-		made: map[string]int{}, suspended: map[string]bool{}, restarted: map[*cluster.Kubelets]time.Time{}, skew: map[int]time.Duration{},
+		made: map[string]int{}, suspended: map[string]bool{}, restarted: map[*cluster.Kubelets]time.Time{}, stuck: map[string]time.Time{}, recreated: map[string]bool{}, skew: map[int]time.Duration{},
 		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
 		commands: map[string]int{}, refused: map[string]int{},
 	}
@@ -493,7 +494,7 @@ func (w *world) object(i int) *unstructured.Unstructured {
 
 // recreate deletes a job and creates it anew as soon as its name is free. It also deletes what the job has made: at times the garbage
 // collector comes minutes later.
-func (w *world) recreate(i int) error {
+func (w *world) recreate(i int, wait time.Duration) error {
 	background := client.PropagationPolicy(metav1.DeletePropagationBackground)
 	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), background)); err != nil {
 		return err
@@ -508,6 +509,7 @@ func (w *world) recreate(i int) error {
 	defer cancel()
 	for {
 		if o := w.object(i); apierrors.IsNotFound(w.Client.Get(ctx, client.ObjectKeyFromObject(o), o)) {
+			pause(ctx, wait)
 			return w.create(i)
 		}
 		if ctx.Err() != nil {
@@ -730,7 +732,9 @@ func (w *world) atRest() error {
 	}
 	for i, j := range jobs {
 		if err := w.runs(i, j); err != nil {
-			errs = append(errs, err, w.recreateFailed(i))
+			errs = append(errs, err, w.recreateStuck(i))
+		} else {
+			delete(w.stuck, j.name)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -820,27 +824,27 @@ func (w *world) byPerson(i int, command string, flags ...string) error {
 	return w.ctx.Err()
 }
 
-// recreateFailed creates a job anew, as an owner does who does not want to wait, if its Job controller waits before it replaces pods: that
-// takes up to ten minutes after some pods were deleted (k8s.io/kubernetes/pkg/controller/job/backoff_utils.go), and these were deleted by
-// persons of this world. A restart stops a job, which is no failure of its pods.
-func (w *world) recreateFailed(i int) error {
-	_, rec, err := w.recordOf(i)
-	if err != nil || rec.Current != nil {
+// recreateStuck deletes a job that does not run and creates it anew, once in a world, as an owner does who does not want to wait. Its pods are
+// missing for long, though it is not suspended and no restart is under way, if persons of this world have deleted several of them (its
+// controller waits for up to ten minutes, pkg/controller/job/backoff_utils.go of Kubernetes), or if it was created under the name of a
+// job that was just deleted: its controller takes over the waits of that one, because it stores them by name.
+func (w *world) recreateStuck(i int) error {
+	const patience, forget = 45 * time.Second, 5 * time.Second
+	j := jobs[i]
+	o, rec, err := w.recordOf(i)
+	suspended, _, _ := unstructured.NestedBool(o.Object, j.suspend...)
+	if err != nil || rec.Current != nil || suspended || !j.isWhole() {
+		delete(w.stuck, j.name)
 		return err
 	}
-	var children batchv1.JobList
-	own := client.MatchingLabels{incarnation: fmt.Sprintf("%s.%d", jobs[i].name, w.made[jobs[i].name])}
-	if err := w.Client.List(w.ctx, &children, client.InNamespace(w.pool), own); err != nil {
-		return err
+	if w.stuck[j.name].IsZero() {
+		w.stuck[j.name] = time.Now()
 	}
-	if !slices.ContainsFunc(children.Items, func(c batchv1.Job) bool {
-		missing := ptr.Deref(c.Spec.Parallelism, 1) - c.Status.Active - ptr.Deref(c.Status.Terminating, 0)
-		return !ptr.Deref(c.Spec.Suspend, false) && c.DeletionTimestamp == nil && c.Status.Failed > 0 && missing > 0
-	}) {
+	if time.Since(w.stuck[j.name]) < patience || w.recreated[j.name] {
 		return nil
 	}
-	w.recreated++
-	return w.recreate(i)
+	w.recreated[j.name] = true
+	return w.recreate(i, forget)
 }
 
 // childrenOf describes the Jobs and pods of a job that does not run, for the message of a failure.

@@ -39,6 +39,8 @@ type Component struct {
 
 	arch string // the architecture it is built for; empty for this machine's
 	tags string
+	// patch is a file in Dir, with what is changed in the module's source before it is built.
+	patch string
 	// versionVars are the variables that upstream's own release build sets to the version.
 	versionVars func(version string) map[string]string
 }
@@ -115,6 +117,12 @@ var (
 		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",
 		Module: "github.com/SlinkyProject/slurm-operator", CPU: 2 * time.Minute,
 	}
+	// DRAExampleDriver is a DRA driver whose devices are simulated. The patch gives them addresses on the PCI bus, as NVIDIA's driver does, and
+	// the variable FIRST_CARD says which of them is gpu-0, as a boot may change it.
+	DRAExampleDriver = Component{
+		Name: "dra-example-driver", Dir: "dra-example-driver", Package: "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
+		Module: "sigs.k8s.io/dra-example-driver", CPU: 100 * time.Second, patch: "pci.patch",
+	}
 	// LWS is the LeaderWorkerSet controller.
 	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", CPU: 3 * time.Minute}
 	// Kueue queues other controllers' jobs.
@@ -139,7 +147,7 @@ var (
 
 // All lists every component.
 var All = []Component{
-	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm,
+	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm, DRAExampleDriver,
 	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint, Gotestsum, Govulncheck,
 }
@@ -358,7 +366,7 @@ func (r recipe) built() bool {
 	return err == nil
 }
 
-func (r recipe) build(ctx context.Context, progress io.Writer) error {
+func (r recipe) build(ctx context.Context, progress io.Writer) (err error) {
 	path := r.Path(r.root)
 	unlock, err := lock(ctx, path+".lock")
 	if err != nil {
@@ -371,13 +379,53 @@ func (r recipe) build(ctx context.Context, progress io.Writer) error {
 	fmt.Fprintf(progress, "building %s (%s %s)\n", r.Name, r.Module, r.version)
 	begun := time.Now()
 	env := []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)}
-	if err := compile(ctx, progress, r.Name, env, r.dir(r.root), path, r.flags, r.Package); err != nil {
+	flags := r.flags
+	if r.patch != "" {
+		dir, failed := os.MkdirTemp("", "pitcrew-component-")
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		if err := r.patchInto(ctx, dir); err != nil {
+			return err
+		}
+		flags = append(slices.Clip(flags), "-modfile="+filepath.Join(dir, "go.mod"))
+	}
+	if err := compile(ctx, progress, r.Name, env, r.dir(r.root), path, flags, r.Package); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".stamp", []byte(r.stamp), 0o644); err != nil {
 		return err
 	}
 	fmt.Fprintf(progress, "built %s in %s\n", r.Name, time.Since(begun).Round(100*time.Millisecond))
+	return nil
+}
+
+// patchInto makes a patched copy of the module in a folder, and a go.mod there that takes this copy in place of the module.
+func (r recipe) patchInto(ctx context.Context, dir string) error {
+	source, err := r.ModuleDir(ctx, r.root)
+	if err != nil {
+		return err
+	}
+	patched := filepath.Join(dir, "source")
+	if err := os.CopyFS(patched, os.DirFS(source)); err != nil {
+		return err
+	}
+	git := exec.CommandContext(ctx, "git", "apply", filepath.Join(r.dir(r.root), r.patch))
+	// In a repository it would ignore files outside that.
+	git.Dir, git.Env = patched, append(os.Environ(), "GIT_CEILING_DIRECTORIES="+dir)
+	if out, err := git.CombinedOutput(); err != nil {
+		return fmt.Errorf("apply %s to %s: %w\n%s", r.patch, r.version, err, out)
+	}
+	for name, more := range map[string]string{"go.mod": fmt.Sprintf("\nreplace %s => %s\n", r.Module, patched), "go.sum": ""} {
+		text, err := os.ReadFile(filepath.Join(r.dir(r.root), name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), append(text, more...), 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

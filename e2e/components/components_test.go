@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -116,6 +117,35 @@ func TestAComponentIsBuiltForAnotherArchitectureBesideThisOnes(t *testing.T) {
 	}
 	if _, err := os.Stat(tiny.Path(root)); err != nil {
 		t.Errorf("this machine's: %v", err)
+	}
+}
+
+// The patch adds a package to the module.
+func TestAPatchedComponentIsBuiltFromThePatchedSource(t *testing.T) {
+	root := repository(t, "require golang.org/x/sys v0.47.0\n")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "e2e", "components", "tiny", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("main.go", "package main\n\nimport \"golang.org/x/sys/tiny\"\n\nfunc main() { println(tiny.Text) }\n")
+	patched := tiny
+	patched.patch, patched.versionVars = "tiny.patch", nil
+	const text = "--- /dev/null\n+++ b/tiny/tiny.go\n@@ -0,0 +1,3 @@\n+package tiny\n+\n+const Text = \"first\"\n"
+	for _, word := range []string{"first", "second"} {
+		write("tiny.patch", strings.Replace(text, "first", word, 1))
+		if err := Build(t.Context(), &bytes.Buffer{}, root, patched); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), patched.Path(root)).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != word {
+			t.Errorf("the program prints %q, %v", out, err)
+		}
+	}
+	write("tiny.patch", "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n-another text\n+text\n")
+	err := Build(t.Context(), &bytes.Buffer{}, root, patched)
+	if err == nil || !strings.HasPrefix(err.Error(), "build tiny: apply tiny.patch to v0.47.0: ") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -67,6 +67,24 @@ func TestThePageOfUpgradesNamesThePinnedVersions(t *testing.T) {
 	}
 }
 
+func TestThePageOfDevicesNamesThePinnedVersion(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "devices.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := DRAExampleDriver.version(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "**Tested** with dra-example-driver " + strings.TrimPrefix(version, "v"); !strings.Contains(string(text), want) {
+		t.Errorf("docs/devices.md lacks %q", want)
+	}
+}
+
 // A package is compiled once for the control plane, KWOK, JobSet, the demo and the remediator if all of them need it at the same
 // version. Most of the time that `make demo` needs on a fresh machine depends on that.
 func TestTheDemoAndTheControlPlaneShareTheirLibraries(t *testing.T) {

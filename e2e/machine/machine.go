@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,10 +48,11 @@ const Patience = 5 * time.Minute
 // Grace is how long the kubelet may be silent before the node controller takes the node for unreachable.
 const Grace = 8 * time.Second
 
-// build builds the kubelet and our images into dir.
-func build(root, dir string) error {
+// build builds the kubelet, more components and our images into dir.
+func build(root, dir string, more []components.Component) error {
 	ctx := context.Background()
-	if err := components.Build(ctx, os.Stderr, root, components.Kube, components.KWOK, components.Kubelet, components.Helm); err != nil {
+	more = append(slices.Clip(more), components.Kube, components.KWOK, components.Kubelet, components.Helm)
+	if err := components.Build(ctx, os.Stderr, root, more...); err != nil {
 		return err
 	}
 	if err := components.BuildOurs(ctx, root, "./plugins/xid"); err != nil {

@@ -23,10 +23,11 @@ import (
 const inside = "PITCREW_E2E_NODE"
 
 // Main runs the tests of a package in separate namespaces, so that a kubelet and a container runtime cannot affect this machine: their
-// network, mounts and processes are not this machine's, and end with the tests in any case.
-func Main(m *testing.M) {
+// network, mounts and processes are not this machine's, and end with the tests in any case. Components that a package needs beside those of
+// a node are built first: in the namespaces nothing can be downloaded.
+func Main(m *testing.M, more ...components.Component) {
 	if os.Getenv(inside) == "" {
-		code, err := outside()
+		code, err := outside(more)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
@@ -44,7 +45,7 @@ func Main(m *testing.M) {
 const HostNetwork = 3
 
 // outside builds what the tests need, runs the tests in the namespaces and cleans up after them.
-func outside() (code int, err error) {
+func outside(more []components.Component) (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("a real kubelet needs root")
 	}
@@ -61,7 +62,7 @@ func outside() (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, removeGroups(podsGroup, SystemdGroup), os.RemoveAll(dir)) }()
-	if err := build(root, dir); err != nil {
+	if err := build(root, dir, more); err != nil {
 		return 1, err
 	}
 	network, err := os.Open("/proc/self/ns/net")

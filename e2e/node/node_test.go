@@ -29,7 +29,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-func TestMain(m *testing.M) { machine.Main(m) }
+func TestMain(m *testing.M) { machine.Main(m, components.DRAExampleDriver) }
 
 const (
 	tag      = machine.Tag

@@ -77,6 +77,8 @@ const (
 	AnnotationStartupGrace  = Domain + "/startup-grace"
 	// AnnotationNCCLRASPort, beside them, is the port on which the job's pods answer for NCCL RAS.
 	AnnotationNCCLRASPort = Domain + "/nccl-ras-port"
+	// AnnotationSlowAfter, beside them, is how many times as long as in its best hour a step of the job may take, such as 1.5.
+	AnnotationSlowAfter = Domain + "/slow-after"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
 	// Workload of Kueue: for which step of which restart it was written last.
 	AnnotationRestartStep = Domain + "/restart-step"

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -86,13 +87,5 @@ func (a *admission) searchRoom(ctx context.Context, q restart.Quarantine, job re
 	if err := a.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	search := restart.NewSearch(q, ranks, list.Items, claimed, now)
-	for node := range search.Nodes() {
-		var there corev1.PodList
-		if err := a.apiReader.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
-			return nil, fmt.Errorf("list the pods on node %s: %w", node.Name, err)
-		}
-		search.Place(node, there.Items)
-	}
-	return search, nil
+	return room.Search(ctx, a.apiReader, q, ranks, list.Items, claimed, now)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
 
 // holder is a pod that holds a device of a quarantine, or of which that cannot be told.
@@ -24,11 +24,11 @@ type holder struct {
 // holders keeps the pods that hold a device of the quarantine, and those of which that cannot be told; all pods if it is of the whole node.
 // It reads each claim once, live.
 func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) (kept []holder) {
-	claims := map[client.ObjectKey]answer{}
+	answers := map[client.ObjectKey]answer{}
 	for i := range pods {
 		a := answer{holds: q.Devices == nil}
 		if !a.holds {
-			a = c.podHolds(ctx, q, &pods[i], claims)
+			a = c.podHolds(ctx, q, &pods[i], answers)
 		}
 		if a.holds || a.err != nil {
 			kept = append(kept, holder{pods[i], a.err})
@@ -44,15 +44,15 @@ type answer struct {
 }
 
 // podHolds tells whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
-// claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. claims are the answers so far.
-func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *corev1.Pod, claims map[client.ObjectKey]answer) answer {
+// claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
+func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
 	var unread error
-	for _, name := range claimsOf(pod) {
+	for _, name := range claims.Of(pod) {
 		key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
-		claim, known := claims[key]
+		claim, known := answers[key]
 		if !known {
 			claim.holds, claim.err = c.holds(ctx, q, key)
-			claims[key] = claim
+			answers[key] = claim
 		}
 		if claim.holds {
 			return claim
@@ -74,23 +74,4 @@ func (c *Controller) holds(ctx context.Context, q restart.Quarantine, key client
 		return false, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
 	}
 	return q.IsHeldBy(&claim), nil
-}
-
-// claimsOf are the names of a pod's claims, in its namespace.
-func claimsOf(pod *corev1.Pod) (names []string) {
-	for _, s := range pod.Status.ResourceClaimStatuses {
-		if s.ResourceClaimName != nil {
-			names = append(names, *s.ResourceClaimName)
-		}
-	}
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimName != nil {
-			names = append(names, *c.ResourceClaimName)
-		}
-	}
-	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		names = append(names, s.ResourceClaimName)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }

@@ -62,23 +62,13 @@ func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
 	if reads != 3 {
 		t.Errorf("%d reads of 3 claims", reads)
 	}
-	q.Devices = nil
-	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 3 {
+	q.Devices = []devices.Device{} // of which none is known now
+	if none := c.holders(t.Context(), q, pods[1:2]); len(none) != 0 {
+		t.Errorf("of no device: %v", none)
+	}
+	reads, q.Devices = 0, nil
+	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 0 {
 		t.Errorf("of the whole node: %v, %d reads", all, reads)
-	}
-}
-
-// A claim is named by a template's status, by the pod itself, or by the status of an extended resource.
-func TestTheClaimsOfAPod(t *testing.T) {
-	pod := &corev1.Pod{}
-	if got := claimsOf(pod); len(got) != 0 {
-		t.Errorf("%q of a pod without claims", got)
-	}
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: ptr.To("shared")}, {Name: "b", ResourceClaimTemplateName: ptr.To("template")}}
-	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: ptr.To("made")}, {Name: "c"}, {Name: "a", ResourceClaimName: ptr.To("shared")}}
-	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
-	if got := claimsOf(pod); !slices.Equal(got, []string{"extended", "made", "shared"}) {
-		t.Errorf("%q", got)
 	}
 }
 
@@ -90,36 +80,49 @@ func TestAJobWhoseClaimsCannotBeReadIsReported(t *testing.T) {
 		return p
 	}
 	fails := interceptor.Funcs{Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-		if _, isClaim := o.(*resourceapi.ResourceClaim); isClaim && key.Name != "gone" {
+		if _, isClaim := o.(*resourceapi.ResourceClaim); isClaim && key.Name == "x" {
 			return apierrors.NewForbidden(schema.GroupResource{Group: resourceapi.GroupName, Resource: "resourceclaims"}, key.Name, nil)
 		}
 		return api.Get(ctx, key, o, opts...)
 	}}
+	held := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"}}
+	held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "gpu.nvidia.com", Pool: "a", Device: "gpu-1"}},
+	}}
 	idle := labelled(t, "train", restart.Restart{})
+	idle.Spec.Parallelism, idle.Spec.Completions = ptr.To[int32](2), ptr.To[int32](2)
 	idle.Annotations, idle.Labels = nil, maps.Clone(optedIn)
 	restarting := labelled(t, "train", restart.Restart{Phase: restart.Stopping})
 	maps.Copy(restarting.Labels, optedIn)
 	for name, test := range map[string]struct {
-		job    *batchv1.Job
-		labels map[string]string
-		pods   []*corev1.Pod
-		failed bool
-		want   []string
+		job      *batchv1.Job
+		labels   map[string]string
+		pods     []*corev1.Pod
+		failed   bool
+		restarts bool
+		want     []string
 	}{
-		"an opted-in job":       {idle, nil, []*corev1.Pod{rank(0, "x"), rank(1, "y")}, true, []string{"Job counted 1: ClaimUnread", "Job team/train ClaimUnread"}},
-		"a job that is not in":  {idle, map[string]string{conditions.LabelRestartOnNodeFault: "false"}, []*corev1.Pod{rank(0, "x")}, true, nil},
-		"a job under restart":   {restarting, nil, []*corev1.Pod{rank(0, "x")}, true, nil},
-		"no claim that matters": {idle, nil, []*corev1.Pod{rank(0, "gone")}, false, nil},
+		"an opted-in job":       {idle, nil, []*corev1.Pod{rank(0, "x"), rank(1, "x")}, true, false, []string{"Job counted 1: ClaimUnread", "Job team/train ClaimUnread"}},
+		"a job that is not in":  {idle, map[string]string{conditions.LabelRestartOnNodeFault: "false"}, []*corev1.Pod{rank(0, "x")}, true, false, nil},
+		"a job under restart":   {restarting, nil, []*corev1.Pod{rank(0, "x")}, true, true, nil},
+		"a job that holds one":  {idle, nil, []*corev1.Pod{rank(0, "x"), rank(1, "held")}, false, true, nil},
+		"no claim that matters": {idle, nil, []*corev1.Pod{rank(0, "gone")}, false, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := test.job.DeepCopy()
 			maps.Copy(job.Labels, test.labels)
-			c, q, named := onNodeA(t, fails, test.pods, job, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}})
+			c, q, named := onNodeA(t, fails, test.pods, job, held.DeepCopy(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}})
 			q.Devices = []devices.Device{{Driver: "gpu.nvidia.com", Pool: "a", Name: "gpu-1"}}
 			for range 2 {
 				if _, err := c.RestartJobsOnNode(t.Context(), q); apierrors.IsForbidden(err) != test.failed {
 					t.Errorf("error %v", err)
 				}
+			}
+			if err := c.apiReader.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+				t.Fatal(err)
+			}
+			if isRestarting := job.Annotations[conditions.AnnotationRestart] != ""; isRestarting != test.restarts {
+				t.Errorf("restarting: %v", isRestarting)
 			}
 			if got := slices.Sorted(slices.Values(named())); !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)

@@ -81,7 +81,7 @@ func servesPages(t *testing.T, n int, asked *[]string) client.Reader {
 			*asked = append(*asked, fmt.Sprintf("%s limit=%d from=%s", o.FieldSelector, o.Limit, o.Continue))
 			from, _ := strconv.Atoi(o.Continue)
 			page := list.(*resourceapi.ResourceSliceList)
-			for i := from; i < n && int64(i-from) < o.Limit; i++ {
+			for i := from; i < n && (o.Limit == 0 || int64(i-from) < o.Limit); i++ {
 				page.Items = append(page.Items, resourceapi.ResourceSlice{})
 			}
 			if next := from + len(page.Items); next < n {

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -153,6 +156,23 @@ func TestAnIncidentIsOfTheLastDomainOfItsNodes(t *testing.T) {
 		}
 	}
 	if got := r.written(); got != "x0 x1 x2 x3 x4" {
+		t.Errorf("quarantined are %s", got)
+	}
+}
+
+// A rack is the incident from the decision on: its first write may be slow, or its answer lost.
+func TestAnIncidentBeginsWithTheDecision(t *testing.T) {
+	r := newIncidentRig(t)
+	p := *r.policy.Policy()
+	p.Budget.MaxNodes = 20 // the budget holds back none
+	r.policy = policy.Fixed(&p)
+	r.client.unanswered = errors.New("timeout")
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "x0"}}); err == nil {
+		t.Fatal("the write is answered")
+	}
+	r.client.unanswered = nil
+	r.reconcile(t, "y0")
+	if got := r.written(); got != "" {
 		t.Errorf("quarantined are %s", got)
 	}
 }

@@ -152,6 +152,8 @@ type rig struct {
 	job    *batchv1.Job
 	pods   []string // by rank
 	ticks  int
+	// registry is that of the follower that was started last.
+	registry *prometheus.Registry
 }
 
 var optIn = map[string]string{
@@ -247,6 +249,7 @@ func (r *rig) runWith(cfg *rest.Config) func() {
 	r.Helper()
 	_, stop := jobstest.Run(r.T, cfg, interceptor.Funcs{}, func(ctx context.Context, mgr ctrl.Manager) (*jobs.Controller, error) {
 		registry, recorder, file := prometheus.NewRegistry(), mgr.GetEventRecorder("pitcrew"), policy.Fixed(r.config)
+		r.registry = registry
 		restarter, err := jobs.SetupWithManager(ctx, mgr, registry, jobs.Options{Policy: file, Recorder: recorder, Clock: r.clock})
 		if err != nil {
 			return nil, err

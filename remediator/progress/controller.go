@@ -271,7 +271,7 @@ func slim(object any) (any, error) {
 	}}
 	for _, key := range []string{
 		conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace,
-		conditions.AnnotationNCCLRASPort,
+		conditions.AnnotationNCCLRASPort, conditions.AnnotationSlowAfter,
 	} {
 		if value, there := full.Annotations[key]; there {
 			if kept.Annotations == nil {
@@ -354,6 +354,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	verdict := followed.job.Judge(followed.settings, f.Clock.Now())
 	f.enter(req, followed, verdict)
+	f.measure(req, object, followed)
 	if err := f.report(ctx, req, object, followed, verdict); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -389,6 +390,7 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](), evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
 	if known != nil {
 		fresh.state, fresh.evidence = known.state, known.evidence
+		f.metrics.forgetSteps(req)
 	}
 	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
 	f.mu.Lock()
@@ -446,6 +448,7 @@ func (f *follower) drop(req request) {
 		delete(f.places, req.Namespace)
 	}
 	f.metrics.leave(known.state)
+	f.metrics.forgetSteps(req)
 	f.reads.forget(req.Namespace, f.places[req.Namespace] == 0)
 }
 

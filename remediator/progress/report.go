@@ -27,6 +27,7 @@ import (
 const (
 	eventStalled = "JobStalled"
 	eventUnknown = "JobProgressUnknown"
+	eventSlow    = "JobSlow"
 )
 
 // saidContainer is the report that pods do not have the container that they name.

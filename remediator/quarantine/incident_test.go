@@ -8,9 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -147,6 +150,11 @@ func TestWhoTakesPartInAnIncident(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newRacks(t, 3, strings.Replace(incidents, cmp.Or(test.spec, "no such text"), "", 1))
 			f.fail(0, 6, test.steps...)
+			for _, w := range f.worlds[:rackSize] {
+				if got := PeerOf(w.policy, w.node).Failed; (got == limits.Span{}) != (test.want == in) {
+					t.Errorf("%s has failed at %v", w.node.Name, got)
+				}
+			}
 			f.settles()
 			f.wantPhases(test.want)
 			if want := test.want == in; want != (f.worlds[0].last.Blocked != nil && f.worlds[0].last.Blocked.Reason == BlockedByDetectorSuspect) {
@@ -368,7 +376,7 @@ func TestNodesThatAreWorkedOnMakeNoIncident(t *testing.T) {
 		"never seen to be ready": func(w *world) {
 			gpuFine(w)
 			c := &w.node.Status.Conditions[1]
-			c.Status, c.Reason = corev1.ConditionUnknown, "NodeStatusNeverUpdated"
+			c.Status, c.Reason, c.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusNeverUpdated", metav1.NewTime(w.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -458,5 +466,77 @@ func TestTheEventOfANodeNamesItsIncident(t *testing.T) {
 	f.round()
 	if events := fmt.Sprint(f.worlds[5].last.Events); !strings.Contains(events, "; one of 6 nodes or more of clique=a that have failed together") {
 		t.Error(events)
+	}
+}
+
+// Ready counts without a rule, and not if the rule for it does not act.
+func TestReadyIsAWitnessUnlessItsRuleDoesNotAct(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*policy.Rule)
+		want   bool
+	}{
+		"enforces":      {func(*policy.Rule) {}, true},
+		"observes":      {func(r *policy.Rule) { r.Observe = true }, false},
+		"only alerts":   {func(r *policy.Rule) { r.AlertOnly = true }, false},
+		"is not for it": {func(r *policy.Rule) { r.Condition = "Other" }, true},
+	} {
+		f := newRacks(t, 1, incidents)
+		f.fail(0, 1, portsDown, silent)
+		w := f.worlds[0]
+		for i := range w.policy.Rules {
+			if r := &w.policy.Rules[i]; r.Name == "ready" {
+				test.change(r)
+			}
+		}
+		if got := PeerOf(w.policy, w.node).Failed; (got != limits.Span{}) != test.want {
+			t.Errorf("the rule %s: failed at %v", name, got)
+		}
+	}
+}
+
+// Whoever releases a node by hand knows what it reports.
+func TestAReleaseByHandTakesANodeOutOfItsIncident(t *testing.T) {
+	f := newRacks(t, 3, incidents)
+	f.fail(0, 6, portsDown, gpu(ecc))
+	f.settles()
+	w := f.worlds[0]
+	r := w.record()
+	r.Phase, r.ManualReleaseActive = Released, true
+	w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
+	if got := PeerOf(w.policy, w.node).Failed; got != (limits.Span{}) {
+		t.Errorf("it has failed at %v", got)
+	}
+}
+
+// A quarantine that leaves the node in service takes part in none: there is nothing to be won.
+func TestASoftQuarantineIsOfNoIncident(t *testing.T) {
+	f := newRacks(t, 3, incidents)
+	for i := range f.worlds[0].policy.Rules {
+		f.worlds[0].policy.Rules[i].Taint.Effect = corev1.TaintEffectPreferNoSchedule
+	}
+	f.fail(0, 6, portsDown, gpu(ecc))
+	f.settles()
+	f.wantPhases("ssssss ------ ------")
+}
+
+// Single GPUs are isolated one node at a time, as ever: an incident is about nodes.
+func TestSingleGPUsAreIsolatedForNoIncident(t *testing.T) {
+	f := newFleet(t, 3*rackSize, incidents, strings.Replace(witnesses, "for: 5s\n", "for: 5s\n      isolate: device\n", 1))
+	for i, w := range f.worlds {
+		w.node.Labels["clique"] = string(rune('a' + i/rackSize))
+		gpus := slice(0, 1, 2, 3)
+		gpus.Spec.NodeName, gpus.Spec.Pool.Name = &w.node.Name, w.node.Name
+		w.devices = &devices.Look{Slices: []resourceapi.ResourceSlice{gpus}}
+	}
+	for i := range f.worlds[0].policy.Rules {
+		if r := &f.worlds[0].policy.Rules[i]; r.Name == "ports" {
+			r.For = time.Minute // the GPUs come first
+		}
+	}
+	f.fail(0, 6, portsDown, gpu(ecc))
+	f.settles()
+	f.wantPhases("ssssss ------ ------")
+	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != BlockedByDetectorSuspect {
+		t.Errorf("%+v", b)
 	}
 }

@@ -120,7 +120,10 @@ func TestPlace(t *testing.T) {
 			if len(test.wanted) > 0 {
 				like = &test.wanted[0]
 			}
-			left, still := place(test.wanted, like, test.others, &node, test.there)
+			left, still, err := place(t.Context(), test.wanted, like, test.others, &node, test.there, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || still != test.still {
 				t.Errorf("of others %d, want %d; %s", still, test.still, diff)
 			}
@@ -139,7 +142,7 @@ func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 		var searched []string
 		for node := range search.Nodes() {
 			searched = append(searched, node.Name)
-			search.Place(node, []corev1.Pod{holder("other", node.Name, "8")})
+			search.Place(t.Context(), node, []corev1.Pod{holder("other", node.Name, "8")}, nil)
 		}
 		if diff := cmp.Diff(want, searched); diff != "" || search.Moving != len(want) || search.found() != (want == nil) {
 			t.Errorf("taint %q: %d ranks move, found %t; %s", key, search.Moving, search.found(), diff)
@@ -169,7 +172,7 @@ func BenchmarkSearch(b *testing.B) {
 	for b.Loop() {
 		search := NewSearch(q, ranks, nodes, 0, noon)
 		for node := range search.Nodes() {
-			search.Place(node, nil)
+			search.Place(b.Context(), node, nil, nil)
 		}
 		if search.Moving != 1 || !search.found() {
 			b.Fatal(search.Result())

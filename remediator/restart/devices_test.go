@@ -2,6 +2,7 @@ package restart
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -56,11 +57,57 @@ func tolerates(t resourceapi.DeviceToleration) func(*resourceapi.DeviceRequestAl
 func TestAJobMayStartAgainOnANodeWithAnIsolatedDevice(t *testing.T) {
 	q := Quarantine{Node: "n", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
 	spec := corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n"}}
-	if comesBack(q, spec) == "" {
-		t.Error("a job that is pinned to a quarantined node could start again")
+	for where, on := range map[string]struct {
+		job  Job
+		pods []corev1.Pod
+	}{
+		"pod":      {pods: []corev1.Pod{{Spec: spec}}},
+		"template": {job: Job{Templates: []Template{{Spec: spec}}}},
+	} {
+		q.Devices = nil
+		if podsComeBack(q, on.job, on.pods).Reason == "" {
+			t.Errorf("a job whose %s is pinned to a quarantined node could start again", where)
+		}
+		q.Devices = []devices.Device{{Name: "gpu-1"}}
+		if why := podsComeBack(q, on.job, on.pods); why.Reason != "" {
+			t.Errorf("%s: %s", where, why.Text)
+		}
 	}
-	q.Devices = []devices.Device{{Name: "gpu-1"}}
-	if why := comesBack(q, spec); why != "" {
-		t.Error(why)
+}
+
+// Devices got other names, so that the job holds the one with the fault once more.
+func TestAJobIsRestartedAgainForADeviceWithAnotherName(t *testing.T) {
+	cause := []Cause{{ID: "q1", Since: noon}}
+	pods := []corev1.Pod{rank(corev1.PodSpec{}, noon)}
+	for where, rec := range map[string]Record{
+		"restarted": {Last: []Restart{{Quarantines: cause}}}, "starting again": {Current: &Restart{Phase: Starting, PhaseSince: noon, Quarantines: cause}},
+	} {
+		for what, c := range map[string]struct {
+			devices []devices.Device
+			since   time.Time
+			want    Verdict
+		}{
+			"the same names": {[]devices.Device{{Name: "gpu-1"}}, noon, ReportBlocked},
+			"other names":    {[]devices.Device{{Name: "gpu-7"}}, noon.Add(time.Second), StartRestart},
+			"the node":       {nil, noon.Add(time.Second), ReportBlocked},
+		} {
+			q := quarantine
+			q.Devices, q.Since = c.devices, c.since
+			if got, list := Evaluate(q, jobOf(trainer()), rec, true, pods); got != c.want {
+				t.Errorf("%s, %s: %s, %+v", where, what, got, list)
+			}
+		}
+	}
+}
+
+func TestALaterNameOfADeviceIsNotedInTheRestart(t *testing.T) {
+	r := Restart{}
+	r.AddCause(Cause{ID: "q1", Since: noon})
+	later := Quarantine{ID: "q1", Devices: []devices.Device{{Name: "gpu-7"}}, Since: noon.Add(time.Second)}
+	if r.coversNames(later) {
+		t.Error("it covers a name that came later")
+	}
+	if r.AddCause(CauseOf(later)); !r.coversNames(later) || len(r.Quarantines) != 1 {
+		t.Errorf("causes %+v", r.Quarantines)
 	}
 }

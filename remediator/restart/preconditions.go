@@ -114,7 +114,7 @@ func duringRestart(q Quarantine, job Job, rec Record, onNode []corev1.Pod) (Verd
 	if cur == nil {
 		return StartRestart, passed
 	}
-	covers := cur.Covers(q.ID)
+	covers := cur.coversNames(q)
 	switch {
 	case q.Stalled:
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
@@ -146,7 +146,7 @@ func boundLate(q Quarantine, job Job, onNode []corev1.Pod) bool {
 
 func notYetRestarted(q Quarantine, job Job, rec Record, onNode []corev1.Pod) Precondition {
 	for _, past := range rec.Last {
-		if past.Covers(q.ID) && !boundLate(q, job, onNode) {
+		if past.coversNames(q) && !boundLate(q, job, onNode) {
 			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
 		}
 	}
@@ -169,7 +169,7 @@ func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
 }
 
 func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
-	if q.Taint.Key == "" {
+	if q.Taint.Key == "" || q.Devices != nil {
 		return Blocked{} // its pods may come back
 	}
 	for _, pod := range job.Unplaced(onNode) {
@@ -228,9 +228,6 @@ func pinnedToHost(spec corev1.PodSpec) string {
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(q Quarantine, spec corev1.PodSpec) string {
-	if q.Devices != nil { // the node is good
-		return ""
-	}
 	if toleratesTaint(spec.Tolerations, &q.Taint) {
 		return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
 	}

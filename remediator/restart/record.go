@@ -115,13 +115,25 @@ func (c Cause) Stands(node *corev1.Node) bool {
 }
 
 // Covers reports whether the quarantine is one of the restart's causes.
-func (r *Restart) Covers(quarantine string) bool {
-	return slices.ContainsFunc(r.Quarantines, func(c Cause) bool { return c.ID == quarantine })
+func (r *Restart) Covers(quarantine string) bool { return r.cause(quarantine) >= 0 }
+
+// coversNames is [Restart.Covers], but a quarantine of devices has a later time when they got other names: a job that was restarted may
+// hold one of them again.
+func (r *Restart) coversNames(q Quarantine) bool {
+	i := r.cause(q.ID)
+	return i >= 0 && (q.Devices == nil || !r.Quarantines[i].Since.Before(q.Since))
 }
 
-// AddCause makes a quarantine a cause of the restart; one too many is not named.
+// cause is the index of a quarantine among the causes of the restart; -1: it is none.
+func (r *Restart) cause(quarantine string) int {
+	return slices.IndexFunc(r.Quarantines, func(c Cause) bool { return c.ID == quarantine })
+}
+
+// AddCause makes a quarantine a cause of the restart, or brings the cause up to date; one too many is not named.
 func (r *Restart) AddCause(c Cause) {
-	if !r.Covers(c.ID) && len(r.Quarantines) < maxCauses {
+	if i := r.cause(c.ID); i >= 0 {
+		r.Quarantines[i] = c
+	} else if len(r.Quarantines) < maxCauses {
 		r.Quarantines = append(r.Quarantines, c)
 	}
 }

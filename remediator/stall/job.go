@@ -93,6 +93,7 @@ type Job struct {
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
 	movedAfter time.Time
+	steps      stepTimes
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -168,6 +169,9 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 		}
 	}
 	j.ranks, j.listedAt = ranks, now
+	if changed {
+		j.steps = stepTimes{}
+	}
 	if moved || changed {
 		j.waitingSince = now
 	}
@@ -261,7 +265,9 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 // Answer takes what a look at the log of a rank has shown.
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
-	firstLook, before, wasHidden, since := !r.seen, r.last, r.hidden, j.QuietSince()
+	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
+	isSpeaker := i == j.speaker
+	inPause := isSpeaker && slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
 	if firstLook {
 		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
 	}
@@ -294,10 +300,14 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
 		}
 	}
+	if isSpeaker {
+		j.steps.take(s.steps, before, now, !inPause, progress)
+	}
 	if progress {
 		if !wasHidden {
 			j.movedAfter = later(j.movedAfter, before)
 		}
+		since := j.QuietSince()
 		r.quietSince = later(before, creditText(r.Pod, s.from, now))
 		j.longest = max(j.longest, r.quietSince.Sub(since))
 		j.progress(i, before, now)

@@ -53,6 +53,8 @@ type Sighting struct {
 	whole, contiguous bool
 	// hidden: lines may have been missed that match.
 	hidden bool
+	// steps is the time that steps took, if that is asked for.
+	steps stepSpan
 }
 
 // Cut reports whether lines may have been missed at the end of the log: fewer lines have to be asked for.
@@ -71,6 +73,7 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 	}
 	seen.whole = len(lines)+len(text)/entryBytes+1 < asked.Lines
 	left, found, same := budget, false, true
+	m := meter{on: s.SlowAfter > 0}
 	for i := len(lines) - 1; i >= 0; i-- {
 		at, content := timeOf(lines[i])
 		if at != "" {
@@ -82,12 +85,16 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 				seen.contiguous = true
 			}
 		}
-		if seen.hidden || found && !same {
+		if seen.hidden || found && !same && !m.on {
 			continue
 		}
 		var one Sighting
 		matched, spent := one.match(content, s, &left)
+		if m.on && matched {
+			m.line(&one, at, seen.contiguous)
+		}
 		switch {
+		case found && !same: // it is only measured
 		case found && matched:
 			if same = one.kind == step && one.hasNumber && one.number == seen.number; same {
 				seen.from = at
@@ -108,6 +115,9 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 	}
 	seen.bar = seen.bar || unfinished
 	seen.hidden = seen.hidden || Cut(text, asked)
+	if !unfinished {
+		seen.steps = m.stepSpan
+	}
 	return seen
 }
 

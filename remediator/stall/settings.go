@@ -19,6 +19,9 @@ const (
 	stepGroup = "step"
 )
 
+// The bounds of [conditions.AnnotationSlowAfter].
+const MinSlowAfter, MaxSlowAfter = 1.1, 100
+
 // The bounds of the times that an annotation may name, and what holds without [conditions.AnnotationStartupGrace].
 const (
 	MinStalledAfter     = 2 * time.Minute
@@ -27,13 +30,14 @@ const (
 )
 
 // Annotations are those of a job, or of its namespace, that say how to see that the job makes progress. They can be compared.
-type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace, NCCLRASPort string }
+type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace, NCCLRASPort, SlowAfter string }
 
 // AnnotationsOf reads the annotations of an object. Only those with [conditions.AnnotationProgress] count.
 func AnnotationsOf(all map[string]string) Annotations {
 	return Annotations{
 		all[conditions.AnnotationProgress], all[conditions.AnnotationProgressPause],
 		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace], all[conditions.AnnotationNCCLRASPort],
+		all[conditions.AnnotationSlowAfter],
 	}
 }
 
@@ -49,6 +53,8 @@ type Settings struct {
 	GraceNamed bool
 	// NCCLRASPort is the port on which a rank is asked for what NCCL knows, for the evidence; 0: none is.
 	NCCLRASPort uint16
+	// SlowAfter is how many times as long as in the best hour a step may take; 0: steps are not measured.
+	SlowAfter float64
 }
 
 // Parse reads the annotations. compile makes the expressions, [Compile] or a cache of it. An error names the annotation and its value.
@@ -72,6 +78,15 @@ func Parse(a Annotations, compile func(string) (*Expression, error)) (Settings, 
 			return s, fmt.Errorf("annotation %s: %.16q is no port from %d to 65535", conditions.AnnotationNCCLRASPort, a.NCCLRASPort, conditions.MinNCCLRASPort)
 		}
 		s.NCCLRASPort = uint16(port)
+	}
+	if a.SlowAfter != "" {
+		s.SlowAfter, err = strconv.ParseFloat(a.SlowAfter, 64)
+		switch {
+		case err != nil || !(s.SlowAfter >= MinSlowAfter && s.SlowAfter <= MaxSlowAfter): // not a number is in no order
+			return s, fmt.Errorf("annotation %s: %.16q is no number from %v to %v, such as 1.5", conditions.AnnotationSlowAfter, a.SlowAfter, MinSlowAfter, MaxSlowAfter)
+		case s.progress.step < 0:
+			return s, fmt.Errorf("annotation %s: the expression of %s has no group %s", conditions.AnnotationSlowAfter, conditions.AnnotationProgress, stepGroup)
+		}
 	}
 	s.StartupGrace = max(DefaultStartupGrace, s.StalledAfter)
 	if a.StartupGrace != "" {

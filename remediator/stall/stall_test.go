@@ -201,7 +201,8 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 func TestNoFalseAlarmInADay(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, -time.Hour, -time.Minute, 0, time.Hour, 24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
-			w := newWorld(t, 8)
+			w := newWorld(t, 8, func(a *Annotations) { a.SlowAfter = "1.5" })
+			hours := 0
 			w.skewed(0, skew)
 			w.skewed(3, -skew)
 			number, busy, printed := 0, start.Add(25*time.Minute), start // a slow start
@@ -249,6 +250,15 @@ func TestNoFalseAlarmInADay(t *testing.T) {
 				if v := w.look(); v.State == Stalled || v.State == Unknown {
 					t.Fatalf("after %d minutes: %+v (%v)", minute, v, ran)
 				}
+				learned := w.job.steps.best > 0
+				if _, slow := w.job.StepTime(w.s); slow != nil {
+					t.Fatalf("after %d minutes: %+v (%v)", minute, slow, ran)
+				} else if learned && len(w.job.steps.hour) == 0 {
+					hours++
+				}
+			}
+			if hours == 0 {
+				t.Error("the steps of no hour were known")
 			}
 			for _, thing := range things {
 				if ran[thing.name] < 3 {

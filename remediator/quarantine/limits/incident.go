@@ -30,7 +30,7 @@ func (p *Peer) incident() Domain {
 	}
 	var latest Start
 	for _, s := range p.Starts {
-		if !s.Gone && (s.At.After(latest.At) || s.At.Equal(latest.At) && s.Incident != Domain{}) {
+		if !s.Gone && s.At.After(latest.At) {
 			latest = s
 		}
 	}

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,10 @@ func TestAnIncidentHasOnePlaceUnderEachLimit(t *testing.T) {
 	}
 	gone := m.GonePeers(func(string) bool { return false })
 	p := &policy.Policy{Budget: policy.Budget{MaxNodes: 5, MaxPercent: 100, Window: time.Hour}}
+	ofRule := &policy.Policy{Budget: policy.Unlimited, Rules: []policy.Rule{{Name: "gpu", Budget: policy.Budget{MaxNodes: 5, MaxPercent: 100}}}}
+	if uses := Uses(ofRule, PeersOf(standing...), noon); len(uses) != 1 || uses[0].Used != 1 {
+		t.Errorf("the budget of a rule: %+v", uses)
+	}
 	for name, peers := range map[string][]Peer{"standing": standing, "released": released, "replaced": gone} {
 		uses := Uses(p, PeersOf(peers...), noon)
 		if len(uses) != 1 || uses[0].Used != 1 || len(uses[0].Nodes) != 1 || !strings.HasSuffix(uses[0].Nodes[0].Why, ", with others of clique=a") {
@@ -74,7 +79,7 @@ func TestAnIncidentHasOnePlaceUnderEachLimit(t *testing.T) {
 		if trip := TripBreaker(b, nil, PeersOf(peers...), noon); trip.Opened != nil {
 			t.Errorf("%s: %+v", name, trip)
 		}
-		more := append(peers[:len(peers):len(peers)], quarantined(nil, "d", time.Minute))
+		more := slices.Concat(peers, []Peer{quarantined(nil, "d", time.Minute)})
 		if trip := TripBreaker(b, nil, PeersOf(more...), noon); trip.Opened == nil {
 			t.Errorf("%s and another: %+v", name, trip)
 		}

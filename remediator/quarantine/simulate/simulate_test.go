@@ -200,9 +200,8 @@ func TestNodesThatAreGoneTakePlaces(t *testing.T) {
 
 // Two racks fail at once: what is decided about the first is known to the second, as it is to the remediator.
 func TestOneRackAtATimeIsAnIncident(t *testing.T) {
-	p, nodes := cluster(t, "a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3", "c0", "c1", "c2", "c3")
-	var err error
-	if p, err = policy.Parse([]byte(`
+	_, nodes := cluster(t, "a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3", "c0", "c1", "c2", "c3")
+	p, err := policy.Parse([]byte(`
 apiVersion: pitcrew.dev/v1alpha1
 kind: RemediationPolicy
 spec:
@@ -213,7 +212,8 @@ spec:
   rules:
     gpu: {match: {condition: GPUXidError, repair: [ResetGPU]}}
     ports: {match: {condition: HCAPortDown, repair: [Inspect]}}
-`)); err != nil {
+`))
+	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range nodes {
