@@ -280,7 +280,10 @@ func (r *rig) minute() {
 }
 
 // looks is how many looks have ended.
-func (r *rig) looks() (all float64) {
+func (r *rig) looks() float64 { return r.metric("controller_runtime_reconcile_total") }
+
+// metric is the sum of a metric of the follower.
+func (r *rig) metric(name string) (all float64) {
 	r.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {
@@ -288,8 +291,8 @@ func (r *rig) looks() (all float64) {
 	}
 	for _, family := range families {
 		for _, m := range family.Metric {
-			if family.GetName() == "controller_runtime_reconcile_total" && slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetValue() == "job-progress" }) {
-				all += m.GetCounter().GetValue()
+			if family.GetName() == name && slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetValue() == "job-progress" }) {
+				all += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
