@@ -277,6 +277,18 @@ func (r *rig) minute() {
 		}
 		return nil
 	})
+	r.idle()
+}
+
+// idle waits until no look is under way: one during which the clock is moved would count as one of the next minute.
+func (r *rig) idle() {
+	r.Helper()
+	r.eventually("the looks end", func() error {
+		if n := r.metric("controller_runtime_active_workers"); n > 0 {
+			return fmt.Errorf("%g are under way", n)
+		}
+		return nil
+	})
 }
 
 // looks is how many looks have ended.
@@ -463,6 +475,17 @@ func TestAJobThatStandsStillIsRestartedOnce(t *testing.T) {
 	if notes := r.notes("JobRestarting"); len(notes) != 1 || !strings.Contains(notes[0], "restarting all ranks") || strings.Contains(notes[0], "no record of a node") {
 		t.Errorf("%q", notes)
 	}
+	// The next look finds that the pods are gone, and the one after that the new ones.
+	looks := r.looks()
+	r.clock.ahead.Add(int64(time.Minute))
+	r.touch(map[string]any{"e2e.pitcrew.dev/tick": "other pods"})
+	r.eventually("a look", func() error {
+		if r.looks() == looks {
+			return fmt.Errorf("none")
+		}
+		return nil
+	})
+	r.idle()
 	r.all("step 0")
 	r.minute()
 	r.all("step 1")
