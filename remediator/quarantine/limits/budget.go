@@ -263,8 +263,8 @@ func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter
 	}
 }
 
-// use is why a peer uses up a place of the budget; empty when it does not. incident is that which has the place, if one has. A rule's own budget counts what it quarantined;
-// that of all rules counts every node that is out of service, for whatever reason, unless it is parked.
+// use is why a peer uses up a place of the budget; empty when it does not. incident is that which has the place, if one has. A rule's
+// own budget counts what it quarantined; that of all rules counts every node that is out of service, for whatever reason, unless it is parked.
 func (b budget) use(p *Peer, now time.Time) (why string, incident Domain) {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
