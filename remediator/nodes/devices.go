@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/deviceapi"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -31,17 +32,6 @@ const (
 	// rulesSweep is how often rules without a quarantine are searched. A release deletes its own; what is found was left by a crash, or
 	// its node was deleted.
 	rulesSweep = 5 * time.Minute
-	// rulesPage is how many rules are listed in one request.
-	rulesPage = 500
-	// slicesPage is how many ResourceSlices are listed in one request, and maxSlices is the most that a node may have to be read. A slice
-	// has up to 128 devices, and a kubelet may publish as many slices as it likes.
-	slicesPage, maxSlices = 32, 128
-)
-
-// ruleKind is a DeviceTaintRule, in the versions that are known, the preferred one first. Both have the same fields.
-var (
-	ruleKind     = schema.GroupKind{Group: resourceapi.GroupName, Kind: "DeviceTaintRule"}
-	ruleVersions = []string{"v1", "v1beta2"}
 )
 
 // deviceStore reads the devices of nodes and keeps their DeviceTaintRules as decided. It watches nothing, and makes no request about a
@@ -90,7 +80,9 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 	}
 	ctx, cancel := context.WithTimeout(ctx, devicesDeadline)
 	defer cancel()
-	look.Slices, look.SlicesErr = s.slices(ctx, n.Name)
+	if look.Slices, err = deviceapi.Slices(ctx, s.apiReader, n.Name); err != nil {
+		look.SlicesErr = whyUnread("ResourceSlices", err)
+	}
 	if !s.dryRun {
 		if look.Rules, err = s.list(ctx, client.MatchingLabels{devices.LabelNodeUID: string(n.UID), devices.LabelManagedBy: devices.ManagedBy}); err != nil {
 			look.RulesErr = whyUnread("DeviceTaintRules", err)
@@ -106,22 +98,6 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 	return look
 }
 
-// slices reads the ResourceSlices of a node, in pages. why is why they cannot be read, or are too many; empty: they were read.
-func (s *deviceStore) slices(ctx context.Context, node string) (all []resourceapi.ResourceSlice, why string) {
-	for next := ""; ; {
-		var page resourceapi.ResourceSliceList
-		if err := s.apiReader.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(slicesPage), client.Continue(next)); err != nil {
-			return nil, whyUnread("ResourceSlices", err)
-		}
-		if all = append(all, page.Items...); len(all) > maxSlices {
-			return nil, fmt.Sprintf("the node has more than %d ResourceSlices, which are not read", maxSlices)
-		}
-		if next = page.Continue; next == "" {
-			return all, ""
-		}
-	}
-}
-
 // lookAtDevices is [deviceStore.look], but nothing while everything is paused, or if no policy has ever isolated devices.
 func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
 	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
@@ -135,7 +111,9 @@ func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*device
 
 // whyUnread says why objects could not be read, and what to do about it.
 func whyUnread(resource string, err error) string {
-	switch {
+	switch tooMany := (*deviceapi.TooManyError)(nil); {
+	case errors.As(err, &tooMany):
+		return err.Error()
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the remediator may not read %s (resource.k8s.io: list is missing in its role)", resource)
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
@@ -150,7 +128,7 @@ func (s *deviceStore) served() (schema.GroupVersionKind, error) {
 	version := s.version
 	s.mu.Unlock()
 	if version == "" {
-		mapping, err := s.mapper.RESTMapping(ruleKind, ruleVersions...)
+		mapping, err := s.mapper.RESTMapping(deviceapi.RuleKind, deviceapi.RuleVersions...)
 		if err != nil {
 			return schema.GroupVersionKind{}, err //nolint:wrapcheck // the kind of the error counts
 		}
@@ -159,7 +137,7 @@ func (s *deviceStore) served() (schema.GroupVersionKind, error) {
 		s.version = version
 		s.mu.Unlock()
 	}
-	return ruleKind.WithVersion(version), nil
+	return deviceapi.RuleKind.WithVersion(version), nil
 }
 
 // forgetVersion has the version found again if an answer says that it may not be served any more, as after a downgrade of the API server.
@@ -177,24 +155,11 @@ func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (r
 	if err != nil {
 		return nil, err
 	}
-	for next := ""; ; {
-		var page unstructured.UnstructuredList
-		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := s.apiReader.List(ctx, &page, labels, client.Limit(rulesPage), client.Continue(next)); err != nil {
-			s.forgetVersion(err)
-			return nil, err //nolint:wrapcheck // the kind of the error counts
-		}
-		for i := range page.Items {
-			var rule resourceapi.DeviceTaintRule
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, &rule); err != nil {
-				return nil, fmt.Errorf("decode DeviceTaintRule %s: %w", page.Items[i].GetName(), err)
-			}
-			rules = append(rules, rule)
-		}
-		if next = page.GetContinue(); next == "" {
-			return rules, nil
-		}
+	if rules, err = deviceapi.Rules(ctx, s.apiReader, kind.Version, labels); err != nil {
+		s.forgetVersion(err)
+		return nil, err //nolint:wrapcheck // the kind of the error counts
 	}
+	return rules, nil
 }
 
 // apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after

@@ -2,8 +2,6 @@ package nodes
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,40 +66,5 @@ func TestAVersionThatIsNoLongerServedIsForgotten(t *testing.T) {
 	}
 	if s.version != "" {
 		t.Errorf("%s is kept", s.version)
-	}
-}
-
-// servesPages is an API server with n ResourceSlices of node n, which gives them out in pages.
-func servesPages(t *testing.T, n int, asked *[]string) client.Reader {
-	t.Helper()
-	return interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
-		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			var o client.ListOptions
-			o.ApplyOptions(opts)
-			*asked = append(*asked, fmt.Sprintf("%s limit=%d from=%s", o.FieldSelector, o.Limit, o.Continue))
-			from, _ := strconv.Atoi(o.Continue)
-			page := list.(*resourceapi.ResourceSliceList)
-			for i := from; i < n && (o.Limit == 0 || int64(i-from) < o.Limit); i++ {
-				page.Items = append(page.Items, resourceapi.ResourceSlice{})
-			}
-			if next := from + len(page.Items); next < n {
-				page.Continue = strconv.Itoa(next)
-			}
-			return nil
-		},
-	})
-}
-
-func TestResourceSlicesAreReadInPagesUpToABound(t *testing.T) {
-	for n, pages := range map[int]int{0: 1, slicesPage: 1, slicesPage + 1: 2, maxSlices: maxSlices / slicesPage, maxSlices + 1: maxSlices/slicesPage + 1, 1000 * maxSlices: maxSlices/slicesPage + 1} {
-		var asked []string
-		s := newDeviceStore(nil, servesPages(t, n, &asked), nil, false)
-		got, why := s.slices(t.Context(), "n")
-		if isTooMany := n > maxSlices; isTooMany != (why != "") || !isTooMany && len(got) != n || isTooMany && got != nil {
-			t.Errorf("%d slices: %d, %q", n, len(got), why)
-		}
-		if len(asked) != pages || asked[0] != "spec.nodeName=n limit=32 from=" || pages > 1 && asked[1] != "spec.nodeName=n limit=32 from=32" {
-			t.Errorf("%d slices: asked %q", n, asked)
-		}
 	}
 }

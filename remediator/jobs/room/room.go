@@ -4,6 +4,7 @@ package room
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,11 +13,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/deviceapi"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
@@ -27,9 +26,6 @@ const (
 	// page is how many objects are listed in one request.
 	page = 500
 )
-
-// ruleVersions are the versions of DeviceTaintRules that are known, which all have the same fields.
-var ruleVersions = []string{"v1", "v1beta2"}
 
 // Search searches room for those ranks of a job that have to move, claimed being how many ranks of other jobs need room, too. What is
 // unknown about devices is no error, see [restart.Search.Unknown].
@@ -56,8 +52,12 @@ func Search(ctx context.Context, api client.Reader, q restart.Quarantine, ranks 
 		var own []resourceapi.ResourceSlice
 		if needsDevices {
 			var err error
-			if own, err = slicesOf(short, api, node.Name); err != nil {
-				search.DevicesUnknown(why(err))
+			own, err = deviceapi.Slices(short, api, node.Name)
+			if tooMany := (*deviceapi.TooManyError)(nil); errors.As(err, &tooMany) {
+				continue // it is the fault of that node, so it has no room and the search goes on
+			}
+			if err != nil {
+				search.DevicesUnknown(why(fmt.Errorf("list ResourceSlices: %w", err)))
 				break
 			}
 		}
@@ -82,8 +82,8 @@ func lookAt(ctx context.Context, api client.Reader, ranks []corev1.Pod) (look cl
 		return look, fmt.Errorf("list DeviceClasses: %w", err)
 	}
 	look.Classes = classes.Items
-	if look.Slices, err = slicesOf(ctx, api, ""); err != nil {
-		return look, err
+	if look.Slices, err = deviceapi.Slices(ctx, api, ""); err != nil {
+		return look, fmt.Errorf("list ResourceSlices: %w", err)
 	}
 	if look.Rules, err = rules(ctx, api); err != nil {
 		return look, fmt.Errorf("list DeviceTaintRules: %w", err)
@@ -108,20 +108,6 @@ func lookAt(ctx context.Context, api client.Reader, ranks []corev1.Pod) (look cl
 		}
 		if next = list.Continue; next == "" {
 			return look, nil
-		}
-	}
-}
-
-// slicesOf lists the ResourceSlices of a node, or, for an empty name, those of no single node.
-func slicesOf(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
-	for next := ""; ; {
-		var list resourceapi.ResourceSliceList
-		if err := api.List(ctx, &list, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(page), client.Continue(next)); err != nil {
-			return nil, fmt.Errorf("list ResourceSlices: %w", err)
-		}
-		all = append(all, list.Items...)
-		if next = list.Continue; next == "" {
-			return all, nil
 		}
 	}
 }
@@ -151,31 +137,11 @@ func templates(ctx context.Context, api client.Reader, ranks []corev1.Pod) (foun
 
 // rules lists all DeviceTaintRules, in the version that the API server serves. Where it serves none, there are none.
 func rules(ctx context.Context, api client.Reader) ([]resourceapi.DeviceTaintRule, error) {
-	for _, version := range ruleVersions {
-		all, err := rulesIn(ctx, api, schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: "DeviceTaintRuleList"})
+	for _, version := range deviceapi.RuleVersions {
+		all, err := deviceapi.Rules(ctx, api, version)
 		if !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-			return all, err
+			return all, err //nolint:wrapcheck // by the caller
 		}
 	}
 	return nil, nil
-}
-
-func rulesIn(ctx context.Context, api client.Reader, kind schema.GroupVersionKind) (all []resourceapi.DeviceTaintRule, err error) {
-	for next := ""; ; {
-		var list unstructured.UnstructuredList
-		list.SetGroupVersionKind(kind)
-		if err := api.List(ctx, &list, client.Limit(page), client.Continue(next)); err != nil {
-			return nil, err
-		}
-		for i := range list.Items {
-			var rule resourceapi.DeviceTaintRule
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &rule); err != nil {
-				return nil, fmt.Errorf("decode %s: %w", list.Items[i].GetName(), err)
-			}
-			all = append(all, rule)
-		}
-		if next = list.GetContinue(); next == "" {
-			return all, nil
-		}
-	}
 }

@@ -1,0 +1,58 @@
+package deviceapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// servesPages is an API server with n ResourceSlices of each node, which gives them out in pages.
+func servesPages(t *testing.T, n int, asked *[]string) client.Reader {
+	t.Helper()
+	return interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var o client.ListOptions
+			o.ApplyOptions(opts)
+			*asked = append(*asked, fmt.Sprintf("%s limit=%d from=%s", o.FieldSelector, o.Limit, o.Continue))
+			from, _ := strconv.Atoi(o.Continue)
+			page := list.(*resourceapi.ResourceSliceList)
+			for i := from; i < n && (o.Limit == 0 || int64(i-from) < o.Limit); i++ {
+				page.Items = append(page.Items, resourceapi.ResourceSlice{})
+			}
+			if next := from + len(page.Items); next < n {
+				page.Continue = strconv.Itoa(next)
+			}
+			return nil
+		},
+	})
+}
+
+func TestResourceSlicesOfANodeAreReadInPagesUpToABound(t *testing.T) {
+	const most = MaxSlices / SlicesPage
+	for n, pages := range map[int]int{0: 1, SlicesPage: 1, SlicesPage + 1: 2, MaxSlices: most, MaxSlices + 1: most + 1, 1000 * MaxSlices: most + 1} {
+		var asked []string
+		got, err := Slices(t.Context(), servesPages(t, n, &asked), "n")
+		tooMany := (*TooManyError)(nil)
+		if is := n > MaxSlices; is != errors.As(err, &tooMany) || !is && len(got) != n || is && got != nil {
+			t.Errorf("%d slices: %d, %v", n, len(got), err)
+		}
+		if len(asked) != pages || asked[0] != "spec.nodeName=n limit=32 from=" || pages > 1 && asked[1] != "spec.nodeName=n limit=32 from=32" {
+			t.Errorf("%d slices: asked %q", n, asked)
+		}
+	}
+}
+
+func TestAllResourceSlicesOfNoNodeAreRead(t *testing.T) {
+	var asked []string
+	got, err := Slices(t.Context(), servesPages(t, MaxSlices+1, &asked), "")
+	if err != nil || len(got) != MaxSlices+1 || asked[0] != "spec.nodeName= limit=32 from=" {
+		t.Errorf("%d slices, %v, asked %q", len(got), err, asked)
+	}
+}
