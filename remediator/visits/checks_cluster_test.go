@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +131,25 @@ func (s *site) sweptPod(namespace, name string) *corev1.Pod {
 	}}
 }
 
+// countLooks counts how often processes that start from now on list the pods that wait for a node.
+func (s *site) countLooks() *atomic.Int64 {
+	var n atomic.Int64
+	s.cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if r.URL.Path == "/api/v1/pods" && strings.Contains(r.URL.Query().Get("fieldSelector"), "status.phase=Pending") {
+				n.Add(1)
+			}
+			return response, err
+		})
+	})
+	return &n
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestALateSweepMakesNoWayForAPodThatDidNotComeWhileTheNodeWasIdle(t *testing.T) {
 	s := newSite(t, "overruled", withSweep("overruled")...)
 	team := s.name + "-team"
@@ -150,13 +171,17 @@ func TestALateSweepMakesNoWayForAPodThatDidNotComeWhileTheNodeWasIdle(t *testing
 	s.clock.SetTime(s.clock.Now().Add(48 * time.Hour)) // it is late
 	s.report("", "")
 	idleSince := s.clock.Now()
+	looks, seen := s.countLooks(), int64(0)
 	s.process(interceptor.Funcs{})
 	s.until("the sweep begins", func() error {
 		if v := s.record().Current; v != nil {
 			return nil
 		}
-		s.tick(40 * time.Second)
-		return fmt.Errorf("record %s", s.record())
+		if n := looks.Load(); n > seen { // what a node did in five minutes without a look is not known
+			seen = n
+			s.tick(50 * time.Second) // a node that is selected is so for a minute
+		}
+		return fmt.Errorf("after %d looks: record %s", seen, s.record())
 	})
 	if idle := s.clock.Now().Sub(idleSince); idle < repair.AwaitedIdle {
 		t.Errorf("the sweep begins after %s although a pod waits", idle)
