@@ -90,8 +90,13 @@ func Get(t *testing.T, prepare func(*Machine)) *Machine {
 	t.Helper()
 	started.Lock()
 	defer started.Unlock()
-	if started.machine != nil {
-		return started.machine
+	if m := started.machine; m != nil {
+		select {
+		case <-m.Agent.Ended: // each test after that one would wait for its time limit
+			t.Fatalf("a test before this one has left the node without its kubelet:\n%s", m.Logs("kubelet"))
+		default:
+		}
+		return m
 	}
 	m := &Machine{Cluster: clustertest.Get(t), Dir: os.Getenv(inside)}
 	m.ownBoots(t)

@@ -94,10 +94,22 @@ func (m *Machine) PowerOff(t testing.TB) {
 			return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 		})
 		if len(running)+len(killed) > 0 {
-			return fmt.Errorf("processes %v are left", append(running, killed...))
+			return fmt.Errorf("processes are left: %q", describe(append(running, killed...)))
 		}
 		return nil
 	})
+}
+
+// describe says for each process what the kernel knows of it: its name, state and parent, and what it waits for.
+func describe(pids []int) []string {
+	var all []string
+	for _, pid := range pids {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+		wchan, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+		fields := strings.Fields(string(stat))
+		all = append(all, fmt.Sprintf("%s in %q", strings.Join(fields[:min(4, len(fields))], " "), wchan))
+	}
+	return all
 }
 
 // containers lists the processes of containers. The shims of the container runtime come first: none of them is left to see the end of

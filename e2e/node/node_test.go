@@ -57,16 +57,17 @@ func theMachine(t *testing.T) *host {
 	t.Helper()
 	started.Lock()
 	defer started.Unlock()
-	if started.host == nil {
-		m := &host{}
-		m.Machine = machine.Get(t, func(made *machine.Machine) {
-			m.Machine = made
-			m.addFaults(t)
-			m.InContainers(t, m.pciBus(t))
-		})
-		started.host = m
+	m := started.host
+	if m == nil {
+		m = &host{}
 	}
-	return started.host
+	m.Machine = machine.Get(t, func(made *machine.Machine) {
+		m.Machine = made
+		m.addFaults(t)
+		m.InContainers(t, m.pciBus(t))
+	})
+	started.host = m
+	return m
 }
 
 // namespace is where the chart is installed.
