@@ -62,8 +62,8 @@ type Rule struct {
 	// isolate is what a quarantine by this rule keeps pods off: the node, or only the GPUs that the condition names, by a
 	// DeviceTaintRule for each device of dynamic resource allocation that is one of them. Then the node stays in service without
 	// taint and handOff, and only the jobs whose claims hold such a device are restarted. It uses up a place of the budgets like any
-	// other. The whole node is quarantined if the fault needs a Reboot, if a GPU cannot be found in the ResourceSlices of the node for a
-	// minute, if there are more than maxDevices, or if the API server does not accept the rules. With mode observe, the
+	// other. The whole node is quarantined if the fault needs a Reboot, if a GPU cannot be found in the ResourceSlices of the node for two
+	// minutes, if there are more than maxDevices, or if the API server does not accept the rules. With mode observe, the
 	// rules have effect None and show in their status which pods they would meet. It is only for conditions of Pitcrew, and for
 	// taints of effect NoSchedule or NoExecute, and excludes the classes Monitor and RestartApp, validate and checkpointGrace. Errors of
 	// applications (NVIDIA's actions RESTART_APP and IGNORE) are only reported, whatever their class.

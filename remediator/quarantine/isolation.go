@@ -16,8 +16,11 @@ import (
 
 const (
 	// devicesSettle is how long the devices of a GPU may be unknown, or its rules missing, before the node is quarantined instead. A
-	// driver that restarts publishes its devices again within seconds.
-	devicesSettle = time.Minute
+	// driver that restarts publishes its devices again within seconds. But a kubelet that starts deletes all slices of its node, and a driver
+	// that has published them just before publishes them again after 60 to 90 s: for a minute it takes what it has created for present, and it
+	// looks 30 s after the last change (Kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go and DefaultMutationCacheTTL in
+	// dynamic-resource-allocation/resourceslice/resourceslicecontroller.go).
+	devicesSettle = 2 * time.Minute
 	// devicesRecheck is how often they are read meanwhile.
 	devicesRecheck = 5 * time.Second
 	// devicesAfterBoot is how long they are read as often after a boot: the driver may not have published the new names yet.
