@@ -131,6 +131,8 @@ func containers() (pids []int, err error) {
 		name, state, _ := strings.Cut(string(text), ") ")
 		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup")) // as above
 		switch {
+		case strings.HasPrefix(state, "Z 1 ") && hasOwnNamespace(pid): // its shim was killed before it has seen the end
+			pids = append(pids, pid)
 		case strings.HasPrefix(state, "Z"):
 		case strings.Contains(name, "(containerd-shim"):
 			pids = slices.Insert(pids, 0, pid)
@@ -141,6 +143,14 @@ func containers() (pids []int, err error) {
 	return pids, nil
 }
 
+// hasOwnNamespace tells whether a process is in a namespace of processes below ours.
+func hasOwnNamespace(pid int) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
+	_, ids, _ := strings.Cut(string(status), "\nNSpid:")
+	ids, _, _ = strings.Cut(ids, "\n")
+	return len(strings.Fields(ids)) > 1
+}
+
 // volatile are the folders of a node that are empty after a boot, as far as they belong to Kubernetes or to us.
 var volatile = []string{"/run/pitcrew", "/run/containerd", "/run/cni", "/run/netns", "/run/runc"}
 
@@ -148,9 +158,8 @@ var volatile = []string{"/run/pitcrew", "/run/containerd", "/run/cni", "/run/net
 // groups of pods, files in /run, and, for our plugins, the records of the kernel log.
 func (m *Machine) PowerOn(t *testing.T) string {
 	t.Helper()
-	if err := m.emptyVolatile(); err != nil {
-		t.Fatal(err)
-	}
+	// The runtime's helpers for a container that was deleted just then may unmount something meanwhile.
+	clustertest.Until(t, Patience, "nothing is left of the last boot", m.emptyVolatile)
 	boot := m.NewBoot(t)
 	m.startContainerd(t)
 	m.forget(t)
@@ -172,7 +181,9 @@ func (m *Machine) emptyVolatile() error {
 	for _, folder := range append(slices.Clone(volatile), m.KubeletDir()) {
 		for _, point := range points {
 			if strings.HasPrefix(point, folder+"/") {
-				errs = append(errs, unix.Unmount(point, unix.MNT_DETACH))
+				if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
+					errs = append(errs, fmt.Errorf("unmount %s: %w", point, err))
+				}
 			}
 		}
 	}
