@@ -101,7 +101,7 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 	}
 	clustertest.Until(t, patience, "the world is healed", w.heal)
 	var last string
-	since := time.Now()
+	since, restarted := time.Now(), time.Now()
 	for err := w.atRest(); err != nil; err = w.atRest() {
 		if err := context.Cause(w.Context()); err != nil {
 			t.Fatal(err) // a part of the cluster has ended
@@ -113,6 +113,12 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 		if time.Since(since) > patience {
 			t.Errorf("the world does not come to rest:\n%s", last)
 			break
+		}
+		if time.Since(restarted) > 90*time.Second {
+			if err := w.restartOthers(); err != nil {
+				t.Fatal(err)
+			}
+			restarted = time.Now()
 		}
 		pause(t.Context(), time.Second)
 	}
@@ -174,8 +180,8 @@ func (w *world) check(t *testing.T) {
 			releases[s.record.ID] = true
 		}
 	}
-	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d were created anew, %d restarts of kubelets, %d Jobs of visits; commands of persons %v, refused %v",
-		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, len(w.recreated), w.restarts, actions, w.commands, w.refused)
+	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d restarts of other programs, %d Jobs of visits; commands of persons %v, refused %v",
+		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, w.restarts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}

@@ -189,7 +189,7 @@ func plan(seed uint64, length time.Duration) []action {
 		}},
 		{2, func(at time.Duration) {
 			job := r.IntN(len(jobs))
-			add(at, func(w *world) error { return w.recreate(job, 0) }, "job %d: deleted and created anew", job)
+			add(at, func(w *world) error { return w.recreate(job) }, "job %d: deleted and created anew", job)
 		}},
 		{2, func(at time.Duration) {
 			job := r.IntN(len(jobs))

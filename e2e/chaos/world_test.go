@@ -178,10 +178,7 @@ type world struct {
 	made      map[string]int // incarnations, by job
 	suspended map[string]bool
 	cameBack  int                                     // how many jobs to nodes that they were stopped for
-	stuck     map[string]time.Time                    // since when jobs do not run that should
-	recreated map[string]bool                         // jobs that were created anew for that
-	restarted map[*cluster.Kubelets]time.Time         // since they have renewed no lease
-	restarts  int                                     // of kubelets
+	restarts  int                                     // of the other programs of the cluster, because the world did not come to rest
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
@@ -199,7 +196,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	dir := t.TempDir()
 	w := &world{
 		Cluster: c, ctx: t.Context(), seed: seed, pool: fmt.Sprintf("chaos-%d", seed), policy: filepath.Join(dir, "policy.yaml"),
-		made: map[string]int{}, suspended: map[string]bool{}, restarted: map[*cluster.Kubelets]time.Time{}, stuck: map[string]time.Time{}, recreated: map[string]bool{}, skew: map[int]time.Duration{},
+		made: map[string]int{}, suspended: map[string]bool{}, skew: map[int]time.Duration{},
 		removed: map[string]bool{}, cordoned: map[types.UID]int{}, uncordoned: map[types.UID]int{}, putBack: map[string]bool{},
 		commands: map[string]int{}, refused: map[string]int{},
 	}
@@ -494,7 +491,7 @@ func (w *world) object(i int) *unstructured.Unstructured {
 
 // recreate deletes a job and creates it anew as soon as its name is free. It also deletes what the job has made: at times the garbage
 // collector comes minutes later.
-func (w *world) recreate(i int, wait time.Duration) error {
+func (w *world) recreate(i int) error {
 	background := client.PropagationPolicy(metav1.DeletePropagationBackground)
 	if err := client.IgnoreNotFound(w.Client.Delete(w.ctx, w.object(i), background)); err != nil {
 		return err
@@ -509,7 +506,6 @@ func (w *world) recreate(i int, wait time.Duration) error {
 	defer cancel()
 	for {
 		if o := w.object(i); apierrors.IsNotFound(w.Client.Get(ctx, client.ObjectKeyFromObject(o), o)) {
-			pause(ctx, wait)
 			return w.create(i)
 		}
 		if ctx.Err() != nil {
@@ -732,15 +728,10 @@ func (w *world) atRest() error {
 	}
 	for i, j := range jobs {
 		if err := w.runs(i, j); err != nil {
-			errs = append(errs, err, w.recreateStuck(i))
-		} else {
-			delete(w.stuck, j.name)
+			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return errors.Join(err, w.restartKubelets(list.Items))
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // evictFrom does what a person does with pods on a node whose visit waits for them, and that nothing else moves: those of a job that was
@@ -825,29 +816,6 @@ func (w *world) byPerson(i int, command string, flags ...string) error {
 	return w.ctx.Err()
 }
 
-// recreateStuck deletes a job that does not run and creates it anew, once in a world, as an owner does who does not want to wait. Its pods are
-// missing for long, though it is not suspended and no restart is under way, if persons of this world have deleted several of them (its
-// controller waits for up to ten minutes, pkg/controller/job/backoff_utils.go of Kubernetes), or if it was created under the name of a
-// job that was just deleted: its controller takes over the waits of that one, because it stores them by name.
-func (w *world) recreateStuck(i int) error {
-	const patience, forget = 45 * time.Second, 5 * time.Second
-	j := jobs[i]
-	o, rec, err := w.recordOf(i)
-	suspended, _, _ := unstructured.NestedBool(o.Object, j.suspend...)
-	if err != nil || rec.Current != nil || suspended || !j.isWhole() {
-		delete(w.stuck, j.name)
-		return err
-	}
-	if w.stuck[j.name].IsZero() {
-		w.stuck[j.name] = time.Now()
-	}
-	if time.Since(w.stuck[j.name]) < patience || w.recreated[j.name] {
-		return nil
-	}
-	w.recreated[j.name] = true
-	return w.recreate(i, forget)
-}
-
 // childrenOf describes the Jobs and pods of a job that does not run, for the message of a failure.
 func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (text string) {
 	var children batchv1.JobList
@@ -866,35 +834,14 @@ func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (tex
 	return text
 }
 
-// restartKubelets restarts kubelets, as a person does, that have not renewed a lease for half a minute, at most once in that time.
-func (w *world) restartKubelets(nodes []corev1.Node) error {
-	const silence = 30 * time.Second
-	var leases coordinationv1.LeaseList
-	if err := w.Client.List(w.ctx, &leases, client.InNamespace(corev1.NamespaceNodeLease)); err != nil {
-		return err
-	}
-	renewed := map[string]time.Time{}
-	for _, l := range leases.Items {
-		renewed[l.Name] = ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time
-	}
-	silent := map[*cluster.Kubelets]bool{}
-	for _, n := range nodes {
-		of := w.Kubelets()
-		if w.index(n.Name) < frail {
-			of = w.frail
-		}
-		if time.Since(renewed[n.Name]) > silence && time.Since(n.CreationTimestamp.Time) > silence && time.Since(w.restarted[of]) > silence {
-			silent[of] = true
-		}
-	}
-	for of := range silent {
-		w.restarted[of] = time.Now()
-		w.restarts++
-		if err := of.Restart(w.ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+// restartOthers has the other programs of the cluster start again, as a person does when nothing goes on. After an outage of the API server those
+// of Kubernetes 1.37 and KWOK 0.8 at times do nothing for ten minutes: no pods for a job, no end of a pod that was deleted, no renewed lease.
+// They also wait that long before they create pods for a Job of which persons have deleted several, or for one under the name of a job that
+// was just deleted (pkg/controller/job/backoff_utils.go of Kubernetes).
+func (w *world) restartOthers() error {
+	w.restarts++
+	w.RestartControllers()
+	return errors.Join(w.Kubelets().Restart(w.ctx), w.frail.Restart(w.ctx))
 }
 
 // runs tells whether a job has no restart under way, is not suspended, and has all ranks.

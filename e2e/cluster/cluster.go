@@ -84,6 +84,7 @@ type Cluster struct {
 	apiServer     *Process
 	apiServerArgs []string
 	wasDown       atomic.Bool // the API server was stopped
+	controllers   atomic.Pointer[Process]
 	kubelets      *Kubelets
 
 	ctx  context.Context

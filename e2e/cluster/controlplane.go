@@ -192,6 +192,8 @@ func (c *Cluster) write(name string, content []byte) error {
 	return os.WriteFile(filepath.Join(c.Dir, name), content, 0o600)
 }
 
+const controllerManager = "kube-controller-manager"
+
 // startControllers starts the controller manager and the scheduler. They serve nothing: that saves two ports, and
 // whether they work shows in the API, see [Cluster.runPod].
 func (c *Cluster) startControllers(opts Options) error {
@@ -206,7 +208,7 @@ func (c *Cluster) startControllers(opts Options) error {
 		nodes = append(nodes, "--node-eviction-rate="+strconv.Itoa(opts.NodeEvictionRate))
 	}
 	for name, args := range map[string][]string{
-		"kube-controller-manager": append(nodes,
+		controllerManager: append(nodes,
 			"--use-service-account-credentials", "--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt"),
 		"kube-scheduler": nil,
 	} {
@@ -217,11 +219,25 @@ func (c *Cluster) startControllers(opts Options) error {
 		// At the default of 20 requests per second and controller 1000 nodes keep their not-ready taint for minutes.
 		args = append([]string{name, "--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false",
 			"--kube-api-qps=1000", "--kube-api-burst=2000"}, args...)
-		if err := c.keep(func() (*Process, error) { return c.run(name, components.Kube.Path(c.Root), nil, args...) }); err != nil {
+		if err := c.keep(func() (*Process, error) {
+			p, err := c.run(name, components.Kube.Path(c.Root), nil, args...)
+			if err == nil && name == controllerManager {
+				c.controllers.Store(p)
+			}
+			return p, err
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// RestartControllers has the controller manager start again, if the API server was stopped before. That of Kubernetes 1.37 has been seen to
+// get nothing from any of its watches after an outage for ten minutes.
+func (c *Cluster) RestartControllers() {
+	if c.wasDown.Load() {
+		c.controllers.Load().signal(syscall.SIGKILL) // see [Cluster.keep]
+	}
 }
 
 // startKWOK starts KWOK for the nodes that [Cluster.AddNodes] makes.
