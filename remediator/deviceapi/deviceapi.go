@@ -26,15 +26,11 @@ var (
 	RuleVersions = []string{"v1", "v1beta2"}
 )
 
-// TooManyError says that a node has more than [MaxSlices] ResourceSlices.
-type TooManyError struct{ Node string }
-
-func (e *TooManyError) Error() string {
-	return fmt.Sprintf("node %s has more than %d ResourceSlices, which are not read", e.Node, MaxSlices)
-}
+// ErrTooMany says that a node has more than [MaxSlices] ResourceSlices.
+var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are not read", MaxSlices)
 
 // Slices lists the ResourceSlices of a node, at most [MaxSlices], or, for an empty name, all that are of no single node: a kubelet cannot
-// publish those. An error is one of the API server or a [*TooManyError].
+// publish those. An error is one of the API server or [ErrTooMany].
 func Slices(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
 	for next := ""; ; {
 		var page resourceapi.ResourceSliceList
@@ -42,7 +38,7 @@ func Slices(ctx context.Context, api client.Reader, node string) (all []resource
 			return nil, err //nolint:wrapcheck // the kind of the error counts
 		}
 		if all = append(all, page.Items...); node != "" && len(all) > MaxSlices {
-			return nil, &TooManyError{node}
+			return nil, ErrTooMany
 		}
 		if next = page.Continue; next == "" {
 			return all, nil

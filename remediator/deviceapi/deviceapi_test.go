@@ -39,8 +39,7 @@ func TestResourceSlicesOfANodeAreReadInPagesUpToABound(t *testing.T) {
 	for n, pages := range map[int]int{0: 1, SlicesPage: 1, SlicesPage + 1: 2, MaxSlices: most, MaxSlices + 1: most + 1, 1000 * MaxSlices: most + 1} {
 		var asked []string
 		got, err := Slices(t.Context(), servesPages(t, n, &asked), "n")
-		tooMany := (*TooManyError)(nil)
-		if is := n > MaxSlices; is != errors.As(err, &tooMany) || !is && len(got) != n || is && got != nil {
+		if is := n > MaxSlices; is != errors.Is(err, ErrTooMany) || !is && len(got) != n || is && got != nil {
 			t.Errorf("%d slices: %d, %v", n, len(got), err)
 		}
 		if len(asked) != pages || asked[0] != "spec.nodeName=n limit=32 from=" || pages > 1 && asked[1] != "spec.nodeName=n limit=32 from=32" {

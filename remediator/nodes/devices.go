@@ -111,8 +111,8 @@ func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*device
 
 // whyUnread says why objects could not be read, and what to do about it.
 func whyUnread(resource string, err error) string {
-	switch tooMany := (*deviceapi.TooManyError)(nil); {
-	case errors.As(err, &tooMany):
+	switch {
+	case errors.Is(err, deviceapi.ErrTooMany):
 		return err.Error()
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the remediator may not read %s (resource.k8s.io: list is missing in its role)", resource)

@@ -53,7 +53,7 @@ func Search(ctx context.Context, api client.Reader, q restart.Quarantine, ranks 
 		if needsDevices {
 			var err error
 			own, err = deviceapi.Slices(short, api, node.Name)
-			if tooMany := (*deviceapi.TooManyError)(nil); errors.As(err, &tooMany) {
+			if errors.Is(err, deviceapi.ErrTooMany) {
 				continue // it is the fault of that node, so it has no room and the search goes on
 			}
 			if err != nil {
