@@ -731,7 +731,40 @@ func (w *world) atRest() error {
 			errs = append(errs, err)
 		}
 	}
+	if len(errs) > 0 {
+		errs = append(errs, w.readyAgain(list.Items))
+	}
 	return errors.Join(errs...)
+}
+
+// readyAgain reports running pods as ready whose node is. The controller of nodes takes the pods of a node that was silent for not ready; a
+// kubelet reports them again, KWOK does not, and a StatefulSet waits for it.
+func (w *world) readyAgain(nodes []corev1.Node) error {
+	ready := map[string]bool{}
+	for i := range nodes {
+		ready[nodes[i].Name] = slices.ContainsFunc(nodes[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	}
+	var pods corev1.PodList
+	if err := w.Client.List(w.ctx, &pods, client.InNamespace(w.pool)); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		before := p.DeepCopy()
+		at := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
+		})
+		if at < 0 || p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || !ready[p.Spec.NodeName] {
+			continue
+		}
+		p.Status.Conditions[at].Status = corev1.ConditionTrue
+		if err := client.IgnoreNotFound(w.Client.Status().Patch(w.ctx, p, client.StrategicMergeFrom(before))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // evictFrom does what a person does with pods on a node whose visit waits for them, and that nothing else moves: those of a job that was
