@@ -233,7 +233,7 @@ func (c *Cluster) startControllers(opts Options) error {
 }
 
 // RestartControllers has the controller manager start again, if the API server was stopped before. That of Kubernetes 1.37 has been seen to
-// get nothing from any of its watches after an outage for ten minutes.
+// do nothing for ten minutes after an outage.
 func (c *Cluster) RestartControllers() {
 	if c.wasDown.Load() {
 		c.controllers.Load().signal(syscall.SIGKILL) // see [Cluster.keep]

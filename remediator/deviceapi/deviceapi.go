@@ -15,9 +15,9 @@ import (
 const (
 	// rulesPage is how many rules are listed in one request.
 	rulesPage = 500
-	// SlicesPage is how many ResourceSlices are listed in one request, and MaxSlices is the most that a node may have to be read. A slice
+	// slicesPage is how many ResourceSlices are listed in one request, and MaxSlices is the most that a node may have to be read. A slice
 	// has up to 128 devices, and a kubelet may publish as many slices as it likes.
-	SlicesPage, MaxSlices = 32, 128
+	slicesPage, MaxSlices = 32, 128
 )
 
 // RuleKind is a DeviceTaintRule, and RuleVersions are the versions that are known, the preferred one first. All have the same fields.
@@ -34,7 +34,7 @@ var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are
 func Slices(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
 	for next := ""; ; {
 		var page resourceapi.ResourceSliceList
-		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(SlicesPage), client.Continue(next)); err != nil {
+		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(slicesPage), client.Continue(next)); err != nil {
 			return nil, err //nolint:wrapcheck // the kind of the error counts
 		}
 		if all = append(all, page.Items...); node != "" && len(all) > MaxSlices {

@@ -35,8 +35,8 @@ func servesPages(t *testing.T, n int, asked *[]string) client.Reader {
 }
 
 func TestResourceSlicesOfANodeAreReadInPagesUpToABound(t *testing.T) {
-	const most = MaxSlices / SlicesPage
-	for n, pages := range map[int]int{0: 1, SlicesPage: 1, SlicesPage + 1: 2, MaxSlices: most, MaxSlices + 1: most + 1, 1000 * MaxSlices: most + 1} {
+	const most = MaxSlices / slicesPage
+	for n, pages := range map[int]int{0: 1, slicesPage: 1, slicesPage + 1: 2, MaxSlices: most, MaxSlices + 1: most + 1, 1000 * MaxSlices: most + 1} {
 		var asked []string
 		got, err := Slices(t.Context(), servesPages(t, n, &asked), "n")
 		if is := n > MaxSlices; is != errors.Is(err, ErrTooMany) || !is && len(got) != n || is && got != nil {
