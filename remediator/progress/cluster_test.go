@@ -580,7 +580,7 @@ func TestWithoutTheRoleNothingIsWatched(t *testing.T) {
 	var refused, watches, lists atomic.Int32
 	cfg := jobstest.Config(t, r.c)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(q *http.Request) (*http.Response, error) {
+		return jobstest.RoundTripper(func(q *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(q)
 			switch {
 			case err != nil:
@@ -606,7 +606,3 @@ func TestWithoutTheRoleNothingIsWatched(t *testing.T) {
 		t.Errorf("%d watches of namespaces, %d lists of jobs, %d reads", watches.Load(), lists.Load(), r.k.reads())
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
@@ -135,7 +136,7 @@ func (s *site) sweptPod(namespace, name string) *corev1.Pod {
 func (s *site) countLooks() *atomic.Int64 {
 	var n atomic.Int64
 	s.cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return jobstest.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if r.URL.Path == "/api/v1/pods" && strings.Contains(r.URL.Query().Get("fieldSelector"), "status.phase=Pending") {
 				n.Add(1)
@@ -145,10 +146,6 @@ func (s *site) countLooks() *atomic.Int64 {
 	})
 	return &n
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestALateSweepMakesNoWayForAPodThatDidNotComeWhileTheNodeWasIdle(t *testing.T) {
 	s := newSite(t, "overruled", withSweep("overruled")...)

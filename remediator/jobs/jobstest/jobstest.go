@@ -57,23 +57,24 @@ func Config(t *testing.T, c *cluster.Cluster) *rest.Config {
 // tests that run side by side do not act on each other's jobs. It sees the nodes and the pods of the whole cluster.
 func OneNamespace(cfg *rest.Config, namespace string) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &oneNamespace{namespace, next} })
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if query := r.URL.Query(); query.Get("labelSelector") == conditions.LabelRestarting+"=true" {
+				query.Set("fieldSelector", "metadata.namespace="+namespace)
+				r = r.Clone(r.Context())
+				r.URL.RawQuery = query.Encode()
+			}
+			return next.RoundTrip(r)
+		})
+	})
 	return cfg
 }
 
-type oneNamespace struct {
-	namespace string
-	next      http.RoundTripper
-}
+// RoundTripper is a function that answers requests, for [rest.Config.Wrap].
+type RoundTripper func(*http.Request) (*http.Response, error)
 
-func (o *oneNamespace) RoundTrip(r *http.Request) (*http.Response, error) {
-	if query := r.URL.Query(); query.Get("labelSelector") == conditions.LabelRestarting+"=true" {
-		query.Set("fieldSelector", "metadata.namespace="+o.namespace)
-		r = r.Clone(r.Context())
-		r.URL.RawQuery = query.Encode()
-	}
-	return o.next.RoundTrip(r)
-}
+// RoundTrip calls the function.
+func (f RoundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // Run starts a controller with a manager of its own, as one process of the remediator would. Its client reads live, and
 // its writes are intercepted. The returned function ends it and returns when nothing of it is left.
