@@ -61,9 +61,9 @@ KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 RACED := remediator remediator/jobs preflight remediator/visits remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
 	remediator/webhook internal/npd internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
-# The tests with a cluster wait most of the time, so more of them run side by side than there are cores. The longest packages come
-# first: at the end one of them would run alone. `make lint` vets everything.
-TEST_FLAGS := -vet=off -timeout 30m -p $$((2 * $$(nproc))) -parallel 8
+# As many packages side by side as there are cores, and another target beside them: that keeps the cores busy, and more would only make each
+# test so slow that it misses its limits. The longest packages come first: at the end one of them would run alone. `make lint` vets everything.
+TEST_FLAGS := -vet=off -timeout 30m -p $$(nproc) -parallel 8
 
 test-race: components
 	CGO_ENABLED=1 $(GOTEST) "$(addprefix ./,$(RACED))" -- -race $(TEST_FLAGS)

@@ -62,23 +62,18 @@ func TestAPodWritesItsReportOnce(t *testing.T) {
 }
 
 // scheduled waits for a pod of the example that has a node.
-func scheduled(ctx context.Context, c *cluster.Cluster) (corev1.Pod, error) {
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
+func scheduled(ctx context.Context, c *cluster.Cluster) (pod corev1.Pod, err error) {
+	err = cluster.Poll(ctx, func(ctx context.Context) error {
 		var pods corev1.PodList
 		if err := c.Client.List(ctx, &pods, client.InNamespace("team")); err != nil {
-			return corev1.Pod{}, fmt.Errorf("list pods: %w", err)
+			return fmt.Errorf("list pods: %w", err)
 		}
-		for _, pod := range pods.Items {
+		for _, pod = range pods.Items {
 			if pod.Spec.NodeName != "" {
-				return pod, nil
+				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return corev1.Pod{}, errors.New("no pod is scheduled")
-		case <-ticker.C:
-		}
-	}
+		return errors.New("no pod is scheduled")
+	})
+	return pod, err
 }

@@ -241,7 +241,7 @@ func TestTheAPIServerComesBackWithEverythingInIt(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := poll(ctx, func(context.Context) error {
+	if err := Poll(ctx, func(context.Context) error {
 		if n := len(schedulers()); n != 2 {
 			return fmt.Errorf("%d schedulers were started", n)
 		}
@@ -442,7 +442,7 @@ func start(t *testing.T, opts Options) *Cluster {
 func within(t *testing.T, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	return poll(ctx, check)
+	return Poll(ctx, check)
 }
 
 func refuses(t *testing.T, host string) {

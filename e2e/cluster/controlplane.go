@@ -303,7 +303,7 @@ func (c *Cluster) runPod(ctx context.Context) error {
 	if err := c.Client.Create(ctx, pod); err != nil {
 		return fmt.Errorf("create the probe pod: %w", err)
 	}
-	if err := poll(ctx, func(ctx context.Context) error {
+	if err := Poll(ctx, func(ctx context.Context) error {
 		if err := c.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func (c *Cluster) startJobSet(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := poll(ctx, c.jobSetDefaulted); err != nil {
+	if err := Poll(ctx, c.jobSetDefaulted); err != nil {
 		return fmt.Errorf("wait for the JobSet webhooks: %w", err)
 	}
 	return nil

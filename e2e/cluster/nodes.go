@@ -57,7 +57,7 @@ func (c *Cluster) AddNodes(ctx context.Context, pool string, n int, mutate func(
 		names = append(names, node.Name)
 	}
 	for _, name := range names {
-		if err := poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, name) }); err != nil {
+		if err := Poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, name) }); err != nil {
 			return names, fmt.Errorf("wait for node %s: %w", name, err)
 		}
 	}
@@ -107,7 +107,7 @@ func (c *Cluster) AddNamespace(ctx context.Context, name string, labels map[stri
 // waitForServiceAccount waits for the account without which admission refuses pods.
 func (c *Cluster) waitForServiceAccount(ctx context.Context, namespace string) error {
 	key := client.ObjectKey{Namespace: namespace, Name: "default"}
-	if err := poll(ctx, func(ctx context.Context) error {
+	if err := Poll(ctx, func(ctx context.Context) error {
 		return c.Client.Get(ctx, key, &corev1.ServiceAccount{})
 	}); err != nil {
 		return fmt.Errorf("wait for service account %s: %w", key, err)

@@ -149,7 +149,7 @@ func (c *Cluster) installCRDs(ctx context.Context, dir string) error {
 		return fmt.Errorf("no CRD in %s", dir)
 	}
 	for kind, file := range served {
-		if err := poll(ctx, func(context.Context) error {
+		if err := Poll(ctx, func(context.Context) error {
 			_, err := c.Client.RESTMapper().RESTMapping(kind)
 			return err
 		}); err != nil {

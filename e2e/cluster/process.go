@@ -176,18 +176,18 @@ func (p *Process) ready(ctx context.Context, check func(context.Context) error) 
 		case <-ctx.Done():
 		}
 	}()
-	err := poll(ctx, check)
+	err := Poll(ctx, check)
 	if err != nil && p.running() {
 		return fmt.Errorf("%s is not ready: %w; %s", p.Name, err, p.logTail())
 	}
 	return err
 }
 
-// poll calls check every 20 ms until it returns nil or ctx ends.
-func poll(ctx context.Context, check func(context.Context) error) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
+// Poll calls check until it returns nil or ctx ends. It rests nine times as long as a check took, for 50 ms to a second: many tests wait side
+// by side, and they must leave the processors to what they wait for.
+func Poll(ctx context.Context, check func(context.Context) error) error {
 	for {
+		begun := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return nil
@@ -195,7 +195,7 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (last seen: %w)", context.Cause(ctx), err)
-		case <-ticker.C:
+		case <-time.After(min(max(50*time.Millisecond, 9*time.Since(begun)), time.Second)):
 		}
 	}
 }

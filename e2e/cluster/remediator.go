@@ -85,7 +85,7 @@ func (c *Cluster) InstallRemediator(ctx context.Context) error {
 			return fmt.Errorf("install the remediator's account from %s: %w", path, err)
 		}
 	}
-	if err := poll(ctx, c.remediatorAuthorized); err != nil {
+	if err := Poll(ctx, c.remediatorAuthorized); err != nil {
 		return fmt.Errorf("wait for the remediator's roles: %w", err)
 	}
 	return nil

@@ -66,7 +66,7 @@ func (c *Cluster) StartVolcano(ctx context.Context) error {
 	defer cancel()
 	queue := &unstructured.Unstructured{}
 	queue.SetGroupVersionKind(schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "Queue"})
-	if err := poll(ctx, func(ctx context.Context) error {
+	if err := Poll(ctx, func(ctx context.Context) error {
 		if err := c.Client.Get(ctx, client.ObjectKey{Name: "default"}, queue); err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ spec:
       handOff: {keepNode: false}
 `
 
-// suite is a fleet of 200 nodes in three zones. The kubelets of each group die and come back together.
+// suite is a fleet of 124 nodes in three zones. The kubelets of each group die and come back together.
 type suite struct {
 	*testing.T
 	*cluster.Cluster
@@ -82,7 +82,7 @@ func newSuite(t *testing.T) *suite {
 		nodes int
 		zones int
 		of    **cluster.Kubelets
-	}{{"solo", 1, 2, &s.solo}, {"trio", 3, 2, &s.trio}, {"many", 30, 2, &s.many}, {"zone", 50, 0, &s.zone}, {"rest", 116, 2, new(*cluster.Kubelets)}} {
+	}{{"solo", 1, 2, &s.solo}, {"trio", 3, 2, &s.trio}, {"many", 30, 2, &s.many}, {"zone", 50, 0, &s.zone}, {"rest", 40, 2, new(*cluster.Kubelets)}} {
 		kubelets, err := s.StartKubelets(t.Context(), group.name)
 		if err != nil {
 			t.Fatal(err)

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -237,14 +236,7 @@ func (g gang) record() restart.Record {
 // eventually waits until check returns nil.
 func (tm team) eventually(what string, check func() error) {
 	tm.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(tm.Context(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		last = check()
-		return last == nil, nil
-	})
-	if err != nil {
-		tm.Fatalf("%s: %v: %v", what, err, last)
-	}
+	clustertest.Until(tm.T, patience, what, check)
 }
 
 // pods lists the team's pods.

@@ -72,23 +72,13 @@ func FreeAddress(t testing.TB) string {
 	return address
 }
 
-// Until polls until check returns nil. After patience it fails the test with the last error.
+// Until polls until check returns nil, see [cluster.Poll]. After patience it fails the test with the last error.
 func Until(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-ticker.C:
-		}
+	if err := cluster.Poll(ctx, func(context.Context) error { return check() }); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 
