@@ -1,6 +1,9 @@
 package nodes
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"weak"
@@ -11,36 +14,68 @@ import (
 
 // interned are strings that many nodes have: keys of labels and their values, and what healthy conditions say. Kept once, they need a third of
 // the memory of a cache of whole copies.
-var interned = interner{known: map[string]string{}}
+var interned = interner[string]{most: 20_000, known: map[string]string{}}
 
-const (
-	// maxInterned bounds how many strings are known. Some are of one node alone, so it begins anew when it is full.
-	maxInterned = 20_000
-	// maxInternedText is the longest string that many nodes have, in bytes.
-	maxInternedText = 256
-)
+// resources are lists of resources by their text. Nodes of one kind have the same.
+var resources = interner[corev1.ResourceList]{most: 1000, known: map[string]corev1.ResourceList{}}
 
-type interner struct {
+// maxInternedText is the longest string that many nodes have, in bytes.
+const maxInternedText = 256
+
+// interner has one value for each text. Some values are of one node alone, so it begins anew when it knows the most that it may.
+type interner[V any] struct {
+	most int
+
 	mu    sync.Mutex
-	known map[string]string
+	known map[string]V
+}
+
+// get returns the value of a text, which others share and must not be changed. make makes one that is not known yet.
+func (t *interner[V]) get(text string, make func(text string) V) V {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	value, ok := t.known[text]
+	if !ok {
+		if len(t.known) >= t.most {
+			clear(t.known)
+		}
+		text = strings.Clone(text) // it may be part of a longer one
+		value = make(text)
+		t.known[text] = value
+	}
+	return value
 }
 
 // intern returns a string that equals s and that others share.
-func intern[S ~string](t *interner, s S) S {
+func intern[S ~string](t *interner[string], s S) S {
 	if len(s) > maxInternedText {
 		return s
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known, ok := t.known[string(s)]
-	if !ok {
-		if len(t.known) >= maxInterned {
-			clear(t.known)
-		}
-		known = strings.Clone(string(s)) // s may be part of a longer one
-		t.known[known] = known
+	return S(t.get(string(s), func(text string) string { return text }))
+}
+
+// internResources returns a list that equals this one and that others share.
+func internResources(list corev1.ResourceList) corev1.ResourceList {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		amount := list[name]
+		fmt.Fprintf(&text, "%s=%s,", name, amount.String())
 	}
-	return S(known)
+	return resources.get(text.String(), func(string) corev1.ResourceList {
+		shared := make(corev1.ResourceList, len(list))
+		for name, amount := range list {
+			shared[intern(&interned, name)] = amount
+		}
+		return shared
+	})
+}
+
+// orLast returns the last of two strings if they are equal, so that what does not change is kept once, and else the new one.
+func orLast[S ~string](s, last S) S {
+	if s == last {
+		return last
+	}
+	return s
 }
 
 // slimmed are the nodes as they are in the cache. A heartbeat changes little of a node, so the next one shares with the last what is equal.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -38,32 +39,27 @@ func Slim(object any) (any, error) {
 	last := slimmed.get(n)
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:              n.Name,
-			UID:               n.UID,
+			Name:              orLast(n.Name, last.Name),
+			UID:               orLast(n.UID, last.UID),
 			ResourceVersion:   n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp,
 			DeletionTimestamp: n.DeletionTimestamp,
 			Labels:            last.Labels,
+			Annotations:       slimAnnotations(n.Annotations, last.Annotations),
 			ManagedFields:     quarantine.SlimManagedFields(n),
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
 			Conditions:  slices.Clone(n.Status.Conditions), // without the room that decoding has left
-			Allocatable: n.Status.Allocatable,              // read by the restart of jobs, to find out whether there is room
-			NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+			Allocatable: last.Status.Allocatable,           // read by the restart of jobs, to find out whether there is room
+			NodeInfo:    corev1.NodeSystemInfo{BootID: orLast(n.Status.NodeInfo.BootID, last.Status.NodeInfo.BootID)},
 		},
 	}
 	if !maps.Equal(n.Labels, last.Labels) {
 		slim.Labels = internMap(n.Labels)
 	}
-	for key, value := range n.Annotations {
-		if len(value) > policy.MaxAnnotation && !slices.Contains(keptWhole, key) {
-			value = tooLong
-		}
-		if slim.Annotations == nil {
-			slim.Annotations = map[string]string{}
-		}
-		slim.Annotations[intern(&interned, key)] = value
+	if !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
+		slim.Status.Allocatable = internResources(n.Status.Allocatable)
 	}
 	for i := range slim.Status.Conditions {
 		c := &slim.Status.Conditions[i]
@@ -76,6 +72,24 @@ func Slim(object any) (any, error) {
 	}
 	slimmed.put(slim)
 	return slim, nil
+}
+
+// slimAnnotations are annotations without the values that nobody reads; those of the last version if they are equal.
+func slimAnnotations(all, last map[string]string) map[string]string {
+	if len(all) == 0 {
+		return nil
+	}
+	slim := make(map[string]string, len(all))
+	for key, value := range all {
+		if len(value) > policy.MaxAnnotation && !slices.Contains(keptWhole, key) {
+			value = tooLong
+		}
+		slim[intern(&interned, key)] = orLast(value, last[key])
+	}
+	if maps.Equal(slim, last) {
+		return last
+	}
+	return slim
 }
 
 func internMap(m map[string]string) map[string]string {

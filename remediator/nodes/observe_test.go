@@ -124,8 +124,14 @@ func TestAHeartbeatSharesWhatIsEqual(t *testing.T) {
 	long := strings.Repeat("x", maxInternedText+1)
 	n.Status.Conditions[1].Message = long
 	second := slim(n)
-	if reflect.ValueOf(first.Labels).Pointer() != reflect.ValueOf(second.Labels).Pointer() {
-		t.Error("equal labels are kept twice")
+	another := slim(realistic(2))
+	for what, maps := range map[string][2]any{
+		"labels": {first.Labels, second.Labels}, "annotations": {first.Annotations, second.Annotations},
+		"resources": {first.Status.Allocatable, second.Status.Allocatable}, "resources of another node": {first.Status.Allocatable, another.Status.Allocatable},
+	} {
+		if reflect.ValueOf(maps[0]).Pointer() != reflect.ValueOf(maps[1]).Pointer() {
+			t.Errorf("equal %s are kept twice", what)
+		}
 	}
 	if diff := cmp.Diff(n.Status.Conditions, second.Status.Conditions); diff != "" {
 		t.Errorf("conditions changed: %s", diff)
@@ -137,6 +143,18 @@ func TestAHeartbeatSharesWhatIsEqual(t *testing.T) {
 	n.Labels["new"] = "label"
 	if fourth := slim(n); fourth.Labels["new"] != "label" || third.Labels["new"] != "" {
 		t.Errorf("label new is %q, and %q on the version before it", fourth.Labels["new"], third.Labels["new"])
+	}
+	const gpu = "nvidia.com/gpu"
+	n.Annotations["csi.volume.kubernetes.io/nodeid"], n.Status.Allocatable[gpu] = "changed", resource.MustParse("7")
+	fifth := slim(n)
+	if diff := cmp.Diff(n.Annotations["csi.volume.kubernetes.io/nodeid"], fifth.Annotations["csi.volume.kubernetes.io/nodeid"]); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(n.Status.Allocatable, fifth.Status.Allocatable); diff != "" {
+		t.Error(diff)
+	}
+	if amount := another.Status.Allocatable[gpu]; amount.Value() != 8 {
+		t.Errorf("another node has %s GPUs", amount.String())
 	}
 	runtime.KeepAlive(first)
 }
