@@ -216,17 +216,16 @@ func (d *deviceCase) isolated(want ...string) {
 			tainted = append(tainted, fmt.Sprint(devices.Of(&r), r.Spec.Taint.Effect))
 		}
 		slices.Sort(tainted)
-		if !slices.EqualFunc(tainted, want, func(got, name string) bool {
-			return got == fmt.Sprint(devices.Device{Driver: deviceDriver, Pool: machine.NodeName, Name: name}, corev1.TaintEffectNoSchedule)
-		}) {
-			return fmt.Errorf("rules for %q", tainted)
-		}
 		node, err := d.m.Node(d.T)
 		if err != nil {
 			return err
 		}
-		if status := node.Labels[conditions.LabelStatus]; (status == conditions.StatusIsolated) != (len(want) > 0) || len(node.Spec.Taints) > 0 {
-			return fmt.Errorf("status %q, taints %v, record %s", status, node.Spec.Taints, node.Annotations[conditions.AnnotationQuarantine])
+		status := node.Labels[conditions.LabelStatus]
+		if !slices.EqualFunc(tainted, want, func(got, name string) bool {
+			return got == fmt.Sprint(devices.Device{Driver: deviceDriver, Pool: machine.NodeName, Name: name}, corev1.TaintEffectNoSchedule)
+		}) || (status == conditions.StatusIsolated) != (len(want) > 0) || len(node.Spec.Taints) > 0 {
+			return fmt.Errorf("rules for %q, status %q, taints %v, record %s, conditions %+v", tainted, status, node.Spec.Taints,
+				node.Annotations[conditions.AnnotationQuarantine], node.Status.Conditions)
 		}
 		return nil
 	})
