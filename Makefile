@@ -58,7 +58,7 @@ KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code.
-RACED := remediator remediator/jobs preflight remediator/visits remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
+RACED := remediator/visits remediator remediator/jobs preflight remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
 	remediator/webhook internal/npd internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
 # As many packages side by side as there are cores, and another target beside them: that keeps the cores busy, and more would only make each
