@@ -183,8 +183,8 @@ func (p *Process) ready(ctx context.Context, check func(context.Context) error) 
 	return err
 }
 
-// Poll calls check until it returns nil or ctx ends. It rests three times as long as a check took, for 50 to 300 ms: many tests wait side
-// by side, and they must leave the processors to what they wait for. Some checks also do what has to be done until it is nil.
+// Poll calls check until it returns nil or ctx ends. It rests as long as a check took, for 50 to 200 ms: many tests wait side by side, and
+// they must leave the processors to what they wait for.
 func Poll(ctx context.Context, check func(context.Context) error) error {
 	for {
 		begun := time.Now()
@@ -195,7 +195,7 @@ func Poll(ctx context.Context, check func(context.Context) error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (last seen: %w)", context.Cause(ctx), err)
-		case <-time.After(min(max(50*time.Millisecond, 3*time.Since(begun)), 300*time.Millisecond)):
+		case <-time.After(min(max(50*time.Millisecond, time.Since(begun)), 200*time.Millisecond)):
 		}
 	}
 }

@@ -516,9 +516,9 @@ func TestARebootIsFollowedByTheBootID(t *testing.T) {
 	}
 	s.patchStatus(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 	s.untilPhase(repair.Proving)
+	s.noJobs() // before it has passed: the validation begins at once
 	s.report("False", "")
 	s.untilPassed(repair.Repair)
-	s.noJobs()
 }
 
 // Every process of the remediator dies after one write, so that each pair of writes has a crash between.
