@@ -239,9 +239,7 @@ func TestTheAPIServerComesBackWithEverythingInIt(t *testing.T) {
 	if err := syscall.Kill(schedulers()[0].PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := Poll(ctx, func(context.Context) error {
+	if err := within(t, func(context.Context) error {
 		if n := len(schedulers()); n != 2 {
 			return fmt.Errorf("%d schedulers were started", n)
 		}

@@ -30,8 +30,8 @@ type interner[V any] struct {
 	known map[string]V
 }
 
-// get returns the value of a text, which others share and must not be changed. make makes one that is not known yet.
-func (t *interner[V]) get(text string, make func(text string) V) V {
+// get returns the value of a text, which others share and must not be changed. build makes one that is not known yet.
+func (t *interner[V]) get(text string, build func(text string) V) V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	value, ok := t.known[text]
@@ -40,7 +40,7 @@ func (t *interner[V]) get(text string, make func(text string) V) V {
 			clear(t.known)
 		}
 		text = strings.Clone(text) // it may be part of a longer one
-		value = make(text)
+		value = build(text)
 		t.known[text] = value
 	}
 	return value
