@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,11 +19,11 @@ import (
 )
 
 // leaderWorkerSet is leaderworkerset.x-k8s.io LeaderWorkerSet: groups of a leader and its workers, each a gang of its
-// own. It has no suspend. With restartPolicy RecreateGroupOnPodRestart the deletion of one worker recreates its whole
-// group, after the last old pod is gone; that of a leader does so only once with propagation Foreground (measured on
-// v0.7.0 and v0.9.0). With RecreateGroupAfterStart, or the annotation of the same meaning, a worker that is deleted while a
-// pod of the group is pending is replaced alone, so that only the deletion of the leader is sure to recreate the group
-// (lws v0.9.0 pkg/controllers/pod_controller.go, handleRestartPolicy).
+// own. It has no suspend. The deletion of a leader with propagation Foreground recreates its whole group once, after the last
+// old pod is gone (measured on v0.7.0 and v0.9.0): the garbage collector deletes the StatefulSet of the workers before its pods.
+// The LeaderWorkerSet does the same when it sees that a worker is being deleted (lws v0.9.0 pkg/controllers/pod_controller.go,
+// handleRestartPolicy). Until then the StatefulSet replaces the worker, which runs beside the old pods, and with
+// RecreateGroupAfterStart, or the annotation of the same meaning, the group stays as long as one of its pods is pending.
 var (
 	leaderWorkerSet = Kind{
 		GVK: leaderWorkerSetGVK, Resource: "leaderworkersets", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), rule("apps", "statefulsets", "get")},
@@ -38,9 +37,8 @@ const (
 	lwsGroupLabel  = "leaderworkerset.sigs.k8s.io/group-index"
 	lwsWorkerLabel = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
 
-	recreateOnPodRestart    = "RecreateGroupOnPodRestart"
-	recreateAfterStart      = "RecreateGroupAfterStart"
-	lwsAfterStartAnnotation = "leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start"
+	recreateOnPodRestart = "RecreateGroupOnPodRestart"
+	recreateAfterStart   = "RecreateGroupAfterStart"
 )
 
 func readLeaderWorkerSet(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
@@ -106,20 +104,8 @@ func lwsGroup(pod metav1.Object) string { return pod.GetLabels()[lwsGroupLabel] 
 
 func isLeader(pod metav1.PartialObjectMetadata) bool { return pod.Labels[lwsWorkerLabel] == "0" }
 
-// recreatesAfterStart reports whether the groups of a LeaderWorkerSet are recreated for a worker only once they have started.
-func recreatesAfterStart(set metav1.Object) bool {
-	if _, found := set.GetAnnotations()[lwsAfterStartAnnotation]; found {
-		return true
-	}
-	object, ok := set.(*unstructured.Unstructured)
-	if !ok {
-		return false
-	}
-	policy, _, err := unstructured.NestedString(object.Object, "spec", "leaderWorkerTemplate", "restartPolicy")
-	return err == nil && policy == recreateAfterStart
-}
-
-// recreateGroups deletes exactly one pod of each group in which none is being deleted yet.
+// recreateGroups deletes exactly one pod of each group in which none is being deleted yet: the leader, or a worker of a group
+// without one.
 func recreateGroups(ctx context.Context, c client.Client, j restart.Job, _ *restart.Restart, remaining []metav1.PartialObjectMetadata) (string, error) {
 	groups := map[string][]metav1.PartialObjectMetadata{}
 	for _, pod := range remaining {
@@ -130,15 +116,8 @@ func recreateGroups(ctx context.Context, c client.Client, j restart.Job, _ *rest
 		if slices.ContainsFunc(group, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil }) {
 			continue
 		}
-		leader := slices.IndexFunc(group, isLeader)
-		worker := slices.IndexFunc(group, func(p metav1.PartialObjectMetadata) bool { return !isLeader(p) })
-		var err error
-		if leader >= 0 && (worker < 0 || recreatesAfterStart(j.Object)) {
-			err = DeletePod(ctx, c, &group[leader], client.PropagationPolicy(metav1.DeletePropagationForeground))
-		} else {
-			err = DeletePod(ctx, c, &group[worker])
-		}
-		if err != nil {
+		pod := &group[max(0, slices.IndexFunc(group, isLeader))]
+		if err := DeletePod(ctx, c, pod, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 			return "", err
 		}
 	}
