@@ -34,6 +34,7 @@ type examination struct {
 var examinations = []examination{
 	{"your rights", (*doctor).ownRights},
 	{"remediator's rights", (*doctor).remediatorRights},
+	{"devices", (*doctor).deviceRights},
 	{"job kinds", (*doctor).jobKinds},
 	{"admission policies", (*doctor).admissionPolicies},
 	{"detectors", (*doctor).detectors},

@@ -9,12 +9,14 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 // right is a permission, in words and as the API server takes it.
@@ -140,6 +142,73 @@ func (d *doctor) remediatorRights(ctx context.Context) ([]finding, error) {
 		return []finding{problem("", againstRoles, "%s may not %s", d.account(), strings.Join(lacks, ", "))}, nil
 	}
 	return []finding{good("", "%s may do all that it needs on nodes, pods and its own objects", d.account())}, nil
+}
+
+// ofDevices is what the remediator needs with dynamic resource allocation, by roles of their own, and only under some policies.
+var ofDevices = []struct {
+	needed func(*policy.Policy) bool
+	lacks  func(do, what string) finding
+	role   string
+	rights []right
+}{
+	{
+		needed: func(p *policy.Policy) bool { return p.Restart.CheckCapacity },
+		lacks: func(do, what string) finding {
+			return warning("", do, "%s, which restart.checkCapacity needs: no job with resource claims is restarted", what)
+		},
+		role: "claims",
+		rights: []right{
+			{verb: "list", group: resourceapi.GroupName, resource: "deviceclasses"}, {verb: "list", group: resourceapi.GroupName, resource: "devicetaintrules"},
+			{verb: "list", group: resourceapi.GroupName, resource: "resourceclaims"}, {verb: "list", group: resourceapi.GroupName, resource: "resourceslices"},
+			{verb: "get", group: resourceapi.GroupName, resource: "resourceclaimtemplates"},
+		},
+	},
+	{
+		needed: func(p *policy.Policy) bool {
+			return slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Isolate })
+		},
+		lacks: func(do, what string) finding {
+			return problem("", do, "%s, which isolate: device needs: whole nodes are quarantined", what)
+		},
+		role: "devices",
+		rights: []right{
+			{verb: "list", group: resourceapi.GroupName, resource: "devicetaintrules"}, {verb: "create", group: resourceapi.GroupName, resource: "devicetaintrules"},
+			{verb: "update", group: resourceapi.GroupName, resource: "devicetaintrules"}, {verb: "delete", group: resourceapi.GroupName, resource: "devicetaintrules"},
+			{verb: "list", group: resourceapi.GroupName, resource: "resourceslices"}, {verb: "get", group: resourceapi.GroupName, resource: "resourceclaims"},
+		},
+	},
+}
+
+// deviceRights asks what the remediator may do with devices and claims, as far as its policy needs that and the cluster serves them.
+func (d *doctor) deviceRights(ctx context.Context) (found []finding, err error) {
+	if d.policy == nil || d.noRoles { // both were said
+		return nil, nil
+	}
+	for _, of := range ofDevices {
+		if !of.needed(d.policy) {
+			continue
+		}
+		var rights []right
+		for _, r := range of.rights {
+			switch _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: r.group, Resource: r.resource}); {
+			case err == nil:
+				rights = append(rights, r)
+			case !meta.IsNoMatchError(err):
+				return nil, fmt.Errorf("look for %s: %w", r.resource, err)
+			}
+		}
+		lacks, err := d.lacks(ctx, rights)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(lacks) > 0:
+			do := fmt.Sprintf("helm upgrade adds role pitcrew-remediator-%[1]s; without Helm: kubectl apply -f manifests/remediator/%[1]s.yaml", of.role)
+			found = append(found, of.lacks(do, fmt.Sprintf("%s may not %s", d.account(), strings.Join(lacks, ", "))))
+		default:
+			found = append(found, good("", "%s has role pitcrew-remediator-%s", d.account(), of.role))
+		}
+	}
+	return found, nil
 }
 
 // jobKinds compares the kinds that the remediator knows with those that the cluster serves, and with the remediator's rights.
