@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -330,93 +329,6 @@ func (r withoutVersion) List(ctx context.Context, o client.ObjectList, opts ...c
 		return err
 	}
 	return r.Reader.List(ctx, o, opts...)
-}
-
-// Of each group, one worker is deleted, or else the leader, unless the group is going already.
-func TestRecreateGroups(t *testing.T) {
-	rank := func(group, worker string, dying bool) metav1.PartialObjectMetadata {
-		pod := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team", Name: "train-" + group + "-" + worker, Labels: map[string]string{lwsGroupLabel: group, lwsWorkerLabel: worker},
-		}}
-		if dying {
-			pod.DeletionTimestamp = &metav1.Time{Time: noon}
-		}
-		return pod
-	}
-	left := []metav1.PartialObjectMetadata{
-		rank("0", "0", false), rank("0", "1", false), rank("0", "2", false),
-		rank("1", "0", false), rank("1", "1", true), rank("1", "2", false),
-		rank("2", "0", false),
-	}
-	var pods []client.Object
-	for _, p := range left {
-		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}})
-	}
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).Build()
-	if _, err := recreateGroups(t.Context(), c, restart.Job{Object: &unstructured.Unstructured{}}, nil, left); err != nil {
-		t.Fatal(err)
-	}
-	var still corev1.PodList
-	if err := c.List(t.Context(), &still); err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, p := range still.Items {
-		names = append(names, p.Name)
-	}
-	if diff := cmp.Diff([]string{"train-0-0", "train-0-2", "train-1-0", "train-1-1", "train-1-2"}, names); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// While a pod of the group is pending, such a set replaces a deleted worker alone, but recreates the group with its leader.
-func TestRecreateGroupsThatHaveStarted(t *testing.T) {
-	tests := map[string]struct {
-		object string
-		want   []string // the pods that stay
-	}{
-		"by its restartPolicy": {"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupAfterStart}}", []string{"train-0-1", "train-1-1"}},
-		"by its annotation": {"metadata: {annotations: {leaderworkerset.sigs.k8s.io/experimental-recreate-group-after-start: ''}}\n" +
-			"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupOnPodRestart}}", []string{"train-0-1", "train-1-1"}},
-		"at once": {"spec: {leaderWorkerTemplate: {restartPolicy: RecreateGroupOnPodRestart}}", []string{"train-0-0", "train-1-1"}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			set := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal([]byte("kind: LeaderWorkerSet\n"+test.object), set); err != nil {
-				t.Fatal(err)
-			}
-			var left []metav1.PartialObjectMetadata
-			var pods []client.Object
-			for _, rank := range []struct {
-				group, worker string
-				dying         bool
-			}{{"0", "0", false}, {"0", "1", false}, {"1", "1", true}} {
-				pod := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train-" + rank.group + "-" + rank.worker,
-					Labels: map[string]string{lwsGroupLabel: rank.group, lwsWorkerLabel: rank.worker}}}
-				pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
-				if rank.dying {
-					pod.DeletionTimestamp = &metav1.Time{Time: noon}
-				}
-				left = append(left, pod)
-			}
-			c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).Build()
-			if _, err := recreateGroups(t.Context(), c, restart.Job{Object: set}, nil, left); err != nil {
-				t.Fatal(err)
-			}
-			var still corev1.PodList
-			if err := c.List(t.Context(), &still); err != nil {
-				t.Fatal(err)
-			}
-			var names []string
-			for _, p := range still.Items {
-				names = append(names, p.Name)
-			}
-			if diff := cmp.Diff(test.want, names); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
 }
 
 // A record that somebody else has written may name any pod.

@@ -36,6 +36,7 @@ func TestOnePodOfEachGroupIsDeleted(t *testing.T) {
 			},
 			[]string{"train-0 uid-train-0 Foreground", "train-1 uid-train-1 Foreground"},
 		},
+		"a leader alone": {[]metav1.PartialObjectMetadata{pod("train-2", "2", "0", false)}, []string{"train-2 uid-train-2 Foreground"}},
 		"a worker without its leader": {
 			[]metav1.PartialObjectMetadata{pod("train-0-1", "0", "1", false), pod("train-0-2", "0", "2", false)},
 			[]string{"train-0-1 uid-train-0-1 Foreground"},
