@@ -23,16 +23,20 @@ const (
 	// evidenceWait is how long after its quarantine the evidence of a node comes after the taints of others at the latest. The taints of a
 	// thousand nodes need less.
 	evidenceWait = 30 * time.Second
-	// bigBurst is how many nodes wait in a big burst, which ends when a tenth is left.
+	// bigBurst is how many nodes that have changed wait in a big burst, which ends when a tenth is left. Those that are looked at again count
+	// when a tenth of it has been written meanwhile.
 	bigBurst = 100
 )
 
 // burst has the jobs and the evidence of quarantined nodes come after the taints of nodes that have changed at the same time.
 type burst struct {
 	mu sync.Mutex
-	// changed are the nodes that have changed since their last reconcile began, running those that are being reconciled, looking those of them
-	// whose jobs are looked at between the taints of others.
+	// changed are the nodes that have changed, or are to be looked at again, since their last reconcile began, running those that are being
+	// reconciled, looking those of them whose jobs are looked at between the taints of others.
 	changed, running, looking map[string]bool
+	// fresh is how many of the changed nodes have changed themselves; their value in changed is true. writes is how many writes there were
+	// while nodes waited.
+	fresh, writes int
 	// postponed is when the jobs of a node came after a taint first, by node.
 	postponed map[string]postponed
 	// written is the version of a node that this process has written last, by node, until the cache shows a change of it.
@@ -54,13 +58,28 @@ func newBurst(onBig func(bool)) *burst {
 	return &burst{onBig: onBig, changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{}, written: map[string]string{}}
 }
 
-// change notes that a node has changed, and will be reconciled. version is its resourceVersion: what this process has written itself is no
-// change; empty: something else has changed for the node.
+// change notes that a node has changed, and will be reconciled. version is its resourceVersion, empty if that is not known: what this process
+// has written itself is no change.
 func (b *burst) change(node, version string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if version == "" || b.written[node] != version {
+		if !b.changed[node] {
+			b.fresh++
+		}
 		b.changed[node] = true
+	}
+	delete(b.written, node)
+}
+
+// lookAgain notes that a node will be reconciled though it may not have changed: it was there before this process, or something else has changed
+// for all nodes. Unless many of them are written such nodes make no big burst: most need nothing, and in a heap that has grown for all of them
+// what stays would lie far apart for ever.
+func (b *burst) lookAgain(node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, found := b.changed[node]; !found {
+		b.changed[node] = false
 	}
 	delete(b.written, node)
 }
@@ -70,6 +89,7 @@ func (b *burst) wrote(node, version string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.written[node] = version
+	b.writes++
 }
 
 // begin notes that a node is being reconciled, until end is called. Unless rest is zero, nothing is to be done about the node before that
@@ -77,15 +97,27 @@ func (b *burst) wrote(node, version string) {
 func (b *burst) begin(node string, now time.Time) (rest time.Duration, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if first := b.postponed[node]; !b.changed[node] && b.others() && !now.Before(first.since) {
+	fresh, changed := b.changed[node]
+	if first := b.postponed[node]; !changed && b.others() && !now.Before(first.since) {
 		rest = max(0, first.until.Sub(now))
 	}
 	if rest == 0 {
 		b.rest(node, time.Time{}) // what fails now is tried again when the queue says so
 	}
-	if waiting := len(b.changed); b.onBig != nil && (!b.isBig && waiting >= bigBurst || b.isBig && waiting <= bigBurst/10) {
+	const few = bigBurst / 10
+	waiting := b.fresh
+	if b.writes >= few {
+		waiting = len(b.changed)
+	}
+	if b.onBig != nil && (!b.isBig && waiting >= bigBurst || b.isBig && waiting <= few) {
 		b.isBig = !b.isBig
 		b.onBig(b.isBig)
+	}
+	if len(b.changed) <= few {
+		b.writes = 0
+	}
+	if fresh {
+		b.fresh--
 	}
 	delete(b.changed, node)
 	b.running[node] = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -256,13 +257,16 @@ func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
 		_, end := b.begin(strconv.Itoa(i), now)
 		end()
 	}
+	for i := range 2 * bigBurst {
+		b.lookAgain(strconv.Itoa(i)) // as all nodes are at the start
+	}
 	for i := range bigBurst - 1 {
-		b.change(strconv.Itoa(i), "")
+		b.change(strconv.Itoa(i), "1")
 	}
 	if reconcile(-1); len(told) > 0 {
 		t.Errorf("told %v of %d nodes", told, bigBurst-1)
 	}
-	b.change("one more", "")
+	b.change("one more", "1")
 	for i := range bigBurst - bigBurst/10 {
 		if reconcile(i); !slices.Equal(told, []bool{true}) {
 			t.Fatalf("told %v after %d of %d nodes", told, i+1, bigBurst)
@@ -273,6 +277,33 @@ func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
 	}
 	if !slices.Equal(told, []bool{true, false}) {
 		t.Errorf("told %v", told)
+	}
+}
+
+func TestNodesThatWereThereBeforeMakeNoBigBurst(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		var told []bool
+		c := &Controller{burst: newBurst(func(begins bool) { told = append(told, begins) })}
+		for i := range bigBurst {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(i), ResourceVersion: "1"}}
+			if !c.counted().Create(event.CreateEvent{Object: n, IsInInitialList: before}) {
+				t.Errorf("node %d is not reconciled", i)
+			}
+		}
+		c.burst.begin("0", time.Now())
+		if (len(told) > 0) == before {
+			t.Errorf("nodes of the first list %t: told %v", before, told)
+		}
+		for i := range bigBurst {
+			c.burst.lookAgain(strconv.Itoa(i))
+		}
+		for i := range bigBurst / 10 { // many of them need something
+			c.burst.wrote(strconv.Itoa(i), "2")
+		}
+		c.burst.begin("1", time.Now())
+		if !slices.Equal(told, []bool{true}) {
+			t.Errorf("nodes of the first list %t: told %v after many writes", before, told)
+		}
 	}
 }
 

@@ -225,7 +225,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 	}
 	var requests []reconcile.Request
 	for i := range nodes.Items {
-		c.burst.change(nodes.Items[i].Name, "")
+		c.burst.lookAgain(nodes.Items[i].Name)
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
 	}
 	return requests

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -61,10 +62,24 @@ func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 			}
 		}
 		return true
-	}), changed, predicate.NewPredicateFuncs(func(n client.Object) bool {
+	}), changed, c.counted())
+}
+
+// counted tells the burst of the nodes that will be reconciled.
+func (c *Controller) counted() predicate.Predicate {
+	every := predicate.NewPredicateFuncs(func(n client.Object) bool {
 		c.burst.change(n.GetName(), n.GetResourceVersion())
 		return true
-	}))
+	})
+	changes := every.CreateFunc
+	every.CreateFunc = func(e event.CreateEvent) bool {
+		if !e.IsInInitialList {
+			return changes(e)
+		}
+		c.burst.lookAgain(e.Object.GetName())
+		return true
+	}
+	return every
 }
 
 // peers are all nodes but one. The result is valid until the next call.
