@@ -9,6 +9,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -149,7 +150,7 @@ var ofDevices = []struct {
 	needed func(*policy.Policy) bool
 	lacks  func(do, what string) finding
 	role   string
-	rights []right
+	rules  []rbacv1.PolicyRule
 }{
 	{
 		needed: func(p *policy.Policy) bool { return p.Restart.CheckCapacity },
@@ -157,10 +158,9 @@ var ofDevices = []struct {
 			return warning("", do, "%s, which restart.checkCapacity needs: no job with resource claims is restarted", what)
 		},
 		role: "claims",
-		rights: []right{
-			{verb: "list", group: resourceapi.GroupName, resource: "deviceclasses"}, {verb: "list", group: resourceapi.GroupName, resource: "devicetaintrules"},
-			{verb: "list", group: resourceapi.GroupName, resource: "resourceclaims"}, {verb: "list", group: resourceapi.GroupName, resource: "resourceslices"},
-			{verb: "get", group: resourceapi.GroupName, resource: "resourceclaimtemplates"},
+		rules: []rbacv1.PolicyRule{
+			ofResources([]string{"deviceclasses", "devicetaintrules", "resourceclaims", "resourceslices"}, "list"),
+			ofResources([]string{"resourceclaimtemplates"}, "get"),
 		},
 	},
 	{
@@ -171,12 +171,32 @@ var ofDevices = []struct {
 			return problem("", do, "%s, which isolate: device needs: whole nodes are quarantined", what)
 		},
 		role: "devices",
-		rights: []right{
-			{verb: "list", group: resourceapi.GroupName, resource: "devicetaintrules"}, {verb: "create", group: resourceapi.GroupName, resource: "devicetaintrules"},
-			{verb: "update", group: resourceapi.GroupName, resource: "devicetaintrules"}, {verb: "delete", group: resourceapi.GroupName, resource: "devicetaintrules"},
-			{verb: "list", group: resourceapi.GroupName, resource: "resourceslices"}, {verb: "get", group: resourceapi.GroupName, resource: "resourceclaims"},
+		rules: []rbacv1.PolicyRule{
+			ofResources([]string{"devicetaintrules"}, "list", "create", "update", "delete"),
+			ofResources([]string{"resourceslices"}, "list"), ofResources([]string{"resourceclaims"}, "get"),
 		},
 	},
+}
+
+func ofResources(resources []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{resourceapi.GroupName}, Resources: resources, Verbs: verbs}
+}
+
+// rightsOf are the rights of rules with one API group each, without those on what the cluster does not serve, such as Kueue's where there is no
+// Kueue. What cannot be looked up counts as served.
+func (d *doctor) rightsOf(rules []rbacv1.PolicyRule) (rights []right) {
+	for _, rule := range rules {
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				r := right{verb: verb, group: rule.APIGroups[0]}
+				r.resource, r.subresource, _ = strings.Cut(resource, "/")
+				if _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: r.group, Resource: r.resource}); !meta.IsNoMatchError(err) {
+					rights = append(rights, r)
+				}
+			}
+		}
+	}
+	return rights
 }
 
 // deviceRights asks what the remediator may do with devices and claims, as far as its policy needs that and the cluster serves them.
@@ -188,16 +208,7 @@ func (d *doctor) deviceRights(ctx context.Context) (found []finding, err error) 
 		if !of.needed(d.policy) {
 			continue
 		}
-		var rights []right
-		for _, r := range of.rights {
-			switch _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: r.group, Resource: r.resource}); {
-			case err == nil:
-				rights = append(rights, r)
-			case !meta.IsNoMatchError(err):
-				return nil, fmt.Errorf("look for %s: %w", r.resource, err)
-			}
-		}
-		lacks, err := d.lacks(ctx, rights)
+		lacks, err := d.lacks(ctx, d.rightsOf(of.rules))
 		switch {
 		case err != nil:
 			return nil, err
@@ -242,19 +253,7 @@ func (d *doctor) jobKinds(ctx context.Context) ([]finding, error) {
 		for _, verb := range []string{"get", "list", "watch", "patch"} {
 			rights = append(rights, right{verb: verb, group: k.GVK.Group, resource: mapping.Resource.Resource})
 		}
-		for _, rule := range k.ExtraRules {
-			first, _, _ := strings.Cut(rule.Resources[0], "/")
-			if _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: rule.APIGroups[0], Resource: first}); meta.IsNoMatchError(err) {
-				continue // such as Kueue's, where there is no Kueue
-			}
-			for _, verb := range rule.Verbs {
-				for _, resource := range rule.Resources {
-					name, sub, _ := strings.Cut(resource, "/")
-					rights = append(rights, right{verb: verb, group: rule.APIGroups[0], resource: name, subresource: sub})
-				}
-			}
-		}
-		lacks, err := d.lacks(ctx, rights)
+		lacks, err := d.lacks(ctx, append(rights, d.rightsOf(k.ExtraRules)...))
 		switch {
 		case apierrors.IsForbidden(err):
 			return append(found, good("", "served: %s", strings.Join(served, ", ")+", ...")), err

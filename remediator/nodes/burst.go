@@ -97,8 +97,8 @@ func (b *burst) wrote(node, version string) {
 func (b *burst) begin(node string, now time.Time) (rest time.Duration, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	fresh, changed := b.changed[node]
-	if first := b.postponed[node]; !changed && b.others() && !now.Before(first.since) {
+	fresh, waits := b.changed[node]
+	if first := b.postponed[node]; !waits && b.others() && !now.Before(first.since) {
 		rest = max(0, first.until.Sub(now))
 	}
 	if rest == 0 {
