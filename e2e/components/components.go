@@ -33,9 +33,6 @@ type Component struct {
 	Package string
 	// Module is the module that Dir pins and whose version is the component's version.
 	Module string
-	// CPU is about the CPU time of a first build, after the builds of those before it in [All] that share its dependencies. It
-	// takes that time divided by the number of cores.
-	CPU time.Duration
 
 	arch string // the architecture it is built for; empty for this machine's
 	tags string
@@ -51,29 +48,29 @@ var (
 	Kube = kube(os.Getenv(VariableKubernetes))
 	// Kubelet is not in [Kube]: only the tests with a real node need it.
 	Kubelet = Component{
-		Name: "kubelet", Dir: "kubernetes", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes", CPU: 6 * time.Minute,
+		Name: "kubelet", Dir: "kubernetes", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes",
 		versionVars: kubernetesVersion,
 	}
 	// KWOK simulates the kubelets.
 	KWOK = Component{
-		Name: "kwok", Dir: "kubernetes", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", CPU: 20 * time.Second,
+		Name: "kwok", Dir: "kubernetes", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok",
 	}
 	// JobSet is the JobSet controller with its webhooks.
 	JobSet = Component{
-		Name: "jobset-controller", Dir: "kubernetes", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset", CPU: 30 * time.Second,
+		Name: "jobset-controller", Dir: "kubernetes", Package: "sigs.k8s.io/jobset", Module: "sigs.k8s.io/jobset",
 	}
 	// NodeProblemDetector is built without journald, which would need cgo, and without the Stackdriver exporter.
 	NodeProblemDetector = Component{
 		Name: "node-problem-detector", Dir: "npd", Package: "k8s.io/node-problem-detector/cmd/nodeproblemdetector",
-		Module: "k8s.io/node-problem-detector", CPU: 2 * time.Minute,
-		tags: "disable_stackdriver_exporter",
+		Module: "k8s.io/node-problem-detector",
+		tags:   "disable_stackdriver_exporter",
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
 		},
 	}
 	// Helm renders and installs the chart as a user's helm does.
 	Helm = Component{
-		Name: "helm", Dir: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", CPU: 4 * time.Minute,
+		Name: "helm", Dir: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4",
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"helm.sh/helm/v4/internal/version.version": version}
 		},
@@ -90,58 +87,58 @@ var (
 	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.
 	TrainingOperator = Component{
 		Name: "training-operator", Dir: "training-operator", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", CPU: 130 * time.Second,
+		Module: "github.com/kubeflow/training-operator",
 	}
 	// TrainingOperator19 is a later one, the first minor version with JAXJob.
 	TrainingOperator19 = Component{
 		Name: "training-operator-1.9", Dir: "training-operator-1.9", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", CPU: 130 * time.Second,
+		Module: "github.com/kubeflow/training-operator",
 	}
 	// MPIOperator is kubeflow's, for the v2beta1 MPIJob.
 	MPIOperator = Component{
 		Name: "mpi-operator", Dir: "mpi-operator", Package: "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-		Module: "github.com/kubeflow/mpi-operator", CPU: 4 * time.Minute,
+		Module: "github.com/kubeflow/mpi-operator",
 	}
 	// Trainer is kubeflow's, for TrainJob; it makes JobSets.
 	Trainer = Component{
 		Name: "trainer", Dir: "trainer", Package: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-		Module: "github.com/kubeflow/trainer/v2", CPU: 150 * time.Second,
+		Module: "github.com/kubeflow/trainer/v2",
 	}
 	// KubeRay is for RayCluster and RayJob.
 	KubeRay = Component{
 		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
-		Module: "github.com/ray-project/kuberay/ray-operator", CPU: 160 * time.Second,
+		Module: "github.com/ray-project/kuberay/ray-operator",
 	}
 	// SlurmOperator runs Slurm on Kubernetes. It is here because it reads cordons.
 	SlurmOperator = Component{
 		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",
-		Module: "github.com/SlinkyProject/slurm-operator", CPU: 2 * time.Minute,
+		Module: "github.com/SlinkyProject/slurm-operator",
 	}
 	// DRAExampleDriver is a DRA driver whose devices are simulated. The patch gives them addresses on the PCI bus, as NVIDIA's driver does, and
 	// the variable FIRST_CARD says which of them is gpu-0, as a boot may change it.
 	DRAExampleDriver = Component{
 		Name: "dra-example-driver", Dir: "dra-example-driver", Package: "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
-		Module: "sigs.k8s.io/dra-example-driver", CPU: 100 * time.Second, patch: "pci.patch",
+		Module: "sigs.k8s.io/dra-example-driver", patch: "pci.patch",
 	}
 	// LWS is the LeaderWorkerSet controller.
-	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", CPU: 3 * time.Minute}
+	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws"}
 	// Kueue queues other controllers' jobs.
-	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", CPU: 320 * time.Second}
+	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue"}
 	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
-	VolcanoControllers = volcano("controller-manager", 140*time.Second)
-	VolcanoWebhooks    = volcano("webhook-manager", 70*time.Second)
-	VolcanoScheduler   = volcano("scheduler", 50*time.Second)
+	VolcanoControllers = volcano("controller-manager")
+	VolcanoWebhooks    = volcano("webhook-manager")
+	VolcanoScheduler   = volcano("scheduler")
 
 	// GolangCILint is the linter.
 	GolangCILint = Component{
 		Name: "golangci-lint", Dir: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint",
-		Module: "github.com/golangci/golangci-lint/v2", CPU: 200 * time.Second,
+		Module: "github.com/golangci/golangci-lint/v2",
 	}
 	// Gotestsum runs go test, and a test that failed once more by itself.
-	Gotestsum = Component{Name: "gotestsum", Dir: "gotestsum", Package: "gotest.tools/gotestsum", Module: "gotest.tools/gotestsum", CPU: 15 * time.Second}
+	Gotestsum = Component{Name: "gotestsum", Dir: "gotestsum", Package: "gotest.tools/gotestsum", Module: "gotest.tools/gotestsum"}
 	// Govulncheck reports known vulnerabilities.
 	Govulncheck = Component{
-		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln", CPU: 40 * time.Second,
+		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln",
 	}
 )
 
@@ -163,15 +160,15 @@ func kube(version string) Component {
 		suffix = "-" + version
 	}
 	return Component{
-		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes", CPU: 8 * time.Minute,
+		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes",
 		versionVars: kubernetesVersion,
 	}
 }
 
-func volcano(program string, cpu time.Duration) Component {
+func volcano(program string) Component {
 	return Component{
 		Name: "volcano-" + program, Dir: "volcano", Package: "volcano.sh/volcano/cmd/" + program,
-		Module: "volcano.sh/volcano", CPU: cpu,
+		Module: "volcano.sh/volcano",
 	}
 }
 
@@ -237,6 +234,20 @@ func (c Component) ModuleDir(ctx context.Context, root string) (string, error) {
 // Build makes sure that the components are built and up to date, and that no two programs build them at the same time.
 // It writes to progress what it builds and about how long that takes. An up-to-date component costs a few milliseconds.
 func Build(ctx context.Context, progress io.Writer, root string, wanted ...Component) error {
+	return BuildWith(ctx, progress, root, wanted, nil)
+}
+
+// BuildOurs builds programs of this repository into bin, once in each process. packages are paths from the root, e.g. "./plugins/xid".
+func BuildOurs(ctx context.Context, root string, packages ...string) error {
+	return BuildWith(ctx, nil, root, nil, packages)
+}
+
+// built has the programs, by their path from the root, that this process has built: go build takes half a second of CPU time to find that
+// nothing has changed.
+var built sync.Map
+
+// BuildWith is [Build] and then [BuildOurs], with one estimate of the time that is left. It writes nothing if progress is nil.
+func BuildWith(ctx context.Context, progress io.Writer, root string, wanted []Component, packages []string) error {
 	root, err := filepath.Abs(root) // the go command runs in the component's folder
 	if err != nil {
 		return fmt.Errorf("build components: %w", err)
@@ -245,49 +256,39 @@ func Build(ctx context.Context, progress io.Writer, root string, wanted ...Compo
 		return fmt.Errorf("build components: %w", err)
 	}
 	var missing []recipe
+	var tasks []task
 	for _, c := range wanted {
 		r, err := c.recipe(ctx, root)
 		if err != nil {
 			return fmt.Errorf("build %s: %w", c.Name, err)
 		}
 		if !r.built() {
-			missing = append(missing, r)
+			missing, tasks = append(missing, r), append(tasks, r.task())
 		}
 	}
-	if len(missing) > 0 {
-		fmt.Fprint(progress, plan(missing, runtime.NumCPU()))
-	}
-	for _, r := range missing {
-		if err := r.build(ctx, progress); err != nil {
-			return fmt.Errorf("build %s: %w", r.Name, err)
-		}
-	}
-	return nil
-}
-
-// built has the programs, by their path from the root, that this process has built: go build takes half a second of CPU time to find that nothing has changed.
-var built sync.Map
-
-// BuildOurs builds programs of this repository into bin, once in each process. packages are paths from the root, e.g. "./plugins/xid".
-func BuildOurs(ctx context.Context, root string, packages ...string) error {
-	return BuildOursWith(ctx, nil, root, packages...)
-}
-
-// BuildOursWith is [BuildOurs] that writes to progress, unless it is nil, how much is left to compile.
-func BuildOursWith(ctx context.Context, progress io.Writer, root string, packages ...string) error {
 	packages = slices.DeleteFunc(slices.Clone(packages), func(p string) bool {
 		_, found := built.Load(filepath.Join(root, p))
 		return found
 	})
-	if len(packages) == 0 {
-		return nil
-	}
-	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
-	if err == nil {
-		defer unlock()
-		err = buildOurs(ctx, progress, root, packages)
-	}
+	ours, err := ourTasks(ctx, root, packages)
 	if err != nil {
+		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
+	}
+	var e *estimate
+	if progress != nil && len(tasks)+len(ours) > 0 {
+		if len(missing) > 0 {
+			fmt.Fprintln(progress, "reading what there is to compile; sources that are missing are downloaded")
+		}
+		if e, err = newEstimate(ctx, progress, append(tasks, ours...)); err != nil {
+			return fmt.Errorf("build components: %w", err)
+		}
+	}
+	for _, r := range missing {
+		if err := r.build(ctx, e); err != nil {
+			return fmt.Errorf("build %s: %w", r.Name, err)
+		}
+	}
+	if err := buildOurs(ctx, e, root, ours); err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(packages, " "), err)
 	}
 	for _, p := range packages {
@@ -296,15 +297,35 @@ func BuildOursWith(ctx context.Context, progress io.Writer, root string, package
 	return nil
 }
 
-// buildOurs compiles programs that need cgo, for go-nvml and go-dcgm, apart from the others. The others share what they
+func buildOurs(ctx context.Context, e *estimate, root string, tasks []task) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	unlock, err := lock(ctx, filepath.Join(root, "bin", ".lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, t := range tasks {
+		if err := t.compile(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ourTasks compile programs that need cgo, for go-nvml and go-dcgm, apart from the others. The others share what they
 // compile with the components, whose flags are the same.
-func buildOurs(ctx context.Context, progress io.Writer, root string, packages []string) error {
+func ourTasks(ctx context.Context, root string, packages []string) (tasks []task, err error) {
+	if len(packages) == 0 {
+		return nil, nil
+	}
 	// The tags keep the standard library out of cgo.
 	cgo := []string{"-tags=netgo,osusergo"}
 	const format = `{{.ImportPath}}{{range .Deps}}{{if eq . "runtime/cgo"}} cgo{{end}}{{end}}`
 	list, err := runWith(ctx, []string{"CGO_ENABLED=1"}, root, append([]string{"list", cgo[0], "-f", format}, packages...)...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var static, dynamic []string
 	for line := range strings.Lines(string(list)) {
@@ -317,14 +338,16 @@ func buildOurs(ctx context.Context, progress io.Writer, root string, packages []
 	flags := []string{"-trimpath", "-ldflags=-s -w"}
 	out := "bin" + string(filepath.Separator)
 	if len(static) > 0 {
-		if err := compile(ctx, progress, "pitcrew", []string{"CGO_ENABLED=0"}, root, out, flags, static...); err != nil {
-			return err
-		}
+		tasks = append(tasks, task{
+			name: "pitcrew", env: []string{"CGO_ENABLED=0"}, dir: root, out: out, flags: flags, packages: static,
+		})
 	}
 	if len(dynamic) > 0 {
-		return compile(ctx, progress, "pitcrew", []string{"CGO_ENABLED=1"}, root, out, append(flags, cgo...), dynamic...)
+		tasks = append(tasks, task{
+			name: "pitcrew", env: []string{"CGO_ENABLED=1"}, dir: root, out: out, flags: append(flags, cgo...), packages: dynamic,
+		})
 	}
-	return nil
+	return tasks, nil
 }
 
 func (c Component) dir(root string) string { return filepath.Join(root, "e2e", "components", c.Dir) }
@@ -366,20 +389,28 @@ func (r recipe) built() bool {
 	return err == nil
 }
 
-func (r recipe) build(ctx context.Context, progress io.Writer) (err error) {
+// task compiles the component, unless its source has to be patched before.
+func (r recipe) task() task {
+	return task{
+		name: r.Name, env: []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)},
+		dir: r.dir(r.root), out: r.Path(r.root), flags: r.flags, packages: []string{r.Package}, patched: r.patch != "",
+	}
+}
+
+func (r recipe) build(ctx context.Context, e *estimate) (err error) {
 	path := r.Path(r.root)
 	unlock, err := lock(ctx, path+".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if r.built() {
-		return nil // by another program meanwhile
+	t := r.task()
+	if r.built() { // by another program meanwhile
+		e.finish(t)
+		return nil
 	}
-	fmt.Fprintf(progress, "building %s (%s %s)\n", r.Name, r.Module, r.version)
+	e.printf("building %s (%s %s)\n", r.Name, r.Module, r.version)
 	begun := time.Now()
-	env := []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)}
-	flags := r.flags
 	if r.patch != "" {
 		dir, failed := os.MkdirTemp("", "pitcrew-component-")
 		if failed != nil {
@@ -389,15 +420,15 @@ func (r recipe) build(ctx context.Context, progress io.Writer) (err error) {
 		if err := r.patchInto(ctx, dir); err != nil {
 			return err
 		}
-		flags = append(slices.Clip(flags), "-modfile="+filepath.Join(dir, "go.mod"))
+		t.flags = append(slices.Clip(t.flags), "-modfile="+filepath.Join(dir, "go.mod"))
 	}
-	if err := compile(ctx, progress, r.Name, env, r.dir(r.root), path, flags, r.Package); err != nil {
+	if err := t.compile(ctx, e); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".stamp", []byte(r.stamp), 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(progress, "built %s in %s\n", r.Name, time.Since(begun).Round(100*time.Millisecond))
+	e.printf("built %s in %s\n", r.Name, time.Since(begun).Round(100*time.Millisecond))
 	return nil
 }
 

@@ -5,13 +5,11 @@ import (
 	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +22,7 @@ import (
 
 // tiny is a component that builds in no time.
 var tiny = Component{
-	Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys", CPU: time.Second,
+	Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys",
 	versionVars: func(version string) map[string]string { return map[string]string{"main.version": version} },
 }
 
@@ -48,7 +46,7 @@ func TestAComponentIsBuiltOnceAndAgainWhenItChanges(t *testing.T) {
 		line, _, _ := strings.Cut(progress.String(), "\n")
 		return line
 	}
-	building := fmt.Sprintf("to build: tiny; about 10 s with empty caches on this machine (%d cores), and the download of the sources", runtime.NumCPU())
+	const building = "reading what there is to compile; sources that are missing are downloaded"
 	if diff := cmp.Diff(building, build()); diff != "" {
 		t.Error("first build:", diff)
 	}

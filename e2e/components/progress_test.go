@@ -2,24 +2,14 @@ package components
 
 import (
 	"bytes"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func TestThePlanNamesWhatIsMissingAndTheTimeOnThisMachine(t *testing.T) {
-	missing := []recipe{{Component: Component{Name: "kube", CPU: 9 * time.Minute}}, {Component: Component{Name: "kwok", CPU: 50 * time.Second}}}
-	for cores, want := range map[int]string{
-		2:  "to build: kube, kwok; about 5 min with empty caches on this machine (2 cores), and the download of the sources\n",
-		16: "to build: kube, kwok; about 40 s with empty caches on this machine (16 cores), and the download of the sources\n",
-	} {
-		if diff := cmp.Diff(want, plan(missing, cores)); diff != "" {
-			t.Error(diff)
-		}
-	}
-}
 
 func TestTimesAreRoundedUp(t *testing.T) {
 	for d, want := range map[time.Duration]string{
@@ -32,51 +22,95 @@ func TestTimesAreRoundedUp(t *testing.T) {
 	}
 }
 
-func TestTheMeterCountsPackagesAndEstimatesByTheirSize(t *testing.T) {
-	var out bytes.Buffer
-	now := time.Unix(0, 0)
-	m := newMeter(&out, "kube", map[string]int64{"a": 100, "b": 300, "c/d": 600}, func() time.Time { return now })
+// project is an estimate of two tasks of one folder that share package b, and a clock. A byte takes 10 ms by the estimate made before.
+func project(t *testing.T) (e *estimate, first, second task, out *bytes.Buffer, pass func(time.Duration)) {
+	t.Helper()
+	out = &bytes.Buffer{}
+	clock := time.Unix(0, 0)
+	e = &estimate{
+		out: out, now: func() time.Time { return clock }, packages: map[string][]string{}, left: map[string]cost{}, prior: 10 * time.Millisecond,
+	}
+	first, second = task{name: "kube", dir: "k", packages: []string{"."}}, task{name: "kwok", dir: "k", packages: []string{"kwok"}}
+	e.add(first, map[string]cost{"a": 1000, "x.org/b": 3000, "x.org/c": 6000})
+	e.add(second, map[string]cost{"x.org/b": 3000, "x.org/d": 2000})
+	e.start([]task{first, second})
+	return e, first, second, out, func(d time.Duration) { clock = clock.Add(d) }
+}
+
+func TestThePlanNamesWhatIsMissingAndCountsOnceWhatIsShared(t *testing.T) {
+	_, _, _, out, _ := project(t)
+	want := fmt.Sprintf("to build: kube, kwok; about 2 min on this machine (%d cores)\n", runtime.NumCPU())
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+	e := &estimate{out: out, now: time.Now}
+	out.Reset()
+	e.start([]task{{name: "kube"}})
+	if out.Len() > 0 {
+		t.Errorf("nothing is to be compiled: %q", out)
+	}
+}
+
+func TestTheEstimateFollowsTheMeasuredSpeed(t *testing.T) {
+	e, first, second, out, pass := project(t)
+	out.Reset()
+	m := &meter{task: first, estimate: e}
 	write := func(after time.Duration, text string) {
 		t.Helper()
-		now = now.Add(after)
+		pass(after)
 		if n, err := m.Write([]byte(text)); n != len(text) || err != nil {
 			t.Fatal(n, err)
 		}
 	}
-	write(reportEvery-1, "a\n") // too early for a line
-	write(1, "# b\nb")          // the name is not complete
-	write(reportEvery, "\nfile.go:1: error\nb\n")
-	write(reportEvery, "c/d\n")
-	want := "  kube: 2 of 3 packages, about 50 s left\n" + // 30 s for 400 of 1000 bytes: 45 s
-		"  kube: 3 of 3 packages, linking\n"
+	write(reportEvery-1, "a\n")                      // too early for a line
+	write(1, "# x.org/b\nx.o")                       // the name is not complete
+	write(4*reportEvery, "rg/b\nfile.go:1: error\n") // 75 s for 4000 of 12000 bytes: 19 ms a byte
+	write(reportEvery, "x.org/c\n")
+	e.finish(first)
+	m = &meter{task: second, estimate: e}
+	write(reportEvery, "x.org/b\nx.org/d\n")
+	want := "  kube: 33 % done, about 3 min left\n  kube: 83 % done, about 20 s left\n  kwok: 100 % done, linking\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
 	}
-	// What the error of a failed build quotes.
-	if diff := cmp.Diff("# b\nfile.go:1: error\nb\n", m.other.String()); diff != "" {
+	// What the error of a failed build quotes; the package that the first task has compiled is none that is left.
+	if diff := cmp.Diff("x.org/b\n", m.other.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestATaskThatAnotherProgramHasDoneIsNotLeft(t *testing.T) {
+	e, first, second, _, pass := project(t)
+	pass(time.Minute)
+	e.finish(first)
+	if left := e.remaining(); left <= 0 || left > 30*time.Second {
+		t.Errorf("%s left of 2000 bytes after a minute for 10000", left)
+	}
+	e.finish(second)
+	if left := e.remaining(); left != 0 {
+		t.Errorf("%s left", left)
 	}
 }
 
 func TestStaleIsWhatABuildCompiles(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
-	args := []string{"-trimpath", "-ldflags=-s -w -X=main.version=v0.47.0", "."}
-	sizes := func() map[string]int64 {
+	tiny := task{env: []string{"CGO_ENABLED=0"}, dir: tiny.dir(root), flags: []string{"-trimpath", "-ldflags=-s -w -X=main.version=v0.47.0"}, packages: []string{"."}}
+	costs := func() map[string]cost {
 		t.Helper()
-		got, err := stale(t.Context(), []string{"CGO_ENABLED=0"}, tiny.dir(root), args...)
+		got, err := tiny.stale(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
 	}
-	if err := Build(t.Context(), &bytes.Buffer{}, root, tiny); err != nil {
+	if err := Build(t.Context(), &bytes.Buffer{}, root, Component{Name: "tiny", Dir: "tiny", Package: ".", Module: "golang.org/x/sys"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, found := sizes()["os"]; found {
+	if _, found := costs()["os"]; found {
 		t.Error("os is cached")
 	}
-	args = append([]string{"-gcflags=os=-N"}, args...)
-	if got := sizes(); got["os"] == 0 || got["example.com/tiny"] != int64(len(tinyMain)) {
+	tiny.flags = append(tiny.flags, "-gcflags=os=-N")
+	if got := costs(); got["os"] <= perPackage || got["example.com/tiny"] != perPackage+cost(len(tinyMain)) {
 		t.Errorf("os is to compile again, and what imports it; got %v", got)
 	}
 }
@@ -87,7 +121,7 @@ func TestABuildReportsItsProgress(t *testing.T) {
 	if err := Build(t.Context(), &progress, root, tiny); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"to build: tiny;", "building tiny (golang.org/x/sys v0.47.0)\n", "built tiny in "} {
+	for _, want := range []string{"sources that are missing are downloaded\n", "building tiny (golang.org/x/sys v0.47.0)\n", "built tiny in "} {
 		if !strings.Contains(progress.String(), want) {
 			t.Errorf("no %q in\n%s", want, &progress)
 		}

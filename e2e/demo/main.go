@@ -63,11 +63,8 @@ func run(ctx context.Context, out io.Writer) (result string, err error) {
 		return "", err
 	}
 	fmt.Fprintln(out, "== Building what is missing: etcd, Kubernetes, KWOK, JobSet and NPD from pinned sources, and Pitcrew")
-	if err := components.Build(ctx, out, root,
-		components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector); err != nil {
-		return "", err
-	}
-	if err := components.BuildOursWith(ctx, out, root, "./plugins/xid", "./remediator"); err != nil {
+	real := []components.Component{components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector}
+	if err := components.BuildWith(ctx, out, root, real, []string{"./plugins/xid", "./remediator"}); err != nil {
 		return "", err
 	}
 

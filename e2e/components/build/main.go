@@ -21,7 +21,7 @@ func main() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [-arch ARCHITECTURE] [component...] [./program...]\n"+
 			"It builds components into bin/components and programs of this repository, such as ./plugins/xid, into bin. The components:")
 		for _, c := range components.All {
-			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s, about %s of CPU time with empty caches\n", c.Name, c.Module, c.CPU)
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-22s %s\n", c.Name, c.Module)
 		}
 	}
 	arch := flag.String("arch", runtime.GOARCH, "`architecture` to build for; another one's binaries are in a folder of its name")
@@ -59,10 +59,7 @@ func build(ctx context.Context, arch string, names []string) error {
 	if err != nil {
 		return err
 	}
-	if err := components.Build(ctx, os.Stderr, root, wanted...); err != nil {
-		return err
-	}
-	return components.BuildOursWith(ctx, os.Stderr, root, programs...)
+	return components.BuildWith(ctx, os.Stderr, root, wanted, programs)
 }
 
 func component(name string) (components.Component, error) {
