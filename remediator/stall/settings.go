@@ -122,17 +122,12 @@ func Compile(text string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", text, err)
 	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", text, err)
-	}
-	runes := 0
-	for i := range program.Inst {
-		runes += len(program.Inst[i].Rune)
-	}
-	if len(program.Inst) > maxInstructions || runes > maxRunes {
+	// Before anything is built from it: 250 bytes such as (?:b?...){0,999} compile to 50 MiB.
+	cost := sizeOf(parsed)
+	cost.instructions += 2 // the match and the failure
+	if cost.instructions > maxInstructions || cost.runes > maxRunes {
 		return nil, fmt.Errorf("%q is too large: it compiles to %d instructions with %d characters; at most %d and %d are allowed",
-			text, len(program.Inst), runes, maxInstructions, maxRunes)
+			text, cost.instructions, cost.runes, maxInstructions, maxRunes)
 	}
 	re, err := regexp.Compile(text)
 	if err != nil {
@@ -141,5 +136,41 @@ func Compile(text string) (*Expression, error) {
 	if re.MatchString("") {
 		return nil, fmt.Errorf("%q matches every line", text)
 	}
-	return &Expression{re, re.SubexpIndex(stepGroup), len(program.Inst)}, nil
+	return &Expression{re, re.SubexpIndex(stepGroup), cost.instructions}, nil
+}
+
+// size is what an expression compiles to, at most: runes are the characters and bounds of its character classes.
+type size struct{ instructions, runes int }
+
+// sizeOf bounds what an expression compiles to, without building it. A repeated part is compiled as often as it may repeat (regexp/syntax
+// Simplify); what it contains is counted once. The parser allows no more than 1,000 repeats of a part, nested ones multiplied.
+func sizeOf(re *syntax.Regexp) (s size) {
+	for _, part := range re.Sub {
+		inner := sizeOf(part)
+		s.instructions += inner.instructions
+		s.runes += inner.runes
+	}
+	switch re.Op {
+	case syntax.OpLiteral:
+		return size{len(re.Rune), len(re.Rune)}
+	case syntax.OpCharClass:
+		return size{1, len(re.Rune)}
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return size{1, 4}
+	case syntax.OpConcat:
+	case syntax.OpAlternate:
+		s.instructions += len(re.Sub)
+	case syntax.OpCapture, syntax.OpStar: // a star over what may be empty is a plus in a question mark
+		s.instructions += 2
+	case syntax.OpRepeat:
+		loops := 2
+		if re.Max >= 0 {
+			loops = re.Max - re.Min
+		}
+		times := max(re.Min, re.Max, 1)
+		return size{s.instructions*times + loops, s.runes * times}
+	default:
+		s.instructions++
+	}
+	return s
 }
