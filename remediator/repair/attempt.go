@@ -100,8 +100,8 @@ func (d *decider) skip(v *Visit, check policy.Check) {
 // makeRoom ends a visit while another repairer works on the node, however long that takes: it must not keep its place of maxConcurrent
 // from other nodes. It begins again afterwards, without a second approval.
 func (d *decider) makeRoom(v *Visit, why string) {
-	if v.Kind == Repair && d.record.Request == nil && (d.policy.Repair.Mode != policy.RepairAuto || isManual(d.facts.Quarantine)) {
-		d.record.Request = &Request{Kind: RequestRepair, Quarantine: v.Quarantine, At: d.now, Reason: "approved before: " + why}
+	if v.ApprovedBy != "" && d.record.Request == nil {
+		d.record.Request = &Request{Kind: RequestRepair, Quarantine: v.Quarantine, At: d.now, User: v.ApprovedBy, Reason: "approved before: " + why}
 	}
 	d.close(Yielded, "%s", why)
 }
@@ -151,6 +151,10 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 	}
 	if d.policy.Repair == nil {
 		d.close(Yielded, "the policy does not repair any more")
+		return check, true
+	}
+	if why := d.forbidden(v, q); why != "" {
+		d.close(Yielded, "%s", why)
 		return check, true
 	}
 	if v.Kind == Validation {
@@ -392,6 +396,14 @@ func (d *decider) create(v *Visit) {
 		d.notStarted(v, why)
 		return
 	}
+	if stop, waits := d.stopsBeforeJob(v); stop != "" || waits {
+		if !waits {
+			d.undo(v)
+			v.again(d.now)
+			v.Outcome = "waits: " + stop
+		}
+		return
+	}
 	if settled := v.PhaseSince.Add(settleTaint); v.Kind == Sweep && d.now.Before(settled) {
 		d.requeueAt(settled)
 		return
@@ -418,6 +430,22 @@ func (d *decider) create(v *Visit) {
 		return
 	}
 	d.step.Create = newJob(d.facts.Template, d.facts.Node, v, d.facts.Namespace)
+}
+
+// stopsBeforeJob says what has come between the record of an attempt and its Job that keeps a repair or a validation from beginning; empty:
+// nothing has. waits is true while facts are missing.
+func (d *decider) stopsBeforeJob(v *Visit) (why string, waits bool) {
+	if v.isCheck() {
+		return "", false
+	}
+	if d.policy.Repair == nil {
+		return "the policy does not repair any more", false
+	}
+	if why := d.forbidden(v, d.facts.Quarantine); why != "" {
+		return why, false
+	}
+	why = d.held()
+	return why, d.step.Needs.Any()
 }
 
 // jobEnded decides what follows from the end of a Job.

@@ -182,22 +182,28 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 	if why == "" {
 		why = d.lemon()
 	}
+	if why == "" && requested && d.record.Request.User == "" {
+		why = "the request names no person"
+	}
 	if why != "" {
 		if requested {
 			d.refuse("not repaired: %s", why)
 		}
 		return
 	}
-	if !requested {
+	v := Visit{Kind: Repair, Quarantine: q.ID}
+	if requested {
+		v.ApprovedBy = d.record.Request.User
+	} else {
 		if last := d.lastVisit(q.ID, Repair); last != nil && last.Phase == Failed {
 			return
 		}
-		if repair.Mode != policy.RepairAuto || isManual(q) {
+		if needsApproval(repair, q) {
 			d.waits(waitsForApproval, "%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
 			return
 		}
 	}
-	if d.tryOpen(Visit{Kind: Repair, Quarantine: q.ID}) && requested {
+	if d.tryOpen(v) && requested {
 		d.record.Request = nil
 	}
 }
@@ -214,6 +220,10 @@ func isManual(q *quarantine.Record) bool {
 
 // tryOpen begins a visit to a quarantined node, or notes what it waits for. It is false while facts are missing.
 func (d *decider) tryOpen(v Visit) bool {
+	if why := d.forbidden(&v, d.facts.Quarantine); why != "" {
+		d.waits("policy", "%s waits: %s", v.Kind, why)
+		return false
+	}
 	if why := d.held(); why != "" {
 		d.waits("held", "%s waits: %s", v.Kind, why)
 		return false

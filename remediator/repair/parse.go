@@ -166,7 +166,7 @@ func (b *bounds) visit(v *Visit) {
 	if v.Attempt < 0 || v.Attempt > maxCount || v.Failures < 0 || v.Failures > maxCount || (v.Phase == Working || v.Phase == Ending) && v.Attempt == 0 {
 		b.fail("visit %.40q is %s in attempt %d, with %d failures", v.ID, v.Phase, v.Attempt, v.Failures)
 	}
-	for _, name := range []string{v.ID, v.Sweep, v.Quarantine, v.Template, v.BootID, string(v.JobUID)} {
+	for _, name := range []string{v.ID, v.Sweep, v.Quarantine, v.ApprovedBy, v.Template, v.BootID, string(v.JobUID)} {
 		b.name("a visit", name)
 	}
 	b.group(v)

@@ -86,7 +86,9 @@ type Visit struct {
 	// Group is the place in a group of nodes that are checked together.
 	Group Group `json:"group,omitzero"`
 	// Quarantine is the id of the quarantine that a repair or a validation is for.
-	Quarantine string    `json:"quarantine,omitempty"`
+	Quarantine string `json:"quarantine,omitempty"`
+	// ApprovedBy is the person who has asked for a repair; empty: nobody has, and it began by itself.
+	ApprovedBy string    `json:"approvedBy,omitempty"`
 	StartedAt  time.Time `json:"startedAt"`
 	PhaseSince time.Time `json:"phaseSince"`
 	// Then is the phase that follows Ending: Emptying, or the one in which the visit is closed.
