@@ -67,7 +67,7 @@ KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code.
 RACED := remediator/visits remediator remediator/jobs preflight remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
-	remediator/webhook internal/npd internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
+	remediator/webhook internal/npd internal/nvml internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
 # As many packages side by side as there are cores. The longest come first: at the end one of them would run alone. `make lint` vets everything.
 TEST_FLAGS := -vet=off -timeout 30m -p $$(nproc) -parallel 8

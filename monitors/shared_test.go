@@ -421,6 +421,26 @@ func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
 	n.wantOpened(4, "just after a try that hung")
 }
 
+// The calls about one GPU hang: the others are judged at every look, and in the second one the parts of it that answer.
+func TestAGPUThatHangsHidesNoOther(t *testing.T) {
+	n := newGPUNode(t)
+	n.say("4.hang nvmlDeviceGetNvLinkState", "2.remap.failed 1", "3.temperature 99", "6.links 17", "4.remap.failed 1")
+	const nvlink = "ResetGPU gpu 0000:16:00: inactive NVLink 17; gpu 0000:14:00: not read: the calls about it do not return"
+	if got := n.run("nvlink", "-timeout", "12s"); got != nvlink {
+		t.Error(got)
+	}
+	want := partsWithFaults(nvlink)
+	want["ecc"] = "Replace gpu 0000:12:00: row remapping failed; gpu 0000:14:00: row remapping failed"
+	n.opened()
+	n.want(want, n.all("-timeout", "12s"))
+	n.wantOpened(4, "apart")
+	n.longApart()
+	n.want(want, n.all("-timeout", "12s"))
+	n.opened()
+	n.want(want, n.all("-timeout", "12s"))
+	n.wantOpened(4, "just after a try in which a GPU hung")
+}
+
 // What has not enough time for an answer is not begun: it would end by a kill in a call into the driver.
 func TestACheckThatHasWaitedLongBeginsNoRead(t *testing.T) {
 	n := newGPUNode(t)

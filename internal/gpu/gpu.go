@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -15,6 +16,8 @@ type Reading struct {
 	Bus []BusDevice `json:"bus"`
 	// Module is the loaded kernel driver, "" while there is none or while it is being loaded or removed.
 	Module string `json:"module,omitempty"`
+	// Mismatch says that the driver's library and kernel module are of different versions, and which.
+	Mismatch string `json:"mismatch,omitempty"`
 	// Unread says why NVML gave nothing at all.
 	Unread string `json:"unread,omitempty"`
 	// GPUs are the GPUs that NVML knows of and those on the bus that it does not know.
@@ -40,6 +43,10 @@ type GPU struct {
 	Minor *int `json:"minor,omitempty"`
 	// NotInNVML is set for a GPU on the bus that NVML does not know.
 	NotInNVML bool `json:"notInNVML,omitempty"`
+	// NoHandle is NVML's UNKNOWN instead of a handle, or to every question: the usual face of a GPU that is off the bus. Unpowered is its
+	// INSUFFICIENT_POWER.
+	NoHandle  string `json:"noHandle,omitempty"`
+	Unpowered string `json:"unpowered,omitempty"`
 	// Lost is NVML's GPU_IS_LOST, NeedsReset its RESET_REQUIRED, on any question.
 	Lost       bool `json:"lost,omitempty"`
 	NeedsReset bool `json:"needsReset,omitempty"`
@@ -72,10 +79,16 @@ func (g GPU) NotRead() string {
 		return "lost by the driver"
 	case g.NeedsReset:
 		return "requires a reset"
-	case g.NotInNVML:
+	}
+	return g.Silent()
+}
+
+// Silent is [GPU.NotRead] for one that NVML neither calls lost nor in need of a reset.
+func (g GPU) Silent() string {
+	if g.NotInNVML {
 		return Unlisted
 	}
-	return g.Unread
+	return cmp.Or(g.NoHandle, g.Unpowered, g.Unread)
 }
 
 // Memory is what a GPU reports of its memory errors.

@@ -33,6 +33,8 @@ type Shared[R any] struct {
 	Apart func() bool
 	// Whole reports whether a result of Read has a part for every check and may be judged by all of them.
 	Whole func(R) bool
+	// Hung, if set, reports whether calls of a Read that came back did not return: it has what the others said.
+	Hung func(R) bool
 	// Nothing, if set, returns what Read would return if there is nothing to open, without a call into the driver.
 	Nothing func() (r R, nothing bool, err error)
 	// Of identifies what is read: the loaded driver, the devices and where they were looked for. A reading of something else is
@@ -60,6 +62,7 @@ type sharedRead interface {
 	readPart(ctx context.Context) (any, error)
 	apart() bool
 	whole(data []byte) bool
+	hung(data []byte) bool
 	nothing() (data []byte, nothing bool, err error)
 	setGet(get func(context.Context) ([]byte, error))
 }
@@ -74,6 +77,11 @@ func (s *Shared[R]) setGet(get func(context.Context) ([]byte, error)) { s.get = 
 func (s *Shared[R]) whole(data []byte) bool {
 	var r R
 	return json.Unmarshal(data, &r) == nil && s.Whole(r)
+}
+
+func (s *Shared[R]) hung(data []byte) bool {
+	var r R
+	return s.Hung != nil && json.Unmarshal(data, &r) == nil && s.Hung(r)
 }
 
 func (s *Shared[R]) nothing() ([]byte, bool, error) {
@@ -186,6 +194,9 @@ func (h *sharing) get(ctx context.Context) ([]byte, error) {
 	if hung, lost := (hungError{}), (lostError{}); !errors.As(err, &hung) && !errors.As(err, &lost) {
 		return data, err
 	}
+	if data != nil {
+		return data, nil // what came back
+	}
 	if h.since() == 0 {
 		slog.Warn("each check reads its part of the driver by itself", "err", err)
 		h.split()
@@ -230,7 +241,7 @@ func (h *sharing) readPart(ctx context.Context) ([]byte, error) {
 	})
 }
 
-// read reads for all checks. It needs the lock of all.
+// read reads for all checks. It needs the lock of all. With an error it has what came back before calls that hang, if anything.
 func (h *sharing) read(ctx context.Context, lock *os.File, now sharedFile) ([]byte, error) {
 	data, nothing, err := h.s.nothing()
 	if err != nil || nothing {
@@ -242,6 +253,10 @@ func (h *sharing) read(ctx context.Context, lock *os.File, now sharedFile) ([]by
 			h.split()
 		}
 		return nil, err
+	}
+	if h.s.hung(data) {
+		h.split()
+		return data, lostError{errors.New("calls about a GPU did not return")}
 	}
 	now.Reading = data
 	if after, err := h.s.of(); err != nil || after != now.Of || !h.s.whole(data) {

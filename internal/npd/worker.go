@@ -201,10 +201,15 @@ func (w *worker) run(ctx context.Context, lock *os.File) ([]byte, error) {
 	select {
 	case <-done:
 		forward(logs)
-		return nil, noAnswer(w.p.limit())
+		err = noAnswer(w.p.limit())
 	case <-time.After(w.p.Timeout / 8):
-		return nil, w.hung()
+		err = w.hung()
 	}
+	// It may have answered and not have ended, because one of its calls hangs.
+	if data, unanswered := result(out, nil); unanswered == nil {
+		return data, nil
+	}
+	return nil, err
 }
 
 // lock waits for the end of the worker before. The worker inherits the lock, so it is released when the last process

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,12 @@ func isolatedPlugin() {
 				select {}
 			case text == "panic":
 				panic("in the worker")
+			case frozen && strings.HasSuffix(target, "-later"):
+				go func() { _ = os.WriteFile(target, []byte("x"), 0o600) }()
+				for !sleeping(os.Getpid()) {
+					runtime.Gosched()
+				}
+				return "answered before", nil
 			case frozen:
 				return "written", os.WriteFile(target, []byte("x"), 0o600)
 			}
@@ -56,6 +63,11 @@ func isolatedPlugin() {
 			return Result{Healthy: s}
 		},
 	})
+}
+
+// sleeping reports whether a thread of a process sleeps uninterruptibly.
+func sleeping(pid int) bool {
+	return len(stats(fmt.Sprintf("/proc/%d/task/[0-9]*/stat", pid), func(s stat) bool { return s.state == "D" })) > 0
 }
 
 // isolatedName is the plugin's name and that of its workers, in this run of the tests only.
@@ -156,6 +168,26 @@ func TestAMaintenanceFileThatCannotBeAskedForIsNoMaintenance(t *testing.T) {
 	if err := os.Remove(mark); err != nil {
 		t.Fatal(err)
 	}
+	i.want("fine", "fine")
+}
+
+// One of its calls is in uninterruptible sleep when it answers: what the others said is not lost with it.
+func TestAWorkerThatAnswersAndDoesNotEnd(t *testing.T) {
+	i, mount := newIsolated(t), npdtest.Freeze(t)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	i.want("write "+filepath.Join(mount.Dir, "file-later"), "answered before", "-hung-after", "1h", "-timeout", "5s")
+	stuck := workers(t)
+	if len(stuck) != 1 {
+		t.Fatalf("workers %v, want one that is stuck", stuck)
+	}
+	i.want("fine", hungDriver, "-hung-after", "1ns", "-timeout", "2s")
+	mount.Thaw()
+	eventually(t, "the worker is dead", func() bool {
+		pid, _ := unix.Wait4(stuck[0], nil, unix.WNOHANG, nil)
+		return pid == stuck[0]
+	})
 	i.want("fine", "fine")
 }
 

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -66,8 +68,8 @@ func (s *Source) Flags(p *npd.Plugin) {
 func (s *Source) Module() string { return npd.Module(s.Sysfs, "nvidia") }
 
 // Read looks at all GPUs of the node. An error means that not even the PCI bus could be read.
-func (s *Source) Read(part Part) (gpu.Reading, error) {
-	all, err := s.read([]Part{part})
+func (s *Source) Read(ctx context.Context, part Part) (gpu.Reading, error) {
+	all, err := s.read(ctx, []Part{part})
 	return all.of(part), err
 }
 
@@ -77,6 +79,8 @@ type shared struct {
 	gpu.Reading
 	// Parts are the GPUs as each part saw them, by its name: what fails in one is not known in another.
 	Parts map[string][]gpu.GPU `json:"parts"`
+	// Hung says that the calls about a GPU did not return.
+	Hung bool `json:"hung,omitempty"`
 }
 
 func (s shared) of(part Part) gpu.Reading {
@@ -95,10 +99,11 @@ func (s *Source) Shared(part Part) *npd.Shared[shared] {
 	s.part = part
 	s.shared = &npd.Shared[shared]{
 		Name:     "nvml",
-		Read:     func(context.Context) (shared, error) { return s.read(judged) },
-		ReadPart: func(context.Context) (shared, error) { return s.read([]Part{s.own()}) },
+		Read:     func(ctx context.Context) (shared, error) { return s.read(ctx, judged) },
+		ReadPart: func(ctx context.Context) (shared, error) { return s.read(ctx, []Part{s.own()}) },
 		Apart:    s.apart,
 		Whole:    shared.whole,
+		Hung:     func(r shared) bool { return r.Hung },
 		Nothing:  s.nothing,
 		Of:       s.identity,
 	}
@@ -138,7 +143,7 @@ func (s *Source) nothing() (shared, bool, error) {
 	if err != nil || len(names) > 0 {
 		return shared{}, false, err
 	}
-	all, err := s.read(nil)
+	all, err := s.read(context.Background(), nil)
 	return all, true, err
 }
 
@@ -171,7 +176,7 @@ func (s *Source) identity() (string, error) {
 	return fmt.Sprintf("%s, load %s, devices %x, %q, %q", s.Module(), load, devices.Sum(nil)[:8], s.Sysfs, s.DriverRoot), nil
 }
 
-func (s *Source) read(parts []Part) (shared, error) {
+func (s *Source) read(ctx context.Context, parts []Part) (shared, error) {
 	uptime, err := npd.Uptime()
 	if err != nil {
 		return shared{}, err
@@ -184,7 +189,13 @@ func (s *Source) read(parts []Part) (shared, error) {
 	if len(bus) == 0 {
 		return r, nil
 	}
-	if r.Parts, err = s.gpus(bus, uptime, parts); err != nil {
+	session := &session{uptime: uptime}
+	r.Parts, err = s.gpus(ctx, session, bus, parts)
+	r.Hung = session.hung
+	if mismatch := (mismatchError{}); errors.As(err, &mismatch) {
+		r.Mismatch = mismatch.text(r.Module)
+		r.Unread = r.Mismatch
+	} else if err != nil {
 		r.Unread = err.Error()
 	}
 	return r, nil
@@ -209,36 +220,76 @@ func (s *Source) libraries() []string {
 	return paths
 }
 
-func (s *Source) gpus(bus []gpu.BusDevice, uptime time.Duration, parts []Part) (map[string][]gpu.GPU, error) {
+func (s *Source) gpus(ctx context.Context, session *session, bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU, error) {
 	err := errors.New(library + " not found")
 	for _, path := range s.libraries() {
-		lib := nvml.New(nvml.WithLibraryPath(path))
-		ret := lib.Init()
+		session.lib = nvml.New(nvml.WithLibraryPath(path))
+		ret := session.lib.Init()
 		if ret == nvml.ERROR_LIBRARY_NOT_FOUND {
 			continue
 		}
 		if ret != nvml.SUCCESS {
-			return nil, errors.New(initErrors(ret))
+			return nil, session.initError(ret)
 		}
-		gpus, err := (&session{lib, uptime}).gpus(bus, parts)
-		// The process ends now; Shutdown closes the devices a moment earlier and may fail on a lost GPU.
-		_ = lib.Shutdown()
+		gpus, err := session.gpus(ctx, bus, parts)
+		// The process ends now; Shutdown closes the devices a moment earlier and may fail on a lost GPU, or wait for a call that hangs.
+		if !session.hung {
+			_ = session.lib.Shutdown()
+		}
 		return gpus, err
 	}
 	return nil, err
 }
 
-// initErrors words the failures of nvmlInit. The library's own words need an initialized library.
-func initErrors(ret nvml.Return) string {
+// initError words the failures of nvmlInit.
+func (s *session) initError(ret nvml.Return) error {
 	switch ret {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return "the driver does not answer"
+		return errors.New("the driver does not answer")
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return "the driver's library and kernel module are of different versions"
+		return mismatchError{s.version()}
 	case nvml.ERROR_NO_PERMISSION:
-		return "no permission to use the driver"
+		return errors.New("no permission to use the driver")
 	}
-	return fmt.Sprintf("initialization failed with NVML error %d", int(ret))
+	// nvidia-smi's words, for which people search.
+	return errors.New("Failed to initialize NVML: " + text(ret))
+}
+
+// mismatchError says that the library is not of the kernel module's version; its text is the library's, "" if not known.
+type mismatchError struct{ library string }
+
+func (e mismatchError) Error() string { return e.text("") }
+
+// text has nvidia-smi's words, for which people search, and both versions.
+func (e mismatchError) text(module string) string {
+	var versions []string
+	if e.library != "" {
+		versions = append(versions, "library "+e.library)
+	}
+	if version := strings.TrimSpace(strings.TrimPrefix(module, "nvidia")); version != "" {
+		versions = append(versions, "kernel module "+version)
+	}
+	text := "Driver/library version mismatch"
+	if len(versions) > 0 {
+		text += " (" + strings.Join(versions, ", ") + ")"
+	}
+	return text
+}
+
+// version returns the version of the library, "" if it does not say. It may be asked although the library is not initialized, as
+// nvidia-smi does. Newer ones have the version of CUDA before it, as in 12.575.51.03.
+func (s *session) version() string {
+	if !s.has("nvmlSystemGetNVMLVersion") {
+		return ""
+	}
+	version, ret := s.lib.SystemGetNVMLVersion()
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	if cuda, rest, _ := strings.Cut(version, "."); len(cuda) < 3 && strings.Contains(rest, ".") {
+		return rest
+	}
+	return version
 }
 
 // session is an initialized library.
@@ -246,10 +297,12 @@ type session struct {
 	lib nvml.Interface
 	// uptime is the time since the boot, for values that cannot be longer.
 	uptime time.Duration
+	// hung says that a call has not returned. Whatever made it still waits for it.
+	hung bool
 }
 
 // gpus asks every GPU, each part by itself. Handles are tied to PCI addresses first: NVML gives index 0 for a GPU that is lost meanwhile.
-func (s *session) gpus(bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU, error) {
+func (s *session) gpus(ctx context.Context, bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU, error) {
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("count GPUs: %s", text(ret))
@@ -258,40 +311,114 @@ func (s *session) gpus(bus []gpu.BusDevice, parts []Part) (map[string][]gpu.GPU,
 	for _, part := range parts {
 		gpus[part.name] = []gpu.GPU{}
 	}
-	known := map[string]bool{}
+	known, allHang := map[string]bool{}, true
+	// take files what the goroutine of one GPU has said in time.
+	take := func(g gpu.GPU, ask func(chan<- answer)) {
+		answers, ended := inTime(ctx, ask)
+		said := map[string]gpu.GPU{}
+		for _, a := range answers {
+			g.Address = cmp.Or(g.Address, a.Address)
+			said[a.part] = a.GPU
+		}
+		if !ended {
+			s.hung, g.Unread = true, "the calls about it do not return"
+		}
+		if g.Address == "" || known[g.Address] {
+			return // found by its address below
+		}
+		known[g.Address], allHang = true, allHang && !ended
+		for _, part := range parts {
+			own, ok := said[part.name]
+			if !ok {
+				own = g
+			}
+			gpus[part.name] = append(gpus[part.name], own)
+		}
+	}
 	for i := range count {
-		device, ret := s.lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			continue // found by its address below
-		}
-		info, ret := device.GetPciInfo()
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		g := gpu.GPU{Address: gpu.Address(cString(info.BusId[:]))}
-		known[g.Address] = true
-		s.ask(device, g, parts, gpus)
+		take(gpu.GPU{}, func(to chan<- answer) { s.byIndex(i, parts, to) })
 	}
 	for _, d := range bus {
-		if known[d.Address] || d.Driver == "vfio-pci" {
-			continue
+		if !known[d.Address] && d.Driver != "vfio-pci" {
+			take(gpu.GPU{Address: d.Address}, func(to chan<- answer) { s.byAddress(d.Address, parts, to) })
 		}
-		g := gpu.GPU{Address: d.Address}
-		device, ret := s.lib.DeviceGetHandleByPciBusId(d.Address + ".0")
-		g.NotInNVML = ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_GPU_NOT_FOUND
-		if !g.NotInNVML && note(&g, "handle", ret) {
-			s.ask(device, g, parts, gpus)
-			continue
-		}
-		for _, part := range parts {
-			gpus[part.name] = append(gpus[part.name], g)
-		}
+	}
+	if s.hung && allHang {
+		select {} // not one GPU hangs, the driver does: wait to be killed
 	}
 	return gpus, nil
 }
 
-// ask adds what a GPU answers to each part.
-func (s *session) ask(device nvml.Device, g gpu.GPU, parts []Part, to map[string][]gpu.GPU) {
+// answer is what a GPU says to a part; the first says only where it is.
+type answer struct {
+	part string
+	gpu.GPU
+}
+
+// inTime returns what ask has sent and whether it has ended. One GPU may take a third of the time that is left, so that its calls, if they
+// hang, leave time for the GPUs after it. A call cannot be ended; its goroutine ends with the process.
+func inTime(ctx context.Context, ask func(chan<- answer)) (answers []answer, ended bool) {
+	to := make(chan answer, 16)
+	go func() {
+		defer close(to)
+		ask(to)
+	}()
+	var late <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		late = time.After(time.Until(deadline) / 3)
+	}
+	for {
+		select {
+		case a, more := <-to:
+			if !more {
+				return answers, true
+			}
+			answers = append(answers, a)
+		case <-late:
+			return answers, false
+		}
+	}
+}
+
+func (s *session) byIndex(i int, parts []Part, to chan<- answer) {
+	device, ret := s.lib.DeviceGetHandleByIndex(i)
+	if ret != nvml.SUCCESS {
+		return
+	}
+	info, ret := device.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return
+	}
+	s.ask(device, gpu.GPU{Address: gpu.Address(cString(info.BusId[:]))}, parts, to)
+}
+
+// byAddress asks a GPU that gave no handle by its index, or is not counted.
+func (s *session) byAddress(address string, parts []Part, to chan<- answer) {
+	g := gpu.GPU{Address: address}
+	device, ret := s.lib.DeviceGetHandleByPciBusId(address + ".0")
+	// nvidia-smi's words, for which people search.
+	noHandle := "Unable to determine the device handle for GPU: " + text(ret)
+	switch ret {
+	case nvml.SUCCESS:
+		s.ask(device, g, parts, to)
+		return
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_GPU_NOT_FOUND:
+		g.NotInNVML = true
+	case nvml.ERROR_UNKNOWN:
+		g.NoHandle = noHandle
+	case nvml.ERROR_INSUFFICIENT_POWER:
+		g.Unpowered = noHandle + ", external power not connected"
+	default:
+		note(&g, "handle", ret)
+	}
+	for _, part := range parts {
+		to <- answer{part.name, g}
+	}
+}
+
+// ask sends what a GPU answers to each part.
+func (s *session) ask(device nvml.Device, g gpu.GPU, parts []Part, to chan<- answer) {
+	to <- answer{"", g}
 	name, ret := device.GetName()
 	if note(&g, "name", ret) {
 		g.Name = name
@@ -304,7 +431,7 @@ func (s *session) ask(device nvml.Device, g gpu.GPU, parts []Part, to map[string
 	for _, part := range parts {
 		own := g
 		part.ask(s, device, &own)
-		to[part.name] = append(to[part.name], own)
+		to <- answer{part.name, own}
 	}
 }
 
@@ -333,7 +460,23 @@ func unsupported(ret nvml.Return) bool {
 	return false
 }
 
-func text(ret nvml.Return) string { return nvml.ErrorString(ret) }
+// words are what NVIDIA's library says of its errors (nvmlErrorString), for those that a person may meet here.
+var words = map[nvml.Return]string{
+	nvml.ERROR_INVALID_ARGUMENT: "Invalid Argument", nvml.ERROR_NO_PERMISSION: "Insufficient Permissions",
+	nvml.ERROR_INSUFFICIENT_POWER: "Insufficient External Power", nvml.ERROR_TIMEOUT: "Timeout",
+	nvml.ERROR_IRQ_ISSUE: "Interrupt Request Issue", nvml.ERROR_CORRUPTED_INFOROM: "Corrupted infoROM",
+	nvml.ERROR_OPERATING_SYSTEM: "GPU access blocked by the operating system", nvml.ERROR_IN_USE: "In use by another client",
+	nvml.ERROR_MEMORY: "Insufficient Memory", nvml.ERROR_INSUFFICIENT_RESOURCES: "Insufficient Resources",
+	nvml.ERROR_NOT_READY: "Not Ready", nvml.ERROR_INVALID_STATE: "Invalid State", nvml.ERROR_UNKNOWN: "Unknown Error",
+}
+
+// text words an error that is not in the table by its number: some libraries say no more than "Error".
+func text(ret nvml.Return) string {
+	if known, ok := words[ret]; ok {
+		return known
+	}
+	return fmt.Sprintf("NVML error %d", int(ret))
+}
 
 func cString(chars []int8) string {
 	var b []byte
@@ -350,12 +493,18 @@ func cString(chars []int8) string {
 func (s *session) has(function string) bool { return s.lib.Extensions().LookupSymbol(function) == nil }
 
 func (s *session) identity(d nvml.Device, g *gpu.GPU) {
-	if minor, ret := d.GetMinorNumber(); note(g, "minor number", ret) {
+	minor, minorRet := d.GetMinorNumber()
+	if note(g, "minor number", minorRet) {
 		g.Minor = &minor
 	}
-	if mode, ret := d.GetPersistenceMode(); note(g, "persistence mode", ret) {
+	mode, modeRet := d.GetPersistenceMode()
+	if note(g, "persistence mode", modeRet) {
 		on := mode == nvml.FEATURE_ENABLED
 		g.Persistence = &on
+	}
+	if _, nameRet := d.GetName(); nameRet == nvml.ERROR_UNKNOWN && minorRet == nameRet && modeRet == nameRet {
+		// As good as no handle.
+		g.NoHandle = "every question is answered with " + text(nameRet)
 	}
 }
 

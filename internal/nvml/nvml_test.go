@@ -35,7 +35,7 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 		return byIndex(i)
 	}
 
-	got, err := (&session{lib: dgx}).gpus([]gpu.BusDevice{{Address: "0000:01:00"}, {Address: "0000:02:00"}}, []Part{Identity})
+	got, err := (&session{lib: dgx}).gpus(t.Context(), []gpu.BusDevice{{Address: "0000:01:00"}, {Address: "0000:02:00"}}, []Part{Identity})
 	name, on, minor := "Mock NVIDIA A100-SXM4-40GB", true, []int{0, 1, 2, 3, 4, 5, 6, 7}
 	var want []gpu.GPU
 	for _, i := range []int{0, 1, 3, 4, 5, 6, 7} {

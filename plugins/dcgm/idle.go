@@ -23,7 +23,7 @@ func (r *reader) refuse(ctx context.Context) (string, error) {
 		}
 	}
 	if r.force {
-		why, err := r.gpusRefuse(false)
+		why, err := r.gpusRefuse(ctx, false)
 		return why, err
 	}
 	pods, err := podresources.Holders(ctx, r.podResources, "nvidia.com/")
@@ -34,7 +34,7 @@ func (r *reader) refuse(ctx context.Context) (string, error) {
 		return "pod " + pods[0] + " holds a GPU", nil
 	}
 	for end := time.Now().Add(r.idleFor); ; {
-		why, err := r.gpusRefuse(true)
+		why, err := r.gpusRefuse(ctx, true)
 		if why != "" || err != nil {
 			return why, err
 		}
@@ -51,8 +51,8 @@ func (r *reader) refuse(ctx context.Context) (string, error) {
 }
 
 // gpusRefuse asks the driver: a GPU in MIG mode cannot be diagnosed, and one that is busy must not be.
-func (r *reader) gpusRefuse(busyToo bool) (string, error) {
-	reading, err := r.source.Read(nvml.Activity)
+func (r *reader) gpusRefuse(ctx context.Context, busyToo bool) (string, error) {
+	reading, err := r.source.Read(ctx, nvml.Activity)
 	if err != nil {
 		return "", err
 	}

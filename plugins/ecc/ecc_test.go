@@ -16,7 +16,8 @@ import (
 const healthy = "no memory fault on any GPU"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU")
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU",
+		[2]string{"exit 2\nunknown: NVML: "})
 }
 
 // gpuOfPages is a GPU from before row remapping.
@@ -60,6 +61,17 @@ func TestFindings(t *testing.T) {
 		"not in NVML": {"4.hidden 1", "exit 2\nunknown: gpu 0000:14:00: on the PCI bus but not in NVML"},
 		"not in NVML, another sick": {"4.hidden 1\n2.remap.failed 1",
 			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:14:00: not read: on the PCI bus but not in NVML"},
+		// Every check names the GPU that it could not read, and judges the others.
+		"no handle": {"4.error 999", "exit 2\nunknown: gpu 0000:14:00: Unable to determine the device handle for GPU: Unknown Error"},
+		"no handle, another sick": {"4.error 999\n2.remap.failed 1",
+			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:14:00: not read: Unable to determine the device handle for GPU: Unknown Error"},
+		"no power, another sick": {"4.error 8\n2.remap.failed 1", "exit 1\nReplace gpu 0000:12:00: row remapping failed; " +
+			"gpu 0000:14:00: not read: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected"},
+		"one hangs, another sick": {"4.hang nvmlDeviceGetRemappedRows\n6.remap.failed 1",
+			"exit 1\nReplace gpu 0000:16:00: row remapping failed; gpu 0000:14:00: not read: the calls about it do not return"},
+		"two hang, another sick": {"0.hang *\n1.hang *\n6.remap.failed 1",
+			"exit 1\nReplace gpu 0000:16:00: row remapping failed; gpu 0000:10:00: not read: the calls about it do not return; " +
+				"gpu 0000:11:00: not read: the calls about it do not return"},
 		"a query fails": {"2.error.nvmlDeviceGetRemappedRows 999", "exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
 		// Other than NVML's index 0, which a lost GPU's questions answer with.
 		"a lost GPU hides no other": {"6.error.nvmlDeviceGetTotalEccErrors 15\n2.remap.failed 1\n4.error.nvmlDeviceGetRemappedRows 999",

@@ -16,11 +16,8 @@ func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "no memory fault on any GPU"}
 	for _, g := range s.GPUs {
 		l.gpu(g, &result)
-		switch {
-		case g.NotInNVML:
-			result.NotRead(g.Subject(), gpu.Unlisted)
-		case g.Unread != "":
-			result.NotRead(g.Subject(), g.Unread)
+		if why := g.Silent(); why != "" {
+			result.NotRead(g.Subject(), why)
 		}
 	}
 	result.Unshared(s.Unshared)

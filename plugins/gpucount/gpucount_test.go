@@ -19,7 +19,8 @@ import (
 const healthy = "all GPUs are on the PCI bus and known to the driver"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 1\nInspect driver: the NVIDIA driver is not loaded", noGPU)
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 1\nInspect driver: the NVIDIA driver is not loaded", noGPU,
+		[2]string{"exit 1\nInspect driver: ", ": reboot or reload the driver"})
 }
 
 const noGPU = "exit 2\nunknown: gpu count: no GPU found on the PCI bus, set -expect to how many there should be"
@@ -84,6 +85,101 @@ func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {
 	n.Want("exit 1\nInspect gpu 0000:16:00: PCIe link is x8 of x16")
 	n.Width(6, 63)
 	n.Want("exit 0\n" + healthy)
+}
+
+// The usual face of a GPU that is off the bus, as in NVIDIA/dcgm-exporter issue 604 and NVIDIA/open-gpu-kernel-modules issue 387.
+func TestAGPUWithoutAHandle(t *testing.T) {
+	const unknown = "Unable to determine the device handle for GPU: Unknown Error"
+	n := nvmltest.New(t)
+	for name, test := range map[string]struct {
+		say, want string
+		args      []string
+	}{
+		"every call fails":     {"3.error 999", "exit 1\nReboot gpu 0000:13:00: " + unknown, nil},
+		"only the handle does": {handle(3, "999"), "exit 1\nReboot gpu 0000:13:00: " + unknown, nil},
+		"no index":             {"3.error.nvmlDeviceGetHandleByIndex_v2 999", "exit 0\n" + healthy, nil}, // asked twice
+		"two of them, one lost": {"3.error 999\n5.error 999\n6.error 15",
+			"exit 1\nReboot gpu 0000:13:00: " + unknown + "; gpu 0000:15:00: " + unknown + "; gpu 0000:16:00: lost by the driver", nil},
+		"every question": {"3.error.nvmlDeviceGetName 999\n3.error.nvmlDeviceGetMinorNumber 999\n3.error.nvmlDeviceGetPersistenceMode 999",
+			"exit 1\nReboot gpu 0000:13:00: every question is answered with Unknown Error", nil},
+		"a young node": {"3.error 999", "exit 2\nunknown: gpu 0000:13:00: " + unknown, []string{"-grace", "1000000h"}},
+		"no power": {"3.error 8",
+			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected", nil},
+		"a young node without power": {handle(3, "8"),
+			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected",
+			[]string{"-grace", "1000000h"}},
+		"no permission":              {"3.error 4", "exit 2\nunknown: gpu 0000:13:00: handle: Insufficient Permissions", nil},
+		"cgroup":                     {"3.error 17", "exit 2\nunknown: gpu 0000:13:00: handle: GPU access blocked by the operating system", nil},
+		"an error of a later driver": {"3.error 98", "exit 2\nunknown: gpu 0000:13:00: handle: NVML error 98", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.Say(test.say)
+			if got := n.Run(append(test.args, "-state-dir", n.Path(name))...); got != test.want+"\n" {
+				t.Errorf("got\n%swant\n%s", got, test.want)
+			}
+		})
+	}
+	// It may be our own access that is at fault.
+	n.Say("*.error 999")
+	if got := n.Run(); !strings.HasPrefix(got, "exit 2\nunknown: gpu 0000:10:00: "+unknown+", gpu 0000:11:00: ") {
+		t.Error(got)
+	}
+	n.Say("3.error 999")
+	n.Want("exit 1\nReboot gpu 0000:13:00: " + unknown)
+	reboot(n)
+	n.Want("exit 1\nReplace gpu 0000:13:00: " + unknown + ", also after a reboot")
+	n.Say()
+	n.Want("exit 0\n" + healthy)
+	for gpu := range 7 {
+		n.Unplug(gpu + 1)
+	}
+	n.Say("gpus 1", "0.error 999")
+	n.Want("exit 1\nReboot gpu 0000:10:00: "+unknown, "-state-dir", n.Path("one GPU"))
+}
+
+func handle(gpu int, ret string) string {
+	return fmt.Sprintf("%d.error.nvmlDeviceGetHandleByIndex_v2 %s\n%[1]d.error.nvmlDeviceGetHandleByPciBusId_v2 %[2]s", gpu, ret)
+}
+
+// What most people report: a library that an upgrade has replaced under the loaded module. No container with a GPU starts.
+func TestVersionsOfLibraryAndModuleDiffer(t *testing.T) {
+	n := nvmltest.New(t)
+	const text = "Driver/library version mismatch (library 575.51.03, kernel module 580.95.05)"
+	n.Say("init 18", "library 575.51.03")
+	// For as long as the grace, and not only on a node that is up for so long: it may be an upgrade under way.
+	n.Want("exit 2\nunknown: NVML: "+text, "-grace", "1h")
+	n.Want("exit 1\nInspect driver: " + text + ": reboot or reload the driver")
+	n.Module("570.12")
+	n.Want("exit 2\nunknown: NVML: Driver/library version mismatch (library 575.51.03, kernel module 570.12)", "-grace", "1ms")
+	n.Module("580.95.05")
+	n.Say("init 18", "library 12.575.51")
+	n.Want("exit 2\nunknown: NVML: Driver/library version mismatch (library 575.51, kernel module 580.95.05)", "-grace", "1ms")
+	n.Say()
+	n.Want("exit 0\n"+healthy, "-grace", "1ms")
+	// The faults that need no library are still told.
+	n.Say("init 18", "library 575.51.03")
+	n.Unplug(7)
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus; driver: " + text + ": reboot or reload the driver")
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus; NVML: not read: "+text, "-grace", "1000000h")
+	for gpu := range 7 {
+		n.Plug(gpu, "vfio-pci")
+	}
+	n.Want("exit 0\nall NVIDIA GPUs are bound to vfio-pci", "-state-dir", n.Path("passed through"))
+}
+
+// The calls about one GPU hang, those about the others do not.
+func TestOneGPUHangs(t *testing.T) {
+	n := nvmltest.New(t)
+	const others = "exit 1\nReboot gpu 0000:15:00: lost by the driver; gpu 0000:13:00: not read: the calls about it do not return"
+	for _, function := range []string{"*", "nvmlDeviceGetName", "nvmlDeviceGetMinorNumber"} {
+		n.Say("3.hang "+function, "5.error 15")
+		n.Want(others, "-timeout", "4s")
+	}
+	// Its address gives a handle.
+	n.Say("3.hang nvmlDeviceGetHandleByIndex_v2", "5.error 15")
+	n.Want("exit 1\nReboot gpu 0000:15:00: lost by the driver", "-timeout", "4s")
+	n.Say("3.hang nvmlDeviceGetMinorNumber")
+	n.Want("exit 2\nunknown: gpu 0000:13:00: the calls about it do not return", "-timeout", "4s")
 }
 
 func TestAGPUGoesWhileTheNodeRuns(t *testing.T) {

@@ -56,6 +56,10 @@ func judge(s snapshot) npd.Result {
 	}
 
 	if nothing, ok := s.Absent(); ok {
+		if nothing.Healthy == "" && s.Mismatch != "" && s.Module != "" && s.MismatchFor >= s.Grace {
+			result.Found(conditions.Inspect, "driver", s.Mismatch+": reboot or reload the driver")
+			return result
+		}
 		if f, ok := s.NoDriver(s.Grace); ok {
 			result.Found(f.Repair, f.Subject, f.Text)
 			return result
@@ -75,6 +79,12 @@ func judge(s snapshot) npd.Result {
 			lost(g.Subject(), "lost by the driver")
 		case g.NotInNVML:
 			absent(g.Subject(), gpu.Unlisted)
+		case s.gone(g):
+			absent(g.Subject(), g.NoHandle)
+		case g.NoHandle != "":
+			result.NotRead(g.Subject(), g.NoHandle)
+		case g.Unpowered != "":
+			result.Found(conditions.Inspect, g.Subject(), g.Unpowered)
 		}
 		if g.Minor != nil && len(s.Files) > 0 && !slices.Contains(s.Files, *g.Minor) {
 			result.Found(conditions.Inspect, g.Subject(), fmt.Sprintf("has no /dev/nvidia%d", *g.Minor))
@@ -82,9 +92,16 @@ func judge(s snapshot) npd.Result {
 		if g.Persistence != nil && !*g.Persistence {
 			result.Found(conditions.Monitor, g.Subject(), "persistence mode is off")
 		}
-		if g.Unread != "" {
+		if g.Unread != "" && g.NoHandle == "" {
 			result.NotRead(g.Subject(), g.Unread)
 		}
 	}
 	return result
+}
+
+// gone reports whether a GPU is as one that is not in NVML: it was asked by its index and by its address, or by every question. Where no
+// GPU of several answers otherwise, what hides them may be ours: this check's own access.
+func (s snapshot) gone(g gpu.GPU) bool {
+	answers := func(g gpu.GPU) bool { return g.NoHandle == "" }
+	return g.NoHandle != "" && (len(s.GPUs) == 1 || slices.ContainsFunc(s.GPUs, answers))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
@@ -16,6 +17,9 @@ type memory struct {
 	Missing []string `json:"missing,omitempty"`
 	// Before are those of an earlier boot that have not been well since.
 	Before []string `json:"before,omitempty"`
+	// Mismatch is the mismatch of versions that the driver has, Since the uptime since when.
+	Mismatch string        `json:"mismatch,omitempty"`
+	Since    time.Duration `json:"since,omitempty"`
 	// Most is how many GPUs were on the bus at best, in any boot.
 	Most int `json:"most"`
 }
@@ -35,10 +39,14 @@ func (m *memory) note(s snapshot) (changed bool) {
 		}
 	}
 	for _, g := range s.GPUs {
-		well[g.Address] = !g.Lost && !g.NotInNVML && g.Unread == ""
-		if g.Lost || g.NotInNVML && s.Uptime >= s.Grace {
+		well[g.Address] = !g.Lost && g.Silent() == ""
+		if g.Lost || (g.NotInNVML || s.gone(g)) && s.Uptime >= s.Grace {
 			missing = append(missing, g.Address)
 		}
+	}
+	if m.Mismatch != s.Mismatch {
+		// Another version of either is an upgrade under way.
+		m.Mismatch, m.Since = s.Mismatch, s.Uptime
 	}
 	m.Most = max(m.Most, len(s.Bus))
 	// With as many GPUs as ever, the bus gave one that is back another address.
@@ -53,7 +61,8 @@ func (m *memory) note(s snapshot) (changed bool) {
 	}
 	slices.Sort(missing)
 	m.Missing = slices.Compact(missing)
-	return m.Most != was.Most || !slices.Equal(m.Seen, was.Seen) || !slices.Equal(m.Missing, was.Missing) || !slices.Equal(m.Before, was.Before)
+	return m.Mismatch != was.Mismatch || m.Most != was.Most || !slices.Equal(m.Seen, was.Seen) ||
+		!slices.Equal(m.Missing, was.Missing) || !slices.Equal(m.Before, was.Before)
 }
 
 // forget drops the GPUs whose subject contains the text and returns the subjects of those that were missing.

@@ -27,6 +27,8 @@ type snapshot struct {
 	Seen []string `json:"seen,omitempty"`
 	// Before are the GPUs that were missing before the boot and have not been well since.
 	Before []string `json:"before,omitempty"`
+	// MismatchFor is how long the versions of the driver's library and kernel module have been the same two different ones.
+	MismatchFor time.Duration `json:"mismatchFor,omitempty"`
 	// Files are the N of all /dev/nvidiaN; nil if there are none here, as in a container without the devices.
 	Files []int `json:"files,omitempty"`
 }
@@ -63,7 +65,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Seen, s.Before = known.Seen, known.Before
+	s.Seen, s.Before, s.MismatchFor = known.Seen, known.Before, s.Uptime-known.Since
 	s.Files = deviceFiles(r.dev)
 	return s, nil
 }

@@ -9,7 +9,8 @@ import (
 const healthy = "all NVLinks are up"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU")
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU",
+		[2]string{"exit 2\nunknown: NVML: "})
 }
 
 func TestFindings(t *testing.T) {
@@ -38,6 +39,10 @@ func TestFindings(t *testing.T) {
 		"none by flag, no fabric":             {"*.links 0\n4.fabric.status 999", "exit 1\nInspect gpu 0000:14:00: registration with its fabric failed with NVML error 999", []string{"-links", "0"}},
 		"by model, by flag":                   {"4.links 17", "exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17", []string{"-links", "-1"}},
 		"not in NVML":                         {"4.hidden 1", "exit 2\nunknown: gpu 0000:14:00: on the PCI bus but not in NVML", nil},
+		"no handle, another down": {"4.error 999\n6.links 17", "exit 1\nResetGPU gpu 0000:16:00: inactive NVLink 17; " +
+			"gpu 0000:14:00: not read: Unable to determine the device handle for GPU: Unknown Error", nil},
+		"one hangs, another down": {"4.hang nvmlDeviceGetNvLinkState\n6.links 17",
+			"exit 1\nResetGPU gpu 0000:16:00: inactive NVLink 17; gpu 0000:14:00: not read: the calls about it do not return", nil},
 		"not in NVML, another down": {"4.hidden 1\n6.links 17",
 			"exit 1\nResetGPU gpu 0000:16:00: inactive NVLink 17; gpu 0000:14:00: not read: on the PCI bus but not in NVML", nil},
 		"a link down, another unread": {"4.links 17\n4.link3.error 999",

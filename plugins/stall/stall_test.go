@@ -21,7 +21,8 @@ import (
 const healthy = "no GPU that is in use stands still"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU")
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU",
+		[2]string{"exit 2\nunknown: NVML: "})
 }
 
 // The built plugin looks every 40 s, and 70 s are too long: three looks that find nothing are no stall yet, four are. The time that a
@@ -196,6 +197,8 @@ func TestWhatCannotBeRead(t *testing.T) {
 		"processes fail":         {"3.error.nvmlDeviceGetComputeRunningProcesses_v3 999", here + "processes: Unknown Error"},
 		"lost":                   {"3.error 15", here + "lost by the driver"},
 		"lost while asked":       {"3.error.nvmlDeviceGetEnforcedPowerLimit 15", here + "lost by the driver"},
+		"no handle":              {"3.error 999", here + "Unable to determine the device handle for GPU: Unknown Error"},
+		"one hangs":              {"3.hang nvmlDeviceGetTotalEnergyConsumption", here + "the calls about it do not return"},
 		"not in NVML":            {"3.hidden 1", here + "on the PCI bus but not in NVML"},
 		"in use by memory alone": {"3.processes -999\n3.memory 128\n3.energy -999", here + "no energy counter"},
 	}

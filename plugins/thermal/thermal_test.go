@@ -19,7 +19,8 @@ import (
 const healthy = "no GPU is too hot or slowed down"
 
 func TestAbsent(t *testing.T) {
-	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU")
+	nvmltest.Absent(nvmltest.New(t), healthy, "exit 2\nunknown: driver: the NVIDIA driver is not loaded", "exit 0\nno NVIDIA GPU",
+		[2]string{"exit 2\nunknown: NVML: "})
 }
 
 func TestTemperatures(t *testing.T) {
@@ -37,6 +38,11 @@ func TestTemperatures(t *testing.T) {
 			"*.max.shutdown -999\n*.reasons -999\n*.slowed.thermal -999", "exit 0\n" + healthy, "exit 0\n" + healthy},
 		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: lost by the driver",
 			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: lost by the driver"},
+		"no handle": {"5.error 999", "exit 2\nunknown: gpu 0000:15:00: Unable to determine the device handle for GPU: Unknown Error",
+			"exit 2\nunknown: gpu 0000:15:00: Unable to determine the device handle for GPU: Unknown Error"},
+		"one hangs, another hot": {"5.hang nvmlDeviceGetTemperature\n6.max.shutdown 40",
+			"exit 1\nReboot gpu 0000:16:00: at the temperature of its shutdown; gpu 0000:15:00: not read: the calls about it do not return",
+			"exit 1\nReboot gpu 0000:16:00: at the temperature of its shutdown; gpu 0000:15:00: not read: the calls about it do not return"},
 		"not in NVML":   {"5.hidden 1", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML"},
 		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: lost by the driver", "exit 2\nunknown: gpu 0000:15:00: lost by the driver"},
 		"needs a reset": {"5.error 16", "exit 2\nunknown: gpu 0000:15:00: requires a reset", "exit 2\nunknown: gpu 0000:15:00: requires a reset"},

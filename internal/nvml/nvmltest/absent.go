@@ -3,26 +3,30 @@ package nvmltest
 import "path/filepath"
 
 // Absent runs the plugin on nodes that have no GPU, no driver, no library, or a driver that hangs. All checks that use
-// NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace, and noGPU, which is what
-// it says where no GPU is on the bus and none was before.
-func Absent(n *Node, healthy, noDriver, noGPU string) {
+// NVML say the same there, except noDriver, which is what the plugin says without a driver after the grace, noGPU, which is what
+// it says where no GPU is on the bus and none was before, and the beginning and end of what it says of a mismatch of versions.
+func Absent(n *Node, healthy, noDriver, noGPU string, mismatch [2]string) {
 	n.t.Helper()
 	n.Want("exit 0\n" + healthy)
 	for ret, text := range map[string]string{
-		"9": "the driver does not answer", "18": "the driver's library and kernel module are of different versions",
-		"4": "no permission to use the driver", "999": "initialization failed with NVML error 999",
+		"9": "the driver does not answer", "4": "no permission to use the driver",
+		"999": "Failed to initialize NVML: Unknown Error", "98": "Failed to initialize NVML: NVML error 98",
 	} {
 		n.Say("init " + ret)
 		n.Want("exit 2\nunknown: NVML: " + text)
 	}
+	n.Say("init 18", "library 12.575.51.03")
+	n.Want(mismatch[0] + "Driver/library version mismatch (library 575.51.03, kernel module 580.95.05)" + mismatch[1])
 	n.Want("exit 2\nunknown: NVML: libnvidia-ml.so.1 not found", "-driver-root", n.Path("empty"))
 	n.Say()
 	n.Want("exit 2\nunknown: NVML: the driver does not answer", "-driver-root", n.debian())
 	n.Say("hang nvmlInit_v2")
 	n.Want("exit 2\nunknown: no answer within 2.25s", "-timeout", "3s")
 
-	n.Say("init 9")
+	n.Say("init 18")
 	n.Module("")
+	n.Want(noDriver)
+	n.Say("init 9")
 	n.Want(noDriver)
 	n.Want(noDriver, "-driver-root", n.debian())
 	n.Want("exit 2\nunknown: driver: the NVIDIA driver is not loaded", "-grace", "1000000h")

@@ -4,6 +4,8 @@
 //	gpus 8                  how many GPUs there are
 //	init 9                  what nvmlInit returns
 //	hang NAME               calls of the function NAME never return (the name of a function instead of a number)
+//	3.hang NAME             those calls that ask GPU 3; * for all of them
+//	library 12.580.95.05    the library's own version
 //	slow 8                  nvmlInit takes that many seconds, as it does on a node without persistence mode
 //	burn 500                nvmlInit takes that many milliseconds of CPU time
 //	driver 575.57.08        the driver's version: what a field number means depends on it
@@ -86,7 +88,10 @@ static void hang(const char *function) {
 
 static nvmlReturn_t fails(int gpu, const char *function) {
 	hang(function);
-	char name[256];
+	char name[256], text[512];
+	snprintf(name, sizeof name, "%d.hang", gpu);
+	if (setting(name, text, sizeof text) && (strcmp(text, "*") == 0 || strcmp(text, function) == 0))
+		for (;;) pause();
 	snprintf(name, sizeof name, "error.%s", function);
 	return number(gpu, name, number(gpu, "error", NVML_SUCCESS));
 }
@@ -114,6 +119,11 @@ nvmlReturn_t nvmlInit_v2(void) {
 	while (left > 0) left = sleep(left);
 	for (clock_t until = clock() + global("burn", 0) * (CLOCKS_PER_SEC / 1000); clock() < until;);
 	return global("init", NVML_SUCCESS);
+}
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *to, unsigned int length) {
+	char text[512];
+	snprintf(to, length, "%s", setting("library", text, sizeof text) ? text : "12.580.95.05");
+	return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlShutdown(void) { hang(__func__); return NVML_SUCCESS; }
 const char *nvmlErrorString(nvmlReturn_t r) {
