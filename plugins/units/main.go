@@ -14,6 +14,8 @@ func main() {
 	r := &reader{plugin: p}
 	p.StringVar(&r.systemd, "systemd", systemd.Socket, "`path` of systemd's private socket; needs root and the host's /run/systemd")
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host, to see whether there are NVSwitches")
+	p.StringVar(&r.fabricLog, "fabric-manager-log", "/var/log/fabricmanager.log", "`path` of the fabric manager's log, whose last "+
+		"error is reported with its failure, if it can be read")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
 	flags.List(p.FlagSet, &r.units, "units", "`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)
 

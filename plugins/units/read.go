@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/growth"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
-	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
 	"github.com/pitcrew-dev/pitcrew/internal/systemd"
 )
 
@@ -27,13 +27,19 @@ type snapshot struct {
 // unit is one unit as systemd sees it (org.freedesktop.systemd1(5)).
 type unit struct {
 	Name string `json:"name"`
-	// Asked: -units or the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
+	// Asked: -units or, of a fabric manager that does not run, the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
 	Asked bool `json:"asked"`
 	// Load, Active, Sub and File are the properties LoadState, ActiveState, SubState and UnitFileState.
 	Load   string `json:"load"`
 	Active string `json:"active"`
 	Sub    string `json:"sub"`
 	File   string `json:"file"`
+	// Of a service that does not run: Result is the property of that name, Exit how its main program ended, Status the property StatusText.
+	Result string `json:"result,omitempty"`
+	Exit   string `json:"exit,omitempty"`
+	Status string `json:"status,omitempty"`
+	// Log is the last error in its own log, if that can be read.
+	Log string `json:"log,omitempty"`
 	// Restarts are those that systemd made by itself.
 	Restarts growth.Counter `json:"restarts"`
 	Err      string         `json:"err,omitempty"`
@@ -45,19 +51,22 @@ var usual = []string{
 	"nvidia-persistenced.service", "nvidia-dcgm.service", "nv-hostengine.service", "nvidia-imex.service", fabricManager,
 }
 
-// fabricManager is needed wherever there are NVSwitches, enabled or not, but it may run in a driver container: then it
-// is not installed.
+// fabricManager is needed wherever there is an NVLink fabric for it to manage, enabled or not, but it may run in a driver container: then
+// it is not installed.
 const fabricManager = "nvidia-fabricmanager.service"
 
-// PCI ids of an NVSwitch.
+// PCI ids: an NVSwitch (HGX-2, HGX A100, HGX H100) is a bridge of NVIDIA's. The switches of HGX B200 and later are no PCI devices; the host
+// reaches them by adapters of Mellanox's.
 const (
-	nvidia = 0x10de
-	bridge = 0x068000
+	nvidia   = 0x10de
+	mellanox = 0x15b3
+	bridge   = 0x0680
 )
 
 type reader struct {
 	plugin                 *npd.Plugin
 	systemd, sysfs, procfs string
+	fabricLog              string
 	units                  []string
 
 	store npd.Store[state]
@@ -86,7 +95,16 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	for i := range s.Units {
-		if err := s.Units[i].read(ctx, conn); err != nil {
+		err := s.Units[i].read(ctx, conn)
+		if u := &s.Units[i]; u.Name == fabricManager && u.Load == "loaded" && !u.runs() {
+			u.Log = lastError(r.fabricLog)
+			if !u.Asked {
+				var unknown error
+				u.Asked, unknown = managesFabric(r.sysfs)
+				err = errors.Join(err, unknown)
+			}
+		}
+		if err != nil {
 			s.Units[i].Err = err.Error()
 		}
 	}
@@ -98,11 +116,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 
 // list asks for all units at once. An alias comes back under the unit's own name, which is taken once.
 func (r *reader) list(ctx context.Context, conn *dbus.Conn) ([]unit, error) {
-	names, switches, err := usual, false, error(nil)
+	names := usual
 	if len(r.units) > 0 {
 		names = r.units
-	} else if switches, err = r.switches(); err != nil {
-		return nil, err
 	}
 	statuses, err := conn.ListUnitsByNamesContext(ctx, names)
 	if err != nil {
@@ -114,19 +130,11 @@ func (r *reader) list(ctx context.Context, conn *dbus.Conn) ([]unit, error) {
 			continue
 		}
 		units = append(units, unit{
-			Name: s.Name, Asked: len(r.units) > 0 || switches && s.Name == fabricManager && s.LoadState == "loaded",
+			Name: s.Name, Asked: len(r.units) > 0,
 			Load: s.LoadState, Active: s.ActiveState, Sub: s.SubState,
 		})
 	}
 	return units, nil
-}
-
-func (r *reader) switches() (bool, error) {
-	functions, err := sysfs.PCI(r.sysfs, nvidia)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(functions, func(f sysfs.Function) bool { return f.Class == bridge }), nil
 }
 
 func (u *unit) read(ctx context.Context, conn *dbus.Conn) error {
@@ -152,6 +160,36 @@ func (u *unit) read(ctx context.Context, conn *dbus.Conn) error {
 		return fmt.Errorf("NRestarts: %w", err)
 	}
 	u.Restarts = growth.Start(uint64(n))
+	if u.runs() {
+		return nil
+	}
+	return u.readEnd(ctx, conn)
+}
+
+// runs reports whether the unit does its work.
+func (u *unit) runs() bool {
+	return u.Active == "active" || u.Active == "reloading" || u.Active == "refreshing"
+}
+
+// readEnd reads how the program of a service ended.
+func (u *unit) readEnd(ctx context.Context, conn *dbus.Conn) error {
+	var code, status int32
+	for name, to := range map[string]any{"Result": &u.Result, "StatusText": &u.Status, "ExecMainCode": &code, "ExecMainStatus": &status} {
+		property, err := conn.GetServicePropertyContext(ctx, u.Name, name)
+		if err != nil {
+			return err
+		}
+		if err := property.Value.Store(to); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	// CLD_EXITED, CLD_KILLED and CLD_DUMPED of sigaction(2).
+	switch code {
+	case 1:
+		u.Exit = fmt.Sprintf("status=%d", status)
+	case 2, 3:
+		u.Exit = fmt.Sprintf("signal=%d", status)
+	}
 	return nil
 }
 

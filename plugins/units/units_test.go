@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -58,13 +59,15 @@ const (
 func TestUnitsThatAreAskedFor(t *testing.T) {
 	n := newNode(t, map[string]string{
 		"good.service": runs, "fails.service": fails, "loops.service": loops, "slow.service": slow, "off.service": runs, "masked.service": "",
-	}, "good.service", "fails.service", "loops.service", "slow.service")
+		"killed.service": "[Service]\nExecStart=/bin/sh -c 'kill -9 $$$$'",
+	}, "killed.service", "good.service", "fails.service", "loops.service", "slow.service")
 	tests := map[string]string{
 		"good.service":              fine,
 		"good.service,slow.service": fine,
 		"node.target":               fine,
-		"fails.service":             "exit 1\nInspect unit fails.service: failed\n",
-		"loops.service":             "exit 1\nInspect unit loops.service: restarted 3 times or more within 10m0s\n",
+		"fails.service":             "exit 1\nInspect unit fails.service: failed (Result: exit-code, status=1)\n",
+		"killed.service":            "exit 1\nInspect unit killed.service: failed (Result: signal, signal=9)\n",
+		"loops.service":             "exit 1\nInspect unit loops.service: restarted 3 times or more within 10m0s (Result: exit-code, status=1)\n",
 		"off.service":               "exit 1\nInspect unit off.service: not running\n",
 		"masked.service":            "exit 1\nInspect unit masked.service: masked\n",
 		"absent.service":            "exit 1\nInspect unit absent.service: not-found\n",
@@ -96,6 +99,85 @@ func TestTheUnitsOfAGPUNode(t *testing.T) {
 	n.until(fine)
 }
 
+// It is enabled by its package and finds nothing to do on PCIe cards; where it is needed, its log says why it fails.
+func TestAFabricManagerThatFails(t *testing.T) {
+	n := newNode(t, map[string]string{"nvidia-fabricmanager.service": fails + "\n[Install]\nWantedBy=node.target"}, "nvidia-fabricmanager.service")
+	n.until(fine)
+	n.until("exit 1\nMonitor unit nvidia-fabricmanager.service: failed (Result: exit-code, status=1)\n", "-min-repair", "Monitor")
+	n.Write("sys/bus/pci/devices/0000:07:00.0/vendor", "0x10de")
+	n.Write("sys/bus/pci/devices/0000:07:00.0/device", "0x1af1")
+	n.Write("sys/bus/pci/devices/0000:07:00.0/class", "0x068000")
+	log := filepath.Join(n.Dir, "fabricmanager.log")
+	n.until("exit 1\nInspect unit nvidia-fabricmanager.service: failed (Result: exit-code, status=1)\n", "-fabric-manager-log", log)
+	n.Write("fabricmanager.log", strings.Repeat("[Nov 26 2026 10:00:00] [INFO] [tid 77] Fabric Manager is up\n", 2000)+
+		"[Nov 27 2026 10:00:00] [ERROR] [tid 1234] request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do\n"+
+		"[Nov 27 2026 11:00:00] [ERROR] [tid 4321] fabric manager NVIDIA GPU driver interface version 570.86.15 don't match with driver version "+
+		"570.133.20. Please update with matching NVIDIA driver package.\n[Nov 27 2026 11:00:00] [INFO] [tid 4321] stopping\n")
+	n.until("exit 1\nInspect unit nvidia-fabricmanager.service: failed (Result: exit-code, status=1): fabric manager NVIDIA GPU driver interface version "+
+		"570.86.15 don't match with driver version 570.133.20. Please update with matching NVIDIA driver package.\n", "-fabric-manager-log", log)
+}
+
+func TestWhatAFabricManagerManages(t *testing.T) {
+	function := func(vendor, class, vpd string) map[string]string {
+		f := map[string]string{"vendor": vendor, "device": "0x1", "class": class}
+		if vpd != "" {
+			f["vpd"] = vpd
+		}
+		return f
+	}
+	gpu, card := function("0x10de", "0x030200", ""), function("0x10de", "0x030000", "")
+	nic := function("0x15b3", "0x020700", "ConnectX-7 HDR\x00PN\x0bMCX75310AAS")
+	virtual := function("0x15b3", "0x020700", "SW_MNG")
+	virtual["physfn"] = ""
+	for name, node := range map[string]struct {
+		functions []map[string]string
+		needed    bool
+	}{
+		"HGX A100, HGX H100":         {[]map[string]string{gpu, gpu, nic, function("0x10de", "0x068000", "")}, true},
+		"HGX B200":                   {[]map[string]string{gpu, gpu, nic, function("0x15b3", "0x020700", "\x82Mellanox\x00V0SW_MNG\x78")}, true},
+		"HGX B200, Ethernet":         {[]map[string]string{gpu, function("0x15b3", "0x020000", "SW_MNG")}, true},
+		"GB200 compute tray":         {[]map[string]string{gpu, gpu, gpu, gpu, nic, nic}, false},
+		"PCIe cards":                 {[]map[string]string{gpu, gpu, nic, card, function("0x10de", "0x040300", "")}, false},
+		"a guest with one GPU":       {[]map[string]string{gpu}, false},
+		"a guest with a function":    {[]map[string]string{gpu, virtual}, false},
+		"a bridge of another vendor": {[]map[string]string{gpu, function("0x1000", "0x068000", "")}, false},
+		"no GPU":                     {nil, false},
+	} {
+		root := t.TempDir()
+		for i, f := range node.functions {
+			for attribute, value := range f {
+				dir := filepath.Join(root, "bus/pci/devices", fmt.Sprintf("0000:%02x:00.0", i))
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if needed, err := managesFabric(root); needed != node.needed || err != nil {
+			t.Errorf("%s: %t, %v", name, needed, err)
+		}
+	}
+	// An adapter that cannot be asked may lead to switches.
+	root := t.TempDir()
+	for attribute, value := range nic {
+		path := filepath.Join(root, "bus/pci/devices/0000:01:00.0", attribute)
+		if attribute == "vpd" {
+			path = filepath.Join(path, "in the way")
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if needed, err := managesFabric(root); needed || err == nil {
+		t.Errorf("vital product data unread: %t, %v", needed, err)
+	}
+}
+
 func TestAServiceThatDies(t *testing.T) {
 	n := newNode(t, map[string]string{"containerd.service": runs, "kubelet.service": runs}, "containerd.service", "kubelet.service")
 	n.until(fine)
@@ -110,7 +192,8 @@ func TestAServiceThatDies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.until("exit 1\nInspect unit containerd.service: failed; unit kubelet.service: failed\n")
+	n.until("exit 1\nInspect unit containerd.service: failed (Result: signal, signal=9); " +
+		"unit kubelet.service: failed (Result: signal, signal=9)\n")
 }
 
 // sleeping returns systemd's children that run sleep.
