@@ -231,7 +231,8 @@ func FuzzParseText(f *testing.F) {
 	f.Add("<3>Jan  2 03:04:05 node-1 kernel: [  130.456250] [   T1946] NVRM: Xid")
 	f.Add("2026-01-02T03:04:05.000000+01:00 node-1 kernel: x")
 	f.Fuzz(func(t *testing.T, line string) {
-		if got := ParseText(line); !strings.HasSuffix(strings.TrimRight(line, "\r\n"), got.Body) {
+		bare := !strings.Contains(line, "\x1b") && !strings.HasPrefix(strings.TrimLeft(line, "> \ufeff\t\"'`"), "{")
+		if got := ParseText(line); bare && !strings.Contains(line, got.Body) {
 			t.Fatalf("%q gave the body %q", line, got.Body)
 		}
 	})
