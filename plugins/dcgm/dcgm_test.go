@@ -96,7 +96,13 @@ func (n *node) dcgmi(sample string, status int) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.Write("out.json", string(data))
+	return n.prints(string(data), status)
+}
+
+// prints makes a dcgmi that prints a text.
+func (n *node) prints(text string, status int) string {
+	n.t.Helper()
+	n.Write("out.json", text)
 	n.Write("dcgmi", fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s\ncat %s\nexit %d\n", n.Path("args"), n.Path("out.json"), status))
 	if err := os.Chmod(n.Path("dcgmi"), 0o755); err != nil {
 		n.t.Fatal(err)
@@ -122,10 +128,10 @@ func TestWithoutAReport(t *testing.T) {
 func TestRunThroughTheLibrary(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
-	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 2 0 0", "result 1 0 1 0")
+	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 2 0 0", "result 1 2 0 0", "result 1 0 1 0")
 	n.diag("exit 0\n" + healthy)
-	const sick = "exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold; dcgm gpu 2: diag test eud failed; " +
-		"dcgm gpu 4: diag test memory failed, DCGM error 62 MEMORY_BANDWIDTH"
+	const sick = "exit 1\nReplace dcgm gpu 1: diag test pcie failed, SRAM errors over the vendor's threshold: SRAM, 100/; dcgm gpu 2: diag test eud failed; " +
+		"dcgm gpu 4: diag test memory failed, DCGM error 62 MEMORY_BANDWIDTH: slow"
 	n.dcgm("result 0 15 0 0", "result 1 2 3 118 SRAM; 100%", "result 2 9 3 0", "result 3 0 2 999 hm", "result 4 0 3 62 slow", "result 5 0 3 51 CUDA")
 	n.diag(sick)
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
@@ -229,7 +235,7 @@ func TestRunWhenIdle(t *testing.T) {
 	n.Want("exit 0\nno diag yet", args...)
 	n.Say()
 	n.dcgm("result 0 0 3 80 x")
-	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed"
+	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed: x"
 	n.Want(replace, args...)
 	n.dcgm("result 0 0 0 0")
 	n.Want(replace, args...)
@@ -239,7 +245,7 @@ func TestRunWhenIdle(t *testing.T) {
 func TestAReportCountsForItsBootOnly(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
-	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed"
+	const replace = "exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed: x"
 	n.dcgm("result 0 0 3 80 x")
 	n.diag(replace)
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
@@ -292,7 +298,7 @@ func TestFlagsThatAreFalse(t *testing.T) {
 		t.Error("the diagnostic ran")
 	}
 	n.maintain()
-	n.diag("exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed", "-run-when-idle=false")
+	n.diag("exit 1\nReplace dcgm gpu 0: diag test memory failed, row remapping failed: x", "-run-when-idle=false")
 	n.Want("exit 2\nunknown: invalid boolean value \"maybe\" for -run: strconv.ParseBool: parsing \"maybe\": invalid syntax", "-run=maybe")
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
 		t.Fatal(err)
@@ -311,8 +317,9 @@ func TestFlagsThatAreFalse(t *testing.T) {
 func TestRunThroughDcgmi(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
-	const fail4 = "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed; " +
-		"dcgm gpu 2: diag test memory failed, DCGM error 999; dcgm cpu 0: diag test memory failed, DCGM error 998; dcgm gpu 3: diag test memory failed"
+	const fail4 = "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: GPU 1 had row remap failures: 100/ of banks, see manual; " +
+		"dcgm gpu 2: diag test memory failed, DCGM error 999: GPU 2 needs a reset.; dcgm cpu 0: diag test memory failed, DCGM error 998: " +
+		"Of a severity to come.; dcgm gpu 3: diag test memory failed"
 	tests := map[string]struct {
 		sample string
 		exit   int
@@ -323,7 +330,7 @@ func TestRunThroughDcgmi(t *testing.T) {
 		"4.x isolate":                   {"dcgmi-4.x-r2-pass.json", 205, "exit 1\nInspect diag: dcgmi asks to isolate the node"},
 		"persistence mode is no fault":  {"dcgmi-4.2.3-r1-fail-config-gb10.json", 226, "exit 0\n" + healthy},
 		"persistence mode on 8 GPUs":    {"dcgmi-4.x-r1-fail-config-8gpu.json", 226, "exit 0\n" + healthy},
-		"3.x all skipped":               {"dcgmi-3.x-r3-skip-t400.json", 0, "exit 2\nunknown: diag: no test ran"},
+		"3.x all skipped":               {"dcgmi-3.x-r3-skip-t400.json", 0, "exit 2\nunknown: diag: no hardware test ran, skipped: pcie, gpu memory, diagnostic, eud test, targeted stress"},
 		"2.x passes":                    {"dcgmi-2.x-r1-pass-gcm.json", 0, "exit 0\n" + healthy},
 		"2.x persistence mode, warning": {"dcgmi-2.x-r1-fail-gcm.json", 0, "exit 0\n" + healthy},
 		"2.x warning":                   {"dcgmi-2.x-r1-warn-gcm.json", 0, "exit 0\n" + healthy},
@@ -345,6 +352,100 @@ func TestRunThroughDcgmi(t *testing.T) {
 	if args, _ := os.ReadFile(n.Path("args")); string(args) != "diag -r pcie,memory -j --host 10.0.0.1\n" {
 		t.Errorf("dcgmi was called with %s", args)
 	}
+}
+
+// In the form of DCGM 4.6 (dcgmi/Diag.cpp): the summary of a test has the errors of all entities and those of none, which make every GPU fail.
+func TestWhomAnErrorIsAbout(t *testing.T) {
+	test := func(name, status, results, warnings string) string {
+		return fmt.Sprintf(`{"name": %q, "results": [%s], "test_summary": {"status": %q, "warnings": [%s]}}`, name, results, status, warnings)
+	}
+	all := func(status string) string {
+		return gpuResult(0, status) + "," + gpuResult(1, status) + "," + gpuResult(2, status)
+	}
+	const (
+		count     = `{"error_category": 8, "error_id": 20, "error_severity": 5, "warning": "/dev/nvidia8 is present, but NVML counts 8 GPUs"}`
+		infoROM   = `{"error_category": 1, "error_id": 9, "error_severity": 4, "warning": "A corrupt InfoROM has been detected in GPU 2."}`
+		both      = `{"error_id": 13, "error_severity": 4, "warning": "GPU 1 and GPU 2 disagree"}`
+		remap     = `{"error_id": 80, "error_severity": 6, "warning": "GPU 1 had row remap failures"}`
+		ecc       = `{"error_id": 55, "error_severity": 5, "warning": "ECC is disabled"}`
+		lifetime  = `{"error_id": 71, "error_severity": 2, "warning": "Detected 7 CRC NvLink errors on GPU 1's NVLink (should be 0)"}`
+		imex      = `{"error_id": 122, "error_severity": 2, "warning": "IMEX domain status is DEGRADED (2)"}`
+		bandwidth = `{"error_id": 33, "error_severity": 2, "warning": "Detected a violation on GPU 1"}`
+	)
+	software := func(status, results, warnings string) string { return test("software", status, results, warnings) }
+	passes := test("memory", "Pass", all("Pass"), "")
+	for name, tt := range map[string]struct {
+		software, hardware string
+		exit               int
+		want               string
+	}{
+		"of none, in software":            {software("Fail", all("Fail"), count), passes, 226, "exit 0\n" + healthy},
+		"of none, in hardware":            {"", test("memory", "Fail", all("Fail"), ecc), 226, "exit 0\n" + healthy},
+		"of one, named in the text":       {software("Fail", all("Fail"), infoROM), passes, 226, corrupt},
+		"of one, in software":             {software("Fail", gpuResult(0, "Fail")+","+gpuResult(2, "Fail", infoROM), infoROM), passes, 226, corrupt},
+		"of two, named in the text":       {software("Fail", all("Fail"), both), passes, 226, "exit 1\nInspect dcgm node: diag test software failed, DCGM error 13 NVLINK_ERROR_THRESHOLD: GPU 1 and GPU 2 disagree"},
+		"of none beside one":              {software("Fail", all("Fail"), count+","+infoROM), passes, 226, corrupt},
+		"of one, and a GPU without words": {"", test("memory", "Fail", gpuResult(0, "Fail")+","+gpuResult(1, "Fail", remap), remap), 226, "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: GPU 1 had row remap failures; dcgm gpu 0: diag test memory failed"},
+		"of one and of none, in hardware": {"", test("memory", "Fail", gpuResult(0, "Fail")+","+gpuResult(1, "Fail", remap), ecc+","+remap), 226, "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: GPU 1 had row remap failures"},
+		"in the summary alone":            {"", test("memory", "Fail", all("Pass"), ecc), 226, "exit 0\n" + healthy},
+		"no words at all":                 {"", test("memory", "Fail", all("Pass"), ""), 226, "exit 1\nInspect dcgm node: diag test memory failed"},
+		"known false alarms":              {"", test("nvlink", "Fail", gpuResult(0, "Pass")+","+gpuResult(1, "Fail", lifetime), lifetime+","+imex), 205, "exit 0\n" + healthy},
+		"one that is none beside them": {"", test("nvlink", "Fail", gpuResult(0, "Fail", bandwidth)+","+gpuResult(1, "Fail", lifetime), lifetime+","+bandwidth), 205,
+			"exit 1\nInspect dcgm gpu 0: diag test nvlink failed, DCGM error 33 FIELD_VIOLATION: Detected a violation on GPU 1; diag: dcgmi asks to isolate the node"},
+		"its own Xid":     {"", test("memory", "Fail", gpuResult(1, "Fail", xid(45)), xid(45)), 226, "exit 0\n" + healthy},
+		"another's Xid":   {"", test("memory", "Fail", gpuResult(1, "Fail", xid(79)), xid(79)), 226, "exit 1\nInspect dcgm gpu 1: diag test memory failed, an Xid during the test (often an Xid 45 of the diagnostic itself): Detected XID 79 for GPU 1"},
+		"Xid 453":         {"", test("memory", "Fail", gpuResult(1, "Fail", xid(453)), xid(453)), 226, "exit 1\nInspect dcgm gpu 1: diag test memory failed, an Xid during the test (often an Xid 45 of the diagnostic itself): Detected XID 453 for GPU 1"},
+		"all are skipped": {software("Pass", all("Pass"), ""), test("memory", "Skip", all("Skip"), "") + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 2\nunknown: diag: no hardware test ran, skipped: memory, nvbandwidth"},
+		"one is skipped":  {software("Pass", all("Pass"), ""), test("memory", "Pass", gpuResult(0, "Pass")+","+gpuResult(1, "Skip"), "") + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 2\nunknown: dcgm gpu 1: every hardware test was skipped, dcgm gpu 2: every hardware test was skipped"},
+		"a fault and one that is skipped": {software("Fail", all("Fail"), infoROM), test("memory", "Pass", gpuResult(0, "Pass")+","+gpuResult(2, "Pass")+","+gpuResult(1, "Not Run"), ""), 226,
+			corrupt + "; dcgm gpu 1: not read: every hardware test was skipped"},
+		"level 1":    {software("Pass", all("Pass"), ""), "", 0, "exit 0\n" + healthy},
+		"some tests": {software("Pass", all("Pass"), ""), passes + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 0\n" + healthy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.maintain()
+			out := fmt.Sprintf(`{"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [%s]}, {"category": "Hardware", "tests": [%s]}]}}`, tt.software, tt.hardware)
+			n.diag(tt.want, "-dcgmi", n.prints(out, tt.exit))
+		})
+	}
+}
+
+const corrupt = "exit 1\nInspect dcgm gpu 2: diag test software failed, DCGM error 9 CORRUPT_INFOROM: A corrupt InfoROM has been detected in GPU 2."
+
+func gpuResult(gpu int, status string, warnings ...string) string {
+	return fmt.Sprintf(`{"entity_group": "GPU", "entity_group_id": 1, "entity_id": %d, "status": %q, "warnings": [%s]}`, gpu, status, strings.Join(warnings, ","))
+}
+
+func xid(number int) string {
+	return fmt.Sprintf(`{"error_category": 5, "error_id": 101, "error_severity": 4, "warning": "Detected XID %d for GPU 1"}`, number)
+}
+
+// As DCGM 3.3 prints it: no summary, the tests of the software one by one.
+func TestTheFormOfDCGM33(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	out := func(infoROM, memory string) string {
+		return fmt.Sprintf(`Successfully ran diagnostic for group.
+{"DCGM GPU Diagnostic": {"runtime_error": "", "test_categories": [
+ {"category": "Deployment", "tests": [{"name": "Denylist", "results": [{"status": "Pass"}]}, {"name": "Inforom", "results": [%s]}]},
+ {"category": "Hardware", "tests": [{"name": "GPU Memory", "results": [%s]}]}]}, "Driver Version Detected": "550.90.07", "GPU Device IDs": ["2330"]}`, infoROM, memory)
+	}
+	n.diag("exit 0\n"+healthy, "-dcgmi", n.prints(out(`{"status": "Pass"}`, `{"gpu_id": "0", "status": "Pass"}, {"gpu_id": "1", "status": "Pass"}`), 0))
+	n.diag("exit 2\nunknown: diag: no hardware test ran, skipped: gpu memory", "-dcgmi",
+		n.prints(out(`{"status": "Pass"}`, `{"gpu_id": "0", "status": "Skip"}, {"gpu_id": "1", "status": "Skip"}`), 0))
+	n.diag("exit 1\nInspect dcgm node: diag test inforom failed, DCGM error 9 CORRUPT_INFOROM: A corrupt InfoROM has been detected in GPU 1.", "-dcgmi",
+		n.prints(out(`{"status": "Fail", "warnings": [{"error_id": 9, "warning": "A corrupt InfoROM has been detected in GPU 1."}]}`, `{"gpu_id": "0", "status": "Pass"}`), 226))
+}
+
+// The library gives an error of no GPU to GPU 0, and to each GPU of a test its first error only.
+func TestSoftwareThatFailsThroughTheLibrary(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.dcgm("result 0 15 3 20 7 GPUs", "result 1 15 3 0", "result 2 15 3 0", "result 0 0 0 0")
+	n.diag("exit 0\n" + healthy)
+	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 0 1 0", "result 1 0 1 0")
+	n.diag("exit 2\nunknown: diag: no hardware test ran, skipped: memory")
 }
 
 func TestHealthWatchesOfAHostEngine(t *testing.T) {
@@ -415,6 +516,7 @@ func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
 	ours := map[string]conditions.Repair{
 		"PERSISTENCE_MODE": conditions.Monitor, "UNCONTAINED_ERROR": conditions.ResetGPU, "GPU_RECOVERY_RESET": conditions.ResetGPU,
 		"GPU_RECOVERY_DRAIN_RESET": conditions.ResetGPU, "FALLEN_OFF_BUS": conditions.Reboot, "GPU_RECOVERY_REBOOT": conditions.Reboot,
+		"NVLINK_ERROR_CRITICAL": conditions.Monitor, "IMEX_UNHEALTHY": conditions.Monitor, "XID_ERROR": conditions.Inspect,
 		"ROW_REMAP_FAILURE": conditions.Replace, "SRAM_THRESHOLD": conditions.Replace, "UNCORRECTABLE_ROW_REMAP_LIMIT": conditions.Replace,
 	}
 	numbers := libraryErrors(t)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -74,7 +75,7 @@ func (r *reader) runEngine() ([]result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("DCGM diag, test %q: %w", d.TestName, err)
 		}
-		res := result{Test: d.TestName, Entity: fmt.Sprintf("gpu %d", d.EntityID), Status: s}
+		res := result{Test: d.TestName, Entity: fmt.Sprintf("gpu %d", d.EntityID), Status: s, Software: isSoftware(d.TestName)}
 		if d.ErrorMessage != "" || d.ErrorCode != 0 {
 			res.Warnings = []warning{{ID: int(d.ErrorCode), Text: d.ErrorMessage}}
 		}
@@ -82,6 +83,11 @@ func (r *reader) runEngine() ([]result, error) {
 	}
 	if len(results) == 0 {
 		return nil, errors.New("DCGM diag gave no result")
+	}
+	// The library gives the errors of no GPU to GPU 0, and of each test and GPU the first error only.
+	software := slices.ContainsFunc(results, func(r result) bool { return r.Software && len(r.Warnings) > 0 })
+	for i, r := range results {
+		results[i].Explained = software && r.Software && r.failing() && len(r.Warnings) == 0
 	}
 	return results, nil
 }

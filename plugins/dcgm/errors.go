@@ -27,6 +27,9 @@ var severities = []struct {
 	{"TRIAGE", conditions.Inspect}, {"CONFIG", conditions.Monitor}, {"RESET", conditions.ResetGPU},
 }
 
+// xidError is DCGM_FR_XID_ERROR.
+const xidError = 101
+
 //go:embed data/errors.csv
 var errorsCSV []byte
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 )
 
@@ -49,10 +50,5 @@ func (r *reader) runDcgmi(ctx context.Context) (results []result, isolate bool, 
 }
 
 func anyFailed(results []result) bool {
-	for _, r := range results {
-		if r.Status == failed || r.Status == warned {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(results, result.failing)
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
@@ -31,26 +34,72 @@ func judge(s snapshot) npd.Result {
 		result.NotRead("diag", "the last report is too old")
 		return result
 	}
-	ran := false
 	for _, r := range s.Report.Results {
-		ran = ran || r.Status == passed || r.Status == warned || r.Status == failed
 		if f, sick := r.finding(); sick {
 			result.Found(f.Repair, f.Subject, f.Text)
 		}
 	}
-	if s.Report.Isolate {
+	if s.Report.isolates() {
 		result.Found(conditions.Inspect, "diag", "dcgmi asks to isolate the node")
 	}
-	if !ran {
-		result.NotRead("diag", "no test ran")
-	}
+	s.Report.skipped(result.NotRead)
 	return result
+}
+
+// isolates reports whether the diagnostic asks to isolate the node, other than for errors that we take for less.
+func (r *report) isolates() bool {
+	errors, ours := 0, 0
+	for _, result := range r.Results {
+		for _, w := range result.Warnings {
+			if w.Severity != nil && *w.Severity == isolate {
+				errors++
+				if errorRows()[w.ID].text != "" {
+					ours++
+				}
+			}
+		}
+	}
+	return r.Isolate && (errors == 0 || ours < errors)
+}
+
+// skipped names what a diagnostic did not look at, although it was to: one that only looked at the software says nothing of the GPUs.
+func (r *report) skipped(notRead func(subject, why string)) {
+	ran, looked := false, false
+	var tests, gpus []string
+	ranOn := map[string]bool{}
+	for _, result := range r.Results {
+		did := result.failing() || result.Status == passed
+		ran = ran || did
+		if result.Software {
+			continue
+		}
+		looked = looked || did
+		ranOn[result.Entity] = ranOn[result.Entity] || did
+		if !did && !slices.Contains(tests, result.Test) {
+			tests = append(tests, result.Test)
+		}
+		if strings.HasPrefix(result.Entity, "gpu ") && !slices.Contains(gpus, result.Entity) {
+			gpus = append(gpus, result.Entity)
+		}
+	}
+	switch {
+	case !ran && len(tests) == 0:
+		notRead("diag", "no test ran")
+	case !looked && len(tests) > 0:
+		notRead("diag", "no hardware test ran, skipped: "+strings.Join(tests, ", "))
+	case looked:
+		for _, gpu := range gpus {
+			if !ranOn[gpu] {
+				notRead("dcgm "+gpu, "every hardware test was skipped")
+			}
+		}
+	}
 }
 
 // finding classifies a test: the worst of its warnings, by what it is and else by how severe DCGM calls it. In dcgmi's
 // JSON a test that passed with warnings says Fail, too (DCGM 4.6, unless the display of warnings is on).
 func (r result) finding() (conditions.Finding, bool) {
-	if r.Status != failed && r.Status != warned {
+	if !r.failing() || r.Explained {
 		return conditions.Finding{}, false
 	}
 	subject := r.Entity
@@ -74,9 +123,28 @@ func (r result) finding() (conditions.Finding, bool) {
 	return f, true
 }
 
-// classify returns 0 for a warning whose repair is not known. The library does not give the severity of its errors;
-// the table does.
+// isolate is DCGM_ERROR_ISOLATE.
+const isolate = 2
+
+// xid45 is the text of DCGM_FR_XID_ERROR for the Xid by which the driver cleans up after a process, the diagnostic's own among them.
+var xid45 = regexp.MustCompile(`\bXID 45\b`)
+
+func (w warning) isXid45() bool { return w.ID == xidError && xid45.MatchString(w.Text) }
+
+// classify returns 0 for a warning whose repair is not known. The text ends with DCGM's own.
 func (w warning) classify() (conditions.Repair, string) {
+	repair, text := w.class()
+	if w.isXid45() {
+		repair = conditions.Monitor
+	}
+	if w.Text != "" {
+		text += ": " + w.Text
+	}
+	return repair, text
+}
+
+// class is [warning.classify] by number and severity. The library does not give the severity of its errors; the table does.
+func (w warning) class() (conditions.Repair, string) {
 	row, known := errorRows()[w.ID]
 	if row.text != "" {
 		return row.repair, row.text
@@ -105,7 +173,11 @@ type incident struct {
 }
 
 func (i incident) finding() conditions.Finding {
-	repair, text := i.Warning.classify()
+	// Without DCGM's text, which counts: the message would change from look to look.
+	repair, text := warning{ID: i.Warning.ID, Severity: i.Warning.Severity}.classify()
+	if i.Warning.isXid45() {
+		repair = conditions.Monitor
+	}
 	if repair == 0 {
 		repair = conditions.Monitor
 		if i.Failure {

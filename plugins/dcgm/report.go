@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,7 +30,13 @@ type result struct {
 	Entity   string    `json:"entity,omitempty"`
 	Status   status    `json:"status"`
 	Warnings []warning `json:"warnings,omitempty"`
+	// Software is set for a test of the node's software, category Deployment.
+	Software bool `json:"software,omitempty"`
+	// Explained is set for a failure that other errors of the test account for.
+	Explained bool `json:"explained,omitempty"`
 }
+
+func (r result) failing() bool { return r.Status == failed || r.Status == warned }
 
 // warning is one error or warning of a test.
 type warning struct {
@@ -75,9 +83,12 @@ type document struct {
 
 type diagnostic struct {
 	Categories []struct {
+		Name  string `json:"category"`
 		Tests []struct {
 			Name    string    `json:"name"`
 			Results []outcome `json:"results"`
+			// Summary has all errors of the test from DCGM 4.6 on: those of the results, and those of no entity.
+			Summary *outcome `json:"test_summary"`
 		} `json:"tests"`
 	} `json:"test_categories"`
 	RuntimeError string `json:"runtime_error"`
@@ -118,16 +129,74 @@ func parseDiag(out []byte) ([]result, error) {
 	var results []result
 	for _, category := range root.Categories {
 		for _, test := range category.Tests {
+			software := strings.EqualFold(category.Name, "Deployment") || isSoftware(test.Name)
+			own, summary := []result{}, result{}
 			for _, o := range test.Results {
 				r, err := o.result(test.Name)
 				if err != nil {
 					return nil, fmt.Errorf("dcgmi's JSON, test %q: %w", test.Name, err)
 				}
-				results = append(results, r)
+				r.Software = software
+				own = append(own, r)
 			}
+			if test.Summary != nil {
+				var err error
+				if summary, err = test.Summary.result(test.Name); err != nil {
+					return nil, fmt.Errorf("dcgmi's JSON, summary of test %q: %w", test.Name, err)
+				}
+				summary.Software = software
+			}
+			results = append(results, explain(own, summary)...)
 		}
 	}
 	return results, nil
+}
+
+// isSoftware reports whether a test is the one of DCGM 4 and later that looks at the node's software.
+func isSoftware(test string) bool { return strings.EqualFold(test, "software") }
+
+// namedGPU is how DCGM's errors name a GPU (DCGM_FR_*_MSG of dcgm_errors.h).
+var namedGPU = regexp.MustCompile(`\bGPU (\d+)\b`)
+
+// explain gives the errors of a test to those whom they are about. An error that is of no GPU makes every GPU fail, without a word
+// (DCGM 4.6, dcgmi/Diag.cpp): it stands in the summary of the test alone, and it may name a GPU. So does an error of one GPU in the test of
+// the software.
+func explain(own []result, summary result) []result {
+	said := func(w warning) bool {
+		return slices.ContainsFunc(own, func(r result) bool {
+			return slices.ContainsFunc(r.Warnings, func(o warning) bool { return o.ID == w.ID && o.Text == w.Text })
+		})
+	}
+	words := slices.ContainsFunc(own, func(r result) bool { return len(r.Warnings) > 0 })
+	of := func(entity string) *result {
+		for i := range own {
+			if own[i].Entity == entity {
+				return &own[i]
+			}
+		}
+		own = append(own, result{Test: summary.Test, Entity: entity, Status: summary.Status, Software: summary.Software})
+		return &own[len(own)-1]
+	}
+	foreign := false
+	for _, w := range summary.Warnings {
+		if !summary.failing() || said(w) {
+			continue
+		}
+		entity := ""
+		if gpus := namedGPU.FindAllStringSubmatch(w.Text, 2); len(gpus) == 1 {
+			entity = "gpu " + gpus[0][1]
+		}
+		r := of(entity)
+		r.Warnings, foreign = append(r.Warnings, w), true
+	}
+	failing := slices.ContainsFunc(own, result.failing)
+	if summary.failing() && !failing {
+		of("").Status = summary.Status
+	}
+	for i, r := range own {
+		own[i].Explained = r.failing() && len(r.Warnings) == 0 && (foreign || r.Software && words)
+	}
+	return own
 }
 
 func (o outcome) result(test string) (result, error) {
