@@ -123,19 +123,6 @@ type Retired struct {
 	Pending   bool `json:"pending"`
 }
 
-// RecoveryAction is nvmlDeviceGpuRecoveryAction_t (nvml.h of CUDA 13).
-type RecoveryAction int
-
-// The recovery actions.
-const (
-	RecoveryNone RecoveryAction = iota
-	RecoveryReset
-	RecoveryReboot
-	RecoveryDrainP2P
-	RecoveryDrainAndReset
-	RecoveryIMEX
-)
-
 // Thermal is a GPU's heat. Temperatures are degrees Celsius.
 type Thermal struct {
 	Core    *int `json:"core,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 )
 
 // settle is how long a line waits for the lines that the driver prints beside it and that decide what it means.
@@ -140,8 +141,8 @@ func (c Case) Classified() []Event {
 
 // clears reports whether an Xid 154 withdraws the GPU's recovery action.
 func (e Event) clears() bool {
-	a, known := e.Action.recovery()
-	return e.Kind == KindXid && known && a.repair == 0
+	need, known := e.Action.need()
+	return e.Kind == KindXid && known && need.Repair == 0
 }
 
 // Settled is how long it takes until no line is settling any more, 0 if none is.
@@ -283,52 +284,25 @@ func recurs(events []Event, since int, e Event) bool {
 	return count >= episodes && len(names) >= applications
 }
 
-// recovery is what one of NVML's recovery actions needs; the zero class means that nothing is needed any more.
-type recovery struct {
-	name   string
-	repair conditions.Repair
-}
-
-// recoveries are the values of nvmlDeviceGpuRecoveryAction_t (nvml.h, driver R570 and later) by number, with the names
-// that the driver prints, lower case. Other builds print other names for the same thing, so the number goes first.
-var recoveries = []struct {
-	recovery
-	names []string
-}{
-	0: {recovery{"None", 0}, []string{"none"}},
-	1: {recovery{"GPU Reset", conditions.ResetGPU}, []string{"gpu reset required", "gpu reset", "pf flr"}},
-	2: {recovery{"Node Reboot", conditions.Reboot}, []string{"node reboot required", "node reboot"}},
-	3: {recovery{"Drain P2P", conditions.RestartApp}, []string{"drain p2p"}},
-	4: {recovery{"Drain and Reset", conditions.ResetGPU}, []string{"drain and reset"}},
-	5: {recovery{"Recover IMEX Domain", conditions.Inspect}, []string{"recover imex domain"}},
-	6: {recovery{"Bus Reset", conditions.ResetGPU}, []string{"bus reset"}},
-	7: {recovery{"System Reboot", conditions.Reboot}, []string{"system reboot", "os reboot"}},
-}
-
 // classify gives the class of an Xid 154 and the words for it.
 func (a Action) classify() (conditions.Repair, string) {
-	r, known := a.recovery()
+	need, known := a.need()
 	switch {
 	case known:
-		return r.repair, "recovery action " + r.name
+		return need.Repair, "recovery action " + need.Name
 	case a.Name != "":
 		return conditions.Inspect, "recovery action " + clip(a.Name)
 	}
 	return conditions.Inspect, "recovery action not understood"
 }
 
-// recovery looks the action up by value and, if the value is not known, by name.
-func (a Action) recovery() (recovery, bool) {
+// need looks the action up by value and, if the value is not known, by name: some builds print other names for the same thing.
+func (a Action) need() (gpu.Need, bool) {
 	if a.Name == "" {
-		return recovery{}, false
+		return gpu.Need{}, false
 	}
-	if a.Value >= 0 && a.Value < len(recoveries) {
-		return recoveries[a.Value].recovery, true
+	if need, known := gpu.RecoveryAction(a.Value).Need(); known {
+		return need, true
 	}
-	for _, r := range recoveries {
-		if slices.Contains(r.names, strings.ToLower(a.Name)) {
-			return r.recovery, true
-		}
-	}
-	return recovery{}, false
+	return gpu.NeedNamed(a.Name)
 }

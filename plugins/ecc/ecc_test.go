@@ -36,6 +36,8 @@ func TestFindings(t *testing.T) {
 		"recovery drain P2P":      {"2.recovery 3", "exit 0\n" + healthy},
 		"recovery drain, reset":   {"2.recovery 4", "exit 1\nResetGPU gpu 0000:12:00: the driver asks to drain and reset"},
 		"recovery IMEX":           {"2.recovery 5", "exit 1\nInspect gpu 0000:12:00: the driver asks to recover the IMEX domain"},
+		"recovery bus reset":      {"2.recovery 6", "exit 1\nResetGPU gpu 0000:12:00: the driver asks for a reset of the bus"},
+		"recovery system reboot":  {"2.recovery 7", "exit 1\nReboot gpu 0000:12:00: the driver asks for a reboot of the system"},
 		"recovery unknown":        {"2.recovery 9", "exit 1\nInspect gpu 0000:12:00: the driver asks for an unknown recovery action"},
 		"recovery not supported":  {"2.recovery -999", "exit 0\n" + healthy},
 		"InfoROM":                 {"2.error.nvmlDeviceGetInforomConfigurationChecksum 14", "exit 1\nInspect gpu 0000:12:00: InfoROM is corrupt"},

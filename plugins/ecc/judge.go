@@ -66,28 +66,10 @@ func (l *limits) gpu(g gpu.GPU, result *npd.Result) {
 	unreadable := m.Remap == nil && m.Retired == nil && m.VolatileUncorrected == nil
 	add(g.MIG && unreadable, conditions.Monitor, "memory errors are not readable in MIG mode")
 	if m.Recovery != nil {
-		repair, text := recovery(*m.Recovery)
-		add(repair != 0, repair, text)
+		need, known := m.Recovery.Need()
+		add(known && need.Repair != 0, need.Repair, "the driver asks "+need.Ask)
+		add(!known, conditions.Inspect, "the driver asks for an unknown recovery action")
 	}
-}
-
-// recovery classifies what the driver asks for, as the same action of Xid 154 is classified.
-func recovery(a gpu.RecoveryAction) (conditions.Repair, string) {
-	switch a {
-	case gpu.RecoveryNone:
-		return 0, ""
-	case gpu.RecoveryReset:
-		return conditions.ResetGPU, "the driver asks for a GPU reset"
-	case gpu.RecoveryReboot:
-		return conditions.Reboot, "the driver asks for a reboot of the node"
-	case gpu.RecoveryDrainP2P:
-		return conditions.RestartApp, "the driver asks to drain P2P"
-	case gpu.RecoveryDrainAndReset:
-		return conditions.ResetGPU, "the driver asks to drain and reset"
-	case gpu.RecoveryIMEX:
-		return conditions.Inspect, "the driver asks to recover the IMEX domain"
-	}
-	return conditions.Inspect, "the driver asks for an unknown recovery action"
 }
 
 func positive(n *uint64) bool { return n != nil && *n > 0 }
