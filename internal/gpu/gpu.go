@@ -166,7 +166,9 @@ type Link struct {
 	Active bool `json:"active"`
 	// Off is NVML's NOT_SUPPORTED: the GPU does not have the link, or it is turned off, as in virtual machines with one GPU.
 	Off bool `json:"off,omitempty"`
-	// Unread says that its state could not be asked.
+	// NoTraffic is NVML's ACTIVE_TRAFFIC_DISABLED of a link that is Active.
+	NoTraffic bool `json:"noTraffic,omitempty"`
+	// Unread says that its state could not be asked, or is none that is known.
 	Unread bool `json:"unread,omitempty"`
 	// Errors sums the counters that mean something on this generation of NVLink. Only a run that judges them asks for them.
 	Errors *uint64 `json:"errors,omitempty"`

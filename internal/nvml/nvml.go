@@ -775,14 +775,38 @@ func (s *session) nvlink(d nvml.Device, g *gpu.GPU, errors bool) {
 			break
 		}
 		// One link that cannot be asked hides no other.
-		l := gpu.Link{Active: read && state == nvml.FEATURE_ENABLED, Off: unsupported(ret)}
-		l.Unread = !read && !l.Off
+		l := gpu.Link{Off: unsupported(ret), Unread: !read && !unsupported(ret)}
+		if read {
+			s.linkState(d, g, link, uint64(state), &l)
+		}
 		if errors && l.Active {
 			l.Errors = s.linkErrors(d, g, link, legacy)
 		}
 		n.Links = append(n.Links, l)
 	}
 	n.Fabric = s.fabric(d, g)
+}
+
+// trafficDisabled is NVML_NVLINK_STATE_ACTIVE_TRAFFIC_DISABLED of nvml.h of R615.
+const trafficDisabled = 3
+
+// linkState files the state of a link. A link that sleeps or may carry no traffic is up, and may be called disabled by the older question.
+func (s *session) linkState(d nvml.Device, g *gpu.GPU, link int, state uint64, l *gpu.Link) {
+	if state == nvml.NVLINK_STATE_INACTIVE {
+		if now := s.field(d, g, nvml.FI_DEV_NVLINK_GET_STATE, uint32(link)); now != nil {
+			state = *now
+		}
+	}
+	switch state {
+	case nvml.NVLINK_STATE_INACTIVE:
+	case nvml.NVLINK_STATE_ACTIVE, nvml.NVLINK_STATE_SLEEP:
+		l.Active = true
+	case trafficDisabled:
+		l.Active, l.NoTraffic = true, true
+	default:
+		l.Unread = true
+		g.Unread = cmp.Or(g.Unread, fmt.Sprintf("NVLink %d has state %d, which is not known", link, state))
+	}
 }
 
 // legacy reports whether the GPU's links are older than NVLink 5.

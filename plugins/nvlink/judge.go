@@ -11,12 +11,21 @@ import (
 )
 
 // models gives the links of GPUs that are soldered to their board, by NVML's name. Source: NVIDIA's data sheets (total
-// NVLink bandwidth over the bandwidth of one link). PCIe cards are not here: they have links only with a bridge.
+// NVLink bandwidth over the bandwidth of one link). PCIe cards are not here, see [bridges].
 var models = map[string]int{
 	"Tesla V100-SXM2-16GB": 6, "Tesla V100-SXM2-32GB": 6, "Tesla V100-SXM3-32GB": 6,
 	"NVIDIA A100-SXM4-40GB": 12, "NVIDIA A100-SXM4-80GB": 12, "NVIDIA A800-SXM4-80GB": 8,
 	"NVIDIA H100 80GB HBM3": 18, "NVIDIA H800": 8, "NVIDIA H20": 18, "NVIDIA H200": 18,
 	"NVIDIA B200": 18, "NVIDIA B300 SXM6 AC": 18, "NVIDIA GB200": 18, "NVIDIA GB300": 18,
+}
+
+// bridges gives the links of one bridge of PCIe cards, by NVML's name. A card has one to three bridges to another card, or none: then it
+// reports all its links inactive (https://github.com/NVIDIA/NVSentinel/pull/1481: 12 on an A100). Source: product briefs of the cards
+// (NVLink bandwidth of all bridges over their number and the bandwidth of one link). One bridge of H200 NVL joins two cards or four.
+var bridges = map[string]int{
+	"NVIDIA A100-PCIE-40GB": 4, "NVIDIA A100-PCIE-80GB": 4, "NVIDIA A100 80GB PCIe": 4, "NVIDIA A800 80GB PCIe": 4,
+	"NVIDIA A30": 4, "NVIDIA A40": 4, "NVIDIA RTX A6000": 4,
+	"NVIDIA H100 PCIe": 4, "NVIDIA H800 PCIe": 4, "NVIDIA H100 NVL": 4, "NVIDIA H200 NVL": 6,
 }
 
 func judge(s snapshot) npd.Result {
@@ -51,6 +60,11 @@ func judge(s snapshot) npd.Result {
 		fabric(s, g, add, func(why string) {
 			result.NotRead(g.Subject(), why)
 		})
+		for i, l := range g.NVLink.Links {
+			if l.NoTraffic {
+				add(conditions.Monitor, fmt.Sprintf("NVLink %d is active, but not usable for traffic", i))
+			}
+		}
 		if sum, ok := errorSum(g); ok {
 			if before, known := s.Before[g.Address]; known && sum > before {
 				add(conditions.Monitor, "NVLink errors grow")
@@ -90,8 +104,20 @@ func linksDown(s snapshot, g gpu.GPU, best int) string {
 		return inactive(g.NVLink.Links, *s.Expected, false)
 	case g.Name == "":
 		return "" // another model has other links
+	case bridges[g.Name] > 0:
+		return bridged(g.NVLink.Links, bridges[g.Name], best)
 	}
 	return inactive(g.NVLink.Links, cmp.Or(models[g.Name], best), true)
+}
+
+// bridged names the links that a PCIe card lacks, "" for none. Its bridges are either there with all their links or not there; where a peer
+// has more, one of them is loose or broken.
+func bridged(links []gpu.Link, each, best int) string {
+	n := active(links)
+	if n == 0 {
+		return "" // no bridge, as on a card that is alone
+	}
+	return inactive(links, max(best, (n+each-1)/each*each), true)
 }
 
 // inactive names the links that are missing, "" if there are as many as expected. mayBeOff says that a GPU without a link

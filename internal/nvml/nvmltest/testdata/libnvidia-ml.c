@@ -14,6 +14,7 @@
 //	3.error 15              all questions to GPU 3 fail with this nvmlReturn_t
 //	3.error.NAME 15         only those by the function NAME
 //	3.link5.error 999       the state of its link 5 cannot be asked
+//	3.link5.state 2         what the field NVLINK_GET_STATE says of its link 5
 //	3.hidden 1              GPU 3 cannot be found
 //	3.temperature 91        a value; *.temperature is that of all GPUs
 //
@@ -318,6 +319,13 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 			}
 			values[i].valueType = VALUE("slowed.type", NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
 			break;
+		case NVML_FI_DEV_NVLINK_GET_STATE: {
+			char key[32];
+			snprintf(key, sizeof key, "link%u.state", values[i].scopeId);
+			v = VALUE(key, NONE);
+			values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+			break;
+		}
 		case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS: v = VALUE("link.errors", 0); break;
 		// KiB, of all links before Blackwell; bytes of each link of Blackwell, whose link 17 alone carries data.
 		case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
