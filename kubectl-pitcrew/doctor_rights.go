@@ -273,7 +273,7 @@ var policiesOfChart = []string{
 }
 
 // policiesOfRepair are those that the chart adds with repair.enabled.
-var policiesOfRepair = []string{"pitcrew-repair-jobs", "pitcrew-repair-pods", "pitcrew-repair-templates"}
+var policiesOfRepair = []string{"pitcrew-repair-changes", "pitcrew-repair-jobs", "pitcrew-repair-pods", "pitcrew-repair-templates"}
 
 // admissionPolicies looks whether the admission policies are there, valid and bound.
 func (d *doctor) admissionPolicies(ctx context.Context) ([]finding, error) {

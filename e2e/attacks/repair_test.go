@@ -21,6 +21,7 @@ import (
 
 // The admission policies on the namespace in which nodes are repaired.
 const (
+	onRepairChanges   = "pitcrew-repair-changes"
 	onRepairJobs      = "pitcrew-repair-jobs"
 	onRepairPods      = "pitcrew-repair-pods"
 	onRepairTemplates = "pitcrew-repair-templates"
@@ -285,4 +286,62 @@ func TestAttack23NobodyElseCreatesJobsWhereNodesAreRepaired(t *testing.T) {
 		return fmt.Errorf("%d ReplicaSets", len(sets.Items))
 	})
 	r.may(r.admin.Delete(t.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationBackground)), "delete it")
+}
+
+// Who may change what there is, as an editor or an admin who was tricked, makes nothing else of a Job or a pod that is root on a node.
+func TestAttack23WhatRunsWhereNodesAreRepairedDoesNotChange(t *testing.T) {
+	r := newRepair(t, "repair-changes")
+	job := r.job(r.admin, "check")
+	r.may(r.admin.Create(t.Context(), job), "the Job")
+	var pod corev1.Pod
+	r.until("the Job has a pod", func() error {
+		var pods corev1.PodList
+		if err := r.admin.List(t.Context(), &pods, client.InNamespace(conditions.RepairNamespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods", len(pods.Items))
+		}
+		pod = pods.Items[0]
+		return nil
+	})
+	patch := func(object client.Object, patch string) error {
+		return r.admin.Patch(t.Context(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+	}
+	copied := func() *corev1.Pod { return pod.DeepCopy() }
+	name := pod.Spec.Containers[0].Name
+	r.enforced(onRepairChanges, func() error {
+		return patch(copied(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
+	})
+	for attack, try := range map[string]func() error{
+		"another image": func() error {
+			return patch(copied(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
+		},
+		"a longer deadline": func() error { return patch(copied(), `{"spec":{"activeDeadlineSeconds":1}}`) },
+		"a debug container": func() error {
+			debugged := copied()
+			debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "debug", Image: "evil", TerminationMessagePolicy: corev1.TerminationMessageReadFile, ImagePullPolicy: corev1.PullAlways,
+			}}}
+			return r.admin.SubResource("ephemeralcontainers").Update(t.Context(), debugged)
+		},
+		"a suspended Job": func() error { return patch(job.DeepCopy(), `{"spec":{"suspend":true}}`) },
+		"more pods":       func() error { return patch(job.DeepCopy(), `{"spec":{"parallelism":2}}`) },
+	} {
+		r.reasoned(try(), onRepairChanges, attack)
+	}
+	for _, args := range [][]string{{"exec", pod.Name, "--", "sh"}, {"attach", pod.Name}, {"port-forward", pod.Name, "0:80"}} {
+		if out, err := r.cluster.Kubectl(t.Context(), append([]string{"--namespace", conditions.RepairNamespace}, args...)...); err == nil || !strings.Contains(out+err.Error(), onRepairChanges) {
+			t.Errorf("kubectl %s: %v\n%s", args[0], err, out)
+		}
+	}
+	r.may(patch(copied(), `{"metadata":{"labels":{"team":"a"}}}`), "a label")
+	r.may(r.admin.Delete(t.Context(), job, client.PropagationPolicy(metav1.DeletePropagationForeground)), "delete the Job")
+	r.until("the pod is gone: its finalizer was removed", func() error {
+		err := r.admin.Get(t.Context(), client.ObjectKeyFromObject(&pod), &corev1.Pod{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %w", err)
+	})
 }
