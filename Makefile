@@ -22,7 +22,7 @@ export KUBERNETES
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
-.PHONY: help try demo test test-race test-packages test-node test-operators operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-packages test-kernel-log test-race test-node test-operators test-images lane-race lane-node operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,66 +31,80 @@ try: ## in less than a minute: a fault in a sample kernel log, what it means, an
 	@echo "compiling the xid plugin and this command: less than a minute on two cores with empty caches"
 	@CGO_ENABLED=0 go run -trimpath ./e2e/try
 
-demo: ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
-	@echo "compiling a control plane, KWOK, JobSet, NPD and Pitcrew, as far as they are missing; then they start on loopback and a GPU fails"
+demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
+	@echo "builds etcd, Kubernetes, KWOK, JobSet, NPD and Pitcrew, as far as they are missing; then they start on loopback and a GPU fails"
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector ./e2e/demo ./plugins/xid ./remediator
 	@bin/demo
 
-test: ## every test but those of test-operators and lint, including those against a real control plane and a real NPD
-	@$(SIDE_BY_SIDE) test-node in-turn IN_TURN="test-race test-packages"
+# Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
+# printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
+# again. $(1) are the packages, $(2) the flags of go test.
+GOTEST = packages="$$(go list $(3) $(1))"; bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off $(3) $(2) | bin/remaining $$packages
 
-# What .ci/run runs after `make verify`.
-.PHONY: ci
-ci:
-	@$(SIDE_BY_SIDE) test-node in-turn IN_TURN="lint test-race test-packages test-operators"
-
-# Two targets at a time, each with its output as a whole when it has ended. The tests with a node wait most of the time. All others beside them are
-# in turn: more real clusters than that are so slow on two cores that tests miss their limits, and the work itself grows, since every test that
-# waits looks again and again.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
-
-# What the targets need first, or two of them would fetch it at once.
-.PHONY: in-turn
-in-turn: components nft chromium bin/debian bin/images/debian
-	@failed=; for target in $(IN_TURN); do $(MAKE) --no-print-directory $$target || failed+=" $$target"; done; \
-		[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
-
-# Real clusters and operators on a busy machine miss a time limit now and then, so a test that failed runs once more when the others
-# have ended. What it printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than
-# five failures are not run again.
-GOTEST := bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test \
-	--rerun-fails-abort-on-data-race --packages
-
-# These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds.
-KERNEL_LOG := e2e/node e2e/newcomer e2e/detect e2e/kernellog internal/kmsg
+# These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
+KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
+# These run a kubelet and containerd on this machine, and write to its kernel log, too.
+REAL_NODE  := e2e/node e2e/newcomer
+# These run operators of other kinds of job than JobSet.
+OPERATORS  := e2e/slurm
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
-# test of e2e/lint compares the list with the code.
+# test of e2e/lint compares the list with the code. The longest come first.
 RACED := remediator/visits remediator remediator/jobs preflight remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
 	remediator/webhook internal/npd internal/nvml internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
-# As many packages side by side as there are cores. The longest come first: at the end one of them would run alone. `make lint` vets everything.
-TEST_FLAGS := -vet=off -timeout 30m -p $$(nproc) -parallel 8
+# As many packages side by side as there are cores. `make lint` vets everything.
+TEST_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
 
-test-race: components
-	CGO_ENABLED=1 $(GOTEST) "$(addprefix ./,$(RACED))" -- -race $(TEST_FLAGS)
+# What `make test` builds first. The tests build the programs of this repository.
+SHARED := gotestsum kube kwok jobset-controller node-problem-detector helm ./e2e/components/remaining
 
-test-packages: components nft chromium bin/debian bin/images/debian
-	$(GOTEST) "$$(go list ./e2e/attacks ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
-		grep -v $(patsubst %,-e /%$$,$(KERNEL_LOG) e2e/lint e2e/vuln) $(patsubst %,-e /pitcrew/%$$,$(RACED)))" -- $(TEST_FLAGS)
-	go test -C images/build -vet=off ./...
+.PHONY: test-components
+test-components:
+	@echo "builds the components of the tests, as far as they are missing: etcd, Kubernetes, KWOK, JobSet, NPD, helm"
+	@go run ./e2e/components/build $(SHARED)
 
-# One by one.
-test-node: components nft bin/debian bin/images/debian
-	$(GOTEST) "$(addprefix ./,$(KERNEL_LOG))" -- -vet=off -timeout 30m -p 1
+test: test-packages test-kernel-log ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
+
+# Without WITHOUT. The longest come first: at the end one of them would run alone.
+test-packages: test-components nft chromium bin/debian
+	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
+		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+
+test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
+	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
+
+test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
+	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(RACED)),-race $(TEST_FLAGS))
+
+test-node: nft bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
+	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver
+	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 30m -p 1)
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
-test-operators: operators ## test job restarts with the real job operators (the first build takes about 17 minutes on two cores); KUBERNETES=1.36 on an older version
-	$(GOTEST) ./remediator/jobs/operators -- -vet=off -timeout 60m -parallel 8 -tags operators
+test-operators: operators ## job restarts with the real job operators (the first build takes 15 minutes and more); KUBERNETES=1.36 on an older version
+	@$(call GOTEST,./remediator/jobs/operators $(addprefix ./,$(OPERATORS)),-timeout 60m -parallel 8,-tags=operators)
+
+test-images: bin/images/debian ## the images of both architectures
+	@go run ./e2e/components/build helm
+	go test -C images/build -vet=off ./...
+
+# What .ci/run runs after `make verify`, in two lanes: more real clusters side by side than those are so slow on two cores that tests miss their
+# limits. What both lanes need is fetched and built first. A lane goes on after a failure.
+.PHONY: ci
+ci: test-components nft chromium bin/debian bin/images/debian
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 lane-race lane-node
+
+lane-race: LANE := lint test-race test-packages
+lane-node: LANE := test-node test-kernel-log test-operators test-images
+lane-race lane-node:
+	@failed=; for target in $(LANE); do begun=$$SECONDS; $(MAKE) --no-print-directory WITHOUT="$(RACED)" $$target || failed+=" $$target"; \
+		echo "== $$target: $$(( (SECONDS - begun + 30) / 60 )) min"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 operators:
-	@go run ./e2e/components/build gotestsum kube$(KUBERNETES:%=-%) kwok jobset-controller training-operator training-operator-1.9 mpi-operator trainer \
-		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler
+	@go run ./e2e/components/build $(SHARED) kube$(KUBERNETES:%=-%) training-operator training-operator-1.9 mpi-operator trainer \
+		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler slurm-operator
 
 # SEED is that of the first world, FOR how long worlds go wrong; each has a minute, and the next seed. With TAGS=operators the jobs are those of
 # the operators of `make operators`.
@@ -102,8 +116,8 @@ build: ## build plugins, remediator, preflight, repair and kubectl plugin into b
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
-components: ## build the real components for the tests and the demo (once; minutes on a fresh machine)
-	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector helm kubelet dra-example-driver slurm-operator gotestsum
+components: ## build the real components of `make test` and `make test-node` (once; minutes on a fresh machine)
+	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver slurm-operator
 
 lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint

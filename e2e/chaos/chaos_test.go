@@ -32,7 +32,7 @@ import (
 
 var (
 	firstSeed = flag.Uint64("seed", 5, "of the first world; the next ones count up. In that of the default remediators are killed early, and much is done after that")
-	length    = flag.Duration("for", time.Minute, "how `long` worlds go wrong one after the other, at most a minute each; the time in which they come to rest is not counted")
+	length    = flag.Duration("for", 20*time.Second, "how `long` worlds go wrong one after the other, at most a minute each; the time in which they come to rest is not counted")
 	loud      = flag.Bool("loud", false, "print each action as it is done")
 )
 

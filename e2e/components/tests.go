@@ -1,0 +1,92 @@
+package components
+
+import (
+	"bufio"
+	_ "embed"
+	"fmt"
+	"io"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed test-seconds.txt
+var testSeconds string
+
+// usualSeconds is the time of a package of tests that is not in the table.
+const usualSeconds = 3
+
+// Tests copies the output of gotestsum from in to out. Before it, it writes how many packages of tests there are and about how long they take
+// on this machine; to the line of each package that has ended it adds how many have, and about how long the others take. packages are import
+// paths. Their weights are seconds that they took on a machine with two cores, from the table test-seconds.txt.
+func Tests(in io.Reader, out io.Writer, packages []string) error {
+	weights, err := testWeights(testSeconds)
+	if err != nil {
+		return err
+	}
+	e := &estimate{
+		out: out, now: time.Now, left: map[string]cost{},
+		// Two packages run side by side on the machine of the table.
+		prior: time.Duration(float64(time.Second) * slowness() / float64(runtime.NumCPU())),
+	}
+	for _, p := range packages {
+		weight, found := weights[p]
+		if !found {
+			weight = usualSeconds
+		}
+		e.left[p] = weight
+		e.total += weight
+	}
+	return e.copyTests(in)
+}
+
+// ended is the line of a package of tests: ok, FAIL or, without tests, a question mark.
+var ended = regexp.MustCompile(`^(ok|FAIL|\?)\s+(\S+)\s`)
+
+func (e *estimate) copyTests(in io.Reader) error {
+	count := len(e.left)
+	e.begun = e.now()
+	e.printf("%d packages of tests; about %s on this machine (%d cores), and on a first run the time to compile them\n",
+		count, about(e.remaining()), runtime.NumCPU())
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		if match := ended.FindStringSubmatch(line); match != nil {
+			if weight, found := e.left[match[2]]; found {
+				delete(e.left, match[2])
+				e.done += weight
+				line = fmt.Sprintf("%s\t%d of %d%s\n", strings.TrimRight(line, "\n"), count-len(e.left), count, e.othersText())
+			}
+		}
+		e.printf("%s", line)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the output of the tests: %w", err)
+		}
+	}
+}
+
+func (e *estimate) othersText() string {
+	if len(e.left) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", about %s left", about(e.remaining()))
+}
+
+// testWeights reads a table with an import path and seconds in each line.
+func testWeights(table string) (map[string]cost, error) {
+	weights := map[string]cost{}
+	for line := range strings.Lines(table) {
+		path, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		seconds, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("test-seconds.txt: %q: %w", line, err)
+		}
+		weights[path] = cost(max(seconds, 1))
+	}
+	return weights, nil
+}

@@ -1,0 +1,62 @@
+package components
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestEachPackageOfTestsSaysHowLongTheOthersTake(t *testing.T) {
+	var out bytes.Buffer
+	clock := time.Unix(0, 0)
+	e := &estimate{
+		out: &out, now: func() time.Time { return clock }, prior: time.Second, left: map[string]cost{"x.org/a": 10, "x.org/b": 80, "x.org/c": 110}, total: 200,
+	}
+	in := io.MultiReader(
+		strings.NewReader("=== FAIL: a TestX\n"),
+		&passing{&clock, 60 * time.Second}, strings.NewReader("FAIL\tx.org/a\t2s\nok  \tx.org/other\t2s\n"),
+		&passing{&clock, 120 * time.Second}, strings.NewReader("ok  \tx.org/b\t(cached)\nok  \tx.org/c\t3s\n\nDONE 3 tests"))
+	if err := e.copyTests(in); err != nil {
+		t.Fatal(err)
+	}
+	// After 60 s for 10 of 200, and the 10 s that count as if they had been for 10 others, 3.3 s each.
+	want := fmt.Sprintf("3 packages of tests; about 4 min on this machine (%d cores), and on a first run the time to compile them\n", runtime.NumCPU()) +
+		"=== FAIL: a TestX\n" +
+		"FAIL\tx.org/a\t2s\t1 of 3, about 11 min left\n" +
+		"ok  \tx.org/other\t2s\n" +
+		"ok  \tx.org/b\t(cached)\t2 of 3, about 4 min left\n" +
+		"ok  \tx.org/c\t3s\t3 of 3\n\nDONE 3 tests"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+	if err := e.copyTests(iotest.ErrReader(io.ErrClosedPipe)); err == nil {
+		t.Error("an output that cannot be read is no error")
+	}
+}
+
+// passing is empty and moves a clock when it is read.
+type passing struct {
+	clock *time.Time
+	by    time.Duration
+}
+
+func (p *passing) Read([]byte) (int, error) {
+	*p.clock = p.clock.Add(p.by)
+	return 0, io.EOF
+}
+
+func TestTheTableOfTestTimes(t *testing.T) {
+	if _, err := testWeights(testSeconds); err != nil {
+		t.Error(err)
+	}
+	if _, err := testWeights("x.org/a soon\n"); err == nil || !strings.Contains(err.Error(), "x.org/a soon") {
+		t.Errorf("got %v", err)
+	}
+}
