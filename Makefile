@@ -185,11 +185,12 @@ cross:
 	@if [ "$$(id -u)" = 0 ] && [ "$$(uname -m)" = x86_64 ] && ! command -v aarch64-linux-gnu-gcc >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross >/dev/null; fi
 
-# The tests write real kernel records through netfilter's log, which needs root and nft.
+# The tests and the demo have the kernel itself write records, by netfilter's log, which needs root and nft.
 .PHONY: nft
 nft:
 	@if [ "$$(id -u)" = 0 ] && ! command -v nft >/dev/null && ! [ -x /usr/sbin/nft ]; then \
-		$(APT) update && $(APT) install -y nftables >/dev/null; fi
+		if command -v apt-get >/dev/null; then echo "installs nftables with apt-get"; $(APT) update && $(APT) install -y nftables >/dev/null; \
+		else echo "nft is missing: with the package nftables of your distribution the kernel itself would write the records"; fi; fi
 
 # A test looks at HTML pages in a real browser: about 100 MB from Debian. After nft, because apt-get runs once at a time.
 .PHONY: chromium
