@@ -54,13 +54,16 @@ func FuzzParsers(f *testing.F) {
 	f.Add("\tHealth : Alarm\n\tError Code : 80E18005\n")
 	f.Add("HBM Double Bit Isolated Pages Count : 64\n")
 	f.Add("link status: UP\n")
-	f.Add("0 0 0 Ascend 910B4\n")
+	f.Add("NPU ID  Chip ID  Chip Logic ID  Chip Name\n0  0  0  Ascend 910B4\n")
 	f.Fuzz(func(t *testing.T, out string) {
 		if ids, err := parseList(out); err == nil && len(ids) != strings.Count(out, "NPU ID") && len(ids) > strings.Count(out, "\n")+1 {
 			t.Errorf("%d NPUs from %q", len(ids), out)
 		}
-		if health, _, err := parseHealth(out); err == nil && !strings.Contains(out, health) {
-			t.Errorf("health %q from %q", health, out)
+		chips, err := parseHealth(out)
+		for _, c := range chips {
+			if err == nil && !strings.Contains(out, c.Health) {
+				t.Errorf("health %q from %q", c.Health, out)
+			}
 		}
 		if pages, err := parsePages(out); err == nil && !strings.Contains(out, "Isolated Pages Count") {
 			t.Errorf("%d pages from %q", pages, out)
@@ -68,7 +71,7 @@ func FuzzParsers(f *testing.F) {
 		if link, err := parseLink(out); err == nil && !strings.Contains(out, link) {
 			t.Errorf("link %q from %q", link, out)
 		}
-		if chips, err := parseChips(out); err == nil && !strings.Contains(out, "Ascend") {
+		if chips, err := parseChips(out); err == nil && !strings.Contains(out, "NPU ID") {
 			t.Errorf("%v from %q", chips, out)
 		}
 	})

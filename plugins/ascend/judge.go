@@ -58,29 +58,22 @@ func (l *limits) number(s snapshot, result *npd.Result) {
 	if expected <= 0 {
 		expected = s.Most
 	}
+	// One that was there in this boot has come up already.
+	booting := s.Boot.Uptime < l.plugin.Grace && (s.Most == 0 || s.Most < expected)
 	switch {
 	case there >= expected || len(s.PCI) > 0 && !s.Tools.Listed:
-		if there == 0 && s.Tools.Listed {
-			result.NotRead("npu", "npu-smi lists none of those on the PCI bus")
+		if there == 0 && s.Tools.Listed && len(s.PCI) > 0 {
+			result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists none, %d chips are on the PCI bus", len(s.PCI)))
 		}
 	default:
-		// One that was there in this boot has come up already.
-		booting := s.Boot.Uptime < l.plugin.Grace && s.Most < expected
 		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
 	}
 }
 
 func (l *limits) npu(n npu, result *npd.Result) {
 	subject := fmt.Sprintf("npu %d", n.ID)
-	if repair, sick := healths[n.Health]; sick {
-		text := "health " + n.Health
-		if n.Code != "" {
-			text += ", error code " + n.Code
-		}
-		result.Found(repair, subject, text)
-	}
-	if n.Health == "UNKNOWN" {
-		result.NotRead(subject, "health UNKNOWN: it is not there or not started")
+	for _, c := range n.Chips {
+		c.judge(subject, result)
 	}
 	if n.Pages != nil && *n.Pages >= l.Pages {
 		result.Found(conditions.Replace, subject, fmt.Sprintf("%d or more isolated pages", l.Pages))
@@ -92,5 +85,33 @@ func (l *limits) npu(n npu, result *npd.Result) {
 	}
 	if len(n.Errs) > 0 {
 		result.NotRead(subject, strings.Join(n.Errs, ", "))
+	}
+}
+
+// judge judges the health of one chip.
+func (c chip) judge(subject string, result *npd.Result) {
+	text := "health " + c.Health
+	switch {
+	case c.ID == mcu:
+		text = "MCU " + text
+	case c.ID != only && c.ID != "":
+		text = "chip " + c.ID + " " + text
+	}
+	repair, sick := healths[c.Health]
+	switch {
+	case sick:
+		if c.ID == mcu {
+			// The controller watches the board. It computes nothing, and a reboot of the host does not restart it.
+			repair = min(repair, conditions.Inspect)
+		}
+		if c.Code != "" {
+			text += ", error code " + c.Code
+		}
+		result.Found(repair, subject, text)
+	case c.Health == "OK", c.ID == mcu && c.Health == "NA":
+	case c.Health == "UNKNOWN":
+		result.NotRead(subject, text+": it is not there or not started")
+	default:
+		result.NotRead(subject, fmt.Sprintf("health is %.40q", c.Health))
 	}
 }

@@ -8,8 +8,11 @@ import (
 	"strings"
 )
 
-// The formats are those of Huawei's npu-smi command reference and of the log collection example of Ascend's
-// documentation, read 2026-11-20. Anything else is an error.
+// The formats are those of Huawei's npu-smi command reference and of the published source of npu-smi (github.com/verylucky01/driver, read
+// 2026-11-27). Anything else is an error.
+
+// noCard is what npu-smi prints, instead of a count of 0, where its driver has no card.
+const noCard = "There is no NPU card on this server."
 
 // values reads `key : value` lines. A key that comes again, once per chip, has several values.
 func values(out string) map[string][]string {
@@ -25,6 +28,9 @@ func values(out string) map[string][]string {
 
 // parseList reads the NPU ids from `npu-smi info -l`. There must be as many as it says.
 func parseList(out string) ([]int, error) {
+	if strings.Contains(out, noCard) {
+		return []int{}, nil
+	}
 	v := values(out)
 	if len(v["Total Count"]) != 1 {
 		return nil, fmt.Errorf("no total count in %.80q", out)
@@ -47,23 +53,32 @@ func parseList(out string) ([]int, error) {
 	return ids, nil
 }
 
-// chipLine is a row of `npu-smi info -m`: NPU id, chip id, logic id, name. Other chips, like the MCU, have no logic id.
-var chipLine = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(\d+)\s+Ascend\s*\S*\s*$`)
+// columns separates the columns of a table. The name of a chip may have a blank ("Ascend 910B4").
+var columns = regexp.MustCompile(`\s{2,}`)
 
-// parseChips reads the logic ids of the chips of every NPU from `npu-smi info -m`.
+// parseChips reads the ids by which hccn_tool knows the chips of every NPU from `npu-smi info -m`. The columns differ: 310P and 910B
+// have four, A3 five, and 950 has a slot and no logic id. Chips that do not compute, like the MCU, have no id.
 func parseChips(out string) (map[int][]int, error) {
 	chips := map[int][]int{}
+	npu, id := -1, -1
 	for line := range strings.Lines(out) {
-		m := chipLine.FindStringSubmatch(line)
-		if m == nil {
+		row := columns.Split(strings.TrimSpace(line), -1)
+		if row[0] == "NPU ID" {
+			npu, id = 0, slices.Index(row, "Chip Logic ID")
+			if id < 0 {
+				id = slices.Index(row, "Chip Phy-ID")
+			}
 			continue
 		}
-		npu, errNPU := strconv.Atoi(m[1])
-		logic, errLogic := strconv.Atoi(m[3])
-		if errNPU != nil || errLogic != nil {
+		if npu < 0 || id < 0 || len(row) <= id || row[id] == "-" {
+			continue
+		}
+		card, errNPU := strconv.ParseUint(row[npu], 10, 16)
+		chip, errID := strconv.ParseUint(row[id], 10, 16)
+		if errNPU != nil || errID != nil {
 			return nil, fmt.Errorf("row %.80q", line)
 		}
-		chips[npu] = append(chips[npu], logic)
+		chips[int(card)] = append(chips[int(card)], int(chip))
 	}
 	if len(chips) == 0 {
 		return nil, fmt.Errorf("no chip in %.80q", out)
@@ -71,23 +86,59 @@ func parseChips(out string) (map[int][]int, error) {
 	return chips, nil
 }
 
-// parseHealth reads the health and the error code from `npu-smi info -t health -i N`. With one chip the key is
-// Health, with -c Health Status.
-func parseHealth(out string) (health, code string, err error) {
-	v := values(out)
-	found := slices.Concat(v["Health"], v["Health Status"])
-	if len(found) != 1 {
-		return "", "", fmt.Errorf("no health in %.80q", out)
+// chip is the health of one chip of a card.
+type chip struct {
+	// ID is the chip's number on a card with several.
+	ID     string `json:"id,omitempty"`
+	Health string `json:"health"`
+	Code   string `json:"code,omitempty"`
+}
+
+// mcu and only are the ids of the management controller and of the chip of a card that has one.
+const (
+	mcu  = "MCU"
+	only = "only"
+)
+
+// parseHealth reads the health of every chip from `npu-smi info -t health -i N`: each chip's, then its number, and at last the MCU's,
+// then its name. It returns those that it understands beside an error. The key was Health Status in older versions.
+func parseHealth(out string) (chips []chip, err error) {
+	count := 1
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		last := len(chips) - 1
+		switch key = strings.TrimSpace(key); {
+		case key == "Chip Count":
+			if count, err = strconv.Atoi(value); err != nil {
+				return nil, fmt.Errorf("chip count: %w", err)
+			}
+		case key == "Health" || key == "Health Status":
+			chips = append(chips, chip{Health: value})
+		case last < 0:
+		case key == "Error Code" && value != "NA":
+			chips[last].Code = value
+		case key == "Chip ID" && chips[last].ID == "" && count == 1:
+			chips[last].ID = only
+		case key == "Chip ID" && chips[last].ID == "":
+			chips[last].ID = value
+		case key == "Chip Name" && value == mcu && chips[last].ID == "":
+			chips[last].ID = mcu
+		}
 	}
-	switch found[0] {
-	case "OK", "Warning", "Alarm", "Critical", "UNKNOWN":
-	default:
-		return "", "", fmt.Errorf("health is %.40q", found[0])
+	read := 0
+	for _, c := range chips {
+		if c.ID != mcu {
+			read++
+		}
 	}
-	if codes := v["Error Code"]; len(codes) == 1 && codes[0] != "NA" {
-		code = codes[0]
+	switch {
+	case read == 0:
+		return chips, fmt.Errorf("no health in %.80q", out)
+	case read != count:
+		return chips, fmt.Errorf("the health of only %d of %d chips", read, count)
 	}
-	return found[0], code, nil
+	return chips, nil
 }
 
 // parsePages reads the isolated HBM pages from `npu-smi info -t ecc -i N`, those of the worst chip. An NPU without HBM

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/daily"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
+	"github.com/pitcrew-dev/pitcrew/internal/tool"
 )
 
 // snapshot is all that the judge needs.
@@ -44,9 +45,8 @@ type tools struct {
 // npu is one NPU, a card with one or more chips. What was not asked or not answered is empty.
 type npu struct {
 	ID int `json:"id"`
-	// Health is OK, Warning, Alarm, Critical or UNKNOWN.
-	Health string `json:"health,omitempty"`
-	Code   string `json:"code,omitempty"`
+	// Chips are the healths: OK, Warning, Alarm, Critical or UNKNOWN.
+	Chips []chip `json:"chips,omitempty"`
 	// Pages are the isolated pages of the worst chip.
 	Pages *uint64 `json:"pages,omitempty"`
 	// Links are UP or DOWN by the chips' logic ids.
@@ -160,15 +160,15 @@ func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
 	defer cancel()
 	t := tools{At: now, NPUs: []npu{}, Errs: []string{}}
-	ids, err := parsed(parseList)(run(ctx, r.tool, "info", "-l"))
+	ids, err := parsed(parseList)(tool.Run(ctx, r.tool, "info", "-l"))
 	if err != nil {
 		t.Errs = append(t.Errs, err.Error())
 		return t
 	}
 	t.Listed = true
 	var chips map[int][]int
-	if network && slices.Contains(r.only, "net") {
-		if chips, err = parsed(parseChips)(run(ctx, r.tool, "info", "-m")); err != nil {
+	if network && len(ids) > 0 && slices.Contains(r.only, "net") {
+		if chips, err = parsed(parseChips)(tool.Run(ctx, r.tool, "info", "-m")); err != nil {
 			t.Errs = append(t.Errs, err.Error())
 		}
 	}
@@ -187,21 +187,19 @@ func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
 	var errs []error
 	id := strconv.Itoa(n.ID)
 	if slices.Contains(r.only, "health") {
-		out, err := run(ctx, r.tool, "info", "-t", "health", "-i", id)
-		if err == nil {
-			n.Health, n.Code, err = parseHealth(out)
-		}
+		chips, err := parsed(parseHealth)(tool.Run(ctx, r.tool, "info", "-t", "health", "-i", id))
+		n.Chips = chips
 		errs = append(errs, err)
 	}
 	if slices.Contains(r.only, "ecc") {
-		pages, err := parsed(parsePages)(run(ctx, r.tool, "info", "-t", "ecc", "-i", id))
+		pages, err := parsed(parsePages)(tool.Run(ctx, r.tool, "info", "-t", "ecc", "-i", id))
 		if err == nil {
 			n.Pages = &pages
 		}
 		errs = append(errs, err)
 	}
 	for _, chip := range chips {
-		link, err := parsed(parseLink)(run(ctx, r.hccn, "-i", strconv.Itoa(chip), "-link", "-g"))
+		link, err := parsed(parseLink)(tool.Run(ctx, r.hccn, "-i", strconv.Itoa(chip), "-link", "-g"))
 		if err == nil {
 			n.Links[chip] = link
 		}

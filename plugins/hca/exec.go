@@ -5,14 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+
+	"github.com/pitcrew-dev/pitcrew/internal/tool"
 )
 
 // askTool runs ibv_devinfo. It fails when one device does, but says what it knows of the others.
 func (r *reader) askTool(ctx context.Context) (devinfo, error) {
-	out, err := exec.CommandContext(ctx, r.tool).Output()
-	d := parseDevinfo(string(out))
+	out, err := tool.Run(ctx, r.tool)
+	d := parseDevinfo(out)
 	if err != nil {
-		d.Err = fmt.Sprintf("%s: %v", r.tool, err)
+		d.Err = err.Error()
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(d.Ports) > 0 && len(exit.Stderr) == 0 {
+		// Its output is judged below, and is no reason.
+		d.Err = fmt.Sprintf("%s: %v", r.tool, exit)
 	}
 	if len(d.Ports) == 0 && err != nil {
 		return devinfo{}, errors.New(d.Err)

@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
+	vendor "github.com/pitcrew-dev/pitcrew/internal/tool"
 )
 
 // snapshot is all that the judge needs.
@@ -192,7 +193,7 @@ func (r *reader) runTool(ctx context.Context, last tool) tool {
 	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
 	defer cancel()
 	t := tool{At: now, GPUs: []gpu{}, Errs: []string{}}
-	out, err := r.run(ctx, "-L")
+	out, err := vendor.Run(ctx, r.tool, "-L")
 	if err == nil {
 		t.GPUs, err = parseList(out)
 	}
@@ -219,7 +220,7 @@ func (r *reader) runTool(ctx context.Context, last tool) tool {
 
 // values asks for one value of every GPU that is available.
 func (r *reader) values(ctx context.Context, t *tool, arg string, key *regexp.Regexp, take func(*gpu, string) error) {
-	out, err := r.run(ctx, arg)
+	out, err := vendor.Run(ctx, r.tool, arg)
 	var values map[string]string
 	if err == nil {
 		values, err = parseValues(out, key)

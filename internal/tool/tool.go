@@ -1,0 +1,44 @@
+// Package tool runs the vendors' command line tools.
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// longest is how many bytes of a tool's words an error has.
+const longest = 200
+
+// Run returns what a tool prints to its standard output, also when it fails. The error has the tool's own words, which people search
+// for: npu-smi prints them to its standard output, ibv_devinfo to its standard error. A call has half of the time that is left, so that
+// one that hangs hides no other.
+func Run(ctx context.Context, name string, args ...string) (string, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	// A child that holds the output open must not keep us.
+	cmd.WaitDelay = 100 * time.Millisecond
+	out, err := cmd.Output()
+	if err == nil {
+		return string(out), nil
+	}
+	if ctx.Err() != nil {
+		err = errors.New("did not answer in time")
+	}
+	words := out
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(strings.Fields(string(exit.Stderr))) > 0 {
+		words = exit.Stderr
+	}
+	text := strings.Join(strings.Fields(string(words)), " ")
+	if text == "" {
+		return string(out), fmt.Errorf("%s: %w", strings.Join(append([]string{name}, args...), " "), err)
+	}
+	return string(out), fmt.Errorf("%s: %w: %.*s", strings.Join(append([]string{name}, args...), " "), err, longest, text)
+}
