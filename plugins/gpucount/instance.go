@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/instances"
 )
 
 // instanceType returns the type of this cloud instance, "" if it is not known. EC2's Nitro instances name
@@ -18,13 +20,10 @@ func (r *reader) instanceType(ctx context.Context) string {
 	if r.instance != "" {
 		return r.instance
 	}
-	dmi := func(name string) string {
-		// A machine without DMI has no profile.
-		data, _ := os.ReadFile(filepath.Join(r.source.Sysfs, "class/dmi/id", name))
-		return strings.TrimSpace(string(data))
-	}
-	product := dmi("product_name")
-	if dmi("sys_vendor") == "Xen" && strings.HasPrefix(product, "HVM") {
+	product := instances.Product(r.source.Sysfs)
+	// A machine without DMI has no vendor.
+	vendor, _ := os.ReadFile(filepath.Join(r.source.Sysfs, "class/dmi/id/sys_vendor"))
+	if strings.TrimSpace(string(vendor)) == "Xen" && strings.HasPrefix(product, "HVM") {
 		// Not an EC2 instance, or one that does not let pods ask: nothing is expected then.
 		if answer, err := askIMDS(ctx, r.imds); err == nil {
 			return answer

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	_ "embed"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
+	"github.com/pitcrew-dev/pitcrew/internal/instances"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml"
 )
@@ -32,9 +31,6 @@ type snapshot struct {
 	// Files are the N of all /dev/nvidiaN; nil if there are none here, as in a container without the devices.
 	Files []int `json:"files,omitempty"`
 }
-
-//go:embed profiles.txt
-var builtin string
 
 // unset is the -expect of a node that nothing is said about.
 const unset = -1
@@ -75,7 +71,7 @@ func (r *reader) expected(ctx context.Context) (int, error) {
 	if r.expect > 0 {
 		return r.expect, nil
 	}
-	rows := builtin
+	rows := instances.Builtin
 	if r.profiles != "" {
 		data, err := os.ReadFile(r.profiles)
 		if err != nil {
@@ -83,29 +79,8 @@ func (r *reader) expected(ctx context.Context) (int, error) {
 		}
 		rows = string(data)
 	}
-	return profile(rows, r.instanceType(ctx))
-}
-
-// profile returns the number of GPUs in the instance type's row, 0 without a row. Rows are those of
-// instance-profiles.conf of AWS's GPU cluster health checks: type|gpus|efa|nvlink|provider.
-func profile(rows, instance string) (int, error) {
-	for line := range strings.Lines(rows) {
-		fields := strings.Split(strings.TrimSpace(line), "|")
-		if strings.HasPrefix(line, "#") || fields[0] == "" {
-			continue
-		}
-		if len(fields) < 2 {
-			return 0, fmt.Errorf("profile %q is not type|gpus|nics|nvlink|fabric", strings.TrimSpace(line))
-		}
-		gpus, err := strconv.Atoi(fields[1])
-		if err != nil || gpus < 0 {
-			return 0, fmt.Errorf("profile %q has no number of GPUs", strings.TrimSpace(line))
-		}
-		if fields[0] == instance {
-			return gpus, nil
-		}
-	}
-	return 0, nil
+	i, _, err := instances.Find(rows, r.instanceType(ctx))
+	return i.GPUs, err
 }
 
 func deviceFiles(dev string) (minors []int) {

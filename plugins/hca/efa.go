@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/internal/instances"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
 )
 
@@ -15,6 +16,9 @@ type efa struct {
 	// Devices are the EFA functions on the PCI bus, Bare those of them without an RDMA device.
 	Devices []string `json:"devices"`
 	Bare    []string `json:"bare"`
+	// Instance is the type of the cloud instance, Expected how many EFA devices it has; 0 if that is not known.
+	Instance string `json:"instance,omitempty"`
+	Expected int    `json:"expected,omitempty"`
 	// Verbs is the number of uverbs devices, MissingModules what is not loaded.
 	Verbs          int      `json:"verbs"`
 	MissingModules []string `json:"missingModules"`
@@ -47,6 +51,13 @@ func (r *reader) efa() efa {
 	}
 	if len(e.Devices) == 0 {
 		return e
+	}
+	i, found, err := instances.Find(instances.Builtin, instances.Product(r.sysfs))
+	if err != nil {
+		e.Err = err.Error()
+	}
+	if found {
+		e.Instance, e.Expected = instances.Product(r.sysfs), i.EFA
 	}
 	verbs, err := filepath.Glob(filepath.Join(r.sysfs, "class/infiniband_verbs/uverbs*"))
 	if err != nil {

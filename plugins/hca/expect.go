@@ -8,6 +8,7 @@ import (
 
 	_ "embed"
 
+	"github.com/pitcrew-dev/pitcrew/internal/instances"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
@@ -20,8 +21,10 @@ const unset = -1
 
 // profile is one row of data/profiles.csv.
 type profile struct {
-	Name       string
-	Ports, EFA int
+	Name  string
+	Ports int
+	// EFA is the number of EFA devices of an instance type.
+	EFA int
 	// Rate is in Gb/s.
 	Rate float64
 }
@@ -29,8 +32,12 @@ type profile struct {
 // MarshalText returns the profile's name.
 func (p profile) MarshalText() ([]byte, error) { return []byte(p.Name), nil }
 
-// UnmarshalText finds the profile of a name.
+// UnmarshalText finds the profile of a name, which may be an instance type.
 func (p *profile) UnmarshalText(name []byte) error {
+	if i, found, err := instances.Find(instances.Builtin, string(name)); err != nil || found {
+		*p = profile{Name: string(name), EFA: i.EFA}
+		return err
+	}
 	all, err := profiles()
 	if err != nil {
 		return err
@@ -44,18 +51,17 @@ func (p *profile) UnmarshalText(name []byte) error {
 }
 
 func profiles() ([]profile, error) {
-	rows, err := table.Rows(profilesCSV, "profile", "ports", "rate", "efa")
+	rows, err := table.Rows(profilesCSV, "profile", "ports", "rate")
 	if err != nil {
 		return nil, err
 	}
 	var all []profile
 	for _, row := range rows {
 		p := profile{Name: row[0]}
-		var errPorts, errRate, errEFA error
+		var errPorts, errRate error
 		p.Ports, errPorts = strconv.Atoi(row[1])
 		p.Rate, errRate = strconv.ParseFloat(row[2], 64)
-		p.EFA, errEFA = strconv.Atoi(row[3])
-		for _, err := range []error{errPorts, errRate, errEFA} {
+		for _, err := range []error{errPorts, errRate} {
 			if err != nil {
 				return nil, fmt.Errorf("profile %s: %w", p.Name, err)
 			}

@@ -299,8 +299,12 @@ func (v *verdict) efa() {
 	if e.Err != "" && len(e.Devices) > 0 {
 		v.result.Found(conditions.Monitor, "efa", "not all was read: "+e.Err)
 	}
-	if v.EFA != unset && len(e.Devices) != v.EFA {
-		v.absent("efa", fmt.Sprintf("%d EFA devices on the PCI bus, expected %d", len(e.Devices), v.EFA))
+	switch n := len(e.Devices); {
+	case v.EFA != unset && n != v.EFA:
+		v.absent("efa", fmt.Sprintf("%d EFA devices on the PCI bus, expected %d", n, v.EFA))
+	case v.EFA == unset && n < e.Expected:
+		// One that was launched without EFA has none, and nothing is expected.
+		v.absent("efa", fmt.Sprintf("%d of the %d EFA devices of a %s (if it was launched with fewer, set -efa)", n, e.Expected, e.Instance))
 	}
 	if len(e.Devices) == 0 {
 		return
