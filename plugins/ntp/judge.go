@@ -15,6 +15,9 @@ type limits struct {
 	Offset, Error, Age time.Duration
 }
 
+// released is earlier than any build of this release. A clock before it is wrong, whatever its servers agree on.
+var released = time.Date(2026, time.October, 1, 0, 0, 0, 0, time.UTC)
+
 // judge looks at what makes the rest meaningless first: a clock that was never synchronised shows offset 0, and a
 // daemon whose server died goes on to show the last one.
 func (l *limits) judge(s snapshot) npd.Result {
@@ -23,6 +26,10 @@ func (l *limits) judge(s snapshot) npd.Result {
 	found := func(text string) { result.Found(conditions.Inspect, "clock", text) }
 	absent := func(text string) {
 		result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Inspect, "clock", text)
+	}
+	if s.Now.Before(released) {
+		found("shows " + s.Now.UTC().Format(time.DateOnly) + ", before this release was made: certificates will not be accepted")
+		return result
 	}
 	c := s.Clock
 	if c == nil {
