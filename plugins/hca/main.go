@@ -24,7 +24,8 @@ func main() {
 	p.IntVar(&e.Count, "count", unset, "`number` of ports that must be ACTIVE, at -rate and -link-layer if they are given; 0: none")
 	p.Float64Var(&e.Rate, "rate", 0, "lowest rate of a port in `Gb/s`; 0: not lower than it was in this boot")
 	p.StringVar(&e.Link, "link-layer", "", "expected link layer, InfiniBand or Ethernet")
-	p.IntVar(&e.EFA, "efa", unset, "`number` of EFA devices that must be on the PCI bus; by default, where there is one, as many as the instance type in DMI has")
+	p.IntVar(&e.EFA, "efa", unset,
+		"`number` of EFA devices that must be on the PCI bus; by default, where there is one, as many as the instance type in DMI has")
 	p.TextVar(&e.Profile, "profile", profile{}, "`kind` of node, e.g. h100 or p5.48xlarge: sets -count, -rate and -efa where they are not given")
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
 	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
