@@ -30,8 +30,10 @@ func (l *limits) judge(s snapshot) npd.Result {
 			result.Absent(s.Boot.Uptime < l.plugin.Grace, conditions.Inspect, "mount "+p.Path, "not mounted")
 		case m.ReadOnly:
 			result.Found(conditions.Inspect, "mount "+p.Path, "read-only")
-		case m.SuperReadOnly:
-			result.Found(conditions.Inspect, "mount "+p.Path, "made read-only by the kernel")
+		case m.gaveUp():
+			result.Found(conditions.Inspect, "mount "+p.Path, m.how())
+		case m.Unsure != "":
+			result.NotRead("mount "+p.Path, m.Unsure)
 		}
 		l.room(p, &result)
 	}
@@ -41,7 +43,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 			// A volume's disk is not the node's.
 			repair = conditions.Monitor
 		}
-		result.Found(repair, "mount "+m.Point, "made read-only by the kernel")
+		result.Found(repair, "mount "+m.Point, m.how())
 	}
 	if n := len(s.Malformed); n > 0 {
 		result.Found(conditions.Monitor, "mount table", "not all lines were understood: "+s.Malformed[0])
@@ -90,7 +92,7 @@ func gaveUp(mounts []mount, paths []path) (disks []mount) {
 		}
 	}
 	for _, m := range mounts {
-		if m.SuperReadOnly && !m.ReadOnly && slices.Contains(diskTypes, m.Type) && !seen[m.Device] {
+		if m.gaveUp() && !m.ReadOnly && slices.Contains(diskTypes, m.Type) && !seen[m.Device] {
 			seen[m.Device] = true
 			disks = append(disks, m)
 		}

@@ -65,6 +65,42 @@ func TestRealMounts(t *testing.T) {
 	}
 }
 
+// TestRealExt4 lets this machine's kernel give up writing to an ext4 filesystem. It needs root, a loop device and ext4 in the kernel; without
+// them mount fails, and the test says so.
+func TestRealExt4(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	script := `set -e
+mount --make-rprivate /; mount -t proc proc /proc
+truncate -s 16M ` + dir + `/disk; mkfs.ext4 -q -F ` + dir + `/disk; mkdir ` + dir + `/m
+mount -o loop,errors=remount-ro ` + dir + `/disk ` + dir + `/m
+p="` + binary + ` -procfs /proc -kubelet-dir ` + dir + `/m"
+$p
+echo 1 >/sys/fs/ext4/$(basename $(readlink /sys/dev/block/$(mountpoint -d ` + dir + `/m)))/trigger_fs_error
+$p || true
+umount ` + dir + `/m`
+	cmd := exec.Command("sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("this kernel cannot mount ext4 on a loop device: %v\n%s", err, out)
+	}
+	healthy, sick, _ := strings.Cut(string(out), "\n")
+	// Which of the three texts depends on the kernel.
+	if healthy != "mounts are as expected" || !strings.HasPrefix(sick, "Inspect mount "+dir+"/m: ") {
+		t.Errorf("before the error: %s\nafter it: %s", healthy, sick)
+	}
+}
+
+func TestKernelsThatHaveAWord(t *testing.T) {
+	for release, want := range map[string]bool{
+		"6.15.0": true, "6.18.44-x": true, "7.0.1": true, "6.14.11": false, "6.12.48+deb13-amd64": false, "5.15.0-160-generic": false, "": false,
+	} {
+		if got := hasWords(release); got != want {
+			t.Errorf("%q: %t", release, got)
+		}
+	}
+}
+
 func TestAMountPointMayHoldAnything(t *testing.T) {
 	got, err := parseMount(`60 29 8:1 / /my\040data\134x ro,relatime master:1 shared:2 - ext4 /dev/disk\011a rw`)
 	want := mount{Point: `/my data\x`, Device: "8:1", Type: "ext4", Source: "/dev/disk\ta", ReadOnly: true}

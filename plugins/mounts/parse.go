@@ -18,6 +18,14 @@ type mount struct {
 	// read-only has both; the kernel, which gives up writing to a broken disk (errors=remount-ro), sets only the latter.
 	ReadOnly      bool `json:"readOnly"`
 	SuperReadOnly bool `json:"superReadOnly"`
+	// Word is the option by which a filesystem that is still "rw" says that it gave up writing: emergency_ro or shutdown (ext4 of kernel
+	// 6.15, fs/ext4/super.c).
+	Word string `json:"word,omitempty"`
+	// Errors: ext4 had an error since the boot, and does not write after one. Unsure says why that is not known.
+	Errors bool   `json:"errors,omitempty"`
+	Unsure string `json:"unsure,omitempty"`
+	// RemountRO: an error makes the filesystem read-only.
+	RemountRO bool `json:"remountRO,omitempty"`
 	// Layers says where an overlay keeps what is written to it.
 	Layers string `json:"layers,omitempty"`
 }
@@ -41,8 +49,12 @@ func parseMount(line string) (mount, error) {
 		Point: unescape(fields[4]), Device: fields[2], Type: fields[dash+1], Source: unescape(fields[dash+2]),
 		ReadOnly:      slices.Contains(strings.Split(fields[5], ","), "ro"),
 		SuperReadOnly: slices.Contains(super, "ro"),
+		RemountRO:     slices.Contains(super, "errors=remount-ro"),
 	}
 	for _, option := range super {
+		if option == "emergency_ro" || option == "shutdown" {
+			m.Word = option
+		}
 		if layers, found := strings.CutPrefix(option, "upperdir="); found {
 			m.Layers = unescape(layers)
 		}

@@ -43,8 +43,8 @@ type room struct {
 }
 
 type reader struct {
-	procfs, root, kubelet string
-	writable, mounted     []string
+	procfs, sysfs, root, kubelet string
+	writable, mounted            []string
 }
 
 func (r *reader) read(context.Context) (snapshot, error) {
@@ -59,11 +59,17 @@ func (r *reader) read(context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	s := snapshot{Boot: b, Kubelet: r.kubelet, Mounts: []mount{}, Malformed: []string{}}
+	// Without a release every kernel may be one that shows nothing.
+	release, _ := os.ReadFile(filepath.Join(r.procfs, "sys/kernel/osrelease"))
+	words := hasWords(string(release))
 	for line := range strings.Lines(string(data)) {
 		m, err := parseMount(line)
 		if err != nil {
 			s.Malformed = append(s.Malformed, err.Error())
 			continue
+		}
+		if m.Type == "ext4" && m.RemountRO && !m.gaveUp() && !words {
+			r.askExt4(&m)
 		}
 		s.Mounts = append(s.Mounts, m)
 	}
