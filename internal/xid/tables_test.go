@@ -120,6 +120,23 @@ func TestHardwareLines(t *testing.T) {
 		"mlx5_core 0000:c1:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count":                    "Inspect hca 0000:c1:00.0: device health compromised",
 		"mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature":                            "Inspect hca 0000:5c:00.0: transceiver module over temperature",
 		"mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot (27W).":        "Monitor hca 0000:5c:00.0: insufficient slot power",
+
+		"mlx5_core 0000:0c:00.0 eth0: TX timeout detected":                                                   "Inspect hca 0000:0c:00.0: transmit timeout",
+		"mlx5_core 0000:0c:00.0: poll_health:815:(pid 0): Fatal error 1 detected":                            "Inspect hca 0000:0c:00.0: fatal health error",
+		"nvme nvme2: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff":                     "Inspect disk nvme2: NVMe controller lost",
+		"nvme nvme0: Device not ready; aborting reset, CSTS=0x1":                                             "Inspect disk nvme0: NVMe controller not ready",
+		"nvme nvme0: Device not ready; aborting initialisation, CSTS=0x0":                                    "Inspect disk nvme0: NVMe controller not ready",
+		"nvme nvme1: Removing after probe failure status: -19":                                               "Inspect disk nvme1: NVMe controller disabled after a failure",
+		"nvme nvme1: Disabling device after reset failure: -19":                                              "Inspect disk nvme1: NVMe controller disabled after a failure",
+		"I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2":            "Inspect disk nvme0n1: I/O error of the disk",
+		"blk_update_request: I/O error, dev nvme2n1, sector 104857600 op 0x1:(WRITE) flags 0x800 phys_seg 1": "Inspect disk nvme2n1: I/O error of the disk",
+		"critical medium error, dev nvme3n1, sector 4096 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2":    "Inspect disk nvme3n1: I/O error of the disk",
+		"Aborting journal on device nvme2n1p1-8.":                                                            "Inspect filesystem nvme2n1p1: ext4 journal aborted",
+		"EXT4-fs error (device md0): ext4_journal_check_start:83: comm containerd: Detected aborted journal": "Inspect filesystem md0: ext4 journal aborted",
+		"EXT4-fs (nvme2n1): Remounting filesystem read-only":                                                 "Inspect filesystem nvme2n1: ext4 remounted read-only after an error",
+		"XFS (nvme0n1p2): Log I/O Error (0x2) detected at xlog_ioend_work+0x6a/0x80":                         "Inspect filesystem nvme0n1p2: XFS shut down after an error",
+		"XFS (md127): I/O Error Detected. Shutting down filesystem":                                          "Inspect filesystem md127: XFS shut down after an error",
+		"XFS (nvme0n1p2): Corruption of in-memory data (0x8) detected at xfs_trans_cancel+0x1a":              "Inspect filesystem nvme0n1p2: XFS shut down after an error",
 	}
 	seen := map[string]bool{}
 	for line, want := range tests {
@@ -146,6 +163,16 @@ func TestHardwareLines(t *testing.T) {
 		"audit: msg='EDAC MC0: 1 UE memory read error'",
 		"mlx5_core 0000:5c:00.0: Port module event: module 0, Cable plugged",
 		"pcieport 0000:00:01.0: AER: Corrected error received: 0000:02:00.0",
+		"nvme nvme2: controller is down; will reset: CSTS=0x3, PCI_STATUS=0x10", // a reset that may help
+		"I/O error, dev sdb, sector 2048 op 0x0:(READ) flags 0x0",               // often a pod's volume in the network
+		"Buffer I/O error on dev loop0, logical block 0, async page read",
+		"EXT4-fs (sdb): Remounting filesystem read-only",
+		"EXT4-fs (nvme0n1p1): mounted filesystem with ordered data mode",
+		"XFS (nvme0n1p2): User initiated shutdown (0x1) detected at xfs_fs_goingdown+0x4e (fs/xfs/xfs_fsops.c:452).",
+		"XFS (nvme0n1p2): Mounting V5 Filesystem",
+		"nfs: server 10.0.0.5 not responding, still trying",
+		"INFO: task kubelet:2113 blocked for more than 120 seconds.",
+		"audit: msg='Aborting journal on device nvme2n1p1-8.'",
 	} {
 		if e, ok := Parse(line); ok {
 			t.Errorf("%q is taken for %+v", line, e)
