@@ -31,13 +31,13 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	}()
 	usage := p.Usage
 	p.Usage = func() {} // Parse calls it for -h and for a bad flag alike
+	p.SetOutput(io.Discard)
 	switch err := p.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		p.SetOutput(stdout)
 		usage()
 		return OK
 	case err != nil:
-		usage()
 		return respond(stdout, unknown("%v", err))
 	}
 	for _, pr := range p.prints {
