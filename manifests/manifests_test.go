@@ -91,9 +91,20 @@ func TestThirdPartyRules(t *testing.T) {
 		condition corev1.NodeCondition
 		rule      string
 	}{
-		"EKS, lost":            {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID79Error"}, "eks-accelerated-hardware-ready-lost"},
-		"EKS, reset":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID95Error"}, "eks-accelerated-hardware-ready-reset"},
-		"EKS, anything else":   {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMError"}, "eks-accelerated-hardware-ready"},
+		"EKS, lost":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID79Error"}, "eks-accelerated-hardware-ready-lost"},
+		"EKS, reset":          {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaXID95Error"}, "eks-accelerated-hardware-ready-reset"},
+		"EKS, anything else":  {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "NvidiaPageRetirement"}, "eks-accelerated-hardware-ready"},
+		"EKS, DCGM":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMError"}, "eks-accelerated-hardware-ready-dcgm"},
+		"EKS, NVLink counter": {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMHealthCode71"}, "eks-accelerated-hardware-ready-dcgm"},
+		"EKS, IMEX":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMHealthCode122"}, "eks-accelerated-hardware-ready-dcgm"},
+		"EKS, clock":          {corev1.NodeCondition{Type: "ClockUnsynchronized", Status: "True"}, "eks-clock-unsynchronized"},
+		"NVSentinel, IMEX":    {corev1.NodeCondition{Type: "GpuNvlinkWatch", Status: "True", Message: "ErrorCode:DCGM_FR_IMEX_UNHEALTHY IMEX is down;"}, "nvsentinel-gpu-nvlink-watch-imex"},
+		"NVSentinel, IMEX and more": {corev1.NodeCondition{Type: "GpuNvlinkWatch", Status: "True",
+			Message: "ErrorCode:DCGM_FR_IMEX_UNHEALTHY;ErrorCode:DCGM_FR_NVLINK_DOWN GPU:0;"}, "nvsentinel-gpu-nvlink-watch"},
+		"NVSentinel, scripts":  {corev1.NodeCondition{Type: "FabricManagerDown", Status: "True"}, "nvsentinel-fabric-manager-down"},
+		"NVSentinel, flaps":    {corev1.NodeCondition{Type: "FabricManagerFlapping", Status: "True"}, "nvsentinel-fabric-manager-flapping"},
+		"AMD, ECC":             {corev1.NodeCondition{Type: "AMDGPUUncorrectableECC", Status: "True"}, "amd-gpu-uncorrectable-ecc"},
+		"AMD, heat":            {corev1.NodeCondition{Type: "AMDGPUHighTemperature", Status: "True"}, "amd-gpu-high-temperature"},
 		"EKS, healthy":         {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "True"}, ""},
 		"ACK":                  {corev1.NodeCondition{Type: "NvidiaXID79Error", Status: "True"}, "ack-nvidia-xid79-error"},
 		"ModelArts":            {corev1.NodeCondition{Type: "NT_NPU_CARD_LOSE", Status: "True"}, "modelarts-npu-card-lose"},
@@ -102,6 +113,13 @@ func TestThirdPartyRules(t *testing.T) {
 	} {
 		if r, _, _ := file.Policy().Match(nil, test.condition); r.Name != test.rule {
 			t.Errorf("%s: rule %q, want %q", name, r.Name, test.rule)
+		}
+	}
+	for _, name := range []string{"eks-accelerated-hardware-ready-dcgm", "nvsentinel-gpu-nvlink-watch-imex"} {
+		for _, r := range file.Policy().Rules {
+			if r.Name == name && !r.AlertOnly {
+				t.Errorf("%s acts on a known false alarm", name)
+			}
 		}
 	}
 }
