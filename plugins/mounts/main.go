@@ -10,7 +10,8 @@ func main() {
 	p := npd.New("mounts", "checks that filesystems are mounted, writable and have room")
 	r := &reader{}
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host; the mounts are those of its process 1")
-	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host, for the errors of ext4 that kernels before 6.15 do not show among the mounts")
+	p.StringVar(&r.sysfs, "sysfs", "/sys",
+		"`path` of the sysfs of the host, for the errors of ext4 that kernels before 6.15 do not show among the mounts")
 	p.StringVar(&r.root, "root", "", "`path` at which the host's root is mounted, to ask the filesystems themselves: I/O errors, room")
 	p.StringVar(&r.kubelet, "kubelet-dir", "/var/lib/kubelet", "`path` of the kubelet's root directory on the host; it must be writable")
 	flags.List(p.FlagSet, &r.writable, "writable", "`list` of further paths on the host that must be writable", nil)
