@@ -129,7 +129,7 @@ func run(ctx context.Context, o options, validate bool) error {
 		// Jobs may be suspended: they must run again whatever became of the policy.
 		ctrl.Log.Error(invalid, "Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
 	}
-	mgr, err := waitForManager(ctx, o)
+	mgr, err := waitForManager(ctx, o, clock.RealClock{})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
@@ -23,20 +24,20 @@ const (
 
 // waitForManager makes the manager. While the API server is away it waits, alive but not ready: a process that ends is started again by the
 // kubelet with a back-off of up to five minutes, which would go on after the API server is back.
-func waitForManager(ctx context.Context, o options) (ctrl.Manager, error) {
-	return whileAway(ctx, o.healthAddress, func() (ctrl.Manager, error) { return newManager(o) })
+func waitForManager(ctx context.Context, o options, now clock.PassiveClock) (ctrl.Manager, error) {
+	return whileAway(ctx, o.healthAddress, now, func() (ctrl.Manager, error) { return newManager(o) })
 }
 
 // whileAway tries until the error is not that the API server is away.
-func whileAway[T any](ctx context.Context, healthAddress string, try func() (T, error)) (result T, err error) {
+func whileAway[T any](ctx context.Context, healthAddress string, now clock.PassiveClock, try func() (T, error)) (result T, err error) {
 	if result, err = try(); !isAway(err) {
 		return result, err
 	}
 	var said time.Time
 	for pause := shortestWait; ; pause = min(2*pause, longestWait) {
-		if time.Since(said) >= sayEvery {
+		if now.Since(said) >= sayEvery {
 			ctrl.Log.Error(err, "The API server does not answer, or refuses; waiting until it serves")
-			said = time.Now()
+			said = now.Now()
 		}
 		if err := aliveFor(ctx, healthAddress, wait.Jitter(pause, 0.1)); err != nil {
 			return result, err

@@ -17,6 +17,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -42,7 +43,7 @@ func TestWhatCountsAsAnAPIServerThatIsAway(t *testing.T) {
 func TestTheStartEndsWithItsContextOrAnotherError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	away, tries := apierrors.NewServiceUnavailable("starting"), 0
-	_, err := whileAway(ctx, "0", func() (int, error) {
+	_, err := whileAway(ctx, "0", clock.RealClock{}, func() (int, error) {
 		if tries++; tries == 2 {
 			cancel()
 		}
@@ -52,7 +53,7 @@ func TestTheStartEndsWithItsContextOrAnotherError(t *testing.T) {
 		t.Errorf("%v after %d tries", err, tries)
 	}
 	other := errors.New("forbidden")
-	if _, err := whileAway(t.Context(), "0", func() (int, error) {
+	if _, err := whileAway(t.Context(), "0", clock.RealClock{}, func() (int, error) {
 		if tries++; tries > 3 {
 			return 0, other
 		}
@@ -65,7 +66,7 @@ func TestTheStartEndsWithItsContextOrAnotherError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	if _, err := whileAway(t.Context(), taken.Addr().String(), func() (int, error) { return 0, away }); err == nil || errors.Is(err, away) {
+	if _, err := whileAway(t.Context(), taken.Addr().String(), clock.RealClock{}, func() (int, error) { return 0, away }); err == nil || errors.Is(err, away) {
 		t.Errorf("an address that is taken: %v", err)
 	}
 }

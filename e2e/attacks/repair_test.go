@@ -308,18 +308,17 @@ func TestAttack23WhatRunsWhereNodesAreRepairedDoesNotChange(t *testing.T) {
 	patch := func(object client.Object, patch string) error {
 		return r.admin.Patch(t.Context(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
 	}
-	copied := func() *corev1.Pod { return pod.DeepCopy() }
 	name := pod.Spec.Containers[0].Name
 	r.enforced(onRepairChanges, func() error {
-		return patch(copied(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
+		return patch(pod.DeepCopy(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
 	})
 	for attack, try := range map[string]func() error{
 		"another image": func() error {
-			return patch(copied(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
+			return patch(pod.DeepCopy(), fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil"}]}}`, name))
 		},
-		"a longer deadline": func() error { return patch(copied(), `{"spec":{"activeDeadlineSeconds":1}}`) },
+		"a longer deadline": func() error { return patch(pod.DeepCopy(), `{"spec":{"activeDeadlineSeconds":1}}`) },
 		"a debug container": func() error {
-			debugged := copied()
+			debugged := pod.DeepCopy()
 			debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 				Name: "debug", Image: "evil", TerminationMessagePolicy: corev1.TerminationMessageReadFile, ImagePullPolicy: corev1.PullAlways,
 			}}}
@@ -335,7 +334,7 @@ func TestAttack23WhatRunsWhereNodesAreRepairedDoesNotChange(t *testing.T) {
 			t.Errorf("kubectl %s: %v\n%s", args[0], err, out)
 		}
 	}
-	r.may(patch(copied(), `{"metadata":{"labels":{"team":"a"}}}`), "a label")
+	r.may(patch(pod.DeepCopy(), `{"metadata":{"labels":{"team":"a"}}}`), "a label")
 	r.may(r.admin.Delete(t.Context(), job, client.PropagationPolicy(metav1.DeletePropagationForeground)), "delete the Job")
 	r.until("the pod is gone: its finalizer was removed", func() error {
 		err := r.admin.Get(t.Context(), client.ObjectKeyFromObject(&pod), &corev1.Pod{})

@@ -58,10 +58,10 @@ func TestEachActionAsksThePresentPolicy(t *testing.T) {
 				m.run = w.cures(m)
 				resume := begin(w, m)
 				jobs := len(w.created)
-				switch {
-				case name == "paused":
+				switch name {
+				case "paused":
 					w.paused = "a person"
-				case name == "breaker open":
+				case "breaker open":
 					w.breaker = true
 				default:
 					w.policy = parse(t, change.from, change.to)
