@@ -28,7 +28,7 @@ type kept struct {
 }
 
 func (w *world) keep(m *machine) kept {
-	return kept{Now: w.now, Policy: testPolicy, Node: m.Node.DeepCopy(), Jobs: maps.Clone(m.jobs), Ended: maps.Clone(m.ended)}
+	return kept{Now: w.now, Policy: testPolicy, Node: m.DeepCopy(), Jobs: maps.Clone(m.jobs), Ended: maps.Clone(m.ended)}
 }
 
 // answered is what a new process does about a node, and what becomes of it.
