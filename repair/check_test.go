@@ -149,8 +149,9 @@ func TestCheckWithThePluginItself(t *testing.T) {
 	want(t, check("dcgmi-4.x-r2-pass.json", 0), repairresult.Healthy, "diagnostics of level 2: the last diag found no fault")
 	want(t, check("dcgmi-4.x-r2-fail.json", 226), repairresult.Problem, "Replace dcgm gpu 1: diag test memory failed, row remapping failed")
 	// What the plugin in Node Problem Detector says from then on.
-	gpus.Want("exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed; dcgm gpu 2: diag test memory failed, DCGM error 999; " +
-		"dcgm cpu 0: diag test memory failed, DCGM error 998; dcgm gpu 3: diag test memory failed")
+	gpus.Want("exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: GPU 1 had row remap failures: 100/ of banks, see manual; " +
+		"dcgm gpu 2: diag test memory failed, DCGM error 999: GPU 2 needs a reset.; " +
+		"dcgm cpu 0: diag test memory failed, DCGM error 998: Of a severity to come.; dcgm gpu 3: diag test memory failed")
 	want(t, check("SOURCES.txt", 203), repairresult.Failed, "exited 2: unknown: dcgmi exited 203")
 	gpus.Say("5.processes 1")
 	want(t, check("dcgmi-4.x-r2-pass.json", 0), repairresult.Refused, "unknown: no diag: gpu 0000:15:00 is busy")

@@ -160,7 +160,14 @@ func sizeOf(re *syntax.Regexp) (s size) {
 	case syntax.OpConcat:
 	case syntax.OpAlternate:
 		s.instructions += len(re.Sub)
-	case syntax.OpCapture, syntax.OpStar: // a star over what may be empty is a plus in a question mark
+	case syntax.OpStar:
+		s.instructions++
+		switch re.Sub[0].Op {
+		case syntax.OpLiteral, syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		default: // a star over what may be empty is a plus in a question mark
+			s.instructions++
+		}
+	case syntax.OpCapture:
 		s.instructions += 2
 	case syntax.OpRepeat:
 		loops := 2
