@@ -15,21 +15,24 @@ import (
 
 // thirdParty are the conditions of other components that the shipped policies have a rule for.
 var thirdParty = []corev1.NodeConditionType{
-	"AcceleratedHardwareReady", "CSPMaintenance", "ContainerRuntimeProblem", "ContainerRuntimeReady", "ContainerRuntimeUnhealthy",
-	"CorruptDockerOverlay2", "CperHardwareErrorFatal", "CpuProfile", "DcgmiHealth", "FilesystemCorruptionProblem",
-	"FrequentContainerdRestart", "FrequentDockerRestart", "FrequentKubeletRestart", "FrequentUnregisterNetDevice", "GPUClockThrottling",
-	"GPUDeviceLost", "GPUDoubleBitEccError", "GPUHighSingleBitEccError", "GPUInfoROMCorrupted", "GPUMissing", "GPUNvlinkError",
-	"GPUPCIeError", "GPUPendingRetiredPages", "GPUPowerError", "GPURemappingRowsError", "GPUTempError", "GPUXIDFatalError",
-	"GPUXIDWarningError", "GpuBadPages", "GpuBus", "GpuCount", "GpuDriverWatch", "GpuEcc", "GpuFabricManager", "GpuInforomWatch",
-	"GpuMcuWatch", "GpuMemWatch", "GpuNvlinkWatch", "GpuPcie", "GpuPcieWatch", "GpuPmuWatch", "GpuPowerWatch", "GpuRowRemap", "GpuSmWatch",
-	"GpuThermalWatch", "GpuXid", "IBLinkFlapping", "KernelDeadlock", "KernelReady", "KubeletProblem", "KubeletUnhealthy", "NTPProblem",
+	"AMDGPUHighTemperature", "AMDGPUKernelCrash", "AMDGPUUncorrectableECC", "AMDGPUUnhealthy", "AMDGPUXgmi",
+	"AcceleratedHardwareReady", "CSPMaintenance", "ClockUnsynchronized", "ContainerRuntimeProblem", "ContainerRuntimeReady",
+	"ContainerRuntimeUnhealthy", "CorruptDockerOverlay2", "CperHardwareErrorFatal", "CpuProfile", "DcgmiHealth", "FabricManagerDown",
+	"FabricManagerFlapping", "FilesystemCorruptionProblem", "FrequentContainerdRestart", "FrequentDockerRestart",
+	"FrequentKubeletRestart", "FrequentUnregisterNetDevice", "GPUClockThrottling", "GPUDeviceLost", "GPUDoubleBitEccError",
+	"GPUHighSingleBitEccError", "GPUInfoROMCorrupted", "GPUMissing", "GPUNvlinkError", "GPUPCIeError", "GPUPendingRetiredPages",
+	"GPUPowerError", "GPURemappingRowsError", "GPUTempError", "GPUXIDFatalError", "GPUXIDWarningError", "GpuBadPages", "GpuBus",
+	"GpuCount", "GpuDriverWatch", "GpuEcc", "GpuFabricManager", "GpuInforomWatch", "GpuMcuWatch", "GpuMemWatch", "GpuNvlinkWatch",
+	"GpuPcie", "GpuPcieWatch", "GpuPmuWatch", "GpuPowerWatch", "GpuRowRemap", "GpuSmWatch", "GpuThermalWatch", "GpuXid",
+	"IBLinkFlapping", "KernelDeadlock", "KernelReady", "KubeletProblem", "KubeletUnhealthy", "NTPProblem",
 	"NT_KUBE_DISK_READONLY_CHECK", "NT_NET_NTP_CHECK", "NT_NPU_CARD_LOSE", "NT_NPU_DEVICE", "NT_NPU_ECC_COUNT", "NT_NPU_NET",
-	"NT_NPU_OTHER", "NVLinkStatusInactive", "NetworkingReady", "NvidiaDeviceLost", "NvidiaInfoRomCorrupted", "NvidiaPendingRetiredPages",
-	"NvidiaPowerCableErr", "NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset", "NvidiaXID119Error", "NvidiaXID120Error",
-	"NvidiaXID140Error", "NvidiaXID44Error", "NvidiaXID48Error", "NvidiaXID61Error", "NvidiaXID62Error", "NvidiaXID69Error",
-	"NvidiaXID74Error", "NvidiaXID79Error", "NvidiaXID95Error", "NvlinkSpeed", "RdmaLink", "RdmaLinkFlapping", "RdmaRttcc", "RdmaWpaAuth",
-	"ReadonlyFilesystem", "Ready", "StorageReady", "SysLogsGPUFallenOff", "SysLogsNICDriverError", "SysLogsSXIDError", "SysLogsXIDError",
-	"UnhealthyNvidiaDCGMServices", "UnhealthyNvidiaDevicePlugin", "VMEventScheduled", "XIDErrors", "XfsShutdown",
+	"NT_NPU_OTHER", "NVLinkStatusInactive", "NetworkingReady", "NvidiaDeviceLost", "NvidiaInfoRomCorrupted",
+	"NvidiaPendingRetiredPages", "NvidiaPowerCableErr", "NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset",
+	"NvidiaXID119Error", "NvidiaXID120Error", "NvidiaXID140Error", "NvidiaXID44Error", "NvidiaXID48Error", "NvidiaXID61Error",
+	"NvidiaXID62Error", "NvidiaXID69Error", "NvidiaXID74Error", "NvidiaXID79Error", "NvidiaXID95Error", "NvlinkSpeed", "RdmaLink",
+	"RdmaLinkFlapping", "RdmaRttcc", "RdmaWpaAuth", "ReadonlyFilesystem", "Ready", "StorageReady", "SysLogsGPUFallenOff",
+	"SysLogsNICDriverError", "SysLogsSXIDError", "SysLogsXIDError", "UnhealthyNvidiaDCGMServices", "UnhealthyNvidiaDevicePlugin",
+	"VMEventScheduled", "XIDErrors", "XfsShutdown",
 }
 
 // warn looks for what is valid and yet is most likely a mistake.
