@@ -1,39 +1,24 @@
 package policy
 
 import (
+	_ "embed"
 	"fmt"
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/suggest"
 )
 
+//go:embed third-party.txt
+var thirdPartyText string
+
 // thirdParty are the conditions of other components that the shipped policies have a rule for.
-var thirdParty = []corev1.NodeConditionType{
-	"AMDGPUHighTemperature", "AMDGPUKernelCrash", "AMDGPUUncorrectableECC", "AMDGPUUnhealthy", "AMDGPUXgmi",
-	"AcceleratedHardwareReady", "CSPMaintenance", "ClockUnsynchronized", "ContainerRuntimeProblem", "ContainerRuntimeReady",
-	"ContainerRuntimeUnhealthy", "CorruptDockerOverlay2", "CperHardwareErrorFatal", "CpuProfile", "DcgmiHealth", "FabricManagerDown",
-	"FabricManagerFlapping", "FilesystemCorruptionProblem", "FrequentContainerdRestart", "FrequentDockerRestart",
-	"FrequentKubeletRestart", "FrequentUnregisterNetDevice", "GPUClockThrottling", "GPUDeviceLost", "GPUDoubleBitEccError",
-	"GPUHighSingleBitEccError", "GPUInfoROMCorrupted", "GPUMissing", "GPUNvlinkError", "GPUPCIeError", "GPUPendingRetiredPages",
-	"GPUPowerError", "GPURemappingRowsError", "GPUTempError", "GPUXIDFatalError", "GPUXIDWarningError", "GpuBadPages", "GpuBus",
-	"GpuCount", "GpuDriverWatch", "GpuEcc", "GpuFabricManager", "GpuInforomWatch", "GpuMcuWatch", "GpuMemWatch", "GpuNvlinkWatch",
-	"GpuPcie", "GpuPcieWatch", "GpuPmuWatch", "GpuPowerWatch", "GpuRowRemap", "GpuSmWatch", "GpuThermalWatch", "GpuXid",
-	"IBLinkFlapping", "KernelDeadlock", "KernelReady", "KubeletProblem", "KubeletUnhealthy", "NTPProblem",
-	"NT_KUBE_DISK_READONLY_CHECK", "NT_NET_NTP_CHECK", "NT_NPU_CARD_LOSE", "NT_NPU_DEVICE", "NT_NPU_ECC_COUNT", "NT_NPU_NET",
-	"NT_NPU_OTHER", "NVLinkStatusInactive", "NetworkingReady", "NvidiaDeviceLost", "NvidiaInfoRomCorrupted",
-	"NvidiaPendingRetiredPages", "NvidiaPowerCableErr", "NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset",
-	"NvidiaXID119Error", "NvidiaXID120Error", "NvidiaXID140Error", "NvidiaXID44Error", "NvidiaXID48Error", "NvidiaXID61Error",
-	"NvidiaXID62Error", "NvidiaXID69Error", "NvidiaXID74Error", "NvidiaXID79Error", "NvidiaXID95Error", "NvlinkSpeed", "RdmaLink",
-	"RdmaLinkFlapping", "RdmaRttcc", "RdmaWpaAuth", "ReadonlyFilesystem", "Ready", "StorageReady", "SysLogsGPUFallenOff",
-	"SysLogsNICDriverError", "SysLogsSXIDError", "SysLogsXIDError", "UnhealthyNvidiaDCGMServices", "UnhealthyNvidiaDevicePlugin",
-	"VMEventScheduled", "XIDErrors", "XfsShutdown",
-}
+var thirdParty = strings.Fields(thirdPartyText)
 
 // warn looks for what is valid and yet is most likely a mistake.
 func (p *Policy) warn(d *decoder, at *field.Path) {
@@ -92,7 +77,7 @@ func meantCondition(name string) string {
 		known = append(known, c.Type)
 	}
 	for _, c := range thirdParty {
-		known = append(known, string(c))
+		known = append(known, c)
 	}
 	if meant := suggest.Closest(name, known); meant != "" && meant != name {
 		return fmt.Sprintf("; did you mean %s?", meant)

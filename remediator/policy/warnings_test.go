@@ -58,7 +58,7 @@ func TestTheShippedPoliciesHaveNoWarningAndNoUnknownCondition(t *testing.T) {
 			t.Errorf("%s: %q", file, p.Warnings)
 		}
 		for _, r := range p.Rules {
-			if !conditions.Ours(string(r.Condition)) && !slices.Contains(thirdParty, r.Condition) {
+			if !conditions.Ours(string(r.Condition)) && !slices.Contains(thirdParty, string(r.Condition)) {
 				t.Errorf("%s has condition %s, which thirdParty lacks", file, r.Condition)
 			}
 		}
