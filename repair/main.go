@@ -43,7 +43,7 @@ const usage = `repair works on a node: Pitcrew's Jobs run it.
 
   repair check [-level N]             run DCGM's diagnostics on an idle node
   repair check -command -- ARGV...    run a command: exit 0 healthy, 1 problem, else failed
-  repair reset-gpu -gpu LIST | -all   reset GPUs with the vendor's tool
+  repair reset-gpu -gpu LIST | -all   reset GPUs with the vendor's tool; -dry-run says what it would do
   repair reboot -boot-id ID           reboot the node, unless it is in another boot already
   repair -version
 

@@ -70,9 +70,11 @@ func (n *node) watcher(v vendor, devices []string) *watcher {
 // resetAction is the command reset-gpu.
 type resetAction struct {
 	node
-	gpus    []string
-	all     bool
-	clients []string
+	gpus []string
+	all  bool
+	// rehearse says that nothing is changed.
+	rehearse bool
+	clients  []string
 	// tool and root say where the vendor's tool is.
 	tool, root string
 	// timeout bounds the run; resetLimit bounds the tool's reset and verify how long a GPU may take to answer after it.
@@ -84,6 +86,7 @@ func (a *resetAction) flags(f *flag.FlagSet) {
 	a.node.flags(f, 30*time.Second)
 	flags.List(f, &a.gpus, "gpu", "PCI `addresses` of the GPUs, e.g. 0000:4e:00,0000:5f:00", checkAddress)
 	f.BoolVar(&a.all, "all", false, "reset all GPUs if -gpu is empty, which else is refused")
+	f.BoolVar(&a.rehearse, "dry-run", false, "look for holders, say what would be done, and refuse to do it")
 	flags.List(f, &a.clients, "clients", "`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)", nil)
 	f.StringVar(&a.tool, "tool", "", "`path` of the vendor's tool below -root (default: nvidia-smi, mx-smi or npu-smi where they are installed)")
 	f.StringVar(&a.root, "root", "", "`directory` that the tool takes for / (default: the first of "+strings.Join(roots[:2], ", ")+" and / that has it)")
@@ -140,6 +143,9 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 	if err != nil {
 		return result, err
 	}
+	if a.rehearse {
+		return result, a.dryRun(ctx, v, tool, gpus)
+	}
 	s := &state{dir: a.stateDir, systemd: a.systemd}
 	if v.name == "nvidia" {
 		s.persist = func(ctx context.Context, gpus []string) ([]string, error) { return persist(ctx, tool, gpus) }
@@ -163,16 +169,12 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 	if err := maintenance.Begin(procfs, a.stateDir, "repair reset-gpu", a.timeout+restoring); err != nil {
 		return result, refuse("%v", err)
 	}
-	clients := a.clients
-	if clients == nil {
-		clients = v.units
-	}
 	w := a.watcher(v, v.devices)
 	// Before anything is changed: a refusal is repeated every few minutes.
-	if err := w.idle(ctx, clients); err != nil {
+	if err := w.idle(ctx, a.stops(v)); err != nil {
 		return result, err
 	}
-	result.GPUs, err = a.reset(ctx, s, v, tool, w, clients, gpus, bus)
+	result.GPUs, err = a.reset(ctx, s, v, tool, w, a.stops(v), gpus, bus)
 	if err != nil {
 		return result, err
 	}
@@ -181,6 +183,31 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 	}
 	result.Result, result.Message = repairresult.Done, "reset "+strings.Join(result.GPUs, ", ")
 	return result, nil
+}
+
+// dryRun returns a refusal that says what a reset would do, or what holds a device now. It asks the vendor's tool for persistence modes and
+// changes nothing. It is a refusal, because no GPU was reset: whoever waits for the reset must not take it for done.
+func (a *resetAction) dryRun(ctx context.Context, v vendor, tool command, gpus []string) error {
+	const said = "dry run, nothing was changed: "
+	w := a.watcher(v, v.devices)
+	w.wait = 0
+	err := w.idle(ctx, a.stops(v))
+	if held := (*refusal)(nil); errors.As(err, &held) {
+		return &refusal{said + held.message, held.holders}
+	}
+	text := fmt.Sprintf("no process holds a device; a reset would stop what runs of %q", a.stops(v))
+	if v.name == "nvidia" {
+		text += fmt.Sprintf(", turn persistence mode off where it is on, which is %q", persistent(ctx, tool, gpus))
+	}
+	return refuse("%s%s, reset %s with %s, and undo the rest", said, text, strings.Join(gpus, ", "), tool.root+tool.path)
+}
+
+// stops returns the services that a reset stops.
+func (a *resetAction) stops(v vendor) []string {
+	if a.clients == nil {
+		return v.units
+	}
+	return a.clients
 }
 
 // reset takes clients away from the GPUs, resets them and returns which were reset.

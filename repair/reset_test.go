@@ -392,6 +392,33 @@ func TestRefusesWhileGPUsAreHeld(t *testing.T) {
 	n.untouched()
 }
 
+func TestADryRunChangesNothing(t *testing.T) {
+	n := newNode(t)
+	smi, err := filepath.Abs("testdata/nvidia-smi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, n.run("reset-gpu", "-all", "-dry-run"), repairresult.Refused, `dry run, nothing was changed: no process holds a device; a reset would stop `+
+		`what runs of ["dcgm-exporter.service" "nvidia-dcgm-exporter.service" "`+dcgm+`" "nv-hostengine.service" "`+persistenced+`"], `+
+		`turn persistence mode off where it is on, which is ["0000:4e:00" "0000:5f:00"], reset 0000:4e:00, 0000:5f:00 with `+smi+`, and undo the rest`)
+	n.systemctl("start", other)
+	n.waitFor(other, "active")
+	want(t, n.run("reset-gpu", "-gpu", gpu0, "-dry-run"), repairresult.Refused,
+		"dry run, nothing was changed: accelerators are held by sleep, pid ", "sleep, pid 1")
+	if left, err := os.ReadDir(n.path("state")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	for _, call := range n.calls() {
+		if !strings.HasPrefix(call, "--query-gpu=persistence_mode ") {
+			t.Errorf("nvidia-smi was called with %s", call)
+		}
+	}
+	n.systemctl("stop", other)
+	for _, unit := range []string{dcgm, persistenced} {
+		n.waitFor(unit, "active")
+	}
+}
+
 func TestWaitsForHoldersToEnd(t *testing.T) {
 	n := newNode(t)
 	n.systemctl("start", trainer)
