@@ -165,6 +165,10 @@ publish: ## upload bin/release to a draft on GitHub and the images and the chart
 	gh release create "$(VERSION)" --verify-tag --draft --title "$(VERSION)" \
 		--notes "What has changed: https://github.com/pitcrew-dev/pitcrew/blob/$(VERSION)/CHANGELOG.md" bin/release/*
 
+.PHONY: hardware-kit
+hardware-kit: ## one archive, bin/hardware-kit.tar.gz, that checks everything on a machine with GPUs in five minutes
+	@go run ./e2e/hardware/pack
+
 bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
 	go run ./bench/xid
