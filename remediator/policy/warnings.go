@@ -76,9 +76,7 @@ func meantCondition(name string) string {
 	for _, c := range slices.Concat(conditions.All, conditions.Verdicts) {
 		known = append(known, c.Type)
 	}
-	for _, c := range thirdParty {
-		known = append(known, c)
-	}
+	known = append(known, thirdParty...)
 	if meant := suggest.Closest(name, known); meant != "" && meant != name {
 		return fmt.Sprintf("; did you mean %s?", meant)
 	}
