@@ -2,12 +2,15 @@ package restart
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -21,6 +24,9 @@ type kept struct {
 	Labels      map[string]*string
 	Annotations map[string]*string
 	Suspend     bool
+	// NoField: the kind has no suspend field. Elsewhere is the patch of another object that has it.
+	NoField   bool            `json:",omitempty"`
+	Elsewhere json.RawMessage `json:",omitempty"`
 }
 
 // answered is what is decided with old pods left and without, with no rank running and with all, and when time is over.
@@ -31,6 +37,8 @@ type answered struct {
 	Results                        []string
 	Ends                           Phase
 	Kept                           int
+	// Beside is what has to be done beside the record while old pods are left, of a job without a suspend field of its own.
+	Beside string `json:",omitempty"`
 }
 
 func begun() Record {
@@ -76,12 +84,45 @@ var goldens = map[string]func() Record{
 		rec.Current.Retries, rec.Current.Sent, rec.Current.Command = 1, true, "command-uid"
 		return rec
 	},
+	"pod-failed":          func() Record { return stopped(of(podFailed), "abcd2345") },
+	"pod-failed-starting": func() Record { return stopped(of(podFailed), "abcd2345").Started(noon.Add(2 * time.Minute)) },
+	"pod-failed-done":     func() Record { return done(stopped(of(podFailed), "abcd2345")) },
+	"stalled":             func() Record { return stopped(of(stalled), "abcd2345") },
+	"stalled-starting":    func() Record { return stopped(of(stalled), "abcd2345").Started(noon.Add(2 * time.Minute)) },
+	"no-field":            func() Record { return stopped(begun(), "abcd2345") },
+	"no-field-starting":   func() Record { return stopped(begun(), "abcd2345").Started(noon.Add(2 * time.Minute)) },
+	"elsewhere":           func() Record { return stopped(begun(), "abcd2345") },
+	"elsewhere-pending":   func() Record { return stopped(begun(), "abcd2345") },
+	"elsewhere-starting":  func() Record { return stopped(begun(), "abcd2345").Started(noon.Add(2 * time.Minute)) },
+}
+
+// podFailed and stalled are why a job is restarted without a fault of a node. They have no taint, and a stall no node.
+var (
+	podFailed = Quarantine{ID: "job-uid-failure-0", Node: "bad", NodeUID: "node-uid", Reason: "pod train-0 failed: container main: Error, exit code 1", Since: noon}
+	stalled   = Quarantine{ID: "job-uid-stall-0123456789abcdef", Reason: "no rank has made progress since 2026-11-20T11:30:00Z", Since: noon, Stalled: true}
+)
+
+func of(q Quarantine) Record { return Record{V: 1, JobUID: "job-uid"}.With(q, 0, noon) }
+
+// fieldOf is the suspend field of the job of a golden: its own, none, or that of another object.
+func (k kept) fieldOf(t *testing.T) SuspendField {
+	switch {
+	case k.NoField:
+		return SuspendField{}
+	case k.Elsewhere == nil:
+		return suspendField
+	}
+	field := SuspendField{Path: "spec.active", Elsewhere: &unstructured.Unstructured{}}
+	if err := json.Unmarshal(k.Elsewhere, &field.Elsewhere.Object); err != nil {
+		t.Fatal(err)
+	}
+	return field
 }
 
 func TestGoldenRestarts(t *testing.T) {
 	for name, made := range goldens {
 		t.Run(name, func(t *testing.T) {
-			k := goldentest.Read(t, "restarts/"+name, func(t *testing.T) kept { return keep(t, made()) })
+			k := goldentest.Read(t, "restarts/"+name, func(t *testing.T) kept { return keep(t, name, made()) })
 			text := *k.Annotations[conditions.AnnotationRestart]
 			rec, err := ReadRecord(annotated(text))
 			if err != nil {
@@ -90,15 +131,26 @@ func TestGoldenRestarts(t *testing.T) {
 			if again, err := json.Marshal(rec); err != nil || string(again) != text {
 				t.Errorf("reads %s\nand writes %s: %v", text, again, err)
 			}
-			goldentest.Answer(t, "restarts/"+name, goesOn(rec, k.Suspend))
+			goldentest.Answer(t, "restarts/"+name, k.goesOn(t, rec))
 		})
 	}
 }
 
-func keep(t *testing.T, rec Record) kept {
-	field := suspendField
-	if rec.Current == nil {
+func keep(t *testing.T, name string, rec Record) kept {
+	k, field := kept{Now: noon.Add(2 * time.Minute), NoField: strings.HasPrefix(name, "no-field")}, suspendField
+	if rec.Current == nil || k.NoField {
 		field = SuspendField{}
+	}
+	if strings.HasPrefix(name, "elsewhere") {
+		field = SuspendField{Path: "spec.active", Elsewhere: &unstructured.Unstructured{Object: map[string]any{}}}
+		patch, err := rec.Current.PatchElsewhere(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Elsewhere = patch
+		if name == "elsewhere-pending" {
+			k.Elsewhere = []byte(`{"spec":{"active":true}}`)
+		}
 	}
 	data, err := rec.Patch(annotated(""), field)
 	if err != nil {
@@ -111,23 +163,29 @@ func keep(t *testing.T, rec Record) kept {
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
 	}
-	return kept{noon.Add(2 * time.Minute), patch.Metadata.Labels, patch.Metadata.Annotations, patch.Spec.Suspend}
+	k.Labels, k.Annotations, k.Suspend = patch.Metadata.Labels, patch.Metadata.Annotations, patch.Spec.Suspend
+	return k
 }
 
-func goesOn(rec Record, suspended bool) (a answered) {
+func (k kept) goesOn(t *testing.T, rec Record) (a answered) {
 	if rec.Current == nil {
 		a.Ends, a.Kept = rec.Last[0].Phase, len(rec.Last)
 		return a
 	}
-	job := jobOf(trainer(func(j *batchv1.Job) { j.Spec.Suspend = &suspended }))
-	job.SuspendObserved = true
+	job := jobOf(trainer(func(j *batchv1.Job) { j.Spec.Suspend = &k.Suspend }))
+	job.SuspendField, job.SuspendObserved = k.fieldOf(t), true
+	job.Suspended = k.Suspend || k.Elsewhere != nil && job.SuspendField.Stops(job.SuspendField.Elsewhere)
 	cur, now := rec.Current, rec.Current.PhaseSince.Add(time.Minute)
 	a.Phase = cur.Phase
 	left := remaining(1)
 	left.Affected = []corev1.Pod{rank(corev1.PodSpec{}, noon.Add(-time.Hour))}
-	a.PodsLeft = Next(rec, job, left, testTimeouts, now).Action
+	waits := Next(rec, job, left, testTimeouts, now)
+	a.PodsLeft = waits.Action
 	none := Next(rec, job, Facts{}, testTimeouts, now)
 	a.NoneLeft = none.Action
+	if waits.OutOfBand.Needed() && (k.NoField || k.Elsewhere != nil) {
+		a.Beside = fmt.Sprintf("replaces pods: %t, sets the field: %t", waits.OutOfBand.ReplacePods, waits.OutOfBand.SetSuspendField)
+	}
 	late := Next(rec, job, left, testTimeouts, now.Add(time.Hour))
 	a.Late, a.Results = late.Action, append(a.Results, none.Result, late.Result)
 	job.Suspended = false
