@@ -75,17 +75,14 @@ const (
 	AnnotationProgressPause = Domain + "/progress-pause"
 	AnnotationStalledAfter  = Domain + "/stalled-after"
 	AnnotationStartupGrace  = Domain + "/startup-grace"
-	// AnnotationNCCLRASPort, beside them, is the port on which the job's pods answer for NCCL RAS.
-	AnnotationNCCLRASPort = Domain + "/nccl-ras-port"
-	// AnnotationSlowAfter, beside them, is how many times as long as in its best hour a step of the job may take, such as 1.5.
-	AnnotationSlowAfter = Domain + "/slow-after"
 	// AnnotationRestartStep is on the object that stops and starts a job when it is not the job itself, such as the
 	// Workload of Kueue: for which step of which restart it was written last.
 	AnnotationRestartStep = Domain + "/restart-step"
 )
 
-// MinNCCLRASPort is the lowest port that [AnnotationNCCLRASPort] may name, and that is connected to.
-const MinNCCLRASPort = 1024
+// RemovedAnnotations were beside [AnnotationProgress] in earlier versions. They are ignored, which the job's Events say for one release
+// (ADR 47 and 48).
+var RemovedAnnotations = []string{Domain + "/nccl-ras-port", Domain + "/slow-after"}
 
 // Keys on preflight report ConfigMaps.
 const (

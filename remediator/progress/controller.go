@@ -42,7 +42,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/progress/ncclras"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
@@ -114,7 +114,6 @@ type follower struct {
 	control   controller.TypedController[request]
 	metrics   followerMetrics
 	reads     *reads
-	ras       *ncclras.Asker
 	compiled  *lru.Cache
 
 	mu       sync.Mutex
@@ -132,7 +131,6 @@ type follower struct {
 func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	f := &follower{
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
-		ras:      ncclras.New(),
 		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
 		full: sets.New[types.UID](), silent: map[request]time.Time{},
 	}
@@ -269,10 +267,9 @@ func slim(object any) (any, error) {
 	kept := &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta, ObjectMeta: metav1.ObjectMeta{
 		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, DeletionTimestamp: full.DeletionTimestamp,
 	}}
-	for _, key := range []string{
+	for _, key := range append([]string{
 		conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace,
-		conditions.AnnotationNCCLRASPort, conditions.AnnotationSlowAfter,
-	} {
+	}, conditions.RemovedAnnotations...) {
 		if value, there := full.Annotations[key]; there {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
@@ -354,7 +351,6 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	verdict := followed.job.Judge(followed.settings, f.Clock.Now())
 	f.enter(req, followed, verdict)
-	f.measure(req, object, followed)
 	if err := f.report(ctx, req, object, followed, verdict); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -390,9 +386,12 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](), evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
 	if known != nil {
 		fresh.state, fresh.evidence = known.state, known.evidence
-		f.metrics.forgetSteps(req)
 	}
 	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
+	if a.Removed != "" {
+		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, quarantine.PolicyWarning, "Ignored",
+			"ignored, because this version no longer knows it: annotation %s of the job or its namespace", a.Removed)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.followed[req] = fresh
@@ -448,7 +447,6 @@ func (f *follower) drop(req request) {
 		delete(f.places, req.Namespace)
 	}
 	f.metrics.leave(known.state)
-	f.metrics.forgetSteps(req)
 	f.reads.forget(req.Namespace, f.places[req.Namespace] == 0)
 }
 

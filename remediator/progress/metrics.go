@@ -12,7 +12,6 @@ type followerMetrics struct {
 	stalls *prometheus.CounterVec
 	reads  *prometheus.CounterVec
 	bytes  prometheus.Counter
-	steps  *prometheus.HistogramVec
 }
 
 func newMetrics() followerMetrics {
@@ -33,17 +32,11 @@ func newMetrics() followerMetrics {
 			Name: "pitcrew_progress_log_bytes_total",
 			Help: "Bytes of logs that were read to follow jobs.",
 		}),
-		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pitcrew_job_step_seconds",
-			Help: "Time of a step of a job with the annotation pitcrew.dev/slow-after, one mean for each look.",
-			// A native histogram: steps take from milliseconds to minutes, and classic buckets for that would be too many series for each job.
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 64,
-		}, []string{"kind", "namespace", "job"}),
 	}
 }
 
 func (m followerMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.jobs, m.stalls, m.reads, m.bytes, m.steps}
+	return []prometheus.Collector{m.jobs, m.stalls, m.reads, m.bytes}
 }
 
 // leave no longer counts a job in a state; the empty one: it was not counted.
@@ -51,9 +44,4 @@ func (m followerMetrics) leave(state stall.State) {
 	if state != "" {
 		m.jobs.WithLabelValues(string(state)).Dec()
 	}
-}
-
-// forgetSteps removes the step times of a job.
-func (m followerMetrics) forgetSteps(req request) {
-	m.steps.DeleteLabelValues(req.kind.Kind, req.Namespace, req.Name)
 }

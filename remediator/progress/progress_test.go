@@ -161,6 +161,25 @@ func TestAnotherIncarnationOrAnnotationBeginsAnew(t *testing.T) {
 	}
 }
 
+// What an earlier version has read is no reason not to follow the job, and nobody is left to believe that it has an effect.
+func TestARemovedAnnotationIsIgnoredAndReported(t *testing.T) {
+	f, recorder := newFollower()
+	job := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job", UID: "1"}}
+	annotations := map[string]string{"pitcrew.dev/progress": "step", "pitcrew.dev/stalled-after": "15m", "pitcrew.dev/slow-after": "nan", "pitcrew.dev/nccl-ras-port": "1"}
+	for range 2 {
+		if known, ok := f.follow(request{}, job, stall.AnnotationsOf(annotations)); !ok || known.wrong != nil {
+			t.Fatalf("%t, %+v", ok, known)
+		}
+	}
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d Events", len(recorder.Events))
+	}
+	if got := <-recorder.Events; !strings.Contains(got, "Warning PolicyWarning ignored, because") ||
+		!strings.Contains(got, "annotation pitcrew.dev/nccl-ras-port, pitcrew.dev/slow-after of") {
+		t.Error(got)
+	}
+}
+
 func TestThePace(t *testing.T) {
 	r := newReads(clocktesting.NewFakePassiveClock(noon))
 	if n := r.allow("a", 1000); n != namespaceBurst {
@@ -206,7 +225,7 @@ func TestAReasonHasNothingOfAnAnswer(t *testing.T) {
 func TestTheCacheKeepsLittle(t *testing.T) {
 	full := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", UID: "1", Labels: map[string]string{"a": "b"},
-		Annotations:   map[string]string{"pitcrew.dev/progress": strings.Repeat("x", 10_000), "other": "value", "pitcrew.dev/nccl-ras-port": "28028"},
+		Annotations:   map[string]string{"pitcrew.dev/progress": strings.Repeat("x", 10_000), "other": "value", "pitcrew.dev/slow-after": "1.5"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
 	}}
 	kept, err := slim(full)
@@ -214,7 +233,7 @@ func TestTheCacheKeepsLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := kept.(*metav1.PartialObjectMetadata)
-	if len(o.Annotations) != 2 || o.Annotations["pitcrew.dev/nccl-ras-port"] != "28028" || len(o.Annotations["pitcrew.dev/progress"]) != maxAnnotation || o.Labels != nil || o.ManagedFields != nil || o.UID != "1" {
+	if len(o.Annotations) != 2 || o.Annotations["pitcrew.dev/slow-after"] != "1.5" || len(o.Annotations["pitcrew.dev/progress"]) != maxAnnotation || o.Labels != nil || o.ManagedFields != nil || o.UID != "1" {
 		t.Errorf("%+v", o)
 	}
 }

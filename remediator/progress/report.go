@@ -27,7 +27,6 @@ import (
 const (
 	eventStalled = "JobStalled"
 	eventUnknown = "JobProgressUnknown"
-	eventSlow    = "JobSlow"
 )
 
 // saidContainer is the report that pods do not have the container that they name.
@@ -69,8 +68,6 @@ type Evidence struct {
 	// Events are the recent ones about the pods of the ranks behind, and about their nodes. EventsNotRead is why they are not all here.
 	Events        []EventEvidence `json:"events,omitempty"`
 	EventsNotRead string          `json:"eventsNotRead,omitempty"`
-	// NCCLRAS is which pod was asked for what NCCL knows, and why it has not answered; its answer is the key nccl-ras.txt.
-	NCCLRAS string `json:"ncclRAS,omitempty"`
 }
 
 // EventEvidence is an Event without its message, which may be for others than those who read the evidence.
@@ -210,8 +207,6 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		return fmt.Sprintf("no evidence is kept, because %d were in 24 hours", evidencePerDay), nil
 	}
 	evidence.Events, evidence.EventsNotRead = f.eventsOf(ctx, evidence)
-	answer, outcome := f.askNCCL(ctx, evidence.Namespace, known, evidence.Behind)
-	evidence.NCCLRAS = outcome
 	text, err := json.MarshalIndent(evidence, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("encode the evidence: %w", err)
@@ -227,9 +222,6 @@ func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadat
 		},
 		Immutable: ptr.To(true),
 		Data:      map[string]string{"stall.json": string(text)},
-	}
-	if answer != "" {
-		stored.Data["nccl-ras.txt"] = answer
 	}
 	err = f.api.Create(ctx, stored, client.FieldOwner(quarantine.ControllerName))
 	if err != nil && !apierrors.IsAlreadyExists(err) {

@@ -93,7 +93,6 @@ type Job struct {
 	reported bool
 	// movedAfter is a time, by the reader's clock, after which a rank has printed a new step for certain.
 	movedAfter time.Time
-	steps      stepTimes
 }
 
 // NeedsPods reports whether the pods of the job are to be listed before the next look, and given to [Job.Observe].
@@ -139,44 +138,18 @@ func (j *Job) QuietSince() time.Time {
 // Observe takes the job's pods in the order of their ranks, and whether these are all that the job is to have. What was known of a container
 // that has been replaced is forgotten.
 func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
-	known := map[types.UID]rank{}
-	for _, r := range j.ranks {
-		known[r.UID] = r
-	}
-	first, changed := len(j.ranks) == 0, len(j.ranks) != len(pods)
-	speaker := types.UID("")
-	if !first {
-		speaker = j.ranks[j.speaker].UID
-	}
-	moved := j.waitingSince.IsZero() || !j.runningSince.IsZero()
-	ranks := make([]rank, len(pods))
-	all, began := complete && len(pods) > 0, time.Time{}
-	j.speaker = 0
-	for i, p := range pods {
-		if old, same := known[p.UID]; same && old.Restarts == p.Restarts && old.Container == p.Container {
-			ranks[i] = old
-			moved = moved || old.Running != p.Running
-		} else {
-			changed = true
-		}
-		ranks[i].Pod = p
-		if p.UID == speaker {
-			j.speaker = i
-		}
-		all = all && p.Running
-		if at := credit(p, p.StartedAt, now); at.After(began) {
-			began = at
-		}
-	}
-	j.ranks, j.listedAt = ranks, now
-	if changed {
-		j.steps = stepTimes{}
-	}
-	if moved || changed {
+	first := len(j.ranks) == 0
+	moved, changed := j.replaceRanks(pods)
+	if j.listedAt = now; moved || changed {
 		j.waitingSince = now
 	}
+	running, began := complete && len(pods) > 0, time.Time{}
+	for _, p := range pods {
+		running = running && p.Running
+		began = later(began, credit(p, p.StartedAt, now))
+	}
 	switch {
-	case !all:
+	case !running:
 		j.runningSince, j.reported = time.Time{}, false
 	case j.runningSince.IsZero() && first:
 		j.runningSince = began
@@ -186,6 +159,33 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 	if first || j.clearAt.IsZero() {
 		j.clearAt = now
 	}
+}
+
+// replaceRanks makes the pods the ranks, with what was known of those whose containers are the same. moved: one of these runs that did not, or
+// the other way round, or the job was not waiting. changed: there are others.
+func (j *Job) replaceRanks(pods []Pod) (moved, changed bool) {
+	moved, changed = j.waitingSince.IsZero() || !j.runningSince.IsZero(), len(j.ranks) != len(pods)
+	known, speaker := map[types.UID]rank{}, types.UID("")
+	for i, r := range j.ranks {
+		known[r.UID] = r
+		if i == j.speaker {
+			speaker = r.UID
+		}
+	}
+	j.ranks, j.speaker = make([]rank, len(pods)), 0
+	for i, p := range pods {
+		if old, same := known[p.UID]; same && old.Restarts == p.Restarts && old.Container == p.Container {
+			j.ranks[i] = old
+			moved = moved || old.Running != p.Running
+		} else {
+			changed = true
+		}
+		j.ranks[i].Pod = p
+		if p.UID == speaker {
+			j.speaker = i
+		}
+	}
+	return moved, changed
 }
 
 // credit is the latest time at which something can have happened at a time of the node's clock.
@@ -266,43 +266,7 @@ func (j *Job) Failed(i int, why string, now time.Time) {
 func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	r := &j.ranks[i]
 	firstLook, before, wasHidden := !r.seen, r.last, r.hidden
-	isSpeaker := i == j.speaker
-	inPause := isSpeaker && slices.ContainsFunc(j.ranks, func(r rank) bool { return r.paused })
-	if firstLook {
-		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
-	}
-	r.last, r.tried, r.wrong = now, now, ""
-	r.hidden = s.hidden
-	if s.last != "" || s.whole && !s.hidden { // what follows in a log that is empty now is all there
-		r.anchor = s.last
-	}
-	progress := false
-	switch s.kind {
-	case step:
-		isSame := r.matched && r.step == s.number && (s.hasNumber || r.at == s.at)
-		progress = !firstLook && !isSame
-		if r.paused {
-			r.quietSince = now
-		}
-		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
-		r.missed = time.Time{}
-	case pause:
-		r.missed = time.Time{}
-		if s.at != r.pausedAt && !j.over(r.Pod, s.at, now) {
-			r.paused, r.pausedSeen = true, now
-		}
-		r.pausedAt = s.at
-	case nothing:
-		if r.mayHideAPause(s, firstLook) {
-			r.missed = now
-		}
-		if !firstLook && !s.contiguous {
-			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
-		}
-	}
-	if isSpeaker {
-		j.steps.take(s.steps, before, now, !inPause, progress)
-	}
+	progress := r.answer(s, j.movedAfter, now)
 	if progress {
 		if !wasHidden {
 			j.movedAfter = later(j.movedAfter, before)
@@ -317,6 +281,47 @@ func (j *Job) Answer(i int, s Sighting, now time.Time) {
 	if s.hidden || r.paused {
 		r.quietSince = now
 	}
+}
+
+// answer takes what a look has shown, and reports whether the rank has printed a new step since the look before. movedAfter is
+// [Job.movedAfter].
+func (r *rank) answer(s Sighting, movedAfter, now time.Time) (progress bool) {
+	firstLook := !r.seen
+	if firstLook {
+		r.seen, r.first, r.quietSince = true, now, r.quietAtFirst(s, now)
+	}
+	r.last, r.tried, r.wrong = now, now, ""
+	r.hidden = s.hidden
+	if s.last != "" || s.whole && !s.hidden { // what follows in a log that is empty now is all there
+		r.anchor = s.last
+	}
+	switch s.kind {
+	case step:
+		isSame := r.matched && r.step == s.number && (s.hasNumber || r.at == s.at)
+		if r.paused {
+			r.quietSince = now
+		}
+		r.matched, r.step, r.hasStep, r.at, r.paused, r.bar = true, s.number, s.hasNumber, s.at, false, s.bar
+		r.missed = time.Time{}
+		return !firstLook && !isSame
+	case pause:
+		r.missed = time.Time{}
+		// A rank has printed a new step after a pause of another one began, so that it is over. Clocks of different nodes are not compared:
+		// the step is later than a look, and the pause earlier than its own node's clock allows.
+		isOver := movedAfter.After(creditText(r.Pod, s.at, now))
+		if s.at != r.pausedAt && !isOver {
+			r.paused, r.pausedSeen = true, now
+		}
+		r.pausedAt = s.at
+	case nothing:
+		if r.mayHideAPause(s, firstLook) {
+			r.missed = now
+		}
+		if !firstLook && !s.contiguous {
+			r.quietSince = later(r.quietSince, creditText(r.Pod, s.first, now))
+		}
+	}
+	return false
 }
 
 // quietAtFirst is since when a rank is known to be quiet after the first look at it.
@@ -355,12 +360,6 @@ func (r *rank) mayHideAPause(s Sighting, firstLook bool) bool {
 	}
 	first, err := time.Parse(time.RFC3339Nano, s.first)
 	return err == nil && first.After(r.StartedAt.Add(beginning))
-}
-
-// over reports whether a rank has printed a new step after a pause of another one began, so that it has ended. Clocks of different nodes are
-// not compared: the step is later than a look, and the pause earlier than its own node's clock allows.
-func (j *Job) over(p Pod, at string, now time.Time) bool {
-	return j.movedAfter.After(creditText(p, at, now))
 }
 
 // progress notes that a rank has printed a new step since the look before. That ends the pauses that were known then.

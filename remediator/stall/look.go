@@ -2,6 +2,7 @@ package stall
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"time"
 )
@@ -53,8 +54,6 @@ type Sighting struct {
 	whole, contiguous bool
 	// hidden: lines may have been missed that match.
 	hidden bool
-	// steps is the time that steps took, if that is asked for.
-	steps stepSpan
 }
 
 // Cut reports whether lines may have been missed at the end of the log: fewer lines have to be asked for.
@@ -62,7 +61,6 @@ func Cut(text []byte, asked Asked) bool { return len(text) >= asked.Bytes }
 
 // Read reads the answer to a look. anchor is [Sighting.Anchor] of the last one; empty: there was none, or the log was empty.
 func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
-	var seen Sighting
 	if bytes.Count(text, []byte("\n")) > asked.Lines { // no kubelet answers that
 		return Sighting{hidden: true}
 	}
@@ -71,54 +69,44 @@ func Read(text []byte, asked Asked, s Settings, anchor string) Sighting {
 	if !unfinished {
 		lines = lines[:len(lines)-1]
 	}
-	seen.whole = len(lines)+len(text)/entryBytes+1 < asked.Lines
-	left, found, same := budget, false, true
-	m := meter{on: s.SlowAfter > 0}
-	for i := len(lines) - 1; i >= 0; i-- {
+	seen := Sighting{whole: len(lines)+len(text)/entryBytes+1 < asked.Lines}
+	seen.readTimes(lines, anchor)
+	left, i := budget, len(lines)-1
+	for ; i >= 0 && !seen.Found() && !seen.hidden; i-- {
 		at, content := timeOf(lines[i])
-		if at != "" {
-			seen.first = at
-			if seen.last == "" {
-				seen.last = at
-			}
-			if at == anchor {
-				seen.contiguous = true
-			}
-		}
-		if seen.hidden || found && !same && !m.on {
-			continue
-		}
-		var one Sighting
-		matched, spent := one.match(content, s, &left)
-		if m.on && matched {
-			m.line(&one, at, seen.contiguous)
-		}
-		switch {
-		case found && !same: // it is only measured
-		case found && matched:
-			if same = one.kind == step && one.hasNumber && one.number == seen.number; same {
-				seen.from = at
-			}
-		case found:
-			same = !spent
-		case matched:
-			found = true
-			seen.kind, seen.number, seen.hasNumber, seen.bar = one.kind, one.number, one.hasNumber, one.bar
+		matched, spent := seen.match(content, s, &left)
+		if matched {
 			seen.at, seen.from = at, at
-			same = seen.hasNumber
-		default:
-			seen.hidden = spent || unfinished && i == len(lines)-1
 		}
+		seen.hidden = spent || !matched && unfinished && i == len(lines)-1
 	}
-	if anchor == "" {
-		seen.contiguous = seen.whole
+	for ; i >= 0 && seen.hasNumber; i-- { // the lines before it with the same step
+		var one Sighting
+		at, content := timeOf(lines[i])
+		matched, spent := one.match(content, s, &left)
+		if spent || matched && (one.kind != step || one.number != seen.number) {
+			break
+		}
+		if matched {
+			seen.from = at
+		}
 	}
 	seen.bar = seen.bar || unfinished
 	seen.hidden = seen.hidden || Cut(text, asked)
-	if !unfinished {
-		seen.steps = m.stepSpan
-	}
 	return seen
+}
+
+// readTimes reads when the first and the last line were written, and whether the line of the last look is among them.
+func (s *Sighting) readTimes(lines [][]byte, anchor string) {
+	s.contiguous = anchor == "" && s.whole
+	for _, line := range lines {
+		at, _ := timeOf(line)
+		if at == "" {
+			continue
+		}
+		s.first, s.last = cmp.Or(s.first, at), at
+		s.contiguous = s.contiguous || at == anchor
+	}
 }
 
 // Anchor is what the next look at this log is given.

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
-	"strconv"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -19,9 +20,6 @@ const (
 	stepGroup = "step"
 )
 
-// The bounds of [conditions.AnnotationSlowAfter].
-const MinSlowAfter, MaxSlowAfter = 1.1, 100
-
 // The bounds of the times that an annotation may name, and what holds without [conditions.AnnotationStartupGrace].
 const (
 	MinStalledAfter     = 2 * time.Minute
@@ -30,14 +28,18 @@ const (
 )
 
 // Annotations are those of a job, or of its namespace, that say how to see that the job makes progress. They can be compared.
-type Annotations struct{ Progress, Pause, StalledAfter, StartupGrace, NCCLRASPort, SlowAfter string }
+type Annotations struct {
+	Progress, Pause, StalledAfter, StartupGrace string
+	// Removed are the names of those that earlier versions have read, see [conditions.RemovedAnnotations].
+	Removed string
+}
 
 // AnnotationsOf reads the annotations of an object. Only those with [conditions.AnnotationProgress] count.
 func AnnotationsOf(all map[string]string) Annotations {
+	removed := slices.DeleteFunc(slices.Clone(conditions.RemovedAnnotations), func(key string) bool { _, there := all[key]; return !there })
 	return Annotations{
 		all[conditions.AnnotationProgress], all[conditions.AnnotationProgressPause],
-		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace], all[conditions.AnnotationNCCLRASPort],
-		all[conditions.AnnotationSlowAfter],
+		all[conditions.AnnotationStalledAfter], all[conditions.AnnotationStartupGrace], strings.Join(removed, ", "),
 	}
 }
 
@@ -51,10 +53,6 @@ type Settings struct {
 	StalledAfter, StartupGrace time.Duration
 	// GraceNamed: the job itself names the grace, so a job that never prints a step is stalled after it.
 	GraceNamed bool
-	// NCCLRASPort is the port on which a rank is asked for what NCCL knows, for the evidence; 0: none is.
-	NCCLRASPort uint16
-	// SlowAfter is how many times as long as in the best hour a step may take; 0: steps are not measured.
-	SlowAfter float64
 }
 
 // Parse reads the annotations. compile makes the expressions, [Compile] or a cache of it. An error names the annotation and its value.
@@ -71,22 +69,6 @@ func Parse(a Annotations, compile func(string) (*Expression, error)) (Settings, 
 	}
 	if s.StalledAfter, err = duration(conditions.AnnotationStalledAfter, a.StalledAfter); err != nil {
 		return s, err
-	}
-	if a.NCCLRASPort != "" {
-		port, err := strconv.ParseUint(a.NCCLRASPort, 10, 16)
-		if err != nil || port < conditions.MinNCCLRASPort {
-			return s, fmt.Errorf("annotation %s: %.16q is no port from %d to 65535", conditions.AnnotationNCCLRASPort, a.NCCLRASPort, conditions.MinNCCLRASPort)
-		}
-		s.NCCLRASPort = uint16(port)
-	}
-	if a.SlowAfter != "" {
-		s.SlowAfter, err = strconv.ParseFloat(a.SlowAfter, 64)
-		switch {
-		case err != nil || !(s.SlowAfter >= MinSlowAfter && s.SlowAfter <= MaxSlowAfter): // not a number is in no order
-			return s, fmt.Errorf("annotation %s: %.16q is no number from %v to %v, such as 1.5", conditions.AnnotationSlowAfter, a.SlowAfter, MinSlowAfter, MaxSlowAfter)
-		case s.progress.step < 0:
-			return s, fmt.Errorf("annotation %s: the expression of %s has no group %s", conditions.AnnotationSlowAfter, conditions.AnnotationProgress, stepGroup)
-		}
 	}
 	s.StartupGrace = max(DefaultStartupGrace, s.StalledAfter)
 	if a.StartupGrace != "" {

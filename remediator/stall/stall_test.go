@@ -201,8 +201,7 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 func TestNoFalseAlarmInADay(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, -time.Hour, -time.Minute, 0, time.Hour, 24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
-			w := newWorld(t, 8, func(a *Annotations) { a.SlowAfter = "1.5" })
-			hours := 0
+			w := newWorld(t, 8)
 			w.skewed(0, skew)
 			w.skewed(3, -skew)
 			number, busy, printed := 0, start.Add(25*time.Minute), start // a slow start
@@ -250,15 +249,6 @@ func TestNoFalseAlarmInADay(t *testing.T) {
 				if v := w.look(); v.State == Stalled || v.State == Unknown {
 					t.Fatalf("after %d minutes: %+v (%v)", minute, v, ran)
 				}
-				learned := w.job.steps.best > 0
-				if _, slow := w.job.StepTime(w.s); slow != nil {
-					t.Fatalf("after %d minutes: %+v (%v)", minute, slow, ran)
-				} else if learned && len(w.job.steps.hour) == 0 {
-					hours++
-				}
-			}
-			if hours == 0 {
-				t.Error("the steps of no hour were known")
 			}
 			for _, thing := range things {
 				if ran[thing.name] < 3 {
@@ -575,9 +565,6 @@ func TestParse(t *testing.T) {
 		`annotation pitcrew.dev/stalled-after: "1m" is no duration`:                                       func(a *Annotations) { a.StalledAfter = "1m" },
 		`annotation pitcrew.dev/stalled-after: "25h" is no duration`:                                      func(a *Annotations) { a.StalledAfter = "25h" },
 		`annotation pitcrew.dev/startup-grace: "soon" is no duration`:                                     func(a *Annotations) { a.StartupGrace = "soon" },
-		`annotation pitcrew.dev/nccl-ras-port: "1023" is no port from 1024 to 65535`:                      func(a *Annotations) { a.NCCLRASPort = "1023" },
-		`annotation pitcrew.dev/nccl-ras-port: "65536" is no port`:                                        func(a *Annotations) { a.NCCLRASPort = "65536" },
-		`annotation pitcrew.dev/nccl-ras-port: "-28028" is no port`:                                       func(a *Annotations) { a.NCCLRASPort = "-28028" },
 		`annotation pitcrew.dev/progress: "(": error parsing regexp: missing closing )`:                   func(a *Annotations) { a.Progress = "(" },
 		`annotation pitcrew.dev/progress: an expression of 257 bytes; at most 256 are allowed`:            func(a *Annotations) { a.Progress = strings.Repeat("a", 257) },
 		`annotation pitcrew.dev/progress: "a*" matches every line`:                                        func(a *Annotations) { a.Progress = "a*" },
@@ -590,12 +577,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%v, want %s", err, name)
 		}
 	}
-	if s, err := Parse(good, Compile); err != nil || s.NCCLRASPort != 0 {
-		t.Errorf("%+v, %v", s, err)
-	}
-	good.NCCLRASPort = "1024"
-	if s, err := Parse(good, Compile); err != nil || s.NCCLRASPort != 1024 {
-		t.Errorf("%+v, %v", s, err)
+	if _, err := Parse(good, Compile); err != nil {
+		t.Error(err)
 	}
 	if AnnotationsOf(map[string]string{"pitcrew.dev/stalled-after": "15m"}).OptIn() {
 		t.Error("opted in without an expression")
