@@ -18,6 +18,8 @@ LINTER   := bin/components/golangci-lint
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 HELM     := bin/components/helm
 export KUBERNETES
+# COMPONENTS=build compiles what would be fetched as a release.
+export COMPONENTS
 # Registries may refuse once.
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
@@ -32,7 +34,8 @@ try: ## in less than a minute: a fault in a sample kernel log, what it means, an
 	@CGO_ENABLED=0 go run -trimpath ./e2e/try
 
 demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
-	@echo "builds etcd, Kubernetes, KWOK, JobSet, NPD and Pitcrew, as far as they are missing; then they start on loopback and a GPU fails"
+	@echo "fetches the releases of etcd, Kubernetes, KWOK and NPD, or builds them where they cannot be reached, and builds JobSet and Pitcrew;" \
+		"then they start on loopback and a GPU fails"
 	@go run ./e2e/components/build kube kwok jobset-controller node-problem-detector ./e2e/demo ./plugins/xid ./remediator
 	@bin/demo
 
@@ -62,7 +65,7 @@ SHARED := gotestsum kube kwok jobset-controller node-problem-detector helm ./e2e
 
 .PHONY: test-components
 test-components:
-	@echo "builds the components of the tests, as far as they are missing: etcd, Kubernetes, KWOK, JobSet, NPD, helm"
+	@echo "fetches or builds the components of the tests, as far as they are missing: etcd, Kubernetes, KWOK, JobSet, NPD, helm"
 	@go run ./e2e/components/build $(SHARED)
 
 test: test-packages test-kernel-log ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
@@ -117,7 +120,7 @@ build: ## build plugins, remediator, preflight, repair and kubectl plugin into b
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
-components: ## build the real components of `make test` and `make test-node` (once; minutes on a fresh machine)
+components: ## fetch or build the real components of `make test` and `make test-node` (once; minutes on a fresh machine)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver slurm-operator
 
 lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities

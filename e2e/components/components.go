@@ -21,6 +21,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/components/fetch"
 )
 
 // Component is a program built from a pinned module.
@@ -40,6 +42,9 @@ type Component struct {
 	patch string
 	// versionVars are the variables that upstream's own release build sets to the version.
 	versionVars func(version string) map[string]string
+	// release lists the files of the official release for this machine, given the component's version and, for [Kube], that of etcd; nil:
+	// the component is always compiled.
+	release func(version, etcd string) []fetch.File
 }
 
 // The components, in the order in which [Build] builds them.
@@ -50,10 +55,16 @@ var (
 	Kubelet = Component{
 		Name: "kubelet", Dir: "kubernetes", Package: "k8s.io/kubernetes/cmd/kubelet", Module: "k8s.io/kubernetes",
 		versionVars: kubernetesVersion,
+		release: func(version, _ string) []fetch.File {
+			return kubernetesRelease(version, runtime.GOARCH, "kubelet")
+		},
 	}
 	// KWOK simulates the kubelets.
 	KWOK = Component{
 		Name: "kwok", Dir: "kubernetes", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok",
+		release: func(version, _ string) []fetch.File {
+			return []fetch.File{{URL: githubReleases + "kubernetes-sigs/kwok/releases/download/" + version + "/kwok-linux-" + runtime.GOARCH}}
+		},
 	}
 	// JobSet is the JobSet controller with its webhooks.
 	JobSet = Component{
@@ -66,6 +77,11 @@ var (
 		tags:   "disable_stackdriver_exporter",
 		versionVars: func(version string) map[string]string {
 			return map[string]string{"k8s.io/node-problem-detector/pkg/version.version": version}
+		},
+		release: func(version, _ string) []fetch.File {
+			url := githubReleases + "kubernetes/node-problem-detector/releases/download/" + version +
+				"/node-problem-detector-" + version + "-linux_" + runtime.GOARCH + ".tar.gz"
+			return []fetch.File{{URL: url, Sums: url + ".sha512", Member: "bin/node-problem-detector"}}
 		},
 	}
 	// Helm renders and installs the chart as a user's helm does.
@@ -162,6 +178,10 @@ func kube(version string) Component {
 	return Component{
 		Name: "kube" + suffix, Dir: "kubernetes" + suffix, Package: ".", Module: "k8s.io/kubernetes",
 		versionVars: kubernetesVersion,
+		release: func(version, etcd string) []fetch.File {
+			return append(kubernetesRelease(version, runtime.GOARCH, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
+				etcdRelease(etcd, runtime.GOARCH))
+		},
 	}
 }
 
@@ -256,15 +276,21 @@ func BuildWith(ctx context.Context, progress io.Writer, root string, wanted []Co
 		return fmt.Errorf("build components: %w", err)
 	}
 	var missing []recipe
-	var tasks []task
 	for _, c := range wanted {
 		r, err := c.recipe(ctx, root)
 		if err != nil {
 			return fmt.Errorf("build %s: %w", c.Name, err)
 		}
 		if !r.built() {
-			missing, tasks = append(missing, r), append(tasks, r.task())
+			missing = append(missing, r)
 		}
+	}
+	if missing, err = fetchReleases(ctx, progress, missing); err != nil {
+		return err
+	}
+	var tasks []task
+	for _, r := range missing {
+		tasks = append(tasks, r.task())
 	}
 	packages = slices.DeleteFunc(slices.Clone(packages), func(p string) bool {
 		_, found := built.Load(filepath.Join(root, p))
@@ -359,6 +385,8 @@ type recipe struct {
 	flags         []string
 	// stamp is a hash of everything the binary is made from. It is beside the binary once that is built.
 	stamp string
+	// files are those of the release that may be fetched in its place.
+	files []fetch.File
 }
 
 func (c Component) recipe(ctx context.Context, root string) (recipe, error) {
@@ -375,14 +403,22 @@ func (c Component) recipe(ctx context.Context, root string) (recipe, error) {
 	}
 	flags := []string{"-trimpath", "-tags=" + c.tags, "-ldflags=" + strings.Join(ldflags, " ")}
 	stamp, err := c.stamp(root, flags)
-	return recipe{c, root, version, flags, stamp}, err
+	r := recipe{Component: c, root: root, version: version, flags: flags, stamp: stamp}
+	switch how := os.Getenv(VariableComponents); {
+	case err != nil:
+	case how == "":
+		r.files, err = r.releaseFiles(ctx)
+	case how != "build":
+		err = fmt.Errorf("%s=%s is unknown; it is empty or build", VariableComponents, how)
+	}
+	return r, err
 }
 
-// built reports whether the component is built and up to date.
+// built reports whether the component is built, or fetched if that is allowed, and up to date.
 func (r recipe) built() bool {
 	path := r.Path(r.root)
 	stamp, err := os.ReadFile(path + ".stamp")
-	if err != nil || string(stamp) != r.stamp {
+	if err != nil || string(stamp) != r.stamp && (len(r.files) == 0 || string(stamp) != releaseStamp(r.files)) {
 		return false
 	}
 	_, err = os.Stat(path)
@@ -411,6 +447,10 @@ func (r recipe) build(ctx context.Context, e *estimate) (err error) {
 	}
 	e.printf("building %s (%s %s)\n", r.Name, r.Module, r.version)
 	begun := time.Now()
+	// The go command replaces no script.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	if r.patch != "" {
 		dir, failed := os.MkdirTemp("", "pitcrew-component-")
 		if failed != nil {

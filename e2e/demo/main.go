@@ -62,7 +62,7 @@ func run(ctx context.Context, out io.Writer) (result string, err error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(out, "== Building what is missing: etcd, Kubernetes, KWOK, JobSet and NPD from pinned sources, and Pitcrew")
+	fmt.Fprintln(out, "== Fetching or building what is missing: etcd, Kubernetes, KWOK, JobSet, NPD and Pitcrew")
 	real := []components.Component{components.Kube, components.KWOK, components.JobSet, components.NodeProblemDetector}
 	if err := components.BuildWith(ctx, out, root, real, []string{"./plugins/xid", "./remediator"}); err != nil {
 		return "", err

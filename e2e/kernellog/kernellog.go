@@ -73,7 +73,7 @@ func OpenKmsg() (*Log, error) {
 		return nil, fmt.Errorf("kernel log: %w", err)
 	}
 	return &Log{
-		How:  "a record written into /dev/kmsg by user space",
+		How:  "a record written into /dev/kmsg by user space, and so marked (injected)",
 		Args: []string{"-allow-injected"},
 		write: func(_ context.Context, line string) (time.Time, error) {
 			// A new open for each record: printk_devkmsg drops all but ten in five seconds of one open, silently.

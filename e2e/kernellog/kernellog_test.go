@@ -47,6 +47,9 @@ func TestARecordArrivesWithTheFacilityThatItsOriginHas(t *testing.T) {
 			if log.Kernel != (tt.facility == 0 && tt.path == "/dev/kmsg") {
 				t.Errorf("Kernel = %v", log.Kernel)
 			}
+			if marked := strings.Contains(log.How, "marked (injected)"); marked != (tt.facility != 0) {
+				t.Errorf("facility %d, but %q", tt.facility, log.How)
+			}
 			after, _ := setting()
 			if diff := cmp.Diff(before, after); diff != "" || settingErr != nil && tt.root {
 				t.Errorf("%s before and after (%v): %s", allNamespaces, settingErr, diff)
