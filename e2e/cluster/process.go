@@ -183,19 +183,28 @@ func (p *Process) ready(ctx context.Context, check func(context.Context) error) 
 	return err
 }
 
-// Poll calls check until it returns nil or ctx ends. It rests as long as a check took, for 50 to 200 ms: many tests wait side by side, and
-// they must leave the processors to what they wait for.
+// The pauses of [Poll].
+const (
+	shortestPause = 50 * time.Millisecond
+	longestPause  = 300 * time.Millisecond
+)
+
+// Poll calls check until it returns nil or ctx ends. It pauses for a tenth of the time that it has waited so far, and at least as long as a
+// check took: many tests wait side by side, and they must leave the processors to what they wait for.
 func Poll(ctx context.Context, check func(context.Context) error) error {
+	first := time.Now()
 	for {
 		begun := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return nil
 		}
+		now := time.Now()
+		pause := max(shortestPause, now.Sub(begun), now.Sub(first)/10)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (last seen: %w)", context.Cause(ctx), err)
-		case <-time.After(min(max(50*time.Millisecond, time.Since(begun)), 200*time.Millisecond)):
+		case <-time.After(min(pause, longestPause)):
 		}
 	}
 }
