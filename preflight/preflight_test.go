@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/preflighttest"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
@@ -220,10 +221,7 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 	const n, slow = 6, 3
 	names := preflighttest.Networks(t, n, slow, "400mbit", "200mbit")
 	folder := t.TempDir()
-	binary := filepath.Join(folder, "preflight")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := built(t)
 	codes := make([]int, n)
 	logs := make([]bytes.Buffer, n)
 	var running sync.WaitGroup
@@ -268,15 +266,25 @@ func TestTheNodeWithTheSlowLinkIsFound(t *testing.T) {
 	}
 }
 
+// built returns the path of the built program.
+func built(t *testing.T) string {
+	t.Helper()
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.BuildOurs(t.Context(), root, "./preflight"); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "bin", "preflight")
+}
+
 // A node with a failed local check takes no part in the pair tests, and the others continue.
 func TestANodeThatFailsItsLocalCheckReportsIt(t *testing.T) {
 	const n, bad = 4, 2
 	names := preflighttest.Networks(t, n, -1, "400mbit", "")
 	folder := t.TempDir()
-	binary := filepath.Join(folder, "preflight")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := built(t)
 	codes := make([]int, n)
 	var running sync.WaitGroup
 	for i := range n {

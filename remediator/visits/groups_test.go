@@ -27,6 +27,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/preflighttest"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
@@ -83,12 +84,8 @@ func newPairsSite(t *testing.T, name string, slow int, tests time.Duration) *pai
 		return s
 	}
 	s.networks = preflighttest.Networks(t, n, slow, "400mbit", "200mbit")
-	s.binary = filepath.Join(s.folder, "preflight")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./preflight")
-	build.Dir = s.c.Root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	s.must(components.BuildOurs(t.Context(), s.c.Root, "./preflight"))
+	s.binary = filepath.Join(s.c.Root, "bin", "preflight")
 	t.Cleanup(func() {
 		for _, cmd := range s.running {
 			_ = cmd.Process.Kill()
