@@ -190,6 +190,7 @@ func TestWatchShowsAChangeAndOutlivesTheAPIServer(t *testing.T) {
 	if err := p.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	p.RestartControllers() // the tests after this one need them
 	p.reports("watched-0", "True", inspect)
 	until("watched-0")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

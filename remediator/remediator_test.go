@@ -403,6 +403,7 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	if err := tm.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	tm.RestartControllers() // the tests after this one need them
 	n, _ := tm.becomes(second, quarantine.Quarantined)
 	tm.waitForEvent(n.UID, "NodeQuarantined")
 	if _, after := tm.becomes(first, quarantine.Quarantined); after.String() != before.String() {

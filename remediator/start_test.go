@@ -128,6 +128,7 @@ func TestAStartWithoutAnAPIServerWaitsForIt(t *testing.T) {
 	if err := tm.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	tm.RestartControllers() // the tests after this one need them
 	_, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
 	if r.Causes[0].Condition != conditions.GPUXidError {
 		t.Errorf("causes %v", r.Causes)

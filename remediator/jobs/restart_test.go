@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,10 +89,23 @@ func TestAJobIsRestartedWholeAndOnce(t *testing.T) {
 	}
 }
 
+// Each call has found the ranks of its node before the other's first write: a rank that is being deleted would end by itself.
 func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 6, nil)
-	r, _ := run(t, tm.config(), interceptor.Funcs{}, nil)
+	var writes atomic.Int32
+	bothWrite := make(chan struct{})
+	r, _ := run(t, tm.config(), interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		if writes.Add(1) == 2 {
+			close(bothWrite)
+		}
+		select {
+		case <-bothWrite:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return c.Patch(ctx, o, p, opts...)
+	}}, nil)
 	g := tm.createJobSet("train", optedIn, tm.jobSpec(2, dying(time.Hour, 0)))
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
