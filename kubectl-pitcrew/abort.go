@@ -88,7 +88,7 @@ func (c *target) whatRestarts(ctx context.Context, api client.Client, job *metav
 	if err != nil {
 		return ""
 	}
-	text := ". Next: " + printable(a.next)
+	text := ". Next: " + a.next
 	if f.optIn.In {
 		text += fmt.Sprintf(". To keep it from being restarted, opt it out: kubectl label --overwrite -n %s %s %s=false",
 			job.Namespace, f.argument(), conditions.LabelRestartOnNodeFault)

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
@@ -36,11 +38,11 @@ func (c *confirmation) flags(cmd *cobra.Command) {
 func (c *confirmation) apply(cmd *cobra.Command, changes []change) error {
 	out := cmd.OutOrStdout()
 	if len(changes) == 0 {
-		fmt.Fprintln(out, "There is nothing to do.")
+		cli.Fprintln(out, "There is nothing to do.")
 		return nil
 	}
 	for _, change := range changes {
-		fmt.Fprintln(out, printable(change.text))
+		cli.Fprintln(out, change.text)
 	}
 	if c.dryRun {
 		return nil
@@ -67,7 +69,7 @@ func ask(cmd *cobra.Command) error {
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return errors.New("there is no terminal to ask for confirmation: use -y or --dry-run")
 	}
-	fmt.Fprint(cmd.OutOrStdout(), "Continue? [y/N] ")
+	cli.Fprintf(cmd.OutOrStdout(), "Continue? [y/N] ")
 	answer, err := bufio.NewReader(file).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,12 +112,12 @@ func (c *target) clearCondition(by actor, name, conditionType string, subject ..
 		text: fmt.Sprintf("Clear %s of node %s: run %s in pod %s/%s", answers.Type, name, strings.Join(command, " "), pod.Namespace, pod.Name),
 		do: func(ctx context.Context) error {
 			output, err := c.exec(ctx, pod, command)
-			output = printable(strings.TrimSpace(output))
+			output = cli.Text(strings.TrimSpace(output))
 			if err != nil {
 				return fmt.Errorf("plugin %s answers %q: %w", answers.Plugin, output, err)
 			}
 			done := fmt.Sprintf("%s, plugin %s in pod %s/%s: %s", answers.Type, answers.Plugin, pod.Namespace, pod.Name, output)
-			fmt.Fprintf(by.cmd.OutOrStdout(), "Node %s, %s\n", name, done)
+			cli.Fprintf(by.cmd.OutOrStdout(), "Node %s, %s\n", name, done)
 			if output != "nothing to clear" {
 				by.announce(ctx, referenceTo(&n), eventFaultCleared, "Clear", done)
 			}

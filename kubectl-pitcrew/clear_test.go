@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 )
 
 func TestOnlyWhatAPluginKeepsCanBeCleared(t *testing.T) {
@@ -102,7 +103,7 @@ func TestTextOfTheClusterDoesNotControlTheTerminal(t *testing.T) {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	out.Reset()
-	if printError(&out, errors.Join(errors.New("a\x1b[2J"), errors.New("b"))); out.String() != "Error: a [2J\nb\n" {
+	if cli.PrintError(&out, errors.Join(errors.New("a\x1b[2J"), errors.New("b"))); out.String() != "Error: a [2J\nb\n" {
 		t.Errorf("%q", out.String())
 	}
 }

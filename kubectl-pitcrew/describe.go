@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,7 +87,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		return t.Format(time.RFC3339) + ", " + duration.HumanDuration(now.Sub(t)) + " ago"
 	}
 	r := rowOf(n, now)
-	fmt.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
+	cli.Fprintf(out, "Node:     %s, boot %s\n", n.Name, n.Status.NodeInfo.BootID)
 	status := r.Status
 	if r.Repair != 0 {
 		status += ", needs " + needs(r.Repair)
@@ -93,21 +95,21 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 	if !r.Since.IsZero() {
 		status += ", since " + ago(r.Since)
 	}
-	fmt.Fprintf(out, "Status:   %s\n", status)
+	cli.Fprintf(out, "Status:   %s\n", status)
 	if c, ok := quarantine.NotReady(n); ok {
-		fmt.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), printable(cmp.Or(c.Message, c.Reason)))
+		cli.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), cmp.Or(c.Message, c.Reason))
 	}
 	next, blocked, err := c.next(ctx, api, nodes, name, file)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Next:     %s\n", next)
+	cli.Fprintf(out, "Next:     %s\n", next)
 	record, err := quarantine.RecordOf(n)
 	switch {
 	case err != nil:
-		fmt.Fprintf(out, "Record:   %v\n", err)
+		cli.Fprintf(out, "Record:   %v\n", err)
 	case record == nil:
-		fmt.Fprintln(out, "Record:   none: the remediator has done nothing about the node")
+		cli.Fprintln(out, "Record:   none: the remediator has done nothing about the node")
 	default:
 		describeRecord(out, n, record, blocked, ago)
 		if err := describeJobs(ctx, out, api, n, record, ago); err != nil {
@@ -126,7 +128,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		return err
 	}
 	for _, pod := range detectors {
-		fmt.Fprintf(out, "Detector: pod %s/%s\n", pod.Namespace, pod.Name)
+		cli.Fprintf(out, "Detector: pod %s/%s\n", pod.Namespace, pod.Name)
 	}
 	return describeConditions(out, n, record, now)
 }
@@ -151,27 +153,27 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, bl
 		record.Causes = nil
 	}
 	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
-		fmt.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
+		cli.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 		if record.IsIsolated() {
-			fmt.Fprintf(out, "On:       %s; the node is in service\n", printable(record.Isolation.String()))
+			cli.Fprintf(out, "On:       %s; the node is in service\n", record.Isolation.String())
 		}
 	}
 	for _, cause := range record.Causes {
 		by := ""
 		if cause.User != "" {
-			by = "; by " + printable(cause.User)
+			by = "; by " + cause.User
 		}
-		fmt.Fprintf(out, "Cause:    %s: %s\n          first seen %s%s; needs %s; %s\n",
-			cause.Condition, printable(cause.Message), ago(cause.FirstSeen), by, needs(cause.Repair), waits(n, record, cause, ago))
+		cli.Fprintf(out, "Cause:    %s: %s\n          first seen %s%s; needs %s; %s\n",
+			cause.Condition, cause.Message, ago(cause.FirstSeen), by, needs(cause.Repair), waits(n, record, cause, ago))
 	}
 	if record.Phase == quarantine.Quarantined {
-		fmt.Fprintf(out, "Release:  %s\n", howReleased(n.Name, record, blocked))
+		cli.Fprintf(out, "Release:  %s\n", howReleased(n.Name, record, blocked))
 	}
 	for _, r := range record.Repairs {
-		fmt.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
+		cli.Fprintf(out, "Repaired: %s of gpu %s for %s, %s\n", r.Repair, r.GPU, r.Code, ago(r.At))
 	}
 	for _, q := range past {
-		fmt.Fprintf(out, "Before:   %s, released by %s%s %s\n", printable(q.Causes[0].Message), q.ReleasedBy, releaser(&q), ago(q.ReleasedAt))
+		cli.Fprintf(out, "Before:   %s, released by %s%s %s\n", q.Causes[0].Message, q.ReleasedBy, releaser(&q), ago(q.ReleasedAt))
 	}
 }
 
@@ -180,7 +182,7 @@ func releaser(q *quarantine.Quarantine) string {
 	if q.ReleaseUser == "" && q.ReleaseReason == "" {
 		return ""
 	}
-	return printable(fmt.Sprintf(" (%s: %s)", cmp.Or(q.ReleaseUser, quarantine.UnknownUser), cmp.Or(q.ReleaseReason, quarantine.NoReason)))
+	return fmt.Sprintf(" (%s: %s)", cmp.Or(q.ReleaseUser, quarantine.UnknownUser), cmp.Or(q.ReleaseReason, quarantine.NoReason))
 }
 
 // needs names what a class asks for, and the class.
@@ -196,7 +198,7 @@ func howReleased(node string, r *quarantine.Record, blocked string) string {
 		return "only by `kubectl pitcrew release " + node + "`, when the node is fit again"
 	}
 	if t := r.Taint; t != nil && t.HeldFor != "" {
-		return "automatic, once the quarantine of node " + printable(t.HeldFor) + " has ended, whose broken link caused the faults, or the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
+		return "automatic, once the quarantine of node " + t.HeldFor + " has ended, whose broken link caused the faults, or the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 	}
 	return "automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 }
@@ -206,7 +208,7 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 	const manually = "not released automatically"
 	switch {
 	case r.Phase == quarantine.Released && r.ReleasedBy == quarantine.ByPitcrew && c.Link.Origin != "":
-		return "released " + ago(r.ReleasedAt) + " with node " + printable(c.Link.Origin) + ", whose broken link caused it; stays in service until it has cleared"
+		return "released " + ago(r.ReleasedAt) + " with node " + c.Link.Origin + ", whose broken link caused it; stays in service until it has cleared"
 	case r.Phase == quarantine.Released:
 		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
 	case r.Phase != quarantine.Quarantined:
@@ -220,7 +222,7 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 	case c.Repair == conditions.Reboot && c.BootID == n.Status.NodeInfo.BootID:
 		return "waits for a reboot"
 	case c.HealthySince.IsZero() && c.Link.Origin != "":
-		return "waits for the repair of node " + printable(c.Link.Origin) + ", whose broken link caused it"
+		return "waits for the repair of node " + c.Link.Origin + ", whose broken link caused it"
 	case c.HealthySince.IsZero() && c.Link.SwitchSide:
 		return "waits for the condition to clear; several nodes or GPUs report it and none a broken link: inspect the switches"
 	case c.HealthySince.IsZero() && c.Condition == corev1.NodeReady:
@@ -254,9 +256,9 @@ func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *core
 	for _, e := range slices.SortedFunc(maps.Values(last), func(a, b corev1.Event) int { return cmp.Compare(a.Message, b.Message) }) {
 		reason := e.Reason
 		if e.Action != "" && e.Reason == eventBlocked {
-			reason += " (" + printable(e.Action) + ")" // why, as the runbook names it
+			reason += " (" + e.Action + ")" // why, as the runbook names it
 		}
-		fmt.Fprintf(out, "Job:      %s: %s; %s\n", reason, printable(e.Message), ago(lastSeen(&e)))
+		cli.Fprintf(out, "Job:      %s: %s; %s\n", reason, e.Message, ago(lastSeen(&e)))
 	}
 	return nil
 }
@@ -280,7 +282,7 @@ func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client
 		}
 		return client.IgnoreNotFound(err)
 	}
-	fmt.Fprintf(out, "Evidence: kubectl get configmap -n %s %s -o yaml: %s\n",
+	cli.Fprintf(out, "Evidence: kubectl get configmap -n %s %s -o yaml: %s\n",
 		kept.Namespace, kept.Name, strings.Join(slices.Sorted(maps.Keys(kept.Data)), ", "))
 	return nil
 }
@@ -288,7 +290,7 @@ func (c *target) describeEvidence(ctx context.Context, out io.Writer, api client
 // describeConditions prints the conditions of ours, and those of others for which the node is suspect or quarantined. record is nil
 // without one.
 func describeConditions(out io.Writer, n *corev1.Node, record *quarantine.Record, now time.Time) error {
-	lines := []line{{text: "CONDITION\tSTATUS\tNEEDS\tSINCE\tCONFIRMED\tMESSAGE"}}
+	lines := []cli.Line{{Cells: []string{"CONDITION", "STATUS", "NEEDS", "SINCE", "CONFIRMED", "MESSAGE"}}}
 	ours := false
 	for _, c := range n.Status.Conditions {
 		var cause *quarantine.Cause
@@ -312,17 +314,17 @@ func describeConditions(out io.Writer, n *corev1.Node, record *quarantine.Record
 		case c.Status == corev1.ConditionUnknown:
 			status = isUnknown
 		}
-		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", c.Type, c.Status, needs,
-			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), printable(c.Message)), status})
+		lines = append(lines, cli.Line{Colour: colours[status], Cells: []string{string(c.Type), string(c.Status), needs,
+			duration.HumanDuration(now.Sub(c.LastTransitionTime.Time)), duration.HumanDuration(now.Sub(c.LastHeartbeatTime.Time)), c.Message}})
 	}
 	if !ours {
-		fmt.Fprintln(out, "Checks:   none: the node has no condition of ours")
+		cli.Fprintln(out, "Checks:   none: the node has no condition of ours")
 	}
 	if len(lines) == 1 {
 		return nil
 	}
-	fmt.Fprintln(out)
-	return table(out, lines, isTerminal(out))
+	cli.Fprintln(out)
+	return cli.Table(out, lines, cli.IsTerminal(out))
 }
 
 // next is what the remediator does about the node, or why it does nothing, and the reason that holds it back.
@@ -397,7 +399,7 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 		words = append(words, "restart the opted-in jobs with pods on it")
 	}
 	if len(words) > 0 {
-		return printable(strings.Join(words, "; "))
+		return strings.Join(words, "; ")
 	}
 	switch {
 	case o.State == nil:
@@ -410,10 +412,10 @@ func outcomeText(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 		return "nothing: " + by + "; it stays released until its faults have cleared"
 	}
 	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
-		return printable("nothing: " + why)
+		return "nothing: " + why
 	}
 	if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
-		return printable(why)
+		return why
 	}
 	return "nothing: no rule matches its conditions"
 }

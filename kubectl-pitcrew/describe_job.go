@@ -288,7 +288,7 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 				facts.noRestarts = f.noRestarts(n, facts.record)
 			}
 			if facts.noRestarts == "" && facts.record.IsIsolated() {
-				facts.noRestarts = "only the jobs whose claims hold a device of " + printable(facts.record.Isolation.String()) + " are restarted"
+				facts.noRestarts = "only the jobs whose claims hold a device of " + facts.record.Isolation.String() + " are restarted"
 			}
 			if facts.noRestarts == "" && f.policy != nil && restarts[name] == "" {
 				facts.noRestarts = "the remediator restarts no jobs of the node now: `kubectl pitcrew describe " + name + "` shows why"
@@ -326,14 +326,14 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 	}
 	job := f.workload.Job.Object
 	top := f.jobName()
-	f.hints = append(f.hints, misspelt(job, top)...)
+	f.hints = append(f.hints, kinds.Mistakes(job, top)...)
 	if f.optIn.By == "" {
 		namespace := &metav1.PartialObjectMetadata{}
 		namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 		if err := api.Get(ctx, client.ObjectKey{Name: f.workload.Namespace}, namespace); err != nil {
 			return fmt.Errorf("get namespace %s: %w", f.workload.Namespace, err)
 		}
-		f.hints = append(f.hints, misspelt(namespace, "namespace "+f.workload.Namespace)...)
+		f.hints = append(f.hints, kinds.Mistakes(namespace, "namespace "+f.workload.Namespace)...)
 	}
 	if _, found := f.named.Labels[conditions.LabelRestartOnNodeFault]; found && f.named.UID != job.GetUID() {
 		f.hints = append(f.hints, fmt.Sprintf("the label on %s is not read: label %s", jobName(f.named), top))
@@ -341,14 +341,6 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 		f.hints = append(f.hints, fmt.Sprintf("the label on pod %s is not read: label %s itself", f.pods[i].Name, top))
 	}
 	return nil
-}
-
-// misspelt explains opt-ins on an object that do not count.
-func misspelt(object metav1.Object, name string) (hints []string) {
-	for _, mistake := range kinds.Mistakes(object, name) {
-		hints = append(hints, printable(mistake))
-	}
-	return hints
 }
 
 func (f *jobFacts) rule(name string) (policy.Rule, bool) {

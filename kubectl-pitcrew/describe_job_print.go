@@ -1,13 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -17,11 +18,11 @@ import (
 
 // print writes the answer and, below it, how it was reached.
 func (f *jobFacts) print(out io.Writer, a answer) error {
-	fmt.Fprintf(out, "Job:      %s\n", f.jobName())
-	fmt.Fprintf(out, "Next:     %s\n", printable(a.next))
+	cli.Fprintf(out, "Job:      %s\n", f.jobName())
+	cli.Fprintf(out, "Next:     %s\n", a.next)
 	f.printOptIn(out)
 	f.printOwners(out)
-	fmt.Fprintf(out, "Stop:     %s\n", f.stopText())
+	cli.Fprintf(out, "Stop:     %s\n", f.stopText())
 	f.printPolicy(out)
 	f.printNodes(out)
 	f.printRecord(out)
@@ -43,27 +44,27 @@ func (f *jobFacts) printUnsupported(out io.Writer) {
 	case w.Unsupported != nil:
 		why = fmt.Sprintf("controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)
 	}
-	fmt.Fprintf(out, "Job:      %s\n", jobName(f.named))
-	fmt.Fprintf(out, "Next:     nothing: it is %s\n", why)
+	cli.Fprintf(out, "Job:      %s\n", jobName(f.named))
+	cli.Fprintf(out, "Next:     nothing: it is %s\n", why)
 	var names []string
 	for _, k := range f.supported() {
 		names = append(names, k.GVK.Kind)
 	}
 	slices.Sort(names)
-	fmt.Fprintf(out, "Kinds:    %s; more by jobKinds of the policy\n", strings.Join(slices.Compact(names), ", "))
+	cli.Fprintf(out, "Kinds:    %s; more by jobKinds of the policy\n", strings.Join(slices.Compact(names), ", "))
 }
 
 func (f *jobFacts) printOptIn(out io.Writer) {
 	switch {
 	case f.optIn.By == "":
-		fmt.Fprintf(out, "Opt-in:   no: neither the job nor its namespace has the label %s\n", conditions.LabelRestartOnNodeFault)
+		cli.Fprintf(out, "Opt-in:   no: neither the job nor its namespace has the label %s\n", conditions.LabelRestartOnNodeFault)
 	case f.optIn.In:
-		fmt.Fprintf(out, "Opt-in:   yes: label %s on %s\n", f.optIn.By, f.optInOn())
+		cli.Fprintf(out, "Opt-in:   yes: label %s on %s\n", f.optIn.By, f.optInOn())
 	default:
-		fmt.Fprintf(out, "Opt-in:   no: label %s on %s\n", f.optIn.By, f.optInOn())
+		cli.Fprintf(out, "Opt-in:   no: label %s on %s\n", f.optIn.By, f.optInOn())
 	}
 	for _, hint := range f.hints {
-		fmt.Fprintf(out, "          %s\n", hint)
+		cli.Fprintf(out, "          %s\n", hint)
 	}
 }
 
@@ -87,7 +88,7 @@ func (f *jobFacts) printOwners(out io.Writer) {
 	if len(chain) > 1 {
 		text += "; " + f.jobName() + " counts: its labels opt in, and it is restarted as a whole"
 	}
-	fmt.Fprintf(out, "Owners:   %s\n", text)
+	cli.Fprintf(out, "Owners:   %s\n", text)
 }
 
 // stopText says how the job is stopped and started.
@@ -107,13 +108,13 @@ func (f *jobFacts) stopText() string {
 
 func (f *jobFacts) printPolicy(out io.Writer) {
 	if f.policy == nil {
-		fmt.Fprintf(out, "Policy:   unknown: %s\n", f.policyFrom)
+		cli.Fprintf(out, "Policy:   unknown: %s\n", f.policyFrom)
 	} else {
 		restarts, observe := f.restartRules()
-		fmt.Fprintf(out, "Policy:   %s: %d rules set restartJobs, %d of them in observe mode\n", f.policyFrom, restarts, observe)
+		cli.Fprintf(out, "Policy:   %s: %d rules set restartJobs, %d of them in observe mode\n", f.policyFrom, restarts, observe)
 	}
 	if f.paused != "" {
-		fmt.Fprintf(out, "Paused:   %s\n", printable(f.paused))
+		cli.Fprintf(out, "Paused:   %s\n", f.paused)
 	}
 }
 
@@ -125,15 +126,15 @@ func (f *jobFacts) printNodes(out io.Writer) {
 			healthy++
 		}
 	}
-	fmt.Fprintf(out, "Pods:     %d active on %d nodes, of which %d have no fault\n", active, len(f.nodes), healthy)
+	cli.Fprintf(out, "Pods:     %d active on %d nodes, of which %d have no fault\n", active, len(f.nodes), healthy)
 	for _, n := range f.nodes {
 		switch {
 		case n.noRestarts != "":
-			fmt.Fprintf(out, "Node:     %s: %s; %s\n", n.row.Node, n.row.Status, n.noRestarts)
+			cli.Fprintf(out, "Node:     %s: %s; %s\n", n.row.Node, n.row.Status, n.noRestarts)
 		case n.quarantined():
-			fmt.Fprintf(out, "Node:     %s: %s by rule %s since %s: %s\n", n.row.Node, n.row.Status, n.record.Taint.Rule, f.ago(n.quarantine.Since), printable(n.row.Cause))
+			cli.Fprintf(out, "Node:     %s: %s by rule %s since %s: %s\n", n.row.Node, n.row.Status, n.record.Taint.Rule, f.ago(n.quarantine.Since), n.row.Cause)
 		case n.row.Status != isHealthy && n.row.Status != isUnchecked:
-			fmt.Fprintf(out, "Node:     %s: %s, not quarantined (`kubectl pitcrew describe %s`): %s\n", n.row.Node, n.row.Status, n.row.Node, printable(n.row.Cause))
+			cli.Fprintf(out, "Node:     %s: %s, not quarantined (`kubectl pitcrew describe %s`): %s\n", n.row.Node, n.row.Status, n.row.Node, n.row.Cause)
 		}
 	}
 }
@@ -144,17 +145,17 @@ func (f *jobFacts) ago(t time.Time) string {
 
 func (f *jobFacts) printRecord(out io.Writer) {
 	if f.recordErr != nil {
-		fmt.Fprintf(out, "Record:   %v\n", f.recordErr)
+		cli.Fprintf(out, "Record:   %v\n", f.recordErr)
 		return
 	}
 	cur := f.record.Current
 	if cur == nil && len(f.record.Last) == 0 {
-		fmt.Fprintln(out, "Record:   none: the job was never restarted")
+		cli.Fprintln(out, "Record:   none: the job was never restarted")
 	}
 	if cur != nil {
-		fmt.Fprintf(out, "Restart:  %s since %s; %s\n", cur.Phase, f.ago(cur.PhaseSince), printable(f.waitsFor()))
+		cli.Fprintf(out, "Restart:  %s since %s; %s\n", cur.Phase, f.ago(cur.PhaseSince), f.waitsFor())
 		for _, cause := range cur.Quarantines {
-			fmt.Fprintf(out, "          for %s: %s\n", subjectOf(cause), printable(cause.Reason))
+			cli.Fprintf(out, "          for %s: %s\n", subjectOf(cause), cause.Reason)
 		}
 	}
 	for _, past := range f.record.Last {
@@ -162,8 +163,8 @@ func (f *jobFacts) printRecord(out io.Writer) {
 		for _, cause := range past.Quarantines {
 			subjects = append(subjects, subjectOf(cause))
 		}
-		fmt.Fprintf(out, "Before:   %s at %s, after %s, for %s: %s\n", past.Phase, f.ago(past.EndedAt),
-			duration.HumanDuration(past.EndedAt.Sub(past.StartedAt)), strings.Join(subjects, ", "), printable(past.Outcome))
+		cli.Fprintf(out, "Before:   %s at %s, after %s, for %s: %s\n", past.Phase, f.ago(past.EndedAt),
+			duration.HumanDuration(past.EndedAt.Sub(past.StartedAt)), strings.Join(subjects, ", "), past.Outcome)
 	}
 }
 
@@ -206,20 +207,20 @@ func (f *jobFacts) printLimits(out io.Writer) {
 	if len(texts) == 0 {
 		texts = []string{"none"}
 	}
-	fmt.Fprintf(out, "Limits:   %s\n", strings.Join(texts, ", "))
+	cli.Fprintf(out, "Limits:   %s\n", strings.Join(texts, ", "))
 }
 
 // printEvaluation prints the preconditions one by one.
 func printEvaluation(out io.Writer, name, asIf string, e evaluation) error {
 	switch {
 	case name != asIf:
-		fmt.Fprintf(out, "\nFor node %s:\n", name)
+		cli.Fprintf(out, "\nFor node %s:\n", name)
 	case name != "":
-		fmt.Fprintf(out, "\nIf node %s were quarantined:\n", name)
+		cli.Fprintf(out, "\nIf node %s were quarantined:\n", name)
 	default:
-		fmt.Fprint(out, "\nIf a node of the job were quarantined:\n")
+		cli.Fprintf(out, "\nIf a node of the job were quarantined:\n")
 	}
-	lines := []line{{text: "PRECONDITION\tPASSED\tREASON\tWHY NOT"}}
+	lines := []cli.Line{{Cells: []string{"PRECONDITION", "PASSED", "REASON", "WHY NOT"}}}
 	for _, p := range e.list {
 		passed, status := "yes", ""
 		if !p.Passed {
@@ -227,7 +228,7 @@ func printEvaluation(out io.Writer, name, asIf string, e evaluation) error {
 		} else if p.Text = e.unknown[p.Name]; p.Text != "" {
 			passed, status = "unknown", isUnknown
 		}
-		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s", p.Name, passed, cmp.Or(p.Reason, "-"), cmp.Or(printable(p.Text), "-")), status})
+		lines = append(lines, cli.Line{Cells: []string{p.Name, passed, p.Reason, p.Text}, Colour: colours[status]})
 	}
-	return table(out, lines, isTerminal(out))
+	return cli.Table(out, lines, cli.IsTerminal(out))
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +30,7 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 	if record == nil || record.Phase != quarantine.Quarantined {
 		return
 	}
-	unknown := func(err error) { fmt.Fprintf(out, "Opt-in:   unknown: %s\n", printable(err.Error())) }
+	unknown := func(err error) { cli.Fprintf(out, "Opt-in:   unknown: %s\n", err.Error()) }
 	supported := kinds.BuiltIn()
 	p, _, err := c.policyInForce(ctx, api, file)
 	if err != nil {
@@ -41,7 +43,7 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 	var pods corev1.PodList
 	err = api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": n.Name})
 	if apierrors.IsForbidden(err) {
-		fmt.Fprintln(out, "Opt-in:   unknown: you may not list the pods of all namespaces")
+		cli.Fprintln(out, "Opt-in:   unknown: you may not list the pods of all namespaces")
 		return
 	}
 	if err != nil {
@@ -84,17 +86,17 @@ func (c *target) describeOptIns(ctx context.Context, out io.Writer, api client.C
 		}
 	}
 	if in+len(not) > 0 {
-		fmt.Fprintf(out, "Opt-in:   jobs with active pods on the node: %d opted in, %d not\n", in, len(not))
+		cli.Fprintf(out, "Opt-in:   jobs with active pods on the node: %d opted in, %d not\n", in, len(not))
 	}
 	slices.SortFunc(not, cmp.Compare[string])
 	for _, why := range not[:min(len(not), maxNotOptedIn)] {
-		fmt.Fprintf(out, "          %s\n", printable(why))
+		cli.Fprintf(out, "          %s\n", why)
 	}
 	if more := len(not) - maxNotOptedIn; more > 0 {
-		fmt.Fprintf(out, "          and %d more\n", more)
+		cli.Fprintf(out, "          and %d more\n", more)
 	}
 	if unread > 0 {
-		fmt.Fprintf(out, "          the owners of %d pods are unknown: %s\n", unread, printable(why))
+		cli.Fprintf(out, "          the owners of %d pods are unknown: %s\n", unread, why)
 	}
 }
 

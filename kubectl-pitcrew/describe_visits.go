@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +30,7 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 	r, err := repair.RecordOf(n)
 	switch {
 	case err != nil:
-		fmt.Fprintf(out, "Visits:   %s\n", printable(err.Error()))
+		cli.Fprintf(out, "Visits:   %s\n", err.Error())
 		return nil
 	case r == nil:
 		return nil
@@ -39,23 +41,23 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 		}
 	}
 	if q := r.Request; q != nil {
-		fmt.Fprintf(out, "Asked:    %s\n", printable(fmt.Sprintf("%s, by %s: %s, %s", q.Kind, cmp.Or(q.User, quarantine.UnknownUser), cmp.Or(q.Reason, quarantine.NoReason), ago(q.At))))
+		cli.Fprintf(out, "Asked:    %s\n", fmt.Sprintf("%s, by %s: %s, %s", q.Kind, cmp.Or(q.User, quarantine.UnknownUser), cmp.Or(q.Reason, quarantine.NoReason), ago(q.At)))
 	}
 	if q, err := quarantine.RecordOf(n); err == nil && q != nil && q.Phase == quarantine.Quarantined && r.Stopped == q.ID {
-		fmt.Fprintf(out, "Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair %s --approve`\n", n.Name)
+		cli.Fprintf(out, "Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair %s --approve`\n", n.Name)
 	}
 	if a := adviceOf(n, r); a != nil {
-		fmt.Fprintf(out, "Advice:   %s\n", printable(fmt.Sprintf("%s: %s, %s", a.Do, a.Why, ago(a.At))))
+		cli.Fprintf(out, "Advice:   %s\n", fmt.Sprintf("%s: %s, %s", a.Do, a.Why, ago(a.At)))
 	}
 	if c := r.Checked; c != nil {
 		boot := "before its present boot"
 		if c.BootID == n.Status.NodeInfo.BootID {
 			boot = "in its present boot"
 		}
-		fmt.Fprintf(out, "Checked:  %s\n", printable(fmt.Sprintf("passed %s, %s, %s", jobText(c.Template, c.Args), boot, ago(c.At))))
+		cli.Fprintf(out, "Checked:  %s\n", fmt.Sprintf("passed %s, %s, %s", jobText(c.Template, c.Args), boot, ago(c.At)))
 	}
 	for _, v := range r.Last[:min(len(r.Last), shownVisits)] {
-		fmt.Fprintf(out, "Visited:  %s\n", printable(fmt.Sprintf("%s, %s: %s: %s", kindText(&v), ago(v.EndedAt), v.Phase, cmp.Or(v.Outcome, jobText(v.Template, v.Args)))))
+		cli.Fprintf(out, "Visited:  %s\n", fmt.Sprintf("%s, %s: %s: %s", kindText(&v), ago(v.EndedAt), v.Phase, cmp.Or(v.Outcome, jobText(v.Template, v.Args))))
 	}
 	return nil
 }
@@ -63,9 +65,9 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 // describeVisit prints the visit under way: what it waits for, its steps, and the Job of the present one.
 func describeVisit(ctx context.Context, out io.Writer, api client.Client, r *repair.Record, v *repair.Visit, ago func(time.Time) string) error {
 	indented := func(format string, args ...any) {
-		fmt.Fprintf(out, "          %s\n", printable(fmt.Sprintf(format, args...)))
+		cli.Fprintf(out, "          %s\n", fmt.Sprintf(format, args...))
 	}
-	fmt.Fprintf(out, "Visit:    %s\n", printable(fmt.Sprintf("%s, since %s", kindText(v), ago(v.StartedAt))))
+	cli.Fprintf(out, "Visit:    %s\n", fmt.Sprintf("%s, since %s", kindText(v), ago(v.StartedAt)))
 	indented("%s since %s%s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)), after("; then ", string(v.Then)))
 	if v.Kind == repair.Repair {
 		steps := slices.DeleteFunc(slices.Clone(r.Repairs), func(a repair.Action) bool { return a.Quarantine != v.Quarantine })

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,9 +73,9 @@ Each line is ok, warning, problem or unknown. Exit code 2: there is a problem. E
 			}
 			out := cmd.OutOrStdout()
 			if output != "" {
-				err = encode(out, output, map[string][]finding{"findings": all})
+				err = cli.Encode(out, output, map[string][]finding{"findings": all})
 			} else {
-				printExamination(out, all, isTerminal(out))
+				printExamination(out, all, cli.IsTerminal(out))
 			}
 			if err != nil {
 				return err
@@ -129,12 +131,12 @@ func printExamination(out io.Writer, all []finding, colour bool) {
 	count := map[string]int{}
 	for _, f := range all {
 		count[string(f.Level)]++
-		fmt.Fprintln(out, paint(fmt.Sprintf("%-*s  %-*s  %s", level, f.Level, name, f.Name, printable(f.Seen)), f.Level, colour))
+		cli.Coloured(out, fmt.Sprintf("%-*s  %-*s  %s", level, f.Level, name, f.Name, f.Seen), levelColours[f.Level], colour)
 		if f.Do != "" {
-			fmt.Fprintf(out, "%s-> %s\n", strings.Repeat(" ", level+name+4), printable(f.Do))
+			cli.Fprintf(out, "%s-> %s\n", strings.Repeat(" ", level+name+4), f.Do)
 		}
 	}
-	fmt.Fprintf(out, "\n%d ok, %d warnings, %d problems, %d unknown\n", count[string(isOK)], count[string(isWarning)], count[string(isProblem)], count[string(isNotKnown)])
+	cli.Fprintf(out, "\n%d ok, %d warnings, %d problems, %d unknown\n", count[string(isOK)], count[string(isWarning)], count[string(isProblem)], count[string(isNotKnown)])
 }
 
 // some lists the first names of a list, and counts the others.

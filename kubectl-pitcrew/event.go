@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
+
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +42,7 @@ func reasonFlag(cmd *cobra.Command, reason *string, what string) {
 func (c *target) actor(cmd *cobra.Command, api client.Client, reason string) actor {
 	user, err := whoAmI(cmd.Context(), api)
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Your name is not recorded: %s\n", printable(err.Error()))
+		cli.Fprintf(cmd.ErrOrStderr(), "Your name is not recorded: %s\n", err.Error())
 	}
 	return actor{quarantine.Manual{User: user, Reason: reason}, cmd, api, metav1.NewMicroTime(c.now())}
 }
@@ -59,7 +60,7 @@ func (a actor) announce(ctx context.Context, about corev1.ObjectReference, reaso
 		Type: corev1.EventTypeNormal, Reason: reason, Action: action, Regarding: about, Note: a.Note(what),
 	}, client.FieldOwner(fieldOwner))
 	if err != nil {
-		fmt.Fprintf(a.cmd.ErrOrStderr(), "Done, but there is no Event %s about it: %s\n", reason, printable(err.Error()))
+		cli.Fprintf(a.cmd.ErrOrStderr(), "Done, but there is no Event %s about it: %s\n", reason, err.Error())
 	}
 }
 

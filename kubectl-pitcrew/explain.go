@@ -12,6 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 )
 
 var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
@@ -40,7 +41,7 @@ func explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprint(cmd.OutOrStdout(), text)
+			cli.Fprintf(cmd.OutOrStdout(), "%s", cli.Lines(text))
 			return nil
 		},
 	}

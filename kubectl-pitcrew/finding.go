@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -74,23 +76,15 @@ func worst(all []finding) level {
 func (f finding) words() string {
 	switch f.Level {
 	case isNotKnown:
-		return "not known: " + printable(f.Seen)
+		return "not known: " + f.Seen
 	case isProblem:
-		return "PROBLEM: " + printable(f.Seen)
+		return "PROBLEM: " + f.Seen
 	}
-	return printable(f.Seen)
+	return f.Seen
 }
 
 // levelColours of the lines. A colour never stands alone: the words of a problem start with PROBLEM, and a warning says what is unusual.
 var levelColours = map[level]string{isWarning: "33", isProblem: "31"}
-
-// paint colours a line by its level.
-func paint(text string, is level, colour bool) string {
-	if code := levelColours[is]; colour && code != "" {
-		return "\x1b[" + code + "m" + text + "\x1b[0m"
-	}
-	return text
-}
 
 // labelWidth is that of the longest label, with a space.
 const labelWidth = len("REMEDIATOR") + 2
@@ -108,7 +102,7 @@ func printFacts(out io.Writer, all []finding, colour bool) {
 		if f.Level == isProblem && f.Do != "" {
 			text += "; " + f.Do
 		}
-		fmt.Fprintln(out, paint(text, f.Level, colour))
+		cli.Coloured(out, text, levelColours[f.Level], colour)
 	}
 }
 

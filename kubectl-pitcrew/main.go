@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -35,18 +36,9 @@ func main() {
 	case errors.Is(err, errUnhealthy):
 		os.Exit(2)
 	case err != nil:
-		printError(os.Stderr, err)
+		cli.PrintError(os.Stderr, err)
 		os.Exit(1)
 	}
-}
-
-// printError prints an error, which may have text from the cluster. Several errors are on a line each.
-func printError(to io.Writer, err error) {
-	lines := strings.Split(err.Error(), "\n")
-	for i := range lines {
-		lines[i] = printable(lines[i])
-	}
-	fmt.Fprintln(to, "Error:", strings.Join(lines, "\n"))
 }
 
 // target is where the commands work; the flags say which.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -137,7 +139,7 @@ func (c *target) needValidation(by actor, names []string, file string) (atOnce [
 	case known && namespace == "":
 		return names, nil, nil
 	case !known && i.podsErr == nil && file == "":
-		fmt.Fprintf(by.cmd.ErrOrStderr(), "No remediator was found in namespace %s that could check a node first\n", c.namespace)
+		cli.Fprintf(by.cmd.ErrOrStderr(), "No remediator was found in namespace %s that could check a node first\n", c.namespace)
 		return names, nil, nil
 	}
 	p, from, err := c.policyInForce(by.cmd.Context(), by.api, file)

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,7 +16,7 @@ func addOptions(root *cobra.Command) {
 		Short: "List the flags that every command has: kubeconfig, context, user and so on",
 		Args:  cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "Every command has these flags, too:\n\n%s", cmd.InheritedFlags().FlagUsages())
+			cli.Fprintf(cmd.OutOrStdout(), "Every command has these flags, too:\n\n%s", cli.Lines(cmd.InheritedFlags().FlagUsages()))
 		},
 	})
 	cobra.AddTemplateFunc("ownFlags", ownFlags)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +38,7 @@ func pauseCommand(c *target) *cobra.Command {
 			// A pause that its author cannot be named for is better than none.
 			by, err := whoAmI(cmd.Context(), api)
 			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "The pause will not say whose it is: %s\n", printable(err.Error()))
+				cli.Fprintf(cmd.ErrOrStderr(), "The pause will not say whose it is: %s\n", err.Error())
 			}
 			return confirm.apply(cmd, []change{{
 				text: fmt.Sprintf("Pause: create ConfigMap %s/%s (%s)", c.namespace, conditions.PauseConfigMap, reason),

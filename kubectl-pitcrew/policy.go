@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,7 +57,7 @@ func policyValidateCommand() *cobra.Command {
 					enforces++
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules enforce, %d observe, %d only alert\n", file, enforces, observes, alerts)
+			cli.Fprintf(cmd.OutOrStdout(), "%s: ok: %d rules enforce, %d observe, %d only alert\n", file, enforces, observes, alerts)
 			return nil
 		},
 	}
@@ -96,7 +98,7 @@ func areValues(text []byte) bool {
 // printWarnings prints what is valid in a policy and most likely a mistake.
 func printWarnings(out io.Writer, file string, p *policy.Policy) {
 	for _, w := range p.Warnings {
-		fmt.Fprintf(out, "warning: %s: %s\n", file, w)
+		cli.Fprintf(out, "warning: %s: %s\n", file, w)
 	}
 }
 
@@ -165,9 +167,9 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 			does[o.Before.Name] = outcomeText(o, present, now)
 		}
 	} else {
-		fmt.Fprintf(out, "The effect of the present policy is unknown: %s.\n", from)
+		cli.Fprintf(out, "The effect of the present policy is unknown: %s.\n", from)
 	}
-	lines := []line{{text: "NODE\tSTATUS\tNEW STATUS\tACTION"}}
+	lines := []cli.Line{{Cells: []string{"NODE", "STATUS", "NEW STATUS", "ACTION"}}}
 	unchanged := 0
 	for _, o := range would {
 		is, becomes := statusOf(o.Before), statusOf(o.After)
@@ -180,17 +182,17 @@ func (c *target) testPolicy(ctx context.Context, out io.Writer, api client.Clien
 		if known {
 			text += " [now: " + same + "]"
 		}
-		lines = append(lines, line{fmt.Sprintf("%s\t%s\t%s\t%s", o.Before.Name, is, becomes, text), becomes})
+		lines = append(lines, cli.Line{Cells: []string{o.Before.Name, is, becomes, text}, Colour: colours[becomes]})
 	}
 	if len(lines) > 1 {
-		if err := table(out, lines, isTerminal(out)); err != nil {
+		if err := cli.Table(out, lines, cli.IsTerminal(out)); err != nil {
 			return err
 		}
 	}
 	if unchanged == len(would) {
-		fmt.Fprintf(out, "No change on %d nodes.\n", unchanged)
+		cli.Fprintf(out, "No change on %d nodes.\n", unchanged)
 	} else {
-		fmt.Fprintf(out, "No change on %d of %d nodes.\n", unchanged, len(would))
+		cli.Fprintf(out, "No change on %d of %d nodes.\n", unchanged, len(would))
 	}
 	return nil
 }

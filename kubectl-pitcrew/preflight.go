@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -143,7 +145,7 @@ func (c *target) clusterRun(ctx context.Context, warn io.Writer, namespace, run,
 			return view.Run{}, fmt.Errorf("namespaces %s and %s have reports of run %s; choose with --reports-namespace", first, cm.Namespace, run)
 		}
 		if why, refused := strings.CutPrefix(cm.Annotations[conditions.AnnotationPreflightVerdict], reportconfigmap.RefusedPrefix); refused {
-			fmt.Fprintf(warn, "refused by the remediator: %s/%s: %s\n", cm.Namespace, cm.Name, why)
+			cli.Fprintf(warn, "refused by the remediator: %s/%s: %s\n", cm.Namespace, cm.Name, why)
 			continue
 		}
 		files = append(files, namedReport{cm.Namespace + "/" + cm.Name, []byte(cm.Data[reportconfigmap.Key]), cm.CreationTimestamp.Time})
@@ -173,12 +175,14 @@ func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]s
 			err = fmt.Errorf("it is of run %s, not %s", r.RunID, run)
 		}
 		if err != nil {
-			fmt.Fprintf(warn, "refused %s: %v\n", f.name, err)
+			cli.Fprintf(warn, "refused %s: %v\n", f.name, err)
 			continue
 		}
 		if run == "" {
 			run = r.RunID
 		}
+		// They are printed as text, as a page and as json.
+		r.Node, r.Workload = cli.Text(r.Node), cli.Text(r.Workload)
 		ranks[r.Rank] = f.name
 		workload = cmp.Or(workload, r.Workload)
 		if f.written.After(written) {
@@ -197,7 +201,7 @@ func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]s
 // job names the owner of a report: the controller of the pod that wrote it.
 func job(cm *corev1.ConfigMap) string {
 	for _, o := range cm.OwnerReferences {
-		return fmt.Sprintf("%s %s/%s", o.Kind, cm.Namespace, o.Name)
+		return cli.Text(fmt.Sprintf("%s %s/%s", o.Kind, cm.Namespace, o.Name))
 	}
 	return "in namespace " + cm.Namespace
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,7 +130,7 @@ func (c *target) request(by actor, name, kind, text string, may func(*repair.Rec
 		if r := visits.Request; r != nil && r.Kind == kind && r.Quarantine == about {
 			return nil, fmt.Errorf("node %s: %s has asked for this already, %s", name, cmp.Or(r.User, quarantine.UnknownUser), c.ago(r.At))
 		}
-		return repair.Ask(n, kind, about, quarantine.Manual{User: printable(by.User), Reason: printable(by.Reason)}, c.now())
+		return repair.Ask(n, kind, about, quarantine.Manual{User: cli.Text(by.User), Reason: cli.Text(by.Reason)}, c.now())
 	}
 	var n corev1.Node
 	if err := by.api.Get(by.cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
@@ -183,7 +185,7 @@ func (c *target) wouldVisit(cmd *cobra.Command, api client.Client) error {
 	}
 	switch namespace, known := i.repairNamespace(); {
 	case !known:
-		fmt.Fprintf(cmd.ErrOrStderr(), "Whether a remediator does this is not known: none was found in namespace %s\n", c.namespace)
+		cli.Fprintf(cmd.ErrOrStderr(), "Whether a remediator does this is not known: none was found in namespace %s\n", c.namespace)
 	case namespace == "":
 		return fmt.Errorf("the remediator repairs and checks no nodes: it runs without -repair-namespace (%s)", enableRepair)
 	}

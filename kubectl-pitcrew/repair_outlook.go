@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -142,9 +144,9 @@ func (c *target) showRepair(ctx context.Context, out io.Writer, api client.Clien
 		return err
 	}
 	r := rowOf(n, c.now())
-	fmt.Fprintf(out, "Node:     %s, %s%s\n", n.Name, r.Status, printable(after(": ", r.Cause)))
+	cli.Fprintf(out, "Node:     %s, %s%s\n", n.Name, r.Status, after(": ", r.Cause))
 	if p == nil {
-		fmt.Fprintf(out, "Repair:   not known: %s\n", printable(from))
+		cli.Fprintf(out, "Repair:   not known: %s\n", from)
 		return describeVisits(ctx, out, api, n, c.ago)
 	}
 	v, err := c.visitorTo(ctx, api, p, nodes, n)
@@ -195,7 +197,7 @@ func (v *visitor) describeNext(ctx context.Context, out io.Writer, from string) 
 	default:
 		text = v.does(step)
 	}
-	fmt.Fprintf(out, "Repair:   %s (by %s)\n", printable(text), from)
+	cli.Fprintf(out, "Repair:   %s (by %s)\n", text, from)
 	return nil
 }
 
@@ -248,7 +250,7 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 	now := v.now().UTC()
 	o := repair.OutlookOf(v.policy, v.facts, now)
 	if o.Class == 0 {
-		fmt.Fprintf(out, "Actions:  none: %s\n", printable(o.Why))
+		cli.Fprintf(out, "Actions:  none: %s\n", o.Why)
 		return nil
 	}
 	var actions []string
@@ -257,26 +259,26 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 	}
 	switch {
 	case len(actions) == 0:
-		fmt.Fprintf(out, "Actions:  none is left for class %s\n", o.Class)
+		cli.Fprintf(out, "Actions:  none is left for class %s\n", o.Class)
 		return nil
 	case o.Lemon != "":
-		fmt.Fprintf(out, "Actions:  none: %s\n", printable(o.Lemon))
+		cli.Fprintf(out, "Actions:  none: %s\n", o.Lemon)
 		return nil
 	}
-	fmt.Fprintf(out, "Actions:  %s for class %s\n", printable(strings.Join(actions, ", then ")), o.Class)
+	cli.Fprintf(out, "Actions:  %s for class %s\n", strings.Join(actions, ", then "), o.Class)
 	if c := v.policy.Repair.Validate; c != nil && awaitsValidation(v.policy, v.facts.Node, now) {
-		fmt.Fprintf(out, "          then the check %s (at most %s)\n", printable(jobText(c.Template, c.Args)), duration.HumanDuration(c.Timeout))
+		cli.Fprintf(out, "          then the check %s (at most %s)\n", jobText(c.Template, c.Args), duration.HumanDuration(c.Timeout))
 	}
-	fmt.Fprintf(out, "Limits:   %s\n", v.limits(now))
+	cli.Fprintf(out, "Limits:   %s\n", v.limits(now))
 	if err := v.read(ctx, repair.Needs{Pods: true, Template: o.Left[0].Template}); err != nil {
 		return err
 	}
 	if v.forbidden != nil {
-		fmt.Fprintf(out, "Pods:     not known: %s\n", printable(v.forbidden.Error()))
+		cli.Fprintf(out, "Pods:     not known: %s\n", v.forbidden.Error())
 		return nil //nolint:nilerr // that it may not be read is the answer
 	}
 	if v.facts.Template == nil {
-		fmt.Fprintf(out, "Pods:     not known: there is no PodTemplate %s in namespace %s\n", o.Left[0].Template, v.facts.Namespace)
+		cli.Fprintf(out, "Pods:     not known: there is no PodTemplate %s in namespace %s\n", o.Left[0].Template, v.facts.Namespace)
 		return nil
 	}
 	var pods []string
@@ -289,7 +291,7 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 	} else {
 		pods[0] = "in the way: " + pods[0]
 	}
-	fmt.Fprintf(out, "Pods:     %s\n", printable(strings.Join(pods, ", ")))
+	cli.Fprintf(out, "Pods:     %s\n", strings.Join(pods, ", "))
 	return nil
 }
 

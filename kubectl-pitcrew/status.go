@@ -3,21 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strings"
-	"text/tabwriter"
+	"strconv"
 	"time"
-	"unicode"
+
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
@@ -80,7 +76,7 @@ Healthy nodes, and nodes without a condition of ours (unchecked), are only count
 			if f.watch {
 				return c.watchStatus(cmd.Context(), cmd.OutOrStdout(), api, f)
 			}
-			text, is, err := c.renderStatus(cmd.Context(), api, f, isTerminal(cmd.OutOrStdout()))
+			text, is, err := c.renderStatus(cmd.Context(), api, f, cli.IsTerminal(cmd.OutOrStdout()))
 			if err != nil {
 				return err
 			}
@@ -111,27 +107,9 @@ func (c *target) renderStatus(ctx context.Context, api client.Client, f statusFl
 	if f.output == "" || f.output == "wide" {
 		err = fleet.print(&out, f.output == "wide", colour, c.now())
 	} else {
-		err = encode(&out, f.output, fleet)
+		err = cli.Encode(&out, f.output, fleet)
 	}
 	return out.Bytes(), worst(fleet.Pitcrew.Facts), err
-}
-
-// encode writes a value as json or yaml.
-func encode(out io.Writer, format string, value any) error {
-	if format == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(value); err != nil {
-			return fmt.Errorf("write json: %w", err)
-		}
-		return nil
-	}
-	text, err := yaml.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("write yaml: %w", err)
-	}
-	_, err = out.Write(text)
-	return err
 }
 
 func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
@@ -139,29 +117,35 @@ func (f fleet) print(out io.Writer, wide, colour bool, now time.Time) error {
 	if slices.ContainsFunc(f.Pitcrew.Facts, func(f finding) bool { return f.Name == "nodes" }) { // they are not known
 		return nil
 	}
-	fmt.Fprintln(out)
+	cli.Fprintln(out)
 	if len(f.Nodes) > 0 {
-		nodes := []line{{text: "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tCAUSE"}}
+		nodes := []cli.Line{{Cells: []string{"POOL", "NODE", "STATUS", "NEEDS", "SINCE", "CAUSE"}}}
 		if wide {
-			nodes[0].text = "POOL\tNODE\tSTATUS\tNEEDS\tSINCE\tRULE\tTAINT\tBOOT\tCHECKED\tCAUSE"
+			nodes[0].Cells = []string{"POOL", "NODE", "STATUS", "NEEDS", "SINCE", "RULE", "TAINT", "BOOT", "CHECKED", "CAUSE"}
 		}
 		for _, r := range f.Nodes {
-			nodes = append(nodes, line{r.cells(wide, now), r.Status})
+			nodes = append(nodes, cli.Line{Cells: r.cells(wide, now), Colour: colours[r.Status]})
 		}
-		if err := table(out, nodes, colour); err != nil {
+		if err := cli.Table(out, nodes, colour); err != nil {
 			return err
 		}
-		fmt.Fprintln(out)
+		cli.Fprintln(out)
 	}
-	pools := []line{{text: "POOL\tNODES\tQUARANTINED\tSUSPECT\tALERT\tUNKNOWN\tHEALTHY\tUNCHECKED"}}
+	pools := []cli.Line{{Cells: []string{"POOL", "NODES", "QUARANTINED", "SUSPECT", "ALERT", "UNKNOWN", "HEALTHY", "UNCHECKED"}}}
 	for _, p := range f.Pools {
-		pools = append(pools, line{text: fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", p.Name, p.Nodes, p.Count[isQuarantined]+p.Count[isRepairing]+p.Count[isValidating], p.Count[isSuspect],
-			p.Count[isAlert]+p.Count[isReleased], p.Count[isUnknown]+p.Count[isUnreadable], p.Count[isHealthy], p.Count[isUnchecked])})
+		cells := []string{p.Name}
+		for _, n := range []int{
+			p.Nodes, p.Count[isQuarantined] + p.Count[isRepairing] + p.Count[isValidating], p.Count[isSuspect], p.Count[isAlert] + p.Count[isReleased],
+			p.Count[isUnknown] + p.Count[isUnreadable], p.Count[isHealthy], p.Count[isUnchecked],
+		} {
+			cells = append(cells, strconv.Itoa(n))
+		}
+		pools = append(pools, cli.Line{Cells: cells})
 	}
-	return table(out, pools, colour)
+	return cli.Table(out, pools, colour)
 }
 
-func (r row) cells(wide bool, now time.Time) string {
+func (r row) cells(wide bool, now time.Time) []string {
 	status, since := r.Status, "-"
 	if r.Sticky {
 		status += ", sticky"
@@ -171,56 +155,13 @@ func (r row) cells(wide bool, now time.Time) string {
 	}
 	cells := []string{r.Pool, r.Node, status, r.Repair.String(), since}
 	if wide {
-		cells = append(cells, r.Rule, r.Taint, r.BootID, printable(checkedText(r.Checked, now)))
+		cells = append(cells, r.Rule, r.Taint, r.BootID, checkedText(r.Checked, now))
 	}
-	cells = append(cells, printable(r.Cause))
-	for i, cell := range cells {
-		if cell == "" {
-			cells[i] = "-"
-		}
-	}
-	return strings.Join(cells, "\t")
-}
-
-// printable keeps text of others from breaking lines and from controlling the terminal: whoever may write a Node writes messages.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
+	return append(cells, r.Cause)
 }
 
 // colours of the lines, by status. A colour never stands alone: the word is in the line.
-var colours = map[string]string{isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isValidating: "33", isIsolated: "33", isSuspect: "33", isReleased: "33", isAlert: "33", isUnknown: "35"}
-
-// line is one of a table: cells between tabs, and the status that gives its colour.
-type line struct{ text, status string }
-
-// table aligns the cells of lines and colours each line.
-func table(out io.Writer, lines []line, colour bool) error {
-	var aligned bytes.Buffer
-	writer := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
-	for _, l := range lines {
-		fmt.Fprintln(writer, l.text)
-	}
-	if err := writer.Flush(); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	for i, text := range strings.Split(strings.TrimSuffix(aligned.String(), "\n"), "\n") {
-		if code := colours[lines[i].status]; colour && code != "" {
-			text = "\x1b[" + code + "m" + text + "\x1b[0m"
-		}
-		if _, err := fmt.Fprintln(out, text); err != nil {
-			return fmt.Errorf("write the table: %w", err)
-		}
-	}
-	return nil
-}
-
-// isTerminal tells whether colours and a cleared screen are wanted, see no-color.org.
-func isTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
+var colours = map[string]string{
+	isUnreadable: "31", isQuarantined: "31", isRepairing: "33", isValidating: "33", isIsolated: "33", isSuspect: "33", isReleased: "33", isAlert: "33",
+	isUnknown: "35",
 }

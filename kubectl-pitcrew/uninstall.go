@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -118,7 +120,7 @@ func (c *target) uninstall(ctx context.Context, warn io.Writer, api client.Clien
 		return nil, err
 	} else if present {
 		if unknown != "" {
-			fmt.Fprintf(warn, "Jobs of the kinds that the policy adds (jobKinds) are left as they are: %s\n", unknown)
+			cli.Fprintf(warn, "Jobs of the kinds that the policy adds (jobKinds) are left as they are: %s\n", unknown)
 		}
 		first, err := c.finishRestarts(ctx, warn, api, kinds, o.timeout)
 		if err != nil {
@@ -188,7 +190,7 @@ func notForEver(warn io.Writer, programs []change) []change {
 			defer cancel()
 			err := program.do(ctx)
 			if ctx.Err() != nil {
-				fmt.Fprintf(warn, "%s: not all pods have ended within a minute. One that still runs may write its conditions again\n", program.text)
+				cli.Fprintf(warn, "%s: not all pods have ended within a minute. One that still runs may write its conditions again\n", program.text)
 				return nil
 			}
 			return err

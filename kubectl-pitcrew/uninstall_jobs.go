@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -64,7 +66,7 @@ func mayList(ctx context.Context, warn io.Writer, api client.Client, kinds []sch
 	for _, kind := range kinds {
 		switch err := eachJob(ctx, api, []schema.GroupVersionKind{kind}, func(*metav1.PartialObjectMetadata) {}); {
 		case apierrors.IsForbidden(err):
-			fmt.Fprintf(warn, "Objects of kind %s are left as they are: %v\n", kind.Kind, err)
+			cli.Fprintf(warn, "Objects of kind %s are left as they are: %v\n", kind.Kind, err)
 		case err != nil:
 			return nil, err
 		default:
@@ -180,7 +182,7 @@ func endPause(ctx context.Context, warn io.Writer, api client.Client, pause *cor
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("the remediator stays paused until kubectl pitcrew resume: %w", err)
 	}
-	fmt.Fprintf(warn, "Nothing was removed, and the pause of this command is over: the remediator goes on (deleted ConfigMap %s/%s)\n", pause.Namespace, pause.Name)
+	cli.Fprintf(warn, "Nothing was removed, and the pause of this command is over: the remediator goes on (deleted ConfigMap %s/%s)\n", pause.Namespace, pause.Name)
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/discovery"
 
@@ -46,7 +48,7 @@ func addVersion(c *target, root *cobra.Command) {
 				v.Unknown = err.Error()
 			}
 			if output != "" {
-				return encode(cmd.OutOrStdout(), output, v)
+				return cli.Encode(cmd.OutOrStdout(), output, v)
 			}
 			v.print(cmd.OutOrStdout())
 			return nil
@@ -100,13 +102,13 @@ func (c *target) readVersions(ctx context.Context, v *versions) error {
 }
 
 func (v versions) print(out io.Writer) {
-	fmt.Fprintf(out, "kubectl-pitcrew %s\n", v.Client)
+	cli.Fprintf(out, "kubectl-pitcrew %s\n", v.Client)
 	for _, line := range []struct{ name, version string }{{"remediator", v.Remediator}, {"image", v.Image}, {"chart", v.Chart}, {"Kubernetes", v.Kubernetes}} {
 		if line.version != "" {
-			fmt.Fprintf(out, "%-15s %s\n", line.name, printable(line.version))
+			cli.Fprintf(out, "%-15s %s\n", line.name, line.version)
 		}
 	}
 	if v.Unknown != "" {
-		fmt.Fprintf(out, "not known: %s\n", printable(v.Unknown))
+		cli.Fprintf(out, "not known: %s\n", v.Unknown)
 	}
 }

@@ -114,7 +114,7 @@ Visited:  sweep weekly, 79h0m0s ago: Yielded: pod ml/big-0 could run here
 Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
 `
 	want := `Visit:    repair, attempt 2, since 30m0s ago
-          Working since 3m0s ago: waits for pod ml/train-0 [2J
+          Working since 3m0s ago: waits for pod ml/train-0�[2J
           1. reset-gpu, 25m0s ago: the fault is still there
           2. reboot, 3m0s ago: under way
           reboot -boot-id=b1, until 2026-11-20T12:17:00Z at the latest
@@ -125,7 +125,7 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
 	}
 
 	want = `Visit:    repair, attempt 2, since 30m0s ago
-          Emptying since 3m0s ago: waits for pod ml/train-0 [2J
+          Emptying since 3m0s ago: waits for pod ml/train-0�[2J
           1. reset-gpu, 25m0s ago: the fault is still there
           2. reboot, 3m0s ago: the fault is still there
 ` + rest
@@ -220,7 +220,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	f.addVisits(p, nodes, testNow)
 	var out strings.Builder
 	printFacts(&out, f.Pitcrew.Facts, false)
-	want := `VISITS      gpu-1: repair, 30m, Emptying: waits for pod ml/train-0 [2J
+	want := `VISITS      gpu-1: repair, 30m, Emptying: waits for pod ml/train-0�[2J
             gpu-3: sweep weekly, check, 60s, Working
 APPROVAL    gpu-5 waits for approval (Reboot): kubectl pitcrew repair gpu-5 --approve
 SWEEPS      weekly: 2 of 5 nodes checked within 7d, 3 never; now: gpu-3
@@ -229,7 +229,7 @@ NEW NODES   1 wait for their first check: gpu-4
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
 	}
-	if got := strings.Split(f.Nodes[0].cells(true, testNow), "\t"); got[8] != "3d, level 3" {
+	if got := f.Nodes[0].cells(true, testNow); got[8] != "3d, level 3" {
 		t.Errorf("the column CHECKED: %q", got)
 	}
 	if f.Nodes[0].Advice == nil {

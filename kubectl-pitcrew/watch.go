@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -29,7 +31,7 @@ var ages = regexp.MustCompile(`\b(\d+(s|m|h|d|y))+( ago)?\b`)
 // watchStatus shows the status again whenever it has changed, and the errors of reading it, until the context ends.
 func (c *target) watchStatus(ctx context.Context, out io.Writer, api client.WithWatch, f statusFlags) error {
 	s := screen{out: out, size: terminalSize(out)}
-	colour := isTerminal(out)
+	colour := cli.IsTerminal(out)
 	var changes watch.Interface
 	defer func() {
 		if changes != nil {
@@ -85,7 +87,7 @@ func (s *screen) show(now time.Time, text []byte, err error) {
 		s.good = text
 	} else {
 		key = err.Error()
-		text = fmt.Appendf(nil, "ERROR at %s, trying again: %s\n", now.Format(time.TimeOnly), printable(err.Error()))
+		text = fmt.Appendf(nil, "ERROR at %s, trying again: %s\n", now.Format(time.TimeOnly), cli.Text(err.Error()))
 	}
 	if s.size != nil {
 		if _, height, sizeErr := s.size(); sizeErr == nil {
@@ -98,7 +100,7 @@ func (s *screen) show(now time.Time, text []byte, err error) {
 	}
 	if key != s.shown {
 		s.shown = key
-		fmt.Fprintf(s.out, "%s\n%s\n", now.Format(time.TimeOnly), text)
+		cli.Fprintf(s.out, "%s\n%s\n", now.Format(time.TimeOnly), cli.Lines(text))
 	}
 }
 
@@ -110,7 +112,7 @@ func (s *screen) redraw(now time.Time, text []byte, height int) {
 		lines = append(lines[:height-1], fmt.Sprintf("... %d lines more", len(lines)-height+1))
 	}
 	const home, noWrap, wrap, clearLine, clearBelow = "\x1b[H", "\x1b[?7l", "\x1b[?7h", "\x1b[K", "\x1b[J"
-	fmt.Fprint(s.out, home+noWrap+strings.Join(lines, clearLine+"\r\n")+clearLine+clearBelow+wrap)
+	cli.Fprintf(s.out, "%s", cli.Lines(home+noWrap+strings.Join(lines, clearLine+"\r\n")+clearLine+clearBelow+wrap))
 }
 
 // terminalSize asks for the size of the terminal, which changes; nil: out is none.
