@@ -1,5 +1,5 @@
-// Package cli has what all commands share: the only way to print. Whoever may write a Node, Job, Pod, Event or ConfigMap writes text that an
-// administrator reads in a terminal, so every value is printed by Text.
+// Package cli has what all commands share: the only way to print. Whoever may write a Node, Job, Pod, Event or ConfigMap writes text that
+// an administrator reads in a terminal, so every value is cleaned by Text.
 package cli
 
 import (
@@ -22,9 +22,9 @@ import (
 // https://www.unicode.org/reports/tr44/.
 var invisible = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector}
 
-// Text returns text of others on one line: white space is a blank, and every other character that a terminal obeys or does not show (control
-// characters, bidirectional and other format characters, https://trojansource.codes) is the replacement character U+FFFD, as are bytes that
-// are no UTF-8.
+// Text returns text of others on one line. White space is a blank. Each other character that a terminal obeys or does not show (control
+// characters, bidirectional and other format characters, https://trojansource.codes) is the replacement character U+FFFD, and so are bytes
+// that are no UTF-8.
 func Text(text string) string { return strings.Map(visible, strings.ToValidUTF8(text, "\uFFFD")) }
 
 func visible(r rune) rune {
@@ -66,8 +66,8 @@ func Fprintf(out io.Writer, format string, args ...any) { fmt.Fprintf(out, forma
 // Fprintln prints the text, cleaned, as a line.
 func Fprintln(out io.Writer, text ...string) { fmt.Fprintln(out, Text(strings.Join(text, " "))) }
 
-// PrintError prints an error, which may have text from the cluster. Several errors are on a line each; a line after the first is indented,
-// so that text of others does not pass for an answer of ours.
+// PrintError prints an error, which may have text from the cluster. Several errors are on a line each. A line after the first is indented,
+// so that text of others is not taken for an answer of ours.
 func PrintError(out io.Writer, err error) {
 	lines := strings.Split(err.Error(), "\n")
 	for i := range lines {
@@ -76,8 +76,8 @@ func PrintError(out io.Writer, err error) {
 	fmt.Fprintln(out, "Error:", strings.Join(lines, "\n  "))
 }
 
-// Encode prints a value as json or yaml. In json a character that is not visible is escaped. In yaml, which does not escape all of them, each
-// string is cleaned by Text.
+// Encode prints a value as json or yaml. In json a character that is not visible is escaped. In yaml, which does not escape all of them,
+// each string is cleaned by Text.
 func Encode(out io.Writer, format string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -133,8 +133,8 @@ func cleaned(value any) any {
 	return value
 }
 
-// Line is one of a table: its cells, and the number of its colour in the terminal; empty: none. A colour never stands alone: the word is in
-// the line.
+// Line is one of a table: its cells, and the number of its colour in the terminal; empty: none. A colour never stands alone: the word is
+// in the line.
 type Line struct {
 	Cells  []string
 	Colour string
