@@ -140,9 +140,12 @@ func (c Case) Classified() []Event {
 }
 
 // clears reports whether an Xid 154 withdraws the GPU's recovery action.
-func (e Event) clears() bool {
+func (e *Event) clears() bool {
+	if e.Kind != KindXid || e.Action.Name == "" {
+		return false
+	}
 	need, known := e.Action.need()
-	return e.Kind == KindXid && known && need.Repair == 0
+	return known && need.Repair == 0
 }
 
 // Settled is how long it takes until no line is settling any more, 0 if none is.

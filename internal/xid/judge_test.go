@@ -376,7 +376,8 @@ func TestTheHistoryIsBounded(t *testing.T) {
 
 func TestEventsFromAnotherLogComeFirst(t *testing.T) {
 	s := log(t, "5 "+driverLoad, "6 b 119, x")
-	s.Precede(log(t, "1 a 119, x", "2 b 79, x").Events)
+	s.Begin(4 * time.Second)
+	s.ReadOn(*s.Reading, *log(t, "1 a 119, x", "2 b 79, x"), true)
 	faults := (Case{Events: s.Events, Now: time.Hour}).Judge()
 	if len(faults) != 1 || faults[0].Subject != "gpu 0000:0b:00" || faults[0].Code != 79 {
 		t.Errorf("the driver load in between does not clear what came before: %+v", faults)

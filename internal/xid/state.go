@@ -31,6 +31,10 @@ type State struct {
 	UUIDs map[string]string `json:"uuids,omitempty"`
 	// Journal is true if the journal has been read for the records that the ring had lost before the first run.
 	Journal bool `json:"journal,omitempty"`
+	// Reading is how far that has got, if it is not at the end.
+	Reading *Reading `json:"reading,omitempty"`
+	// Unread is the start of a line that has words of the driver and could not be understood.
+	Unread string `json:"unread,omitempty"`
 	// History is what earlier boots showed, the latest first. It outlives a boot only where the state directory does.
 	History []Past `json:"history,omitempty"`
 }
@@ -105,6 +109,11 @@ func (s *State) Identify(gpu, uuid string) bool {
 // Add takes one event in. A line that repeats a recent one only counts: a crashing application can print thousands.
 func (s *State) Add(e Event) {
 	e.Last, e.SeenLast, e.Count = e.At, e.Seen, 1
+	s.add(e)
+}
+
+// add takes in an event or a burst of equal ones.
+func (s *State) add(e Event) {
 	// What a clearing event clears, a later one clears too: only the latest is needed.
 	if e.Kind == KindDriver || e.clears() {
 		s.Events = slices.DeleteFunc(s.Events, func(o Event) bool {
@@ -114,27 +123,16 @@ func (s *State) Add(e Event) {
 	for i := len(s.Events) - 1; i >= 0; i-- {
 		o := &s.Events[i]
 		// After a clearing event the same line is news.
-		if o.Kind == KindDriver || o.clears() && o.Device == e.Device {
+		if o.Kind == KindDriver || o.Device == e.Device && o.clears() {
 			break
 		}
 		if o.same(&e) && e.At-o.Last <= e.quiet() {
-			o.Last, o.SeenLast = e.At, e.Seen
-			o.Count++
+			o.Last, o.SeenLast = e.Last, e.SeenLast
+			o.Count += e.Count
 			return
 		}
 	}
 	s.Events = append(s.Events, e)
-	s.bound()
-}
-
-// Precede takes in events from before all others: what another log has kept that the ring had lost.
-func (s *State) Precede(events []Event) {
-	later := s.Events
-	s.Events = nil
-	for _, e := range events {
-		s.Add(e)
-	}
-	s.Events = append(s.Events, later...)
 	s.bound()
 }
 
@@ -165,9 +163,14 @@ func (s *State) bound() {
 	slices.SortStableFunc(weakest, func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
 	weakest = weakest[:len(s.Events)-maxEvents+droppedOnce-1]
 	slices.Sort(weakest)
-	for _, i := range slices.Backward(weakest) {
-		s.Events = slices.Delete(s.Events, i, i+1)
+	kept := s.Events[:0]
+	for i, e := range s.Events {
+		if _, dropped := slices.BinarySearch(weakest, i); !dropped {
+			kept = append(kept, e)
+		}
 	}
+	clear(s.Events[len(kept):])
+	s.Events = kept
 	s.Dropped += len(weakest)
 }
 
@@ -185,6 +188,18 @@ func rank(e Event) int {
 func (s *State) Clear(text string, hardware bool, now time.Duration) []string {
 	matches := func(kind Kind, subject string) bool {
 		return (kind == KindHardware) == hardware && strings.Contains(subject, text)
+	}
+	if r := s.Reading; r != nil {
+		c := Clearing{text, hardware}
+		if len(r.Cleared) >= maxCleared {
+			c.Subject = ""
+		}
+		if !slices.Contains(r.Cleared, c) {
+			r.Cleared = append(r.Cleared, c)
+		}
+	}
+	if text == "" && !hardware {
+		s.Unread = ""
 	}
 	var cleared []string
 	for _, f := range (Case{Events: s.Events, Now: now}).Judge() {

@@ -195,24 +195,25 @@ func NewBoot(body string) bool {
 
 // Joiner parses bodies one after the other and puts a message together that was split into several records (format 8).
 type Joiner struct {
-	half  string
-	parts int
+	// Half is the text of the first Parts records.
+	Half  string `json:"half,omitempty"`
+	Parts int    `json:"parts,omitempty"`
 }
 
 // Parse is [Parse] for the next body.
 func (j *Joiner) Parse(body string) (Event, bool) {
 	const first, most = "NVRM: The NVIDIA GPU ", 3
 	if e, ok := Parse(body); ok {
-		j.half = ""
+		*j = Joiner{}
 		return e, true
 	}
 	switch {
 	case strings.HasPrefix(body, first):
-		j.half, j.parts = body, 1
-	case j.half != "" && j.parts < most && strings.HasPrefix(body, "NVRM: "):
-		j.half, j.parts = j.half+"\n"+body, j.parts+1
-		if e, ok := Parse(j.half); ok {
-			j.half = ""
+		*j = Joiner{body, 1}
+	case j.Half != "" && j.Parts < most && strings.HasPrefix(body, "NVRM: "):
+		*j = Joiner{j.Half + "\n" + body, j.Parts + 1}
+		if e, ok := Parse(j.Half); ok {
+			*j = Joiner{}
 			return e, true
 		}
 	}

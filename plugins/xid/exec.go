@@ -1,14 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,8 +27,9 @@ func (r *reader) lock(name string) (*os.File, error) {
 	return lock, nil
 }
 
-// startJournalctl starts journalctl on what the kernel logged in this boot. wait returns when it has ended; ctx ends it.
-func (r *reader) startJournalctl(ctx context.Context, lock *os.File) (out io.Reader, wait func() error, err error) {
+// startJournalctl starts journalctl on what the kernel logged in this boot, from behind the record that the cursor names. Reads of out fail
+// shortly before ctx ends. wait says how journalctl ended, in its own words; it does not wait for one that cannot be killed.
+func (r *reader) startJournalctl(ctx context.Context, lock *os.File, cursor string) (out *os.File, wait func() error, err error) {
 	args := []string{
 		"--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE,_SOURCE_MONOTONIC_TIMESTAMP",
 		"_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "_BOOT_ID=" + strings.ReplaceAll(r.store.BootID, "-", ""),
@@ -35,12 +37,42 @@ func (r *reader) startJournalctl(ctx context.Context, lock *os.File) (out io.Rea
 	if r.journalDir != "" {
 		args = append(args, "--directory="+r.journalDir)
 	}
-	cmd := exec.CommandContext(ctx, r.journalctl, args...)
-	cmd.ExtraFiles = []*os.File{lock}
-	if out, err = cmd.StdoutPipe(); err != nil {
+	if cursor != "" {
+		args = append(args, "--after-cursor="+cursor)
+	}
+	// Before journalctl is killed, so that a line which that cuts short is not read.
+	const early = 50 * time.Millisecond
+	out, in, err := os.Pipe()
+	if err != nil {
 		return nil, nil, err
 	}
-	return out, cmd.Wait, cmd.Start()
+	defer in.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := out.SetReadDeadline(deadline.Add(-early)); err != nil {
+			return nil, nil, errors.Join(err, out.Close())
+		}
+	}
+	var words bytes.Buffer
+	cmd := exec.CommandContext(ctx, r.journalctl, args...)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.WaitDelay = in, &words, []*os.File{lock}, 100*time.Millisecond
+	if err := cmd.Start(); err != nil {
+		return nil, nil, errors.Join(err, out.Close())
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return out, func() error {
+		select {
+		case err := <-ended:
+			if text := strings.Join(strings.Fields(words.String()), " "); err != nil && text != "" {
+				return fmt.Errorf("%s: %w: %.200s", r.journalctl, err, text)
+			} else if err != nil {
+				return fmt.Errorf("%s: %w", r.journalctl, err)
+			}
+			return nil
+		case <-time.After(time.Second):
+			return fmt.Errorf("%s has not ended", r.journalctl)
+		}
+	}, nil
 }
 
 // printGPUs runs this plugin with -gpus and returns what it prints, nothing if it fails.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,10 +17,12 @@ import (
 type pending struct {
 	events []seen
 	uuids  map[string]string
-	// before are events from before the ring's oldest record, whole says that they reach back to the boot.
-	before            []xid.Event
-	journalled, whole bool
+	// unread is a line that has words of the driver and is no record.
+	unread string
 }
+
+// mostPending bounds the memory of a reader.
+const mostPending = 16384
 
 // seen is an event and the sequence number of its record.
 type seen struct {
@@ -36,6 +39,7 @@ func (p *pending) identify(gpu, uuid string) {
 
 // follow reads the log to its end, from where the runs before this one got to.
 func (r *reader) follow(ctx context.Context) error {
+	first := false
 	if r.log == nil {
 		state, _ := r.merge(func(s *xid.State) bool { return !r.allowInjected && s.DropInjected() })
 		log, err := kmsg.Open(r.kmsg, state.Next)
@@ -43,18 +47,14 @@ func (r *reader) follow(ctx context.Context) error {
 			return err
 		}
 		// What the ring loses later was read, or is reported as a gap.
-		r.log, r.journalled = log, state.Journal || state.Next > 0
+		r.log, first = log, state.Next == 0
 	}
-	if err := r.drain(ctx); err != nil {
-		return err
+	err := r.drain(ctx)
+	if first && r.journal && r.log.Lost() > 0 {
+		// What cannot be shared is reported by the next merge.
+		_, _ = r.merge(func(s *xid.State) bool { return s.Begin(r.oldest) })
 	}
-	if r.journal && !r.journalled && r.log.Lost() > 0 {
-		r.journalled = true
-		if err := r.readJournal(ctx); err != nil {
-			slog.Warn("what the kernel's ring has lost is not read from the journal", "err", err)
-		}
-	}
-	return nil
+	return err
 }
 
 // drain parses what the kernel log holds now.
@@ -65,32 +65,42 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 	wall := time.Now()
 	for ctx.Err() == nil {
+		// Equal events are folded in the state.
+		if len(r.pending.events) >= mostPending {
+			_, _ = r.merge(nil)
+		}
 		rec, err := r.log.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, kmsg.ErrMalformed):
 			slog.Warn("malformed record of the kernel log", "err", err)
+			r.pending.unread = cmp.Or(r.pending.unread, err.Error())
 			continue
 		case err != nil:
 			return err
 		}
-		if r.oldest == 0 {
-			r.oldest = rec.Time
-		}
-		injected := rec.Facility != 0
-		if injected && !r.allowInjected {
-			continue
-		}
-		if e, ok := r.joiner.Parse(rec.Body); ok {
-			e.Injected, e.At, e.Seen = injected, rec.Time, now
-			e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
-			r.pending.events = append(r.pending.events, seen{rec.Seq, e})
-		} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
-			r.pending.identify(gpu, uuid)
-		}
+		r.take(rec, wall, now)
 	}
-	return nil
+	return errors.New("still reading the kernel log")
+}
+
+// take takes in a record that was read at a time of the wall clock, which is now by the kernel's.
+func (r *reader) take(rec kmsg.Record, wall time.Time, now time.Duration) {
+	if r.oldest == 0 {
+		r.oldest = rec.Time
+	}
+	injected := rec.Facility != 0
+	if injected && !r.allowInjected {
+		return
+	}
+	if e, ok := r.joiner.Parse(rec.Body); ok {
+		e.Injected, e.At, e.Seen = injected, rec.Time, now
+		e.Time = wall.Add(rec.Time - now).Round(time.Millisecond)
+		r.pending.events = append(r.pending.events, seen{rec.Seq, e})
+	} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
+		r.pending.identify(gpu, uuid)
+	}
 }
 
 // wait returns when the driver has written something that matters, or when the class of a line that it has written may be decided.

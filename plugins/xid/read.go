@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,14 +59,16 @@ type reader struct {
 	journalctl, journalDir  string
 	overridesFile           string
 	hardware, allowInjected bool
-	journal, journalled     bool
+	journal                 bool
 
-	store   *npd.Store[xid.State]
-	notes   *npd.Store[gpu.Recoveries]
-	log     *kmsg.Reader
-	oldest  time.Duration // of the first record that the ring still had
-	joiner  xid.Joiner
-	pending pending
+	store  *npd.Store[xid.State]
+	notes  *npd.Store[gpu.Recoveries]
+	log    *kmsg.Reader
+	oldest time.Duration // of the first record that the ring still had
+	// journalErr is why this run cannot read the journal.
+	journalErr error
+	joiner     xid.Joiner
+	pending    pending
 	// list is the driver's list of GPUs, if it was asked for.
 	list   map[string]xid.GPU
 	listed bool
@@ -86,8 +89,15 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err := r.open(); err != nil {
 		return snapshot{}, err
 	}
-	logErr := r.follow(ctx)
+	// What takes longer is answered from what was read until then.
+	reading, cancel := context.WithTimeout(ctx, r.plugin.Timeout*3/4)
+	defer cancel()
+	logErr := r.follow(reading)
 	state, storeErr := r.merge(nil)
+	if r.journal && state.Reading != nil {
+		logErr = cmp.Or(logErr, r.readJournal(reading))
+		state, storeErr = r.merge(nil)
+	}
 	// After the log was read, so that nothing in it is from the future.
 	now, err := npd.Uptime()
 	if err != nil {
@@ -106,8 +116,11 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, list), Overrides: overrides, Recovered: r.recovered(),
 	}.complete(state)
 	r.settled = s.asCase().Settled()
-	if logErr != nil {
+	switch {
+	case logErr != nil:
 		s.Unread = logErr.Error()
+	case state.Unread != "":
+		s.Unread = fmt.Sprintf("a line has words of the driver and is not understood: %q", state.Unread)
 	}
 	if storeErr != nil {
 		s.Unshared = storeErr.Error()
@@ -216,12 +229,9 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 				s.Next, changed = next, true
 			}
 		}
-		if r.pending.journalled && !s.Journal {
-			s.Precede(r.pending.before)
-			s.Journal, changed = true, true
-			if r.pending.whole {
-				s.Lost = 0
-			}
+		if r.pending.unread != "" && s.Unread == "" {
+			s.Doubt(r.pending.unread)
+			changed = changed || s.Unread != ""
 		}
 		if change != nil {
 			changed = change(s) || changed
@@ -236,6 +246,6 @@ func (r *reader) merge(change func(*xid.State) (changed bool)) (xid.State, error
 // can wait for the next write: whoever starts from there reads them again.
 func (r *reader) news(state xid.State) bool {
 	const mark = 256
-	return len(r.pending.events) > 0 || len(r.pending.uuids) > 0 || r.pending.journalled ||
+	return len(r.pending.events) > 0 || len(r.pending.uuids) > 0 || r.pending.unread != "" ||
 		r.log != nil && (r.log.Lost() > r.lost || r.log.Seq() > state.Next+mark)
 }

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -24,17 +25,21 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 	}
 	defer f.Close()
 	t := textLog{allowInjected: r.allowInjected}
-	const longest = 1 << 20
-	lines := bufio.NewScanner(f)
-	lines.Buffer(make([]byte, 0, 64<<10), longest)
-	for number := 1; lines.Scan() && ctx.Err() == nil; number++ {
-		t.take(number, lines.Text())
+	// What takes longer is answered from what was read until then.
+	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout*3/4)
+	defer cancel()
+	in := newLines(f)
+	for number := 1; ctx.Err() == nil && err == nil; number++ {
+		var line []byte
+		if line, err = in.next(); err == nil {
+			t.take(number, string(line))
+		}
 	}
-	if err := lines.Err(); err != nil {
-		return snapshot{}, fmt.Errorf("read %s: %w", r.text, err)
-	}
-	if ctx.Err() != nil {
-		return snapshot{}, fmt.Errorf("read %s: %w", r.text, ctx.Err())
+	switch {
+	case err == nil:
+		t.unread = fmt.Sprintf("%s has more lines than can be read in %s, use a longer -timeout", r.text, r.plugin.Timeout*3/4)
+	case !errors.Is(err, io.EOF):
+		t.unread = err.Error()
 	}
 	// A file is no live log: nothing in it is still settling.
 	return snapshot{Now: t.now + time.Hour, GPUs: gpus(t.state.UUIDs, nil), Overrides: overrides, Unread: t.unread}.complete(t.state), nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -303,4 +304,30 @@ func TestASettledLineIsJudgedWithoutANewOne(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("no look sees it")
 	}
+}
+
+// What is read is reported although the rest takes too long.
+func TestALogThatIsTooLongForOneLook(t *testing.T) {
+	n := newNode(t)
+	n.kernel(gspGone)
+	f, err := os.OpenFile(filepath.Join(n.dir, "kmsg"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := bufio.NewWriter(f)
+	for seq := range 2_500_000 {
+		fmt.Fprintf(w, "6,%d,2000,-;x\n", 10+seq)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: still reading the kernel log\n", "-timeout", "1s")
+
+	log := filepath.Join(n.dir, "log")
+	n.write("log", gspGone+"\n"+strings.Repeat("x", 2*longest)+"\n"+strings.Repeat("x\n", 2_500_000))
+	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: "+log+" has more lines than can be read in 750ms, use a longer -timeout\n",
+		"-timeout", "1s", "-log", log)
+	n.write("log", strings.Repeat("x", 2*longest)+"\n"+gspGone)
+	n.want(reset, "-log", log)
 }
