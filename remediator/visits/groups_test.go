@@ -225,20 +225,20 @@ func TestTheSlowNodeOfAGroupIsFound(t *testing.T) {
 	const slow = 2
 	s := newPairsSite(t, "pairs", slow, time.Second)
 	s.process(interceptor.Funcs{})
-	s.until("all have run", func() error {
+	s.drive("all have run", func() error {
 		s.kubelet()
 		if phases := s.current(); phases[repair.Proving] == len(s.nodes) {
 			return nil
 		}
 		return fmt.Errorf("%v; %s", s.pass(), s.record())
 	})
-	s.until("the slow node has its condition", func() error {
+	s.drive("the slow node has its condition", func() error {
 		if status := s.slowNode(s.nodes[slow]); status != corev1.ConditionTrue {
 			return fmt.Errorf("SlowNode is %q; logs:\n%v", status, s.logs)
 		}
 		return nil
 	})
-	s.until("all visits have ended", func() error {
+	s.drive("all visits have ended", func() error {
 		if phases := s.current(); len(phases) > 0 {
 			s.clock.SetTime(s.clock.Now().Add(time.Second))
 			return fmt.Errorf("%v", phases)
@@ -283,7 +283,7 @@ func (o *output) String() string {
 func TestAGroupMakesWayAsAWhole(t *testing.T) {
 	s := newPairsSite(t, "pairs-yield", -1, 20*time.Second)
 	s.process(interceptor.Funcs{})
-	s.until("the programs test pairs", func() error {
+	s.drive("the programs test pairs", func() error {
 		s.kubelet()
 		if len(s.running) == len(s.nodes) && strings.Contains(s.logs[s.podOf(s.nodes[0])].String(), "The ranks are connected") {
 			return nil
@@ -297,14 +297,14 @@ func TestAGroupMakesWayAsAWhole(t *testing.T) {
 	}}
 	s.must(s.c.Client.Create(t.Context(), train))
 	asked := s.clock.Now()
-	s.until("all end", func() error { // one look is enough, of those that are 5 s apart
+	s.drive("all end", func() error { // one look is enough, of those that are 5 s apart
 		if phases := s.current(); phases[repair.Working] > 0 {
 			return fmt.Errorf("%v", phases)
 		}
 		return nil
 	})
 	s.clock.SetTime(s.clock.Now().Add(yieldEvery))
-	s.until("all have ended", func() error {
+	s.drive("all have ended", func() error {
 		s.kubelet()
 		phases := s.current()
 		if len(phases) == 0 {
@@ -358,7 +358,7 @@ func TestAGroupSurvivesACrashAfterEachWrite(t *testing.T) {
 	for writes := 1; writes <= 13; writes++ {
 		m := clustertest.NewMortal(writes, writes%2 == 0)
 		stop := s.process(m.Funcs())
-		s.until(fmt.Sprintf("the process dies after write %d", writes), func() error {
+		s.drive(fmt.Sprintf("the process dies after write %d", writes), func() error {
 			select {
 			case <-m.Dead:
 				return nil
@@ -373,7 +373,7 @@ func TestAGroupSurvivesACrashAfterEachWrite(t *testing.T) {
 			}
 		})
 		stop = s.process(interceptor.Funcs{})
-		s.until(fmt.Sprintf("no visit hangs after write %d", writes), func() error {
+		s.drive(fmt.Sprintf("no visit hangs after write %d", writes), func() error {
 			if phases := s.current(); len(phases) > 0 {
 				return fmt.Errorf("%v; %s", play(), s.record())
 			}

@@ -35,8 +35,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
-// weekNodes is what continuous integration has time for. docs/benchmarks.md has the result of 500.
-var weekNodes = flag.Int("week.nodes", 50, "how many nodes TestAWeekOfSweeps has")
+// The defaults are what everybody has time for. `make nightly` has a week of 50 nodes, docs/benchmarks.md the result of 500.
+var (
+	weekNodes = flag.Int("week.nodes", 15, "how many nodes TestAWeekOfSweeps has")
+	weekDays  = flag.Int("week.days", 1, "how many days its week has; sweeps, jobs and gangs come as many times sooner")
+)
+
+// ofWeek is a time of a week of seven days in that of the test.
+func ofWeek(d time.Duration) time.Duration { return d * time.Duration(*weekDays) / 7 }
 
 const (
 	weekStep    = 10 * time.Minute
@@ -66,6 +72,9 @@ kind: PodTemplate
 metadata: {name: check, namespace: pitcrew-repair, annotations: {pitcrew.dev/verdict: DCGMDiagFailed}}
 template: {spec: {automountServiceAccountToken: false, containers: [{name: check, image: npd-plugins, args: [check]}]}}
 `
+
+// sweepEvery is the time between two sweeps of a node.
+func sweepEvery() time.Duration { return ofWeek(weekEvery).Truncate(time.Minute) }
 
 // weekAtOnce is the limit of the sweep, maxNodes.
 func weekAtOnce() int { return 1 + *weekNodes/100 }
@@ -116,7 +125,7 @@ func newWeek(t *testing.T) *week {
 		}},
 	})
 	w.must(err)
-	p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, weekEvery, weekAtOnce()))
+	p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, sweepEvery(), weekAtOnce()))
 	w.must(err)
 	w.controller = newController(mgr, Options{
 		Policy: policy.Fixed(p), Namespace: "pitcrew", RepairNamespace: conditions.RepairNamespace, Clock: w.clock, Recorder: mgr.GetEventRecorder(quarantine.ControllerName),
@@ -445,7 +454,7 @@ func TestAWeekOfSweeps(t *testing.T) {
 	}
 	t.Logf("%d nodes after %s", *weekNodes, time.Since(begun))
 	gangs, most := 0, 0
-	for nextGang := start.Add(24 * time.Hour); w.clock.Now().Sub(start) < 7*24*time.Hour; {
+	for nextGang := start.Add(ofWeek(24 * time.Hour)); w.clock.Now().Sub(start) < ofWeek(7*24*time.Hour); {
 		w.pass(weekStep)
 		w.play()
 		most = max(most, len(w.under))
@@ -457,17 +466,17 @@ func TestAWeekOfSweeps(t *testing.T) {
 			if pod := busy[name]; pod != nil {
 				w.remove(pod)
 				delete(busy, name)
-				toggleAt[name] = now.Add(12 * time.Hour)
+				toggleAt[name] = now.Add(ofWeek(12 * time.Hour))
 			} else if !w.under[name] { // the scheduler would not put it there
 				run(name)
-				toggleAt[name] = now.Add(40 * time.Hour)
+				toggleAt[name] = now.Add(ofWeek(40 * time.Hour))
 			}
 		}
 		if len(w.under) > 0 && !now.Before(nextGang) {
 			gangs++
 			others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return w.under[name] || busy[name] != nil })
 			w.gang(gangs, others[:2])
-			nextGang = nextGang.Add(24 * time.Hour)
+			nextGang = nextGang.Add(ofWeek(24 * time.Hour))
 		}
 	}
 	checks, longest := 0, time.Duration(0)
@@ -476,7 +485,7 @@ func TestAWeekOfSweeps(t *testing.T) {
 		for _, at := range append(slices.Clone(w.swept[name]), w.clock.Now()) {
 			if waited := at.Sub(last); i%5 > 1 {
 				longest = max(longest, waited)
-				if waited > weekEvery+sweepTakes+2*weekStep {
+				if waited > sweepEvery()+sweepTakes+2*weekStep {
 					t.Errorf("%s waited %s for a check, from %s to %s: %s", name, waited, last.Sub(start), at.Sub(start), w.cached(name).Annotations[conditions.AnnotationRepair])
 				}
 			}
