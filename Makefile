@@ -41,8 +41,8 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
 # printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
-# again. $(1) are the packages, $(2) the flags of go test.
-GOTEST = packages="$$(go list $(3) $(1))"; bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
+# again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time.
+GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
 	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off $(3) $(2) | bin/remaining $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
@@ -57,8 +57,9 @@ OPERATORS  := e2e/slurm
 RACED := remediator/visits remediator remediator/jobs preflight remediator/preflight remediator/nodes remediator/catchup remediator/policy remediator/evidence remediator/progress \
 	remediator/webhook internal/npd internal/nvml internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
-# As many packages side by side as there are cores. `make lint` vets everything.
-TEST_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
+# Tests on a control plane wait most of the time, so twice as many packages run side by side as there are cores. `make lint` vets everything.
+TEST_FLAGS := -timeout 30m -p $$((2 * $$(nproc))) -parallel 8
+RACE_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
 
 # What `make test` builds first. The tests build the programs of this repository.
 SHARED := gotestsum kube kwok jobset-controller node-problem-detector helm ./e2e/components/remaining
@@ -79,7 +80,7 @@ test-kernel-log: test-components nft bin/debian ## the tests that write to this 
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
-	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(RACED)),-race $(TEST_FLAGS))
+	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(RACED)),-race $(RACE_FLAGS))
 
 test-node: nft bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver
@@ -115,6 +116,12 @@ operators:
 .PHONY: chaos
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
+
+.PHONY: nightly
+nightly: components ## what is too long for CI: a week of sweeps, an hour of chaos, and the operators on the older Kubernetes
+	go test ./remediator/visits -vet=off -count=1 -timeout 60m -v -run TestAWeekOfSweeps -args -week.days 7 -week.nodes 50
+	@$(MAKE) --no-print-directory chaos FOR=1h
+	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 
 build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew

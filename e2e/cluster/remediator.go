@@ -25,6 +25,9 @@ const (
 // leaseOfTests is long, because a leader ends when a busy machine's API server does not answer for most of it.
 const leaseOfTests = "-lease-duration=15s"
 
+// goGC is how often this process and all that it starts collect garbage, but for remediators, which have a setting of their own.
+var goGC = os.Getenv("GOGC")
+
 // StartRemediator builds the remediator, installs its shipped roles and admission policies and starts it under its own service
 // account, so that it has the same permissions as in production. args are its arguments except -kubeconfig, e.g.
 // "-policy", file. It serves metrics and health only if args set their addresses.
@@ -63,7 +66,11 @@ func (c *Cluster) RunReplica(ctx context.Context, through *Proxy, args ...string
 	if err != nil {
 		return nil, err
 	}
-	return c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), nil,
+	var env []string
+	if os.Getenv("GOGC") == goGC { // that of the tests; a test may set another
+		env = []string{"GOGC="}
+	}
+	return c.run("remediator", filepath.Join(c.Root, "bin", "remediator"), env,
 		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0", leaseOfTests}, args...)...)
 }
 
