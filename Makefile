@@ -207,9 +207,15 @@ nft:
 		if command -v apt-get >/dev/null; then echo "installs nftables with apt-get"; $(APT) update && $(APT) install -y nftables >/dev/null; \
 		else echo "nft is missing: with the package nftables of your distribution the kernel itself would write the records"; fi; fi
 
-# A test looks at HTML pages in a real browser: about 100 MB from Debian. After nft, because apt-get runs once at a time.
+# A test has the kernel shut down a real XFS filesystem. After nft, because apt-get runs once at a time.
+.PHONY: xfs
+xfs: nft
+	@if [ "$$(id -u)" = 0 ] && ! command -v mkfs.xfs >/dev/null && ! [ -x /usr/sbin/mkfs.xfs ]; then \
+		$(APT) update && $(APT) install -y --no-install-recommends xfsprogs >/dev/null; fi
+
+# A test looks at HTML pages in a real browser: about 100 MB from Debian.
 .PHONY: chromium
-chromium: nft
+chromium: xfs
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
 

@@ -22,10 +22,7 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()
 	}
-	cmd := exec.CommandContext(ctx, name, args...)
-	// A child that holds the output open must not keep us.
-	cmd.WaitDelay = 100 * time.Millisecond
-	out, err := cmd.Output()
+	out, err := output(ctx, name, args)
 	if err == nil {
 		return string(out), nil
 	}
@@ -41,4 +38,30 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 		return string(out), fmt.Errorf("%s: %w", strings.Join(append([]string{name}, args...), " "), err)
 	}
 	return string(out), fmt.Errorf("%s: %w: %.*s", strings.Join(append([]string{name}, args...), " "), err, longest, text)
+}
+
+// output returns what a tool prints. One that sleeps in the kernel survives its kill: it is left behind.
+func output(ctx context.Context, name string, args []string) ([]byte, error) {
+	const patience = 100 * time.Millisecond
+	cmd := exec.CommandContext(ctx, name, args...)
+	// A child that holds the output open must not keep us.
+	cmd.WaitDelay = patience
+	var out []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		out, err = cmd.Output()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return out, err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return out, err
+	case <-time.After(2 * patience):
+		return nil, ctx.Err()
+	}
 }

@@ -2,8 +2,12 @@ package tool
 
 import (
 	"context"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
 
 func TestAnErrorHasTheToolsOwnWords(t *testing.T) {
@@ -31,6 +35,19 @@ func TestAToolThatHangsHidesNoOther(t *testing.T) {
 	defer cancel()
 	// The child of the shell keeps the output open after the shell is killed.
 	if _, err := Run(ctx, "sh", "-c", "sleep 60; :"); err == nil || err.Error() != "sh -c sleep 60; :: did not answer in time" {
+		t.Errorf("hangs: %v", err)
+	}
+	if out, err := Run(ctx, "echo", "fine"); out != "fine\n" || err != nil {
+		t.Errorf("the next one: %q, %v", out, err)
+	}
+}
+
+// A tool that sleeps in the kernel cannot be killed.
+func TestAToolThatCannotBeKilledHidesNoOther(t *testing.T) {
+	frozen := npdtest.Freeze(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, "sh", "-c", "echo > "+filepath.Join(frozen.Dir, "file")); err == nil || !strings.HasSuffix(err.Error(), ": did not answer in time") {
 		t.Errorf("hangs: %v", err)
 	}
 	if out, err := Run(ctx, "echo", "fine"); out != "fine\n" || err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg/kmsgtest"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
@@ -455,4 +457,42 @@ func FuzzParseMemlock(f *testing.F) {
 			t.Errorf("a limit from %q", s)
 		}
 	})
+}
+
+// hang makes a file one whose reads do not return, as an adapter does whose firmware does not answer.
+func (n *node) hang(name string) {
+	n.t.Helper()
+	n.remove(name)
+	if err := unix.Mkfifo(filepath.Join(n.dir, name), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// What hangs is named, and hides nothing else: neither other ports nor, if only its counters hang, what its own state is.
+func TestAPortThatHangsHidesNoOther(t *testing.T) {
+	binary := npdtest.Build(t)
+	tests := map[string]struct{ file, want string }{
+		"state":    {"mlx5_1/ports/1/state", "Inspect hca mlx5_0 port 1: state DOWN, expected ACTIVE; hca mlx5_1 port 1: not read: did not answer in time"},
+		"rate":     {"mlx5_0/ports/1/rate", "Inspect hca mlx5_1 port 1: state DOWN, expected ACTIVE; hca mlx5_0 port 1: not read: did not answer in time"},
+		"adapter":  {"mlx5_0/board_id", "Inspect hca mlx5_1 port 1: state DOWN, expected ACTIVE; hca mlx5_0: not read: did not answer in time"},
+		"counters": {"mlx5_0/ports/1/counters/symbol_error", "Inspect hca mlx5_0 port 1: state DOWN, expected ACTIVE; hca mlx5_1 port 1: state DOWN, expected ACTIVE"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNodeOf(t, binary)
+			n.want(fine)
+			n.later(2 * time.Minute)
+			n.down("mlx5_0")
+			n.down("mlx5_1")
+			n.hang("sys/class/infiniband/" + test.file)
+			n.want("exit 1\n"+test.want+"\n", "-timeout", "2s")
+		})
+	}
+}
+
+func TestAPortThatHangsIsUnknown(t *testing.T) {
+	n := newNode(t)
+	n.want(fine)
+	n.hang("sys/class/infiniband/mlx5_1/ports/1/state")
+	n.want("exit 2\nunknown: hca mlx5_1 port 1: did not answer in time\n", "-timeout", "2s")
 }

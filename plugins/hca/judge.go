@@ -107,13 +107,13 @@ func (v *verdict) absent(subject, text string) {
 
 func (v *verdict) port(d device, p port) {
 	subject := subject(d.Name, p.Number)
-	if p.Err != "" {
-		v.result.NotRead(subject, p.Err)
-		return
-	}
 	rec := v.s.History.Ports[key(d.Name, p.Number)]
 	if rec.Flapped {
 		v.result.Found(conditions.Inspect, subject, "went down and up again and again")
+	}
+	if p.Err != "" {
+		v.result.NotRead(subject, p.Err)
+		return
 	}
 	if p.up() {
 		v.upPort(subject, d, p, rec)

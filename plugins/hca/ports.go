@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
 )
 
@@ -63,7 +65,7 @@ type gone struct {
 	Bound bool `json:"bound"`
 }
 
-func (r *reader) devices(management map[string]bool, counters bool) ([]device, error) {
+func (r *reader) devices(ctx context.Context, management map[string]bool, counters bool) ([]device, error) {
 	class := filepath.Join(r.sysfs, "class")
 	// No adapter is healthy, no sysfs is not.
 	if _, err := os.Stat(class); err != nil {
@@ -75,18 +77,22 @@ func (r *reader) devices(management map[string]bool, counters bool) ([]device, e
 	}
 	devices := []device{}
 	for _, entry := range entries {
-		devices = append(devices, r.device(filepath.Join(class, "infiniband", entry.Name()), management, counters))
+		devices = append(devices, r.device(ctx, filepath.Join(class, "infiniband", entry.Name()), management, counters))
 	}
 	return devices, nil
 }
 
-func (r *reader) device(dir string, management map[string]bool, counters bool) device {
+func (r *reader) device(ctx context.Context, dir string, management map[string]bool, counters bool) device {
 	d := device{Name: filepath.Base(dir), Ports: []port{}}
-	fixed := r.adapter(dir)
+	fixed, err := r.adapter(ctx, dir, management)
+	if err != nil {
+		d.Err = err.Error()
+		return d
+	}
 	d.Address, d.Board = fixed.address, fixed.board
 	var known bool
 	if d.Management, known = management[d.Address]; !known {
-		d.Management = managesNVLink(dir)
+		d.Management = fixed.managesNVLink
 	}
 	switch {
 	case r.ignore.has(d.Name, 0):
@@ -114,13 +120,35 @@ func (r *reader) device(dir string, management map[string]bool, counters bool) d
 		if r.ignore.has(d.Name, number) {
 			continue
 		}
-		p := port{Number: number}
-		if err := p.read(r, filepath.Join(dir, "ports", entry.Name()), counters); err != nil {
-			p.Err = err.Error()
-		}
-		d.Ports = append(d.Ports, p)
+		d.Ports = append(d.Ports, r.port(ctx, filepath.Join(dir, "ports", entry.Name()), number, counters))
 	}
 	return d
+}
+
+// port reads one port. Its counters, each an access to the firmware, may hang without hiding its state.
+func (r *reader) port(ctx context.Context, dir string, number int, counters bool) port {
+	type answer struct {
+		port  port
+		state portState
+	}
+	a, err := bounded.Do(ctx, &r.calls, dir, func() (a answer, err error) {
+		a.port.Number = number
+		a.state, err = a.port.read(r.sysfs, dir)
+		return a, err
+	})
+	a.state.path = dir
+	r.states = append(r.states, a.state)
+	if err != nil {
+		return port{Number: number, Err: err.Error()}
+	}
+	p := a.port
+	if counters {
+		read, err := bounded.Do(ctx, &r.calls, dir+"/counters", func() (c counts, _ error) { return readCounters(dir), nil })
+		if p.Counters, p.CounterErr = read.values, read.err; err != nil {
+			p.CounterErr = "counters: " + err.Error()
+		}
+	}
+	return p
 }
 
 // adapter is what does not change of an adapter while it is there.
@@ -129,29 +157,38 @@ type adapter struct {
 	info           os.FileInfo
 	address, board string
 	virtual        bool
+	managesNVLink  bool
 }
 
 // adapter reads what does not change once per run.
-func (r *reader) adapter(dir string) adapter {
+func (r *reader) adapter(ctx context.Context, dir string, management map[string]bool) (adapter, error) {
 	info, err := os.Stat(dir)
 	if known, ok := r.adapters[dir]; ok && err == nil && os.SameFile(known.info, info) && known.info.ModTime().Equal(info.ModTime()) {
-		return known
+		return known, nil
 	}
-	a := adapter{info: info}
+	address := ""
 	if pci, err := filepath.EvalSymlinks(filepath.Join(dir, "device")); err == nil && filepath.Base(pci) != "device" {
-		a.address = filepath.Base(pci)
+		address = filepath.Base(pci)
 	}
-	_, err = os.Lstat(filepath.Join(dir, "device/physfn"))
+	_, known := management[address]
+	a, err := bounded.Do(ctx, &r.calls, dir, func() (adapter, error) { return readAdapter(dir, !known), nil })
+	a.info, a.address = info, address
+	// A part that could not be read is asked again.
+	if info != nil && a.address != "" && a.board != "" {
+		r.adapters[dir] = a
+	}
+	return a, err
+}
+
+func readAdapter(dir string, management bool) (a adapter) {
+	_, err := os.Lstat(filepath.Join(dir, "device/physfn"))
 	a.virtual = err == nil
 	for _, name := range []string{"board_id", "hca_type"} {
 		if board, err := sysfs.Read(filepath.Join(dir, name)); err == nil && a.board == "" {
 			a.board = board
 		}
 	}
-	// A part that could not be read is asked again.
-	if info != nil && a.address != "" && a.board != "" {
-		r.adapters[dir] = a
-	}
+	a.managesNVLink = management && managesNVLink(dir)
 	return a
 }
 
@@ -162,28 +199,28 @@ func managesNVLink(dir string) bool {
 	return err == nil && bytes.Contains(vpd, []byte("SW_MNG"))
 }
 
-func (p *port) read(r *reader, dir string, counters bool) (err error) {
-	if p.State, err = r.readState(filepath.Join(dir, "state")); err != nil {
-		return err
+func (p *port) read(root, dir string) (state portState, err error) {
+	if state, err = openState(filepath.Join(dir, "state")); err != nil {
+		return state, err
+	}
+	if p.State, err = wordOf(filepath.Join(dir, "state"), state.text); err != nil {
+		return state, err
 	}
 	if p.Phys, err = readWord(filepath.Join(dir, "phys_state")); err != nil {
-		return err
+		return state, err
 	}
 	if p.Rate, err = readRate(filepath.Join(dir, "rate")); err != nil {
-		return err
+		return state, err
 	}
 	if p.Link, err = sysfs.Read(filepath.Join(dir, "link_layer")); err != nil {
-		return err
+		return state, err
 	}
 	if p.Link == "Ethernet" {
-		if err := p.readRoCE(r.sysfs, dir); err != nil {
+		if err := p.readRoCE(root, dir); err != nil {
 			p.GIDErr = err.Error()
 		}
 	}
-	if counters {
-		p.readCounters(dir)
-	}
-	return nil
+	return state, nil
 }
 
 // readRoCE looks for the first GID that is set, and the network interface it belongs to.
@@ -211,49 +248,55 @@ func (p *port) readRoCE(root, dir string) error {
 	return nil
 }
 
-func (p *port) readCounters(dir string) {
-	p.Counters = map[string]uint64{}
+// counts are the counters of a port, and why one of them could not be read.
+type counts struct {
+	values map[string]uint64
+	err    string
+}
+
+func readCounters(dir string) counts {
+	c := counts{values: map[string]uint64{}}
 	for _, rule := range counterRules {
 		value, err := sysfs.Uint(filepath.Join(dir, rule.file))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			p.CounterErr = err.Error()
+			c.err = err.Error()
 		default:
-			p.Counters[rule.name()] = value
+			c.values[rule.name()] = value
 		}
 	}
+	return c
 }
 
 // portState is the state of a port in the last look that read all.
 type portState struct {
-	// file is open, nil if it could not be opened.
+	// path is the port's folder. file is open, nil if it could not be opened.
+	path string
 	file *sysfs.File
 	text string
 }
 
-// readState reads the state of a port, and keeps its file open for [reader.unchanged].
-func (r *reader) readState(path string) (string, error) {
-	file, err := sysfs.Open(path)
-	if err != nil {
-		r.states = append(r.states, portState{})
-		return "", err
+// openState reads the state of a port, and keeps its file open for [reader.unchanged].
+func openState(path string) (s portState, err error) {
+	if s.file, err = sysfs.Open(path); err != nil {
+		return s, err
 	}
-	text, err := file.Read()
-	r.states = append(r.states, portState{file, text})
-	if err != nil {
-		return "", err
-	}
-	return wordOf(path, text)
+	s.text, err = s.file.Read()
+	return s, err
 }
 
 // unchanged reports whether each port has the state that the last look has read.
-func (r *reader) unchanged() bool {
-	for _, port := range r.states {
+func (r *reader) unchanged(ctx context.Context) bool {
+	for i, port := range r.states {
 		if port.file == nil {
 			return false
 		}
-		if text, err := port.file.Read(); err != nil || text != port.text {
+		text, err := bounded.Do(ctx, &r.calls, port.path, port.file.Read)
+		if errors.Is(err, bounded.ErrNoAnswer) {
+			r.states[i].file = nil // it is being read: it stays open
+		}
+		if err != nil || text != port.text {
 			return false
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
@@ -36,6 +37,8 @@ type reader struct {
 
 	store npd.Store[history]
 	log   *kmsg.Reader
+	// calls are those about the adapters and ports, by their folders.
+	calls bounded.Calls
 	// adapters are those seen in this run, by their folders.
 	adapters map[string]adapter
 	// fabric is what was seen of EFA, with the counters: it takes a walk over the PCI bus and all processes.
@@ -60,7 +63,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	// Another run may have forgotten a fault.
 	_, same := r.store.Unchanged()
-	if r.details != nil && same && now-r.at < r.detailsEvery && r.unchanged() {
+	if r.details != nil && same && now-r.at < r.detailsEvery && r.unchanged(ctx) {
 		return *r.details, nil
 	}
 	r.closeStates()
@@ -87,7 +90,7 @@ func (r *reader) readAll(ctx context.Context) (snapshot, error) {
 		before, _ = r.store.Update(func(*history) bool { return false })
 	}
 	counters := before.CountersAt == 0 || b.Uptime-before.CountersAt >= r.countersEvery
-	if s.Devices, err = r.devices(before.Management, counters); err != nil {
+	if s.Devices, err = r.devices(ctx, before.Management, counters); err != nil {
 		return snapshot{}, err
 	}
 	modules, next, err := r.follow(before.Next)

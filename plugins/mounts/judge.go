@@ -56,6 +56,8 @@ func (l *limits) room(p path, result *npd.Result) {
 	switch {
 	case p.Broken:
 		result.Found(conditions.Inspect, "mount "+p.Path, p.Err)
+	case p.Hangs:
+		result.NotRead("mount "+p.Path, p.Err)
 	case asked && p.Room == nil:
 		why := p.Err
 		if why == "" {

@@ -65,6 +65,28 @@ func TestRealMounts(t *testing.T) {
 	}
 }
 
+// TestAMountThatHangsHidesNoOther mounts a FUSE filesystem whose server never answers.
+func TestAMountThatHangsHidesNoOther(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	plugin := binary + " -procfs /proc -root / -timeout 2s -kubelet-dir " + dir + "/kubelet -writable " + dir + "/sick -mounted " + dir + "/data"
+	cmd := exec.Command("sh", "-c", "set -e; cd "+dir+"; mount --make-rprivate /; mount -t proc proc /proc; mkdir kubelet sick data; "+
+		"mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 f kubelet; mount -t tmpfs d data; "+
+		plugin+" || true; mount -t tmpfs -o ro s sick; "+plugin+" || true")
+	cmd.ExtraFiles = []*os.File{server}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	out, err := cmd.CombinedOutput()
+	want := "unknown: mount " + dir + "/kubelet: did not answer in time\n" +
+		"Inspect mount " + dir + "/sick: read-only; mount " + dir + "/kubelet: not read: did not answer in time\n"
+	if string(out) != want || err != nil {
+		t.Errorf("%v, got\n%swant\n%s", err, out, want)
+	}
+}
+
 // TestRealExt4 lets this machine's kernel give up writing to an ext4 filesystem. It needs root, a loop device and ext4 in the kernel; without
 // them mount fails, and the test says so.
 func TestRealExt4(t *testing.T) {
@@ -88,6 +110,28 @@ umount ` + dir + `/m`
 	// Which of the three texts depends on the kernel.
 	if healthy != "mounts are as expected" || !strings.HasPrefix(sick, "Inspect mount "+dir+"/m: ") {
 		t.Errorf("before the error: %s\nafter it: %s", healthy, sick)
+	}
+}
+
+// TestRealXFS shuts an XFS filesystem down, as its kernel does after an error of its log. No kernel shows that in the mount table: the
+// filesystem itself has to be asked.
+func TestRealXFS(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	script := `set -e
+mount --make-rprivate /; mount -t proc proc /proc
+truncate -s 320M ` + dir + `/disk; mkfs.xfs -q ` + dir + `/disk; mkdir ` + dir + `/m
+mount -o loop ` + dir + `/disk ` + dir + `/m
+p="` + binary + ` -procfs /proc -kubelet-dir ` + dir + `/m"
+$p
+xfs_io -x -c 'shutdown -f' ` + dir + `/m
+$p || true
+umount ` + dir + `/m`
+	cmd := exec.Command("sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	out, err := cmd.CombinedOutput()
+	want := "mounts are as expected\nInspect mount " + dir + "/m: input/output error\n"
+	if err != nil || string(out) != want {
+		t.Fatalf("%v: got\n%swant\n%s", err, out, want)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 )
 
 // snapshot is all that the judge needs.
@@ -34,6 +35,8 @@ type path struct {
 	Err   string `json:"err,omitempty"`
 	// Broken: the filesystem itself answers with an I/O error.
 	Broken bool `json:"broken,omitempty"`
+	// Hangs: it does not answer at all, as a network filesystem does whose server is gone.
+	Hangs bool `json:"hangs,omitempty"`
 }
 
 // room is what is free for those who are not root, in percent.
@@ -45,9 +48,12 @@ type room struct {
 type reader struct {
 	procfs, sysfs, root, kubelet string
 	writable, mounted            []string
+
+	// calls are those to the filesystems, by their paths.
+	calls bounded.Calls
 }
 
-func (r *reader) read(context.Context) (snapshot, error) {
+func (r *reader) read(ctx context.Context) (snapshot, error) {
 	b, err := boot.Read(r.procfs)
 	if err != nil {
 		return snapshot{}, err
@@ -80,9 +86,13 @@ func (r *reader) read(context.Context) (snapshot, error) {
 		return snapshot{}, fmt.Errorf("%s is a container's: use the host's PID namespace, or mount its proc and say where with -procfs", file)
 	}
 	s.Paths = r.paths()
-	for i := range s.Paths {
-		if r.root != "" {
-			s.Paths[i].ask(r.root)
+	for i, p := range s.Paths {
+		switch m := cover(s.Mounts, p.Path); {
+		case r.root != "":
+			s.Paths[i] = r.ask(ctx, r.root, p)
+		case m != nil && m.Type == "xfs":
+			// Only it can tell, and it answers at once. Where this root cannot be entered, nothing is known.
+			s.Paths[i] = r.ask(ctx, filepath.Join(r.procfs, "1/root"), p)
 		}
 	}
 	return s, nil
@@ -101,11 +111,20 @@ func (r *reader) paths() (all []path) {
 	return all
 }
 
-// ask asks the filesystem itself. One that has shut down after an error (XFS does) looks fine in mountinfo.
-func (p *path) ask(root string) {
-	var st unix.Statfs_t
-	err := unix.Statfs(filepath.Join(root, p.Path), &st)
+// ask asks the filesystem itself. XFS, which has shut down after an error of its log or its metadata, shows that neither in mountinfo nor to
+// statfs; each stat gives EIO (xfs_vn_getattr in fs/xfs/xfs_iops.c).
+func (r *reader) ask(ctx context.Context, root string, p path) path {
+	st, err := bounded.Do(ctx, &r.calls, p.Path, func() (st unix.Statfs_t, err error) {
+		file := filepath.Join(root, p.Path)
+		if err := unix.Stat(file, new(unix.Stat_t)); err != nil {
+			return st, err
+		}
+		err = unix.Statfs(file, &st)
+		return st, err
+	})
 	switch {
+	case errors.Is(err, bounded.ErrNoAnswer):
+		p.Hangs, p.Err = true, err.Error()
 	case errors.Is(err, unix.EIO), errors.Is(err, unix.ESTALE), errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.EUCLEAN):
 		p.Broken, p.Err = true, err.Error()
 	case err != nil:
@@ -113,6 +132,7 @@ func (p *path) ask(root string) {
 	default:
 		p.Room = &room{Free: percent(st.Bavail, st.Blocks), Inodes: percent(st.Ffree, st.Files)}
 	}
+	return p
 }
 
 // percent of nothing is all: some filesystems have no fixed number of inodes.

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 )
 
 // look is one look at all logs: what is new in them since the known state.
@@ -62,8 +64,26 @@ func (l *look) run(ctx context.Context) (err error) {
 	slices.SortStableFunc(todo, func(a, b news) int {
 		return cmp.Compare(a.log.size-a.from.Seen, b.log.size-b.from.Seen)
 	})
+	failed = append(failed, l.files(ctx, todo)...)
+	// In an order of their own, and each once: the answer must not change with the order of the work.
+	slices.SortFunc(failed, func(a, b unread) int {
+		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Why, b.Why))
+	})
+	l.unread = slices.Compact(failed)
+	return nil
+}
+
+// files reads on in logs, and returns those that cannot be read.
+func (l *look) files(ctx context.Context, todo []news) (failed []unread) {
+	// A read that ends with the look's own time is not one that hangs.
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.plugin.Timeout*7/8)
+	defer cancel()
 	for _, n := range todo {
-		err := l.file(ctx, &n)
+		if ctx.Err() != nil {
+			l.behind += max(1, n.log.size-n.from.Seen)
+			continue
+		}
+		err := l.file(ctx, patient, &n)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // deleted or rotated since
 		case err != nil:
@@ -73,53 +93,65 @@ func (l *look) run(ctx context.Context) (err error) {
 			l.news = append(l.news, n)
 		}
 	}
-	// In an order of their own, and each once: the answer must not change with the order of the work.
-	slices.SortFunc(failed, func(a, b unread) int {
-		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Why, b.Why))
-	})
-	l.unread = slices.Compact(failed)
-	return nil
+	return failed
+}
+
+// openLog is a log that is being read.
+type openLog struct {
+	file *os.File
+	info fs.FileInfo
+	head string
+}
+
+func open(root *os.Root, path string) (o openLog, err error) {
+	if o.file, err = root.Open(path); err != nil {
+		return o, err
+	}
+	if o.info, err = o.file.Stat(); err == nil {
+		o.head, err = readHead(o.file)
+	}
+	if err != nil {
+		_ = o.file.Close() // nothing was written that could be lost
+	}
+	return o, err
 }
 
 // file reads on in one log.
-func (l *look) file(ctx context.Context, n *news) error {
-	f, err := l.root.Open(n.log.path)
+func (l *look) file(ctx, patient context.Context, n *news) error {
+	root, path := l.root, n.log.path
+	o, err := bounded.Do(patient, &l.calls, n.log.id, func() (openLog, error) { return open(root, path) })
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if fileID(info) != n.log.id {
+	defer o.file.Close()
+	if fileID(o.info) != n.log.id {
 		return fs.ErrNotExist
 	}
-	head, err := readHead(f)
-	if err != nil {
-		return err
-	}
 	n.to = n.from
-	if head != n.from.Head || info.Size() < n.from.Seen {
-		n.to = cursor{Head: head, Namespace: n.log.namespace}
+	if o.head != n.from.Head || o.info.Size() < n.from.Seen {
+		n.to = cursor{Head: o.head, Namespace: n.log.namespace}
 	}
-	n.to.Size = info.Size()
+	n.to.Size = o.info.Size()
 	s, seen := l.scanner, n.to.Seen
 	s.report = func(m match, at time.Time, end int64) {
 		if end > seen && !at.Before(l.booted) {
 			n.found.add(n.log.episode(m, at), l.classifier)
 		}
 	}
-	err = l.follow(ctx, f, &s, n)
+	err = l.follow(ctx, patient, o.file, &s, n)
 	n.malformed = s.malformed
 	return err
 }
 
 // follow reads a log from its cursor to its end, while budget and ctx last, and moves the cursor.
-func (l *look) follow(ctx context.Context, f *os.File, s *scanner, n *news) error {
+func (l *look) follow(ctx, patient context.Context, f *os.File, s *scanner, n *news) error {
 	at, filled := n.to.Next, 0
 	for l.budget > 0 && ctx.Err() == nil {
-		size, err := f.ReadAt(l.buffer[filled:min(int64(len(l.buffer)), n.to.Size-at)], at+int64(filled))
+		into, from := l.buffer[filled:min(int64(len(l.buffer)), n.to.Size-at)], at+int64(filled)
+		size, err := bounded.Do(patient, &l.calls, n.log.id, func() (int, error) { return f.ReadAt(into, from) })
+		if errors.Is(err, bounded.ErrNoAnswer) {
+			l.buffer = make([]byte, bufferSize) // the other one may still be written to
+		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
@@ -137,7 +138,7 @@ func TestALogWithAnotherInodeIsLeftToTheNextLook(t *testing.T) {
 	defer root.Close()
 	l := look{reader: r, root: root, budget: minBytes}
 	n := news{log: logFile{path: "default_a_1/main/0.log", id: "of the log before the rotation"}}
-	if err := l.file(t.Context(), &n); !errors.Is(err, fs.ErrNotExist) {
+	if err := l.file(t.Context(), t.Context(), &n); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -173,6 +174,37 @@ func TestALookEndsWithItsTime(t *testing.T) {
 	r.plugin.Timeout = time.Minute
 	if s := once(t, r); s.Behind != 0 || len(s.Episodes) != 1 {
 		t.Errorf("%d bytes behind, %+v", s.Behind, s.Episodes)
+	}
+}
+
+// A log that hangs is named. The others are read, also while it hangs, and it is read when it answers again.
+func TestALogThatHangsHidesNoOther(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "pods/default_b_1/main/0.log"), 0, lines("GPU is lost"))
+	r := newReader(t, dir)
+	once(t, r)
+	write(t, filepath.Join(dir, "pods/default_b_1/main/0.log"), os.O_APPEND, lines("GPU is lost"))
+	hanging := filepath.Join(dir, "pods/default_a_1/main/0.log")
+	if err := os.MkdirAll(filepath.Dir(hanging), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(hanging, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := begin(t, r, minBytes)
+	root, err := os.OpenRoot(r.podLogs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l.root = root
+	r.plugin.Timeout = 2 * time.Second
+	a := news{log: logFile{path: "default_a_1/main/0.log", id: "a", namespace: "default", workload: "a", size: 1}}
+	b := news{log: l.news[0].log}
+	l.news = nil
+	want := []unread{{"pod default/a", "did not answer in time"}, {"pod default/a", "did not answer in time"}}
+	if failed := l.files(t.Context(), []news{a, b, a}); !slices.Equal(failed, want) || len(l.news) != 1 || len(l.news[0].found) != 1 {
+		t.Errorf("%v, %+v", failed, l.news)
 	}
 }
 

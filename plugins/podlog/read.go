@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -45,6 +46,8 @@ type reader struct {
 	classifier classifier
 	scanner    scanner
 	buffer     []byte
+	// calls are those to the logs, by their ids.
+	calls bounded.Calls
 	// behind says that the last look left something to read.
 	behind bool
 }

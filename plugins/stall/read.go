@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml"
@@ -44,6 +45,9 @@ type reader struct {
 	plugin *npd.Plugin
 	source nvml.Source
 	limits *limits
+
+	// calls are those to the counters of the ports, by their folders.
+	calls bounded.Calls
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
@@ -55,7 +59,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	s := snapshot{Reading: reading}
-	if s.Ports, err = ports(r.source.Sysfs); err != nil {
+	if s.Ports, err = r.ports(ctx); err != nil {
 		return s, err
 	}
 	store, err := npd.BootStore[history](npd.Proc, r.plugin.StateDir, "stall")
@@ -73,8 +77,8 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 }
 
 // ports reads the counters of the ports of all RDMA adapters.
-func ports(sys string) (all []port, err error) {
-	dir := filepath.Join(sys, "class/infiniband")
+func (r *reader) ports(ctx context.Context) (all []port, err error) {
+	dir := filepath.Join(r.source.Sysfs, "class/infiniband")
 	adapters, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the RDMA adapters: %w", err)
@@ -86,7 +90,8 @@ func ports(sys string) (all []port, err error) {
 		}
 		for _, number := range numbers {
 			p := port{Adapter: adapter.Name(), Number: number.Name()}
-			if p.Sent, err = sent(filepath.Join(dir, p.Adapter, "ports", p.Number)); err != nil {
+			path := filepath.Join(dir, p.Adapter, "ports", p.Number)
+			if p.Sent, err = bounded.Do(ctx, &r.calls, path, func() (uint64, error) { return sent(path) }); err != nil {
 				p.Unread = "port_xmit_data: " + reason(err)
 			}
 			all = append(all, p)

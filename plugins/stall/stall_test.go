@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
@@ -243,6 +245,13 @@ func TestAdaptersThatCannotBeRead(t *testing.T) {
 		"saturated": {func() { counter(n, "rdma", uint64(1<<32-1)) }, "hca rdma port 1: port_xmit_data: a counter of 32 bits at its end"},
 		"no PMA": {func() { counter(n, "rdma", "N/A (no PMA)") },
 			"hca rdma port 1: port_xmit_data: strconv.ParseUint: parsing \"N/A (no PMA)\": invalid syntax"},
+		"hangs": {func() {
+			counter(n, "rdma", 0)
+			file := n.Path("sys/class/infiniband/rdma/ports/1/counters/port_xmit_data")
+			if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, "hca rdma port 1: port_xmit_data: did not answer in time"},
 		"no ports": {func() { n.Write("sys/class/infiniband/rdma/ports", "") }, "hca rdma port ?: list of its ports: not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/growth"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/systemd"
@@ -70,6 +71,8 @@ type reader struct {
 	units                  []string
 
 	store npd.Store[state]
+	// calls are those about the node's hardware.
+	calls bounded.Calls
 }
 
 // state remembers the restarts of the units by name.
@@ -100,7 +103,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 			u.Log = lastError(r.fabricLog)
 			if !u.Asked {
 				var unknown error
-				u.Asked, unknown = managesFabric(r.sysfs)
+				u.Asked, unknown = bounded.Do(ctx, &r.calls, r.sysfs, func() (bool, error) { return managesFabric(r.sysfs) })
 				err = errors.Join(err, unknown)
 			}
 		}
