@@ -1,5 +1,5 @@
-// Package bounded makes calls that may never return: a read of sysfs that waits for the firmware of an adapter, a statfs of a mount whose server
-// is gone. See docs/adr/0038-one-sick-part-hides-no-other.md.
+// Package bounded makes calls that may never return: a read of sysfs that waits for the firmware of an adapter, a statfs of a mount whose
+// server is gone. See docs/adr/0038-one-sick-part-hides-no-other.md.
 package bounded
 
 import (

@@ -111,8 +111,8 @@ func (r *reader) paths() (all []path) {
 	return all
 }
 
-// ask asks the filesystem itself. XFS, which has shut down after an error of its log or its metadata, shows that neither in mountinfo nor to
-// statfs; each stat gives EIO (xfs_vn_getattr in fs/xfs/xfs_iops.c).
+// ask asks the filesystem itself. XFS, which has shut down after an error of its log or its metadata, shows that neither in mountinfo nor
+// to statfs; each stat gives EIO (xfs_vn_getattr in fs/xfs/xfs_iops.c).
 func (r *reader) ask(ctx context.Context, root string, p path) path {
 	st, err := bounded.Do(ctx, &r.calls, p.Path, func() (st unix.Statfs_t, err error) {
 		file := filepath.Join(root, p.Path)
