@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -24,12 +25,9 @@ type problem struct {
 	link Link
 	// isNew is set if faults have come since a manual release. The message has them alone.
 	isNew bool
-	// reach is what a quarantine for the problem keeps pods off; whyNode is why it is the node although the rule isolates devices.
-	reach   reach
-	whyNode string
-	// gpus are the addresses of the GPUs of a problem that may reach only those; waitsFor is why their devices are not known now.
-	gpus     []string
-	waitsFor string
+	// reach is what a quarantine for the problem keeps pods off; gpus are the addresses of the GPUs of one that may reach only those.
+	reach isolate.Reach
+	gpus  []string
 }
 
 func (p problem) isActionable() bool { return !p.rule.AlertOnly }
@@ -40,7 +38,7 @@ func (p problem) isObserved() bool { return p.isActionable() && p.rule.Observe }
 
 // strength orders problems by what is done about them.
 func (p problem) strength() int {
-	return strength(p.class, p.rule.Taint.Effect, p.reach != wholeNode, p.rule.RestartJobs)
+	return strength(p.class, p.rule.Taint.Effect, p.reach.Extent != isolate.WholeNode, p.rule.RestartJobs)
 }
 
 // strength orders decisions by what they do: whether the node leaves service, or single GPUs of it, the class, then what the taint
@@ -141,6 +139,56 @@ func (a *assessment) conditionOf(c *Cause) (condition corev1.NodeCondition, exis
 	return a.node.Status.Conditions[i], true
 }
 
+// updateCauses brings the causes of the record up to date: which conditions are causes and since when, whose broken links they come from,
+// what they reach, and which are due.
+func (d *decider) updateCauses() {
+	d.updateEarlierRelease()
+	r := d.record
+	if r == nil || r.closed() {
+		return
+	}
+	d.conditions.updateCauses(r, &d.next)
+	if r.Phase == Released {
+		r.Quarantine.dropCleared(&d.conditions, &d.next)
+		return
+	}
+	d.judgeLinks()
+	findReach(&d.conditions, r, d.observed.devices())
+	if r.Phase == Suspect {
+		dropOver(r, &d.conditions, &d.next)
+	} else {
+		d.checkCordon()
+		d.updateIsolation()
+		r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
+		for i := range r.Causes {
+			d.next.requeueAt(d.conditions.clearsAt(&r.Causes[i]))
+		}
+	}
+	if !d.conditions.markDue(r, problem.isEnforced, &d.next) && r.Phase == Suspect {
+		d.conditions.markDue(r, problem.isObserved, &d.next)
+	}
+}
+
+// dropOver drops the causes of a suspicion that are over. Those whose flaps still count are kept for these.
+func dropOver(r *Record, a *assessment, next *schedule) {
+	r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool {
+		p, isProblem := a.problems[c.Condition]
+		rule, hasRule := a.ruleOf(&c)
+		if !hasRule || isProblem && !p.isActionable() {
+			return true
+		}
+		if c.HealthySince.IsZero() {
+			return false
+		}
+		until := c.flapsUntil(rule.Flaps, a.now)
+		next.requeueAt(until)
+		return until.IsZero()
+	})
+	if r.hasOnlyFlapTimes() {
+		r.Isolation = nil
+	}
+}
+
 // updateCauses brings the causes of a record up to date with the conditions. A changed message restarts no timer.
 func (a *assessment) updateCauses(r *Record, next *schedule) {
 	for i := range r.Causes {
@@ -155,54 +203,61 @@ func (a *assessment) updateCauses(r *Record, next *schedule) {
 
 func (a *assessment) updateCause(r *Record, c *Cause, next *schedule) {
 	p, isProblem := a.problems[c.Condition]
-	onlyAlerts := r.Phase != Suspect && a.isOnlyWorthAnAlert(c)
-	isCovered := isProblem && r.isCovered(p)
+	isOver := isProblem && r.isCovered(p) || r.Phase != Suspect && a.isOnlyWorthAnAlert(c)
 	switch {
-	case isProblem && !onlyAlerts && !isCovered:
-		began := a.since(p.condition)
-		a.updateLink(c, p)
-		switch {
-		case !c.HealthySince.IsZero():
-			began = a.now
-		case p.isReady():
-			began = c.FirstSeen // between Unknown and False the node was not Ready either
-		}
-		// A fault that is due during a quarantine waits for nothing any more, but for a node that is away again: that must last anew
-		// unless it has made the quarantine.
-		waits := r.Phase == Suspect || !c.Due || p.isReady() && r.Taint.Rule != p.rule.Name
-		if waits && began.After(c.FirstSeen) {
-			c.FirstSeen, c.Due = began, r.returnedEarly(p, a.now)
-		}
-		// A rule that only observes must not keep a quarantine that another rule has made.
-		if r.Phase != Quarantined || !p.rule.Observe {
-			if !r.ManualReleaseActive || !r.exceeds(p) { // what was released is what a worse fault is compared with
-				c.update(p, a.node.Status.NodeInfo.BootID)
-			}
-		}
-		c.HealthySince = time.Time{}
-	case onlyAlerts || isCovered || a.isHealthy(c, r.ManualReleaseActive, next):
-		if onlyAlerts || isCovered {
-			next.requeueAt(p.condition.LastHeartbeatTime.Add(p.rule.UnknownAfter + time.Second))
-		}
-		if !c.HealthySince.IsZero() {
-			condition, _ := a.conditionOf(c)
-			if began := a.since(condition); began.After(c.HealthySince) {
-				c.HealthySince = began
-			}
-			return
-		}
-		c.HealthySince = a.now
-		if rule, ok := a.ruleOf(c); ok && r.Phase == Suspect {
-			c.recordFlap(rule.Flaps, a.now)
-		}
-		if c.Repair == conditions.ResetGPU {
-			r.recordRepair(c, a.now)
-		}
+	case isProblem && !isOver:
+		a.updateFault(r, c, p)
+	case isOver, a.isHealthy(c, r.ManualReleaseActive):
+		next.requeueAt(a.currentUntil(c))
+		a.updateHealth(r, c)
 	default:
 		if r.Phase != Suspect { // a suspect's cause that is healthy is kept for its flaps alone
 			c.HealthySince = time.Time{}
 		}
 		next.requeueAt(a.now.Add(recheck))
+	}
+}
+
+// updateFault updates a cause whose fault stands.
+func (a *assessment) updateFault(r *Record, c *Cause, p problem) {
+	began := a.since(p.condition)
+	a.updateLink(c, p)
+	switch {
+	case !c.HealthySince.IsZero():
+		began = a.now
+	case p.isReady():
+		began = c.FirstSeen // between Unknown and False the node was not Ready either
+	}
+	// A fault that is due during a quarantine waits for nothing any more, but for a node that is away again: that must last anew
+	// unless it has made the quarantine.
+	waits := r.Phase == Suspect || !c.Due || p.isReady() && r.Taint.Rule != p.rule.Name
+	if waits && began.After(c.FirstSeen) {
+		c.FirstSeen, c.Due = began, r.returnedEarly(p, a.now)
+	}
+	// A rule that only observes must not keep a quarantine that another rule has made. And what was released is what a worse fault is
+	// compared with.
+	keeps := r.Phase == Quarantined && p.rule.Observe || r.ManualReleaseActive && r.exceeds(p)
+	if !keeps {
+		c.update(p, a.node.Status.NodeInfo.BootID)
+	}
+	c.HealthySince = time.Time{}
+}
+
+// updateHealth updates a cause that is healthy, or over.
+func (a *assessment) updateHealth(r *Record, c *Cause) {
+	if !c.HealthySince.IsZero() {
+		condition, _ := a.conditionOf(c)
+		if began := a.since(condition); began.After(c.HealthySince) {
+			c.HealthySince = began
+		}
+		return
+	}
+	c.HealthySince = a.now
+	if rule, ok := a.ruleOf(c); ok && r.Phase == Suspect {
+		c.recordFlap(rule.Flaps, a.now)
+	}
+	if c.Repair == conditions.ResetGPU {
+		r.recordRepair(c, a.now)
 	}
 }
 
@@ -232,7 +287,8 @@ func (a *assessment) alertOnlyCauses(r *Record) string {
 	for i := range r.Causes {
 		if a.isOnlyWorthAnAlert(&r.Causes[i]) {
 			p := a.problems[r.Causes[i].Condition]
-			text += fmt.Sprintf("; what remains is only worth an alert (rule %s: %s)", p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage/4))
+			text += fmt.Sprintf("; what remains is only worth an alert (rule %s: %s)",
+				p.rule.Name, Clip(p.condition.Message, conditions.MaxMessage/4))
 		}
 	}
 	return Clip(text, conditions.MaxMessage)
@@ -296,8 +352,8 @@ func Clip(text string, maxBytes int) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxBytes)], "?")
 }
 
-// isHealthy tells whether the condition of a cause is current and not a problem.
-func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) bool {
+// isHealthy reports whether the condition of a cause is current and not a problem.
+func (a *assessment) isHealthy(c *Cause, manualRelease bool) bool {
 	condition, exists := a.conditionOf(c)
 	if !exists {
 		// A monitor that was removed never reports that its fault has cleared. That ends no quarantine, but a manual release
@@ -305,17 +361,26 @@ func (a *assessment) isHealthy(c *Cause, manualRelease bool, next *schedule) boo
 		return manualRelease
 	}
 	rule, ok := a.ruleOf(c)
-	if !ok {
+	switch {
+	case !ok, rule.IsFault(condition.Status), condition.Status == corev1.ConditionUnknown, !a.isCurrent(condition, rule):
 		return false
-	}
-	if rule.IsFault(condition.Status) || condition.Status == corev1.ConditionUnknown || !a.isCurrent(condition, rule) {
-		return false
-	}
-	if c.Condition == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+	case c.Condition == corev1.NodeReady && condition.Status != corev1.ConditionTrue:
 		return false // a rule may be about one of the two other statuses
 	}
-	next.requeueAt(condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second))
 	return true
+}
+
+// currentUntil is just after the time from which the condition of a cause is stale; zero: that is not known.
+func (a *assessment) currentUntil(c *Cause) time.Time {
+	condition, exists := a.conditionOf(c)
+	rule, ok := a.ruleOf(c)
+	if p, isProblem := a.problems[c.Condition]; isProblem {
+		rule, ok = p.rule, true
+	}
+	if !exists || !ok {
+		return time.Time{}
+	}
+	return condition.LastHeartbeatTime.Add(rule.UnknownAfter + time.Second)
 }
 
 // ruleOf is the rule of a cause or, if the policy has renamed it, the first one for the condition.
@@ -330,34 +395,19 @@ func (a *assessment) ruleOf(c *Cause) (policy.Rule, bool) {
 	return a.policy.Rules[i], true
 }
 
-// hasCleared tells whether the cause has been healthy for its rule's clearAfter.
-func (a *assessment) hasCleared(c *Cause, next *schedule) bool {
+// clearsAt is when a cause will have been healthy for its rule's clearAfter; zero: it is not healthy, or has no rule.
+func (a *assessment) clearsAt(c *Cause) time.Time {
 	rule, ok := a.ruleOf(c)
 	if !ok || c.HealthySince.IsZero() {
-		return false
+		return time.Time{}
 	}
-	due := c.HealthySince.Add(rule.ClearAfter)
-	next.requeueAt(due)
-	return !a.now.Before(due)
+	return c.HealthySince.Add(rule.ClearAfter)
 }
 
-// allowsRelease tells whether every cause of a quarantine has cleared by the rules of its class.
-// isOver tells of a cause that has not cleared whether the quarantine need not wait for it.
-func (a *assessment) allowsRelease(q *Quarantine, isOver func(*Cause) bool, next *schedule) bool {
-	all := !q.ManualReleaseOnly
-	boot := a.node.Status.NodeInfo.BootID
-	for i := range q.Causes {
-		c := &q.Causes[i]
-		switch {
-		case !a.hasCleared(c, next): // asked of every cause, so that each requeues
-			all = all && isOver(c)
-		case c.Repair == conditions.Replace: // only a person knows that the part was replaced
-			all = false
-		case c.Repair == conditions.Reboot && (boot == "" || boot == c.BootID):
-			all = false
-		}
-	}
-	return all
+// hasCleared reports whether the cause has been healthy for its rule's clearAfter.
+func (a *assessment) hasCleared(c *Cause) bool {
+	at := a.clearsAt(c)
+	return !at.IsZero() && !a.now.Before(at)
 }
 
 // dueAt is when a cause with a problem is due; not after now: it is.
@@ -379,9 +429,24 @@ func (a *assessment) dueAt(r *Record, c *Cause, p problem) time.Time {
 	return due
 }
 
-// worstDue is the problem that decides: of the causes of r that are due and that filter accepts, the one about which most
-// is done. It marks the causes that are due.
-func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedule) (worst problem, found bool) {
+// worst is the problem that decides: of the causes of r that are due and that filter accepts, the one about which most is done.
+func (a *assessment) worst(r *Record, filter func(problem) bool) (worst problem, found bool) {
+	for i := range r.Causes {
+		c := &r.Causes[i]
+		p, isProblem := a.problems[c.Condition]
+		if !isProblem || !filter(p) || r.isCovered(p) || a.now.Before(a.dueAt(r, c, p)) {
+			continue
+		}
+		stronger := cmp.Or(cmp.Compare(p.strength(), worst.strength()), cmp.Compare(p.rule.Priority, worst.rule.Priority)) > 0
+		if stronger || !found {
+			worst, found = p, true
+		}
+	}
+	return worst, found
+}
+
+// markDue marks the causes of r that filter accepts and that are due, and reports whether one is.
+func (a *assessment) markDue(r *Record, filter func(problem) bool, next *schedule) (found bool) {
 	for i := range r.Causes {
 		c := &r.Causes[i]
 		p, isProblem := a.problems[c.Condition]
@@ -392,11 +457,7 @@ func (a *assessment) worstDue(r *Record, filter func(problem) bool, next *schedu
 			next.requeueAt(due)
 			continue
 		}
-		c.Due = true
-		stronger := cmp.Or(cmp.Compare(p.strength(), worst.strength()), cmp.Compare(p.rule.Priority, worst.rule.Priority)) > 0
-		if stronger || !found {
-			worst, found = p, true
-		}
+		c.Due, found = true, true
 	}
-	return worst, found
+	return found
 }

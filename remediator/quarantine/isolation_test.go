@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -335,10 +336,10 @@ func TestDevicesAreReadOnlyForRulesThatIsolateThem(t *testing.T) {
 func TestDevicesAreReadMoreOftenAfterABoot(t *testing.T) {
 	w := newDeviceWorld(t)
 	play(w, isolates, lasts(10*time.Minute))
-	if got := w.last.RequeueAfter; got <= devicesRecheck {
+	if got := w.last.RequeueAfter; got <= isolate.Recheck {
 		t.Errorf("again after %s although nothing has changed", got)
 	}
-	if play(w, reboots, beats, decide); w.last.RequeueAfter > devicesRecheck {
+	if play(w, reboots, beats, decide); w.last.RequeueAfter > isolate.Recheck {
 		t.Errorf("again after %s", w.last.RequeueAfter)
 	}
 }

@@ -3,6 +3,7 @@ package quarantine
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,4 +33,19 @@ func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules
 		Since:           r.Taint.Since,
 		CheckpointGrace: rule.CheckpointGrace,
 	}
+}
+
+// restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
+// to the node before it saw the taint.
+var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
+
+// NextLook is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
+func NextLook(since, now time.Time, most time.Duration) time.Time {
+	next := now.Add(most)
+	for _, delay := range restartDelays {
+		if at := since.Add(delay); at.After(now) && at.Before(next) {
+			next = at
+		}
+	}
+	return next
 }

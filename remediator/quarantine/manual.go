@@ -65,7 +65,7 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 		return nil, err
 	}
 	if d.record == nil || d.record.Phase == Released {
-		d.openNext()
+		d.record = openNext(d.record, n, d.conditions.bootSeen, now)
 		if len(d.record.Last) > 0 {
 			d.record.Last[0].ManualReleaseActive = false // the later word counts
 		}
@@ -87,7 +87,7 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 			HandOff: policy.HandOff{Annotations: policy.KeepNode},
 		}})
 	}
-	return d.node(), nil
+	return decidedNode(d), nil
 }
 
 // ReleaseManually returns a copy of the node without its quarantine. Its causes quarantine it again only after they have
@@ -101,15 +101,13 @@ func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, er
 		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.
 		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
 		d.changes.RemoveStrayCordon(d.known)
-		return d.node(), nil
+		return decidedNode(d), nil
 	}
 	if d.record == nil || d.record.Phase != Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
-	d.releaseManually()
-	by = by.clean()
-	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
-	return d.node(), nil
+	d.releaseManually(by)
+	return decidedNode(d), nil
 }
 
 // Strip returns a copy of the node without anything of ours but the labels that people set, and the taint of whoever
@@ -155,8 +153,8 @@ func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
 	return newDecider(&policy.Policy{}, Observation{Node: n, Record: record, Known: &known}, now), nil
 }
 
-// node is a copy of the node as it is to become.
-func (d *decider) node() *corev1.Node {
+// decidedNode is a copy of the node as it is to become.
+func decidedNode(d *decider) *corev1.Node {
 	after := d.observed.Node.DeepCopy()
 	(&State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained}).Apply(after)
 	return after

@@ -15,9 +15,11 @@ const maxCovered = 4
 
 // releaseManually ends the quarantine by the decision of a person, which covers the faults that stand now and those that an earlier
 // such decision still covers.
-func (d *decider) releaseManually() {
+func (d *decider) releaseManually(by Manual) {
 	before := d.record.manualRelease()
-	d.release(ByPerson)
+	d.endQuarantine(ByPerson)
+	by = by.clean()
+	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
 	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
@@ -86,18 +88,17 @@ func (r *Record) manualRelease() *Quarantine {
 }
 
 // resumeManualRelease makes the manual release that still covers faults the current one again, once the quarantine after it is over.
-func (r *Record) resumeManualRelease() bool {
+func (r *Record) resumeManualRelease() {
 	if r.Phase != Released || r.ManualReleaseActive || len(r.Last) == 0 || !r.Last[0].ManualReleaseActive {
-		return false
+		return
 	}
 	r.Quarantine, r.Last[0] = r.Last[0], r.Quarantine
 	r.Last[0].HandOff = nil // nothing of it is on the node any more
-	return true
 }
 
-// followManualRelease brings a manual release up to date over which another fault has begun a suspicion or a quarantine. It must not
+// updateEarlierRelease brings a manual release up to date over which another fault has begun a suspicion or a quarantine. It must not
 // outlive its faults, and then cover the next ones.
-func (d *decider) followManualRelease() {
+func (d *decider) updateEarlierRelease() {
 	q := d.record.manualRelease()
 	if q == nil || q == &d.record.Quarantine {
 		return
@@ -105,21 +106,22 @@ func (d *decider) followManualRelease() {
 	released := Record{Boot: d.record.Boot, Quarantine: *q}
 	d.conditions.updateCauses(&released, &d.next)
 	*q = released.Quarantine
-	if d.dropCleared(q); !q.ManualReleaseActive {
-		d.assess() // every fault counts again
+	if q.dropCleared(&d.conditions, &d.next); !q.ManualReleaseActive {
+		d.find() // every fault counts again
 	}
 }
 
 // dropCleared drops the causes of a manual release that have cleared, and ends it with the last one.
-func (d *decider) dropCleared(q *Quarantine) {
+func (q *Quarantine) dropCleared(a *assessment, next *schedule) {
 	var left []Cause
 	q.ManualReleaseActive = false
 	for i := range q.Causes {
 		c := &q.Causes[i]
-		_, hasRule := d.conditions.ruleOf(c)
-		if hasRule && d.conditions.hasCleared(c, &d.next) {
+		_, hasRule := a.ruleOf(c)
+		if hasRule && a.hasCleared(c) {
 			continue
 		}
+		next.requeueAt(a.clearsAt(c))
 		left = append(left, *c)
 		if hasRule { // without a rule for its condition a cause can quarantine no node
 			q.ManualReleaseActive = true

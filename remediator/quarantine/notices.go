@@ -45,11 +45,10 @@ func (d *decider) updateNotices() {
 
 // dropNotices drops the notices that the remediator has not made: whoever may annotate the Node could have it sign and deliver
 // anything.
-func (d *decider) dropNotices() {
-	if d.record == nil {
-		return
+func (r *Record) dropNotices(seen Seen) {
+	if r != nil {
+		r.Notices = slices.DeleteFunc(slices.Clone(r.Notices), func(n handoff.Notice) bool { return !seen.accepts(n) })
 	}
-	d.record.Notices = slices.DeleteFunc(slices.Clone(d.record.Notices), func(n handoff.Notice) bool { return !d.observed.Seen.accepts(n) })
 }
 
 // unnotifiedEvent is the event that leads to the state that the record is in, and that state. The event is empty when there

@@ -102,10 +102,3 @@ func notReadySince(n *corev1.Node, ready corev1.NodeCondition) time.Time {
 
 // isReady tells whether the problem is that the node is not Ready.
 func (p problem) isReady() bool { return p.condition.Type == corev1.NodeReady }
-
-// isBack tells whether a rule on Ready has quarantined the node and the jobs on it have survived: it is Ready, in the boot in which it
-// was Ready last.
-func (d *decider) isBack(rule policy.Rule) bool {
-	_, isProblem := d.conditions.problems[corev1.NodeReady]
-	return rule.Condition == corev1.NodeReady && !isProblem && d.record.Decisive().BootID == d.observed.Node.Status.NodeInfo.BootID
-}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // Seen is what a remediator knows about the quarantine of a node from elsewhere than from the record on the Node. It is kept
@@ -138,14 +137,14 @@ func decision(t *Taint) Taint {
 	return d
 }
 
-// accepts tells whether a notice in a record may be delivered: it was made by this remediator, or was there when it first saw
+// accepts reports whether a notice in a record may be delivered: it was made by this remediator, or was there when it first saw
 // the node.
 func (s Seen) accepts(n handoff.Notice) bool {
 	_, ok := s.notices[n.ID]
 	return ok || !s.known
 }
 
-// mayNotify tells whether the node may have another notice.
+// mayNotify reports whether the node may have another notice.
 func (s Seen) mayNotify(now time.Time) bool {
 	written, unwritten := 0, 0
 	for _, notice := range s.notices {
@@ -158,64 +157,4 @@ func (s Seen) mayNotify(now time.Time) bool {
 		}
 	}
 	return written < handoff.MaxNotices && unwritten < maxUnwritten
-}
-
-// confirmed tells whether the quarantine of the record is more than a claim.
-func (d *decider) confirmed() bool {
-	known := d.observed.Seen.of(d.record)
-	return d.result.decided || known.decided || known.tainted || d.observed.showsTaint(d.record) && d.observed.Node.UID == d.record.NodeUID
-}
-
-// isDecided tells whether this remediator has decided on the taint of the record.
-func (d *decider) isDecided() bool {
-	return d.result.decided || d.observed.Seen.of(d.record).decided
-}
-
-// taintAnew taints a node whose taint is missing and whose quarantine nothing confirms, if the node has a fault now for which
-// it would be quarantined. It tells whether it did.
-func (d *decider) taintAnew(why string) bool {
-	worst, due := d.conditions.worstDue(d.record, problem.isEnforced, &d.next)
-	if !due {
-		d.block(d.record.Taint.Rule, BlockedByUnconfirmed,
-			"the record says that the node is quarantined by rule %s, but %s, and no condition explains it now, so the node is not tainted; "+
-				"run `kubectl pitcrew release`, or quarantine it anew", d.record.Taint.Rule, why)
-		return false
-	}
-	if d.waitsForDevices(worst) || d.isLimited(worst, limits.Held{}) {
-		return false
-	}
-	old := d.record.Taint.String()
-	d.setTaint(worst)
-	d.start(worst)
-	d.record.Taint.Restored = true
-	d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s", old, why, describe(worst), d.record.Taint)
-	return true
-}
-
-// presentRestartRule is the rule by which a present fault of the node restarts its jobs; empty: none does. A node that a rule without
-// restartJobs has quarantined may die. And a quarantine that this remediator has not decided restarts jobs only if it would if it
-// were decided now.
-func (d *decider) presentRestartRule() string {
-	for i := range d.record.Causes {
-		c := &d.record.Causes[i]
-		p, isProblem := d.conditions.problems[c.Condition]
-		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due || d.record.isCovered(p) {
-			continue
-		}
-		isOther := p.rule.Name != d.record.Taint.Rule
-		if isOther && (limits.IsSoft(p.rule.Taint.Effect) || limits.IsSoft(d.record.Taint.Effect) || d.now.Before(d.conditions.dueAt(d.record, c, p))) {
-			continue // the node stays in service, or leaves it first; or its kubelet may still report
-		}
-		isHeld := false
-		if d.isDecided() && d.record.Taint.HeldFor == "" { // a victim has no place of its own
-			isHeld = d.isCorrelated(p)
-		} else {
-			isHeld = d.isLimited(p, d.provenPlace())
-		}
-		if !isHeld {
-			return p.rule.Name
-		}
-		d.result.Blocked.Message = "the jobs of the node are not restarted: " + d.result.Blocked.Message
-	}
-	return ""
 }

@@ -90,14 +90,15 @@ func (s *State) Suspicion() (string, bool) {
 	return *s.suspicion, true
 }
 
-func (d *decider) suspicion() *string {
+func suspicion(s *situation) *string {
 	var text string
-	r := d.record
-	if r == nil || r.Phase != Quarantined || r.IsIsolated() || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) || !d.known.HasTaint(r.Taint.NodeTaint()) {
+	r := s.record
+	if r == nil || r.Phase != Quarantined || r.IsIsolated() || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) ||
+		!s.known.HasTaint(r.Taint.NodeTaint()) {
 		return &text
 	}
-	if !hasTaint(d.changes.Taints, r.Taint) {
-		if d.conditions.maintained {
+	if !hasTaint(s.changes.Taints, r.Taint) {
+		if s.conditions.maintained {
 			return nil
 		}
 		return &text

@@ -1,6 +1,7 @@
 package quarantine
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -121,51 +123,51 @@ const switchSideVictims = 2
 // judgeLinks finds out for each victim whose broken link it is. A node that is quarantined for the repair of its own fault already stays
 // as it is.
 func (d *decider) judgeLinks() {
-	if d.record == nil || len(d.policy.Domains) == 0 {
+	if len(d.policy.Domains) == 0 {
 		return
 	}
 	changed := false
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		p, isProblem := d.conditions.problems[c.Condition]
-		if !isProblem || c.Link.Role != limits.Victim || c.Link.Origin != "" || d.isRepaired(c) {
+		if !isProblem || c.Link.Role != limits.Victim || c.Link.Origin != "" || d.record.isRepaired(c) {
 			continue
 		}
-		found := d.findOrigin(c, p)
+		found, settled := d.findOrigin(c, p)
+		d.next.requeueAt(settled)
 		if found != c.Link {
 			c.Link, c.Repair, changed = found, min(c.Repair, conditions.Inspect), true
 		}
 	}
 	if changed {
-		d.assess()
+		d.find()
 	}
 }
 
-// isRepaired tells whether the node is quarantined for the repair of the cause.
-func (d *decider) isRepaired(c *Cause) bool {
-	return d.record.Phase == Quarantined && d.record.Taint.Rule == c.Rule && d.record.Taint.Repair > conditions.Inspect
+// isRepaired reports whether the node is quarantined for the repair of a cause.
+func (q *Quarantine) isRepaired(c *Cause) bool {
+	return q.Phase == Quarantined && q.Taint.Rule == c.Rule && q.Taint.Repair > conditions.Inspect
 }
 
-// findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it.
-func (d *decider) findOrigin(c *Cause, p problem) Link {
-	link, fault := c.Link, limits.LinkFault{Role: limits.Victim, Since: c.Link.Since, Observed: p.rule.Observe}
-	domain, configured := d.policy.Domain(d.domain.Label)
-	victims := 1
-	if configured {
-		if link.Origin = d.observed.Peers.OriginOf(domain, d.domain, fault); link.Origin != "" {
-			link.SwitchSide = false
-			return link
-		}
-		if settled := c.FirstSeen.Add(domain.Settle); d.now.Before(settled) {
-			d.next.requeueAt(settled)
-			return link
-		}
-		victims += d.observed.Peers.VictimsBeside(domain, d.domain, fault)
-	} else {
-		victims = subjects(p.condition.Message)
+// findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it. settled is
+// when they tell it, if that is still to come.
+func (s *situation) findOrigin(c *Cause, p problem) (link Link, settled time.Time) {
+	link = c.Link
+	fault := limits.LinkFault{Role: limits.Victim, Since: c.Link.Since, Observed: p.rule.Observe}
+	domain, configured := s.policy.Domain(s.domain.Label)
+	if !configured {
+		link.SwitchSide = link.SwitchSide || subjects(p.condition.Message) >= switchSideVictims
+		return link, time.Time{}
 	}
-	link.SwitchSide = link.SwitchSide || victims >= switchSideVictims
-	return link
+	if link.Origin = s.observed.Peers.OriginOf(domain, s.domain, fault); link.Origin != "" {
+		link.SwitchSide = false
+		return link, time.Time{}
+	}
+	if settled = c.FirstSeen.Add(domain.Settle); s.now.Before(settled) {
+		return link, settled
+	}
+	link.SwitchSide = link.SwitchSide || 1+s.observed.Peers.VictimsBeside(domain, s.domain, fault) >= switchSideVictims
+	return link, time.Time{}
 }
 
 // subjects counts what a message of ours names.
@@ -179,72 +181,6 @@ func subjects(message string) int {
 		names[part.Subject] = true
 	}
 	return len(names)
-}
-
-// self is the node as the guard against common causes needs it.
-func (d *decider) self(p problem) limits.Peer {
-	self := limits.Peer{Labels: d.observed.Node.Labels, Domain: d.domain}
-	if i := slices.IndexFunc(d.record.Causes, func(c Cause) bool { return c.Condition == p.condition.Type }); i >= 0 {
-		link := d.record.Causes[i].Link
-		self.Link = limits.LinkFault{Role: link.Role, Since: link.Since, Observed: p.rule.Observe}
-	}
-	return self
-}
-
-// waitsForOrigin tells whether a victim has to wait until the origin of its faults is quarantined, and notes that. Then no limit is asked:
-// both are one failure, and have one place. What the record says of the origin is not enough, because a record can be forged.
-func (d *decider) waitsForOrigin(p problem) bool {
-	domain, configured := d.policy.Domain(d.domain.Label)
-	fault := limits.LinkFault{Role: limits.Victim, Since: p.link.Since, Observed: p.rule.Observe}
-	origin := p.link.Origin
-	d.result.WaitsForOthers = true
-	if configured && d.observed.Peers.OriginOf(domain, d.domain, fault) == origin && d.observed.Peers.IsQuarantined(origin) {
-		return false
-	}
-	d.next.requeueAt(d.now.Add(recheck))
-	d.block(p.rule.Name, BlockedByOrigin, "%s, which is not quarantined", describe(p))
-	return true
-}
-
-// isNotOver is for quarantines that wait for each cause.
-func isNotOver(*Cause) bool { return false }
-
-// releaseHeld releases a node of whose faults all that remain are consequences of a broken link that is repaired. They are still
-// reported, because nothing has reset the GPUs, so the release covers them like a manual one: only other faults, or worse ones, quarantine
-// the node until they have cleared. It tells whether it did.
-func (d *decider) releaseHeld() bool {
-	if d.conditions.maintained || d.conditions.allowsRelease(&d.record.Quarantine, isNotOver, &d.next) {
-		return false
-	}
-	origin := ""
-	isRepaired := func(c *Cause) bool {
-		if c.Link.Origin == "" {
-			return false
-		}
-		if d.observed.Peers.IsQuarantined(c.Link.Origin) {
-			d.result.WaitsForOthers = true
-			return false
-		}
-		origin = c.Link.Origin
-		return true
-	}
-	if !d.conditions.allowsRelease(&d.record.Quarantine, isRepaired, &d.next) {
-		return false
-	}
-	for i := range d.record.Causes {
-		c := &d.record.Causes[i]
-		condition, _ := d.conditions.conditionOf(c)
-		if m, err := conditions.ParseMessage(condition.Message); err == nil && c.Link.Origin != "" {
-			c.Repair = max(c.Repair, m.Repair) // the release covers the fault as it is reported
-		}
-		c.cover(condition)
-	}
-	d.release(ByPitcrew)
-	d.record.ManualReleaseActive = true
-	d.event(corev1.EventTypeNormal, NodeReleased,
-		"the quarantine of node %s, whose broken link caused the faults of this one, has ended; released after %s, though %s is still reported",
-		origin, d.now.Sub(d.record.QuarantinedAt).Round(time.Second), causeNames(d.record))
-	return true
 }
 
 // linkOf is the role of a node for others. A node that is being worked on, or that others have cordoned, is no victim: its faults may be
@@ -277,4 +213,130 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 // isWorkedOn tells of a node that its faults may be those of planned work: it is maintained, or others have cordoned it.
 func isWorkedOn(n *corev1.Node, r *Record) bool {
 	return isMarkedMaintained(n) || n.Spec.Unschedulable && (r == nil || r.HandOff == nil || !r.HandOff.Cordon)
+}
+
+// failedSince is when two independent witnesses on a node of a domain, the fabric ports and one more, have begun to say that the node has
+// failed; the zero value: they do not. Of several such pairs it is the one whose conditions began closest together. isCurrent tells
+// whether a condition that matches a rule counts now.
+//
+// A driver, a rollout of it or its detector can be wrong about many nodes at once, and makes conditions of many types. A rollout that
+// restarts the nodes makes them not Ready, too. Neither takes down the ports of the fabric, so these must have failed.
+func failedSince(
+	p *policy.Policy, n *corev1.Node, r *Record, domain limits.Domain, isCurrent func(corev1.NodeCondition, policy.Rule) bool,
+) limits.Span {
+	d, configured := p.Domain(domain.Label)
+	if !configured || d.Incidents == nil || isWorkedOn(n, r) || deletionTaint(n) != "" ||
+		r != nil && r.Phase == Released && r.ManualReleaseActive {
+		return limits.Span{}
+	}
+	var ports, others []time.Time
+	for _, c := range n.Status.Conditions {
+		witness := conditions.WitnessOf(string(c.Type))
+		rule, _, matches := p.Match(n.Labels, c)
+		switch acts := matches && !rule.AlertOnly && !rule.Observe && isCurrent(c, rule); {
+		case c.Type == corev1.NodeReady:
+			if _, notReady := NotReady(n); notReady && (acts || !matches) && !hasNeverBeenReady(n, c) {
+				others = append(others, c.LastTransitionTime.UTC())
+			}
+		case !acts:
+		case witness == conditions.FabricPorts:
+			ports = append(ports, c.LastTransitionTime.UTC())
+		case witness != "":
+			others = append(others, c.LastTransitionTime.UTC())
+		}
+	}
+	var closest limits.Span
+	for _, a := range ports {
+		for _, b := range others {
+			pair := limits.Span{From: a, Until: b}
+			if b.Before(a) {
+				pair = limits.Span{From: b, Until: a}
+			}
+			if apart := pair.Until.Sub(pair.From); apart <= d.Window && (closest.From.IsZero() || apart < closest.Until.Sub(closest.From)) {
+				closest = pair
+			}
+		}
+	}
+	return closest
+}
+
+// unit is the node as the limits need it, with what fails as one with it, for a problem.
+func (s *situation) unit(p problem) limits.Unit {
+	u := limits.Unit{Self: s.self(p), Origin: p.link.Origin}
+	u.Incident, u.WhyNone = s.incident(p)
+	return u
+}
+
+func (s *situation) self(p problem) limits.Peer {
+	self := limits.Peer{Labels: s.observed.Node.Labels, Domain: s.domain}
+	if i := slices.IndexFunc(s.record.Causes, func(c Cause) bool { return c.Condition == p.condition.Type }); i >= 0 {
+		link := s.record.Causes[i].Link
+		self.Link = limits.LinkFault{Role: link.Role, Since: link.Since, Observed: p.rule.Observe}
+	}
+	return self
+}
+
+// incident is the incident as a part of which the node is to be quarantined for a problem; nil: it is not. The problem must be of a
+// witness, and of the same time. why explains that the node is in none although it has failed.
+func (s *situation) incident(p problem) (incident *limits.Incident, why string) {
+	domain, configured := s.policy.Domain(s.domain.Label)
+	if !configured || domain.Incidents == nil || p.link.Origin != "" || limits.IsSoft(p.rule.Taint.Effect) ||
+		p.reach.Extent != isolate.WholeNode || !p.isReady() && conditions.WitnessOf(string(p.condition.Type)) == "" {
+		return nil, ""
+	}
+	failed := failedSince(s.policy, s.observed.Node, s.record, s.domain, s.conditions.isCurrent)
+	since := p.condition.LastTransitionTime.Time
+	if since.Sub(failed.From).Abs() > domain.Window || since.Sub(failed.Until).Abs() > domain.Window {
+		return nil, ""
+	}
+	if incident, why = s.observed.Peers.IncidentOf(domain, limits.Peer{Domain: s.domain, Failed: failed}); incident == nil {
+		return nil, why
+	}
+	for _, other := range s.conditions.problems {
+		isPorts := conditions.WitnessOf(string(other.condition.Type)) == conditions.FabricPorts
+		if isPorts && limits.Correlated(s.policy, other.condition, s.self(other), s.observed.Peers.Beside(incident)) != "" {
+			return nil, fmt.Sprintf("ports are down in other domains than %s, too", s.domain)
+		}
+	}
+	return incident, ""
+}
+
+// ofIncident says that the node is quarantined as a part of an incident, if it is.
+func ofIncident(i *limits.Incident) string {
+	if i == nil {
+		return ""
+	}
+	return fmt.Sprintf("; one of %d nodes or more of %s that have failed together, which use up one place of each limit", i.Nodes, i.Domain)
+}
+
+// DomainOf is the domain of a node, see [policy.Domain]; the zero value: it is in none. remembered is its domain before it lost the
+// label, as far as that is known.
+func DomainOf(p *policy.Policy, n *corev1.Node, remembered limits.Domain) limits.Domain {
+	if len(p.Domains) == 0 {
+		return limits.Domain{}
+	}
+	record, err := RecordOf(n)
+	if err != nil {
+		record = nil
+	}
+	return domainOf(p, n, record, remembered)
+}
+
+// domainOf is [DomainOf]. r is the record of the node, or nil. The domain in an open record comes before the labels: a label may change
+// when the fabric is faulty, and then the node would leave the others of its wave.
+func domainOf(p *policy.Policy, n *corev1.Node, r *Record, remembered limits.Domain) limits.Domain {
+	for _, d := range p.Domains {
+		inRecord := r != nil && r.NodeUID == n.UID && r.Domain.Label == d.Label
+		switch value := n.Labels[d.Label]; {
+		case inRecord && !r.closed():
+			return r.Domain
+		case value != "":
+			return limits.Domain{Label: d.Label, Value: value}
+		case remembered.Label == d.Label:
+			return remembered
+		case inRecord:
+			return r.Domain
+		}
+	}
+	return limits.Domain{}
 }

@@ -1,0 +1,325 @@
+package quarantine
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// situation is what a choice is made from. Choosing changes nothing of it.
+type situation struct {
+	policy   *policy.Policy
+	observed Observation
+	now      time.Time
+	known    handoff.Known
+	domain   limits.Domain
+	// record, changes and conditions are the record, the node and what its conditions mean, as they have become so far.
+	record     *Record
+	changes    handoff.NodeChanges
+	conditions assessment
+	// decided is set once this decision has put a taint of the policy on the node, within all limits.
+	decided bool
+	// forgot is set once this decision has dropped a suspicion: it begins no other one.
+	forgot bool
+}
+
+// act is what a choice does.
+type act int
+
+const (
+	stay act = iota
+	// open begins a suspicion, and forget drops it.
+	open
+	forget
+	// observe shows what a rule that only observes would do.
+	observe
+	quarantineNode
+	// upgrade follows a problem that needs more than the one that decided so far.
+	upgrade
+	// restore puts a missing taint back, and taintAnew decides anew on the taint of a quarantine that nothing confirms.
+	restore
+	taintAnew
+	release
+)
+
+// choice is what becomes of the quarantine of a node, what it waits for, and what is said about it.
+type choice struct {
+	do act
+	// worst is the problem that decides; incident that as a part of which the node is quarantined for it, nil: for itself.
+	worst    problem
+	incident *limits.Incident
+	// held is the place under the limits that the node has already.
+	held limits.Held
+	// why is what the Event says about a missing taint.
+	why     string
+	release ending
+	wait    wait
+}
+
+// wait is what a choice waits for, and why.
+type wait struct {
+	// blocked is nil if it waits for nothing; too is what else it would wait for then.
+	blocked *Blocked
+	too     []Blocked
+	// limited and forOthers are [Decision.Limited] and [Decision.WaitsForOthers].
+	limited, forOthers bool
+	// opened is the new state of the breaker, if it opens.
+	opened *limits.BreakerState
+	// until is when to choose again, at the latest.
+	until []time.Time
+}
+
+// choose chooses by the phase of the record.
+func (s *situation) choose() choice {
+	switch {
+	case s.record == nil || s.record.Phase == Released:
+		return s.chooseInService()
+	case s.record.Phase == Suspect:
+		return s.chooseSuspect()
+	}
+	return s.chooseQuarantined()
+}
+
+// chooseInService begins a suspicion. While a manual release lasts, only a new fault or one of a worse class does: whoever released the
+// node did not know of that one.
+func (s *situation) chooseInService() (c choice) {
+	isNew := problem.isActionable
+	if s.record != nil && s.record.ManualReleaseActive {
+		isNew = s.record.exceeds
+		for _, p := range s.conditions.sorted() {
+			if p.isEnforced() && !s.record.hasCause(p.condition.Type) && !isNew(p) {
+				c.wait.blocked = blocked(p.rule.Name, BlockedByManualRelease,
+					"%s, but the node was released manually and %s has not cleared", describe(p), causeNames(s.record))
+			}
+		}
+	}
+	if !s.forgot && s.conditions.has(isNew) {
+		c.do = open
+	}
+	return c
+}
+
+// chooseSuspect quarantines the node when a problem is due, and forgets a suspicion that is over.
+func (s *situation) chooseSuspect() choice {
+	if len(s.record.Causes) == 0 {
+		return choice{do: forget}
+	}
+	if worst, due := s.conditions.worst(s.record, problem.isEnforced); due {
+		return s.unlessLimited(choice{do: quarantineNode, worst: worst})
+	}
+	if p, due := s.conditions.worst(s.record, problem.isObserved); due {
+		return choice{do: observe, worst: p, wait: wait{blocked: blocked(p.rule.Name, BlockedByObserve,
+			"%s; observe mode: would %s%s", describe(p), wouldDo(p), andRestart(p.rule))}}
+	}
+	return choice{}
+}
+
+// chooseQuarantined releases the node, or else keeps the taint as it must be.
+func (s *situation) chooseQuarantined() choice {
+	if c := s.chooseRelease(); c.do == release || s.conditions.maintained {
+		return c
+	} else if !s.isTainted() {
+		return s.chooseTaint(c.wait)
+	} else {
+		return s.chooseUpgrade(c.wait)
+	}
+}
+
+// chooseTaint puts a removed taint back once: `kubectl taint` and others patch the list without a version check and may have dropped it
+// unknowingly. The second time the removal is a manual release, and the first time if the rule only observes now.
+func (s *situation) chooseTaint(w wait) choice {
+	taint := s.record.Taint
+	if rule, _ := s.policy.Rule(taint.Rule); taint.Restored || rule.Observe {
+		return choice{do: release, release: ending{how: byRemovedTaint}, wait: w}
+	}
+	why := ""
+	switch {
+	case !s.known.HasTaint(taint.NodeTaint()):
+		why = "no known policy sets taint " + taint.String()
+	case !s.confirmed():
+		why = "this remediator has never seen taint " + taint.String() + " on it"
+	default:
+		return choice{do: restore, wait: w}
+	}
+	worst, due := s.conditions.worst(s.record, problem.isEnforced)
+	if !due {
+		w.blocked = blocked(taint.Rule, BlockedByUnconfirmed,
+			"the record says that the node is quarantined by rule %s, but %s, and no condition explains it now, so the node is not tainted; "+
+				"run `kubectl pitcrew release`, or quarantine it anew", taint.Rule, why)
+		return choice{wait: w}
+	}
+	return s.unlessLimited(choice{do: taintAnew, worst: worst, why: why, wait: w})
+}
+
+// chooseUpgrade follows a problem that needs more than the one that decided so far.
+func (s *situation) chooseUpgrade(w wait) choice {
+	worst, due := s.conditions.worst(s.record, problem.isEnforced)
+	if !due {
+		return choice{wait: w}
+	}
+	taint := s.record.Taint
+	// A rule that the policy no longer has restarts nothing.
+	decided, _ := s.policy.Rule(taint.Rule)
+	if worst.strength() <= strength(taint.Repair, taint.Effect, s.record.IsIsolated(), decided.RestartJobs) && !s.hasMoreGPUs(worst) {
+		return choice{wait: w}
+	}
+	return s.unlessLimited(choice{do: upgrade, worst: worst, held: s.held(), wait: w})
+}
+
+// unlessLimited is a choice that puts a taint on the node, unless its devices are unknown or a limit holds it back.
+func (s *situation) unlessLimited(c choice) choice {
+	if c.worst.reach.Extent == isolate.DevicesUnknown {
+		c.do = stay
+		c.wait.blocked = blocked(c.worst.rule.Name, BlockedByDevices, "%s, but %s; the whole node is quarantined if that lasts for %s",
+			describe(c.worst), c.worst.reach.Wait, isolate.Settle)
+		return c
+	}
+	q := s.question(c.worst, c.held)
+	w := waitFor(c.worst, s.observed.Peers.Ask(q, s.now), s.now)
+	c.incident, w.forOthers = q.Unit.Incident, w.forOthers || c.wait.forOthers
+	if w.blocked == nil {
+		c.wait.forOthers = w.forOthers
+		return c
+	}
+	if c.do == upgrade {
+		w.blocked.Message += "; the node keeps taint " + s.record.Taint.String()
+	}
+	c.do, c.wait = stay, w
+	return c
+}
+
+// question asks the limits about a quarantine for a problem. held is the place that the node has already.
+func (s *situation) question(p problem, held limits.Held) limits.Question {
+	return limits.Question{Policy: s.policy, Condition: p.condition, Rule: p.rule, Held: held, Unit: s.unit(p), Breaker: s.observed.Breaker}
+}
+
+// waitFor is what a quarantine for a problem waits for by an answer of the limits. The nodes that are held back are also decided again when
+// the others change: time alone frees a place in minutes, not seconds.
+func waitFor(p problem, a limits.Answer, now time.Time) wait {
+	w := wait{forOthers: a.ForOthers, opened: a.Opened}
+	if a.By == "" {
+		return w
+	}
+	but := ", but "
+	if a.By == limits.ByOrigin {
+		but = ", "
+	}
+	w.blocked = blocked(p.rule.Name, a.By, "%s%s%s", describe(p), but, a.Why)
+	w.limited = a.By == limits.ByBudget || a.By == limits.ByBreaker
+	w.until = []time.Time{a.RetryAt, now.Add(recheck)}
+	for _, other := range a.Too {
+		w.too = append(w.too, Blocked{Rule: p.rule.Name, Reason: other.By, Message: other.Why})
+	}
+	return w
+}
+
+// held is the quarantine whose place under the limits the node has. A record can name a taint of others as its own: that one
+// has no place.
+func (s *situation) held() limits.Held {
+	t := s.record.Taint
+	hasPlace := hasTaint(s.changes.Taints, t)
+	if s.record.IsIsolated() {
+		hasPlace = s.confirmed()
+	}
+	if t.HeldFor != "" || !s.known.HasTaint(t.NodeTaint()) || !hasPlace {
+		return limits.Held{}
+	}
+	return limits.Held{Rule: t.Rule, Soft: limits.IsSoft(t.Effect)}
+}
+
+// provenPlace is [situation.held], but only for our own taint: a kubelet can neither set nor move that one, so a quarantine has put
+// it there, within the limits of its time.
+func (s *situation) provenPlace() limits.Held {
+	if t := s.record.Taint; t.Key != conditions.TaintUnhealthy || t.PreExisting || !s.observed.showsTaint(s.record) {
+		return limits.Held{}
+	}
+	return s.held()
+}
+
+// confirmed reports whether the quarantine of the record is more than a claim.
+func (s *situation) confirmed() bool {
+	seen := s.observed.Seen.of(s.record)
+	return s.decided || seen.decided || seen.tainted || s.observed.showsTaint(s.record) && s.observed.Node.UID == s.record.NodeUID
+}
+
+// isDecided reports whether this remediator has decided on the taint of the record.
+func (s *situation) isDecided() bool { return s.decided || s.observed.Seen.of(s.record).decided }
+
+// isTainted reports whether the taint of the quarantine is where it belongs, or is about to be put there.
+func (s *situation) isTainted() bool {
+	if s.record.IsIsolated() {
+		return s.confirmed() && !s.devices().HaveLostRules(s.record.Isolation)
+	}
+	return hasTaint(s.changes.Taints, s.record.Taint)
+}
+
+// isInForce reports whether the taint of the quarantine keeps pods off.
+func (s *situation) isInForce() bool {
+	if s.record.IsIsolated() {
+		return s.devices().HasRules(s.record.Isolation, s.record.Taint.NodeTaint())
+	}
+	return hasTaint(s.changes.Taints, s.record.Taint)
+}
+
+// restartRule is the rule by which the node's jobs are to be restarted; empty: they are not. waits are what further restarts wait for.
+func (s *situation) restartRule() (name string, waits []wait) {
+	if s.record == nil || s.record.Phase != Quarantined || s.conditions.maintained || !s.isInForce() {
+		return "", nil
+	}
+	rule, _ := s.policy.Rule(s.record.Taint.Rule)
+	_, notReady := s.conditions.problems[corev1.NodeReady]
+	// A rule on Ready has quarantined the node and the jobs on it have survived: it is Ready, in the boot in which it was Ready last.
+	isBack := rule.Condition == corev1.NodeReady && !notReady && s.record.Decisive().BootID == s.observed.Node.Status.NodeInfo.BootID
+	if !rule.RestartJobs || rule.Observe || s.record.isOnlyHeld() || !s.isDecided() || isBack {
+		return s.presentRestartRule()
+	}
+	return rule.Name, nil
+}
+
+// presentRestartRule is the rule by which a present fault of the node restarts its jobs; empty: none does. A node that a rule without
+// restartJobs has quarantined may die. And a quarantine that this remediator has not decided restarts jobs only if it would if it
+// were decided now.
+func (s *situation) presentRestartRule() (name string, waits []wait) {
+	for i := range s.record.Causes {
+		c := &s.record.Causes[i]
+		p, isProblem := s.conditions.problems[c.Condition]
+		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due || s.record.isCovered(p) {
+			continue
+		}
+		isOther := p.rule.Name != s.record.Taint.Rule
+		if isOther && (limits.IsSoft(p.rule.Taint.Effect) || limits.IsSoft(s.record.Taint.Effect) ||
+			s.now.Before(s.conditions.dueAt(s.record, c, p))) {
+			continue // the node stays in service, or leaves it first; or its kubelet may still report
+		}
+		var answer limits.Answer
+		if s.isDecided() && s.record.Taint.HeldFor == "" { // a victim has no place of its own
+			answer = s.observed.Peers.AskGuard(s.question(p, limits.Held{}))
+		} else {
+			answer = s.observed.Peers.Ask(s.question(p, s.provenPlace()), s.now)
+		}
+		w := waitFor(p, answer, s.now)
+		if w.blocked != nil {
+			w.blocked.Message = "the jobs of the node are not restarted: " + w.blocked.Message
+		}
+		if waits = append(waits, w); w.blocked == nil {
+			return p.rule.Name, waits
+		}
+	}
+	return "", waits
+}
+
+// has reports whether a problem is one that filter accepts.
+func (a *assessment) has(filter func(problem) bool) bool {
+	for _, p := range a.problems {
+		if filter(p) {
+			return true
+		}
+	}
+	return false
+}

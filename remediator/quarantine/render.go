@@ -1,0 +1,292 @@
+package quarantine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+)
+
+// decider is one run of [Decide]: the situation as it becomes, and the result so far.
+type decider struct {
+	situation
+	next   schedule
+	result Decision
+	// observing is the taint of the rule that only observes and would isolate devices; nil: none.
+	observing *corev1.Taint
+}
+
+// render makes a choice true of the record and of the node, and reports whether it ends a phase of the record, so that the next one is
+// reached in the same run.
+func (d *decider) render(c choice) (goesOn bool) {
+	d.note(c.wait)
+	switch c.do {
+	case open:
+		d.record = openNext(d.record, d.observed.Node, d.conditions.bootSeen, d.now)
+	case forget:
+		d.record, d.forgot = d.record.withoutCurrent(), true
+	case restore:
+		d.restore()
+	case taintAnew:
+		old := d.record.Taint.String()
+		d.setTaint(c.worst)
+		d.result.Started = c.start(d.now)
+		d.record.Taint.Restored = true
+		d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s",
+			old, c.why, describe(c.worst), d.record.Taint)
+	case release:
+		d.release(c.release)
+	case quarantineNode:
+		d.quarantine(c)
+		return false
+	case upgrade:
+		d.upgrade(c)
+		return false
+	case observe:
+		d.observeDevices(c.worst)
+		return false
+	case stay:
+		return false
+	}
+	return true
+}
+
+// note adds what a choice waits for to the result.
+func (d *decider) note(w wait) {
+	if w.blocked != nil {
+		d.result.Blocked = w.blocked
+	}
+	d.result.BlockedToo = append(d.result.BlockedToo, w.too...)
+	d.result.Limited = d.result.Limited || w.limited
+	d.result.WaitsForOthers = d.result.WaitsForOthers || w.forOthers
+	if w.opened != nil {
+		d.result.SetBreaker = w.opened
+	}
+	d.next.requeueAt(w.until...)
+}
+
+func (d *decider) event(kind, reason, format string, args ...any) {
+	d.result.Events = append(d.result.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
+}
+
+// quarantine makes a suspicion a quarantine. Only the causes that stand and are enforced are causes of that.
+func (d *decider) quarantine(c choice) {
+	r, worst := d.record, c.worst
+	r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool {
+		p, isProblem := d.conditions.problems[c.Condition]
+		if !isProblem { // its condition is not current just now
+			p.rule, _ = d.conditions.ruleOf(&c)
+		}
+		return !p.isEnforced() || !c.HealthySince.IsZero()
+	})
+	r.Phase, r.QuarantinedAt = Quarantined, d.now
+	d.setTaint(worst)
+	d.result.Started = c.start(d.now)
+	r.ManualReleaseOnly = r.hasFlapped(worst, d.now)
+	if r.IsIsolated() {
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", describe(worst), r.isolatedBy(), r.manualOnly(worst))
+		return
+	}
+	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s%s",
+		describe(worst), r.Taint, r.andCordoned(), worst.notIsolated(), ofIncident(c.incident), r.manualOnly(worst))
+}
+
+// upgrade puts the taint of a problem that needs more in place of that of the quarantine.
+func (d *decider) upgrade(c choice) {
+	r, worst := d.record, c.worst
+	// An upgrade makes nothing of a quarantine that was only claimed.
+	decided := d.isDecided() || d.provenPlace().Rule != ""
+	d.setTaint(worst)
+	d.decided = decided
+	if c.held.TakesOut(worst.rule) {
+		d.result.Started = cmp.Or(c.start(d.now), d.result.Started)
+	}
+	if r.IsIsolated() {
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", describe(worst), r.isolatedBy())
+		return
+	}
+	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s%s",
+		describe(worst), r.Taint, r.andCordoned(), worst.notIsolated(), ofIncident(c.incident))
+}
+
+// restore puts the taint of the quarantine back.
+func (d *decider) restore() {
+	taint := d.record.Taint
+	taint.Restored, taint.PreExisting = true, false
+	if d.record.IsIsolated() {
+		d.record.Isolation.PendingSince = d.now
+	} else {
+		d.changes.Taints = append(d.changes.Taints, taint.NodeTaint())
+	}
+	d.event(corev1.EventTypeWarning, TaintRestored,
+		"taint %s was removed during the quarantine and has been put back; remove it again to release the node", taint)
+}
+
+// start is the start of a quarantine now; nil: a victim has the place of its origin.
+func (c *choice) start(now time.Time) *limits.Start {
+	if c.worst.link.Origin != "" {
+		return nil
+	}
+	start := &limits.Start{Rule: c.worst.rule.Name, At: now, Soft: limits.IsSoft(c.worst.rule.Taint.Effect)}
+	if c.incident != nil {
+		start.Incident = c.incident.Domain
+	}
+	return start
+}
+
+// setTaint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint
+// outside our domain that is there already belongs to others and outlives the quarantine.
+func (d *decider) setTaint(p problem) {
+	t := &Taint{
+		Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect,
+		Rule: p.rule.Name, Repair: p.class, Since: d.now, HeldFor: p.link.Origin,
+	}
+	d.decided = true
+	if d.record.Taint != nil {
+		t.Restored = d.record.Taint.Restored
+		d.removeTaint()
+	}
+	if p.reach.Extent == isolate.SomeDevices {
+		d.record.Taint = t
+		d.isolate()
+		return
+	}
+	d.record.Isolation = nil
+	t.PreExisting = hasTaint(d.changes.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
+	if !t.PreExisting {
+		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.matches), t.NodeTaint())
+	}
+	d.record.Taint = t
+	want := p.rule.HandOff
+	if d.record.Uncordoned {
+		want = want.WithoutCordon()
+	}
+	d.record.HandOff = d.changes.AddHandOff(want).WithCordonOf(d.record.HandOff, d.known)
+}
+
+// removeTaint removes what the record's quarantine has put on the node. What no known policy puts there stays, whatever the
+// record claims, and that is said.
+func (d *decider) removeTaint() {
+	if d.record.Phase != Quarantined {
+		return
+	}
+	if left := d.record.removeFrom(&d.changes, d.known); len(left) > 0 {
+		d.event(corev1.EventTypeWarning, QuarantineBlocked,
+			"the record names what no known policy puts on a node, and it is left as it is: %s",
+			Clip(strings.Join(left, ", "), conditions.MaxMessage))
+	}
+}
+
+// checkCordon gives up our cordon when others have undone it, or have uncordoned the node and cordoned it again. Unlike a taint, a
+// cordon is never lost in the patch of a list, so one time is enough. A cordon that others have set beside us outlives the release.
+func (d *decider) checkCordon() {
+	if !d.changes.HasLostCordon(d.record.HandOff) {
+		return
+	}
+	d.record.HandOff = d.changes.DropCordon(d.record.HandOff, d.known)
+	d.record.Uncordoned = true
+	if d.changes.Unschedulable {
+		return // it is the cordon of others
+	}
+	d.event(corev1.EventTypeNormal, UncordonedByHand,
+		"the cordon was undone during the quarantine, so the quarantine does not cordon the node again; it keeps taint %s", d.record.Taint)
+}
+
+// removeUnexplained removes the taints that only a quarantine of ours sets and that the record does not explain. They were
+// brought back after a release: `kubectl taint` and others write the whole list, and theirs may be an old one. A person
+// quarantines a node with `kubectl pitcrew quarantine`, which writes a record.
+func (d *decider) removeUnexplained() {
+	var removed []string
+	d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool {
+		ours := t.Key == conditions.TaintUnhealthy || mayBeQuarantine(t) &&
+			slices.ContainsFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Taint.MatchTaint(&t) })
+		if !ours || d.record.explains(t) {
+			return false
+		}
+		removed = append(removed, t.ToString())
+		return true
+	})
+	if len(removed) > 0 {
+		d.event(corev1.EventTypeNormal, NodeReleased,
+			"taint %s was on the node without a quarantine and was removed; a writer with an old copy of the taints may have brought it back",
+			strings.Join(removed, ", "))
+	}
+	if (d.record == nil || d.record.Phase != Quarantined) && d.changes.RemoveStrayCordon(d.known) {
+		d.event(corev1.EventTypeNormal, NodeReleased, "the remediator had cordoned the node and no quarantine is on it; uncordoned")
+	}
+}
+
+// restartJobs asks for the restart of the node's jobs, and to check for further ones: the scheduler may have bound a pod to the node before
+// it saw the taint.
+func (d *decider) restartJobs() {
+	name, waits := d.restartRule()
+	for _, w := range waits {
+		d.note(w)
+	}
+	if d.result.RestartRule, d.result.RestartJobs = name, name != ""; name == "" {
+		return
+	}
+	for _, delay := range restartDelays {
+		d.next.requeueAt(d.record.Taint.Since.Add(delay))
+	}
+}
+
+// staleness says that no detector updates the conditions of the node; nil: one does. If a rule acts on the node because it is not Ready,
+// that its detectors are silent is no news.
+func staleness(a *assessment) *Blocked {
+	ready, isProblem := a.problems[corev1.NodeReady]
+	if len(a.stale.types) == 0 || isProblem && ready.isActionable() {
+		return nil
+	}
+	return &Blocked{Reason: BlockedByStale, Message: a.stale.message(a.policy, a.node, a.now)}
+}
+
+// updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
+func (d *decider) updateAWS() {
+	if !d.policy.Output.AWS {
+		d.changes.RemoveAWS()
+		return
+	}
+	if d.conditions.maintained {
+		return
+	}
+	health := handoff.Health{Checks: d.conditions.checks()}
+	if d.record != nil && d.record.Phase == Quarantined && !d.record.IsIsolated() {
+		health.Quarantined, health.Repair = true, d.record.Worst()
+	}
+	d.changes.SetAWS(d.observed.Node, health, d.now)
+	visits := d.observed.visitsOf(d.record)
+	d.changes.SetAWSRecommendation(d.observed.Node, visits.Advice, visits.AdvisedAt)
+}
+
+// checks are the conditions that the policy names, as the AWS suite shows them.
+func (a *assessment) checks() []handoff.Check {
+	var checks []handoff.Check
+	for _, c := range a.node.Status.Conditions {
+		limit, named := a.policy.UnknownAfter(c.Type)
+		if !named {
+			continue
+		}
+		check := handoff.Check{Condition: c.Type, Outcome: handoff.Pass}
+		p, isProblem := a.problems[c.Type]
+		switch {
+		case isProblem && p.isActionable():
+			check.Outcome, check.Repair = handoff.Fail, p.class
+		case isProblem:
+			check.Outcome = handoff.Warn
+		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit || FromFuture(c.LastHeartbeatTime.Time, a.now):
+			check.Outcome = handoff.Skip
+		}
+		checks = append(checks, check)
+	}
+	return checks
+}
