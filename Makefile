@@ -58,7 +58,8 @@ RACED := remediator/visits remediator remediator/jobs preflight remediator/prefl
 	remediator/webhook internal/npd internal/nvml internal/xid plugins/dcgm plugins/xid repair docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
 # Tests on a control plane wait most of the time, so twice as many packages run side by side as there are cores. `make lint` vets everything.
-TEST_FLAGS := -timeout 30m -p $$((2 * $$(nproc))) -parallel 8
+AT_ONCE    := $$((2 * $$(nproc)))
+TEST_FLAGS  = -timeout 30m -p $(AT_ONCE) -parallel 8
 RACE_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
 
 # What `make test` builds first. The tests build the programs of this repository.
@@ -73,7 +74,7 @@ test: test-packages test-kernel-log ## what to run before a commit: the pure tes
 
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
-	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./kubectl-pitcrew ./manifests/chart ./... | awk '!seen[$$0]++' | \
+	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
 		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
@@ -94,17 +95,16 @@ test-images: bin/images/debian ## the images of both architectures
 	@go run ./e2e/components/build helm
 	go test -C images/build -vet=off ./...
 
-# What .ci/run runs after `make verify`, in two lanes. The tests with a node wait most of the time; the others are in turn beside them: more real
-# clusters side by side are so slow on two cores that tests miss their limits (tried: operators beside the packages had 3 failures). What
-# both lanes need is fetched and built first. A lane goes on after a failure.
+# What .ci/run runs after `make verify`, in two lanes of about the same length. What both need is fetched and built first. A lane goes on after a
+# failure. With a lane beside them fewer packages run side by side: on a machine that is too busy tests miss their limits.
 .PHONY: ci
 ci: test-components nft chromium bin/debian bin/images/debian
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 lane-race lane-node
 
-lane-race: LANE := lint test-race test-packages test-operators
-lane-node: LANE := test-node test-kernel-log test-images
+lane-race: LANE := lint test-race test-operators
+lane-node: LANE := test-node test-kernel-log test-images test-packages
 lane-race lane-node:
-	@failed=; for target in $(LANE); do begun=$$SECONDS; $(MAKE) --no-print-directory WITHOUT="$(RACED)" $$target || failed+=" $$target"; \
+	@failed=; for target in $(LANE); do begun=$$SECONDS; $(MAKE) --no-print-directory WITHOUT="$(RACED)" AT_ONCE=$$(($$(nproc) + 1)) $$target || failed+=" $$target"; \
 		echo "== $$target: $$(( (SECONDS - begun + 30) / 60 )) min"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 operators:
@@ -117,9 +117,11 @@ operators:
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
 
-.PHONY: nightly
-nightly: components ## what is too long for CI: a week of sweeps, an hour of chaos, and the operators on the older Kubernetes
+.PHONY: week nightly
+week: test-components
 	go test ./remediator/visits -vet=off -count=1 -timeout 60m -v -run TestAWeekOfSweeps -args -week.days 7 -week.nodes 50
+
+nightly: week ## what is too long for CI: a week of sweeps, an hour of chaos, and the operators on the older Kubernetes
 	@$(MAKE) --no-print-directory chaos FOR=1h
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 
