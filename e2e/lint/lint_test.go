@@ -132,6 +132,9 @@ func Fatal() { log.Fatalf("ends") }
 		"use of `os.Exit` forbidden because \"npd.Main is the only exit of a plugin",
 		"use of `log.Fatalf` forbidden because \"it exits 1, which tells NPD that the node is sick",
 	}},
+	"kubectl-pitcrew/print.go":              {printIn(name("kubectl-pitcrew")), []string{forbiddenPrint}},
+	"kubectl-pitcrew/internal/cli/print.go": {printIn("cli"), nil},
+	"repair/print.go":                       {printIn("repair"), nil},
 	"remediator/nodes/nolint.go": {`package nodes
 
 import "io"
@@ -155,6 +158,13 @@ func Explained(w io.Writer) { w.Write(nil) } //nolint:errcheck // w is a buffer,
 
 func nowIn(name string) string {
 	return "package " + name + "\n\nimport \"time\"\n\nfunc Now() time.Time { return time.Now() }\n"
+}
+
+// forbiddenPrint is reported of what kubectl-pitcrew prints by other means than its writer.
+const forbiddenPrint = "use of `fmt.Println` forbidden because \"text of others could control the terminal"
+
+func printIn(name string) string {
+	return "package " + name + "\n\nimport \"fmt\"\n\nfunc Print() { fmt.Println() }\n"
 }
 
 // stubs are packages of other modules, with nothing in them.
