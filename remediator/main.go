@@ -36,6 +36,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
 	"github.com/pitcrew-dev/pitcrew/remediator/progress"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits"
 )
 
@@ -197,7 +198,7 @@ func newManager(o options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	return mgr, nil
+	return slim.NewManager(mgr)
 }
 
 func managerOptions(o options) ctrl.Options {

@@ -1,0 +1,221 @@
+package slim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
+)
+
+// served returns a Reader over a server that answers as handle does.
+func served(t *testing.T, handle http.HandlerFunc) *slim.Reader {
+	t.Helper()
+	server := httptest.NewServer(handle)
+	t.Cleanup(server.Close)
+	r, err := slim.New(fake.NewClientBuilder().Build(), &rest.Config{Host: server.URL, QPS: -1}, server.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// list writes a list of n items as an API server does, item by item.
+func list(w http.ResponseWriter, n int, item func(i int) any) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"next"},"items":[`)
+	for i := range n {
+		if i > 0 {
+			fmt.Fprint(w, ",")
+		}
+		if text, is := item(i).([]byte); is {
+			w.Write(text)
+		} else {
+			json.NewEncoder(w).Encode(item(i))
+		}
+	}
+	fmt.Fprint(w, "]}\n")
+}
+
+func pod(env string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ml", Name: "train-0", UID: "u", Labels: map[string]string{"a": "b"},
+			Annotations:   map[string]string{"short": "kept", "long": strings.Repeat("x", 2000)},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: "gpu-1", Volumes: []corev1.Volume{{Name: "v"}},
+			InitContainers: []corev1.Container{{Name: "init", Command: []string{"c"}}},
+			Containers: []corev1.Container{{
+				Name: "main", Args: []string{"a"}, Env: []corev1.EnvVar{{Name: "E", Value: env}},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
+			}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func TestAListIsReadAndSlim(t *testing.T) {
+	var asked string
+	r := served(t, func(w http.ResponseWriter, req *http.Request) {
+		asked = req.URL.String() + " " + req.Header.Get("Accept")
+		list(w, 2, func(int) any { return pod("e") })
+	})
+	var got corev1.PodList
+	err := r.List(t.Context(), &got, client.InNamespace("ml"), client.MatchingFields{"spec.nodeName": "gpu-1"}, client.MatchingLabels{"a": "b"}, client.Limit(9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "/api/v1/namespaces/ml/pods?fieldSelector=spec.nodeName%3Dgpu-1&labelSelector=a%3Db&limit=9 application/json"; asked != want {
+		t.Errorf("asked for %s", asked)
+	}
+	want := pod("e")
+	want.ManagedFields, want.Spec.Volumes = nil, nil
+	delete(want.Annotations, "long")
+	want.Spec.InitContainers[0].Command, want.Spec.Containers[0].Args, want.Spec.Containers[0].Env = nil, nil, nil
+	if diff := cmp.Diff(corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "next"}, Items: []corev1.Pod{*want, *want}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMetadataOfPodsIsAskedForAndSlim(t *testing.T) {
+	r := served(t, func(w http.ResponseWriter, req *http.Request) {
+		if want := "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"; req.Header.Get("Accept") != want {
+			t.Errorf("asked for %s", req.Header.Get("Accept"))
+		}
+		list(w, 1, func(int) any { return metav1.PartialObjectMetadata{ObjectMeta: pod("").ObjectMeta} })
+	})
+	var got metav1.PartialObjectMetadataList
+	got.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := r.List(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if m := got.Items[0]; m.Name != "train-0" || m.ManagedFields != nil || len(m.Annotations) != 1 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// 150 pods of 1.2 MB each, as anyone may create who may create pods, cost less than twice one of them at a time.
+func TestLargePodsCostLittle(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var peak atomic.Uint64
+	env := strings.Repeat("e", 1_200_000)
+	large, err := json.Marshal(pod(env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		list(w, 150, func(int) any {
+			var now runtime.MemStats
+			runtime.ReadMemStats(&now)
+			peak.Store(max(peak.Load(), now.HeapAlloc))
+			return large
+		})
+	})
+	var got corev1.PodList
+	if err := r.List(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Items) != 150 {
+		t.Errorf("%d pods", len(got.Items))
+	}
+	if used := (peak.Load() - before.HeapAlloc) >> 20; used > 40 {
+		t.Errorf("%d MiB of heap for a list of 180 MB", used)
+	}
+}
+
+func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
+	for name, item := range map[string]func() any{
+		"to keep": func() any { // in a place that decisions need
+			p := pod("")
+			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 1_000_000)}
+			return p
+		},
+		"to read": func() any { return pod(strings.Repeat("e", 20<<20)) },
+	} {
+		r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			one, err := json.Marshal(item())
+			if err != nil {
+				t.Error(err)
+			}
+			list(w, 40, func(int) any { return one })
+		})
+		var got corev1.PodList
+		err := r.List(t.Context(), &got, client.MatchingFields{"spec.nodeName": "gpu-1"})
+		if !errors.Is(err, slim.ErrTooLarge) || !strings.Contains(err.Error(), "spec.nodeName=gpu-1") {
+			t.Errorf("too large %s: %v", name, err)
+		}
+	}
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		device := resourceapi.Device{Name: strings.Repeat("d", 900_000)}
+		list(w, 128, func(int) any { return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}} })
+	})
+	if err := r.List(t.Context(), &resourceapi.ResourceSliceList{}); !errors.Is(err, slim.ErrTooLarge) {
+		t.Errorf("128 slices of 0.9 MB: %v", err)
+	}
+}
+
+func TestAnAnswerThatIsNoListIsAnError(t *testing.T) {
+	for name, answer := range map[string]string{
+		"cut off":       `{"kind":"PodList","items":[{"metadata":{"name":"a"}}`,
+		"cut off after": `{"kind":"PodList","items":[{"metadata":{"name":"a"}}]`,
+		"no object":     `[]`,
+		"items a map":   `{"items":{}}`,
+		"empty":         ``,
+		"wrong type":    `{"items":[{"metadata":{"name":7}}]}`,
+	} {
+		r := served(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+		if err := r.List(t.Context(), &corev1.PodList{}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"kind":"PodList","metadata":{},"items":null}`) })
+	if err := r.List(t.Context(), &corev1.PodList{}); err != nil {
+		t.Errorf("no items: %v", err)
+	}
+}
+
+func TestTheKindOfAnErrorIsKept(t *testing.T) {
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}`)
+	})
+	if err := r.List(t.Context(), &corev1.PodList{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOtherListsAreReadByTheReaderInside(t *testing.T) {
+	inside := fake.NewClientBuilder().WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}).Build()
+	r, err := slim.New(inside, &rest.Config{Host: "http://127.0.0.1:1"}, http.DefaultClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes corev1.NodeList
+	if err := r.List(context.Background(), &nodes); err != nil || len(nodes.Items) != 1 {
+		t.Errorf("%d nodes, %v", len(nodes.Items), err)
+	}
+}
