@@ -41,8 +41,8 @@ const (
 // ErrTooLarge says that a list is larger than what is read or kept of one.
 var ErrTooLarge = errors.New("too large to judge")
 
-// Reader reads from the API server, without a cache. Lists of pods, of their metadata and of ResourceSlices are slim, all else is read by the
-// Reader inside.
+// Reader reads from the API server, without a cache. Lists of pods, of their metadata and of ResourceSlices are slim, all else is read by
+// the Reader inside.
 type Reader struct {
 	client.Reader
 	pods, slices rest.Interface
@@ -71,10 +71,12 @@ func (r *Reader) List(ctx context.Context, list client.ObjectList, opts ...clien
 	case *corev1.PodList:
 		return read(ctx, r, r.pods, request{"pods", whole, opts}, &l.ListMeta, &l.Items, slimPod)
 	case *resourceapi.ResourceSliceList:
-		return read(ctx, r, r.slices, request{"resourceslices", whole, opts}, &l.ListMeta, &l.Items, func(s *resourceapi.ResourceSlice) { slimMeta(&s.ObjectMeta) })
+		dropped := func(s *resourceapi.ResourceSlice) { slimMeta(&s.ObjectMeta) }
+		return read(ctx, r, r.slices, request{"resourceslices", whole, opts}, &l.ListMeta, &l.Items, dropped)
 	case *metav1.PartialObjectMetadataList:
 		if l.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("PodList") {
-			return read(ctx, r, r.pods, request{"pods", metadata, opts}, &l.ListMeta, &l.Items, func(m *metav1.PartialObjectMetadata) { slimMeta(&m.ObjectMeta) })
+			dropped := func(m *metav1.PartialObjectMetadata) { slimMeta(&m.ObjectMeta) }
+			return read(ctx, r, r.pods, request{"pods", metadata, opts}, &l.ListMeta, &l.Items, dropped)
 		}
 	}
 	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // it is the Reader inside that answers

@@ -170,7 +170,9 @@ func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
 	}
 	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
 		device := resourceapi.Device{Name: strings.Repeat("d", 900_000)}
-		list(w, 128, func(int) any { return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}} })
+		list(w, 128, func(int) any {
+			return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}}
+		})
 	})
 	if err := r.List(t.Context(), &resourceapi.ResourceSliceList{}); !errors.Is(err, slim.ErrTooLarge) {
 		t.Errorf("128 slices of 0.9 MB: %v", err)
@@ -191,7 +193,9 @@ func TestAnAnswerThatIsNoListIsAnError(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	r := served(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"kind":"PodList","metadata":{},"items":null}`) })
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"kind":"PodList","metadata":{},"items":null}`)
+	})
 	if err := r.List(t.Context(), &corev1.PodList{}); err != nil {
 		t.Errorf("no items: %v", err)
 	}
