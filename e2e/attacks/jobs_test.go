@@ -248,7 +248,7 @@ func TestAttack08LabelledJobsDoNotFillTheCache(t *testing.T) {
 		labels := map[string]string{"app": fmt.Sprintf("filler-%d", i)}
 		last = &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "mallory08", Name: labels["app"], Annotations: map[string]string{"filler": filler}},
-			Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			Spec: appsv1.DeploymentSpec{Paused: true, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				// No such node: its rank never runs, so that the restart lasts.
 				Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "where"}, Containers: []corev1.Container{{Name: "c", Image: "none"}}},

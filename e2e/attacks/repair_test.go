@@ -319,6 +319,7 @@ func TestAttack23WhatRunsWhereNodesAreRepairedDoesNotChange(t *testing.T) {
 		"a longer deadline": func() error { return patch(pod.DeepCopy(), `{"spec":{"activeDeadlineSeconds":1}}`) },
 		"a debug container": func() error {
 			debugged := pod.DeepCopy()
+			debugged.ResourceVersion = "" // its status may have changed
 			debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 				Name: "debug", Image: "evil", TerminationMessagePolicy: corev1.TerminationMessageReadFile, ImagePullPolicy: corev1.PullAlways,
 			}}}
