@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/textlog"
 )
 
 //go:embed testdata/corpus.tsv
@@ -40,7 +41,7 @@ func corpus(t *testing.T) []corpusLine {
 
 // understood is what Parse makes of a line of a plain text log.
 func understood(text string) (event, class string) {
-	line := ParseText(text)
+	line := textlog.Parse(text)
 	e, ok := Parse(kmsg.Unescape(line.Body))
 	if !ok || line.User {
 		return "", ""

@@ -11,10 +11,11 @@ import (
 
 // rules describe what the code refines.
 var rules = map[string]string{
-	"settle":      "waits 2 s for its neighbours: with Xid 94 and without 64 and 95 it is RestartApp, else ResetGPU",
-	"cause":       "inherits the class of `caused by previous Xid N`; alone or in a burst it is never above Monitor",
-	"text":        "the recovery action in the line decides, by number, then by name; None clears what a reset clears",
-	"episodes":    "Inspect after three episodes at least 30 minutes apart from two named applications, if no other GPU shows it within 5 minutes",
+	"settle": "waits 2 s for its neighbours: with Xid 94 and without 64 and 95 it is RestartApp, else ResetGPU",
+	"cause":  "inherits the class of `caused by previous Xid N`; alone or in a burst it is never above Monitor",
+	"text":   "the recovery action in the line decides, by number, then by name; None clears what a reset clears",
+	"episodes": "Inspect after three episodes at least 30 minutes apart from two named applications, " +
+		"if no other GPU shows it within 5 minutes",
 	"registers":   "the registers in the line decide; a link's second serious error within 24 hours is reported",
 	"nvlink5":     "unit, interrupt information and error status decide by NVIDIA's table; without a row the severity in the line",
 	"uncontained": "Reboot on an A100 with MIG off",

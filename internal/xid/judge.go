@@ -35,6 +35,10 @@ func (e Event) subject() string {
 		return e.Device
 	case KindPeermem:
 		return "nvidia-peermem"
+	case KindUncoded:
+		if e.Device == "" {
+			return strings.TrimSuffix("nvidia driver GPU"+e.Unit, " GPU")
+		}
 	case KindSXid:
 		if e.Link != "" {
 			return "nvswitch " + e.Device + " link " + e.Link
@@ -76,7 +80,7 @@ func (c Case) Judge() []Fault {
 	cleared := map[string]int{} // index of the event after which a subject's history counts
 	clear := func(subject string, i int) {
 		cleared[subject] = i
-		if worst[subject].Repair <= conditions.ResetGPU {
+		if f := worst[subject]; f.Repair <= conditions.ResetGPU || f.Kind == KindInit {
 			delete(worst, subject)
 		}
 	}
@@ -95,7 +99,8 @@ func (c Case) Judge() []Fault {
 		default:
 			subject := e.subject()
 			repair, text := c.classify(cleared[subject], i)
-			if e.Kind != KindSXid && cmp.Or(e.SeenLast, e.Last) < c.Recovered[e.Device] && repair <= conditions.ResetGPU {
+			if e.Kind != KindSXid && cmp.Or(e.SeenLast, e.Last) < c.Recovered[e.Device] &&
+				(repair <= conditions.ResetGPU || e.Kind == KindInit) {
 				cleared[subject] = i + 1
 				continue
 			}
@@ -116,13 +121,14 @@ func (c Case) Judge() []Fault {
 	return faults
 }
 
-// causeRank orders faults of one class by whether they may be the cause of others. An Xid 149 is the broken link itself. An Xid 145 is about
-// the remote end of a link, and an Xid 45 ends a channel for another fault: they must not hide a fault of the GPU itself.
+// causeRank orders faults of one class by whether they may be the cause of others. An Xid 149 is the broken link itself. An Xid 145 is
+// about the remote end of a link, an Xid 45 ends a channel for another fault, and a failed initialisation is over when the next one works:
+// they must not hide a fault of the GPU itself.
 func causeRank(kind Kind, code int) int {
 	switch {
 	case kind == KindXid && code == 149:
 		return 2
-	case kind == KindXid && (code == 145 || code == 45):
+	case kind == KindXid && (code == 145 || code == 45), kind == KindInit, kind == KindUncoded:
 		return 0
 	}
 	return 1
@@ -161,7 +167,8 @@ func (c Case) Settled() (wait time.Duration) {
 // settling reports whether the class of a line still depends on the lines after it. A line from the future is not a current one.
 func (e Event) settling(now time.Duration) bool {
 	entry, _ := Lookup(e.Code)
-	waits := e.Kind == KindXid && (entry.Rule == "settle" || entry.Rule == "cause") || e.Kind == KindSXid && e.Code == ltssmFaultUp
+	waits := e.Kind == KindUncoded || e.Kind == KindXid && (entry.Rule == "settle" || entry.Rule == "cause") ||
+		e.Kind == KindSXid && e.Code == ltssmFaultUp
 	// Two clocks: the time of reading shows how long the line has waited, its own timestamp whether it is recent.
 	const recent = 2 * time.Minute
 	age := now - cmp.Or(e.Seen, e.At)
@@ -180,17 +187,8 @@ func (c Case) classify(since, i int) (conditions.Repair, string) {
 
 func (c Case) byRules(since, i int) (conditions.Repair, string) {
 	e := c.Events[i]
-	switch e.Kind {
-	case KindLost:
-		return conditions.Reboot, "GPU has fallen off the bus"
-	case KindInit:
-		return conditions.Reboot, "RmInitAdapter failed"
-	case KindPeermem:
-		return conditions.Monitor, e.Text
-	case KindHardware:
-		return hardwareRepair(e), e.Text
-	case KindSXid:
-		return classifySXid(c.Events, e)
+	if e.Kind != KindXid {
+		return c.byKind(e)
 	}
 	entry, _ := Lookup(e.Code)
 	repair, text := entry.Repair, entry.Text
@@ -220,6 +218,23 @@ func (c Case) byRules(since, i int) (conditions.Repair, string) {
 		}
 	}
 	return repair, fmt.Sprintf("Xid %d %s", e.Code, text)
+}
+
+// byKind judges a line that is no Xid.
+func (c Case) byKind(e Event) (conditions.Repair, string) {
+	switch e.Kind {
+	case KindLost:
+		return conditions.Reboot, "GPU has fallen off the bus"
+	case KindInit:
+		return conditions.Reboot, clip(e.Text)
+	case KindSXid:
+		return classifySXid(c.Events, e)
+	case KindUncoded:
+		return classifyUncoded(c.Events, e)
+	case KindHardware:
+		return hardwareRepair(e), e.Text
+	}
+	return conditions.Monitor, e.Text
 }
 
 // beside reports whether the same GPU shows the code within the settle time.

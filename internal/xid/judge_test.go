@@ -26,7 +26,7 @@ func log(t *testing.T, lines ...string) *State {
 		}
 		if code, found := strings.CutPrefix(body, "switch "); found {
 			body = "nvidia-nvswitch1: SXid (PCI:0000:05:00.0): " + code
-		} else if !strings.HasPrefix(body, "nvidia-") {
+		} else if _, whole := Parse(body); !whole {
 			body = "NVRM: " + body
 		}
 		e, ok := Parse(body)
@@ -68,7 +68,7 @@ func TestJudge(t *testing.T) {
 		"79 at once":                   {[]string{"1 a 79, x"}, 1, "Reboot a Xid 79 GPU has fallen off the bus"},
 		"79 and its line are one":      {[]string{"1 a 79, x", "1 GPU 0000:0a:00.0: GPU has fallen off the bus."}, 1, "Reboot a Xid 79 GPU has fallen off the bus"},
 		"its line alone":               {[]string{"1 GPU 0000:0a:00.0: GPU has fallen off the bus."}, 1, "Reboot a GPU has fallen off the bus"},
-		"RmInitAdapter":                {[]string{"1 GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)"}, 1, "Reboot a RmInitAdapter failed"},
+		"RmInitAdapter":                {[]string{"1 GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)"}, 1, "Reboot a RmInitAdapter failed (0x24:0x72:1568)"},
 		"95 at once":                   {[]string{"1 a 95, x"}, 1, "ResetGPU a Xid 95 uncontained ECC error"},
 		"119 at once":                  {[]string{"1 a 119, x"}, 1, "ResetGPU a Xid 119 GSP RPC timeout"},
 		"63":                           {[]string{"1 a 63, x"}, 1, "Monitor a Xid 63 row remapping event"},

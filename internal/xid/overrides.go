@@ -29,7 +29,7 @@ func (o Overrides) lookup(kind Kind, code int) (conditions.Repair, bool) {
 }
 
 // overridable are the kinds that an override may name.
-var overridable = []Kind{KindXid, KindSXid, KindLost, KindInit, KindPeermem}
+var overridable = []Kind{KindXid, KindSXid, KindLost, KindInit, KindPeermem, KindUncoded}
 
 // ParseOverrides reads CSV with the columns kind, code, repair and note; lines that begin with # are comments:
 //

@@ -26,6 +26,8 @@ const (
 	KindSXid Kind = "sxid"
 	// KindPeermem is nvidia-peermem's "invalid context".
 	KindPeermem Kind = "peermem"
+	// KindUncoded is a line of the driver about a fault, without an Xid, see driver.csv.
+	KindUncoded Kind = "uncoded"
 	// KindHardware is a line of another part of the kernel that reports failing hardware, see hardware.go.
 	KindHardware Kind = "hardware"
 	// KindDriver is a driver load; it clears what a reset clears, on all GPUs and switches.
@@ -72,7 +74,8 @@ type Detail struct {
 	Process string `json:"process,omitempty"`
 	// Action is the new recovery action of an Xid 154.
 	Action Action `json:"action,omitzero"`
-	// Unit is where an Xid 13 happened, e.g. "GPC 10, TPC 1", and the unit of an NVLink5 error, e.g. "RLW_RXPIPE".
+	// Unit is where an Xid 13 happened, e.g. "GPC 10, TPC 1", the unit of an NVLink5 error, e.g. "RLW_RXPIPE", and the driver's number of the
+	// GPU in a line without an address.
 	Unit string `json:"unit,omitempty"`
 	// Severity is the word in the line, for NVLink5 errors and SXids: "Fatal", "Non-fatal", ...
 	Severity string `json:"severity,omitempty"`
@@ -113,7 +116,8 @@ var (
 	action  = lazy(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
 	unit    = lazy(`\(GPC [0-9]+, TPC [0-9]+`)
 	lost    = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
-	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])? (?:\(PCI ID: [0-9a-fA-F:]{1,9}\) )?installed in this system has fallen off the bus`)
+	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])? (?:\(PCI ID: [0-9a-fA-F:]{1,9}\) )?` +
+		`installed in this system has fallen off the bus`)
 	initial = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)
 	peermem = lazy(`^nvidia-peermem [0-9A-Za-z_]+:[0-9]+ (?:ERROR )?detected invalid context`)
 	driver  = lazy(`^NVRM: loading NVIDIA UNIX (.*)$`)
@@ -166,12 +170,12 @@ func parseDriver(body string) (Event, bool) {
 		return Event{Kind: KindLost, Device: Device(m[1]), Text: "GPU has fallen off the bus"}, true
 	}
 	if m := initial().FindStringSubmatch(line); m != nil {
-		return Event{Kind: KindInit, Device: Device(m[1]), Text: "RmInitAdapter failed " + m[2]}, true
+		return Event{Kind: KindInit, Device: Device(m[1]), Text: strings.TrimSpace("RmInitAdapter failed " + m[2])}, true
 	}
 	if m := driver().FindStringSubmatch(line); m != nil {
 		return Event{Kind: KindDriver, Text: m[1]}, true
 	}
-	return Event{}, false
+	return parseUncoded(line)
 }
 
 // ParseIdentity reads `NVRM: GPU at PCI:0000:4e:00: GPU-<uuid>`, which the driver prints once per GPU before its first

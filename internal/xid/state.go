@@ -145,10 +145,10 @@ func (e Event) quiet() time.Duration {
 	return burst
 }
 
-// same reports whether two lines mean the same. It ignores their texts, which contain addresses and counters.
+// same reports whether two lines mean the same. It ignores texts that are the driver's, which contain addresses and counters.
 func (e *Event) same(o *Event) bool {
 	return e.Kind == o.Kind && e.Code == o.Code && e.Device == o.Device && e.MIG == o.MIG && e.Cause == o.Cause &&
-		e.Detail == o.Detail && e.Injected == o.Injected
+		e.Detail == o.Detail && e.Injected == o.Injected && (e.Text == o.Text || e.Kind != KindHardware && e.Kind != KindUncoded)
 }
 
 // bound drops the weakest events if there are too many.

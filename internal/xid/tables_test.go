@@ -224,47 +224,6 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestParseText(t *testing.T) {
-	const body = "NVRM: Xid (PCI:0000:4e:00): 79, x"
-	for prefix, want := range map[string]Line{
-		"":                                {},
-		"[  130.456250] ":                 {At: 130456250 * time.Microsecond, HasTime: true},
-		"[  130.456250] [   T1946] ":      {At: 130456250 * time.Microsecond, HasTime: true},
-		"Jan  2 03:04:05 node-1 kernel: ": {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
-		"Jan  2 03:04:05 node-1 kernel: [  130.456250] ":   {At: 130456250 * time.Microsecond, HasTime: true},
-		"2026-01-02T03:04:05.000000+01:00 node-1 kernel: ": {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
-		"2026-01-02T03:04:05+0100 node-1 kernel: ":         {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
-		"[Fri Jan  2 03:04:05 2026] ":                      {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
-		"kernel: ":                                         {},
-		"<3>":                                              {},
-		"<11>":                                             {User: true},
-		"<3>[  130.456250] ":                               {At: 130456250 * time.Microsecond, HasTime: true},
-	} {
-		want.Body = body
-		if got := ParseText(prefix + body + "\r\n"); got != want {
-			t.Errorf("%q: %+v, want %+v", prefix, got, want)
-		}
-	}
-	for _, prefix := range []string{
-		"Jan  2 03:04:05 node-1 app[12]: ", "something: ", "audit: msg='", "Jan  2 03:04:05 node-1 ", "kernel:kernel: ", "[x] ",
-	} {
-		if line := ParseText(prefix + body); strings.HasPrefix(line.Body, "NVRM") && !line.User {
-			t.Errorf("%q is taken for a kernel prefix", prefix)
-		}
-	}
-}
-
-func FuzzParseText(f *testing.F) {
-	f.Add("<3>Jan  2 03:04:05 node-1 kernel: [  130.456250] [   T1946] NVRM: Xid")
-	f.Add("2026-01-02T03:04:05.000000+01:00 node-1 kernel: x")
-	f.Fuzz(func(t *testing.T, line string) {
-		bare := !strings.Contains(line, "\x1b") && !strings.HasPrefix(strings.TrimLeft(line, "> \ufeff\t\"'`"), "{")
-		if got := ParseText(line); bare && !strings.Contains(line, got.Body) {
-			t.Fatalf("%q gave the body %q", line, got.Body)
-		}
-	})
-}
-
 func TestJoinerPutsASplitMessageTogether(t *testing.T) {
 	var j Joiner
 	var got []Event

@@ -15,12 +15,13 @@ import (
 func main() {
 	p := npd.New("xid", "checks the kernel log of this boot for Xids, SXids and lost GPUs")
 	r := &reader{plugin: p}
-	p.BoolVar(&r.hardware, "hardware", false, "report the kernel's lines about PCIe, memory, CPU and HCA hardware instead of those of the GPU driver")
+	p.BoolVar(&r.hardware, "hardware", false, "report the kernel's lines about failing hardware instead of those of the GPU driver")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`; a file or FIFO with records in the same form works, too")
 	p.StringVar(&r.text, "log", "", "judge this plain text log `file` instead; nothing else of this host is touched")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for the boot id and the driver's list of GPUs")
 	p.BoolVar(&r.allowInjected, "allow-injected", false, "accept records that user space wrote into the kernel log (tests and drills)")
-	p.BoolVar(&r.journal, "journal", false, "read from the systemd journal what the kernel's ring had lost before the first check of this boot; Unknown until that is done")
+	p.BoolVar(&r.journal, "journal", false,
+		"read from the systemd journal what the kernel's ring had lost before the first check of this boot; Unknown until that is done")
 	p.StringVar(&r.journalctl, "journalctl", "journalctl", "`path` of journalctl")
 	p.StringVar(&r.journalDir, "journal-dir", "", "`directory` of the journal, if it is not where journalctl looks")
 	p.StringVar(&r.overridesFile, "overrides", "", "CSV `file` with the site's own classes: kind,code,repair,note")

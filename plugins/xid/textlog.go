@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/textlog"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
@@ -58,7 +59,7 @@ type textLog struct {
 }
 
 func (t *textLog) take(number int, text string) {
-	line := xid.ParseText(text)
+	line := textlog.Parse(text)
 	// Further lines of a message are indented, also those of a user's.
 	if strings.HasPrefix(text, " ") || strings.HasPrefix(text, "\t") {
 		line.User = line.User || t.ofUser

@@ -1,11 +1,14 @@
-package xid
+package textlog_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
+	"github.com/pitcrew-dev/pitcrew/internal/kmsg/textlog"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
 // forms are the text forms of one kernel record, by the program and options that print them. %s is the text.
@@ -74,9 +77,9 @@ func TestEveryFormOfAKernelLogIsRead(t *testing.T) {
 	}
 	for name, form := range forms {
 		for what, body := range bodies {
-			line := ParseText(fmt.Sprintf(form, body) + "\r\n")
-			_, isEvent := Parse(kmsg.Unescape(line.Body))
-			_, wanted := Parse(body)
+			line := textlog.Parse(fmt.Sprintf(form, body) + "\r\n")
+			_, isEvent := xid.Parse(kmsg.Unescape(line.Body))
+			_, wanted := xid.Parse(body)
 			if line.Body != body || line.User || isEvent != wanted {
 				t.Errorf("%s, %s: %+v", name, what, line)
 			}
@@ -103,20 +106,61 @@ func TestNoUserIsTakenForTheKernel(t *testing.T) {
 		`{"_TRANSPORT":"stdout","SYSLOG_IDENTIFIER":"kernel","MESSAGE":"%s"}`: false,
 		`{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"1","MESSAGE":"%s"}`:        false,
 	} {
-		line := ParseText(fmt.Sprintf(form, body))
-		if _, isEvent := Parse(line.Body); isEvent && !line.User || line.Unsure != unsure {
+		line := textlog.Parse(fmt.Sprintf(form, body))
+		if _, isEvent := xid.Parse(line.Body); isEvent && !line.User || line.Unsure != unsure {
 			t.Errorf("%s: %+v", form, line)
 		}
 	}
 	for _, text := range []string{
 		"MESSAGE=" + body, `	"MESSAGE" : "` + body + `",`, "something: " + body, "13.01.2026 04:33 | " + body, "node-1 | " + body, "E0113 04:33:08.8 1 x.go:1] " + body,
 	} {
-		line := ParseText(text)
-		if _, isEvent := Parse(line.Body); isEvent || !line.Unsure || !HasDriverWords(line.Body) {
+		line := textlog.Parse(text)
+		if _, isEvent := xid.Parse(line.Body); isEvent || !line.Unsure || !xid.HasDriverWords(line.Body) {
 			t.Errorf("%q: %+v", text, line)
 		}
 	}
-	if line := ParseText("[ 1.5] audit: msg='" + body + "'"); strings.HasPrefix(line.Body, "NVRM") || line.Unsure {
+	if line := textlog.Parse("[ 1.5] audit: msg='" + body + "'"); strings.HasPrefix(line.Body, "NVRM") || line.Unsure {
 		t.Errorf("%+v", line)
 	}
+}
+
+func TestParse(t *testing.T) {
+	const body = "NVRM: Xid (PCI:0000:4e:00): 79, x"
+	for prefix, want := range map[string]textlog.Line{
+		"":                                {},
+		"[  130.456250] ":                 {At: 130456250 * time.Microsecond, HasTime: true},
+		"[  130.456250] [   T1946] ":      {At: 130456250 * time.Microsecond, HasTime: true},
+		"Jan  2 03:04:05 node-1 kernel: ": {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
+		"Jan  2 03:04:05 node-1 kernel: [  130.456250] ":   {At: 130456250 * time.Microsecond, HasTime: true},
+		"2026-01-02T03:04:05.000000+01:00 node-1 kernel: ": {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
+		"2026-01-02T03:04:05+0100 node-1 kernel: ":         {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
+		"[Fri Jan  2 03:04:05 2026] ":                      {At: 27*time.Hour + 4*time.Minute + 5*time.Second, HasTime: true},
+		"kernel: ":                                         {},
+		"<3>":                                              {},
+		"<11>":                                             {User: true},
+		"<3>[  130.456250] ":                               {At: 130456250 * time.Microsecond, HasTime: true},
+	} {
+		want.Body = body
+		if got := textlog.Parse(prefix + body + "\r\n"); got != want {
+			t.Errorf("%q: %+v, want %+v", prefix, got, want)
+		}
+	}
+	for _, prefix := range []string{
+		"Jan  2 03:04:05 node-1 app[12]: ", "something: ", "audit: msg='", "Jan  2 03:04:05 node-1 ", "kernel:kernel: ", "[x] ",
+	} {
+		if line := textlog.Parse(prefix + body); strings.HasPrefix(line.Body, "NVRM") && !line.User {
+			t.Errorf("%q is taken for a kernel prefix", prefix)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("<3>Jan  2 03:04:05 node-1 kernel: [  130.456250] [   T1946] NVRM: Xid")
+	f.Add("2026-01-02T03:04:05.000000+01:00 node-1 kernel: x")
+	f.Fuzz(func(t *testing.T, line string) {
+		bare := !strings.Contains(line, "\x1b") && !strings.HasPrefix(strings.TrimLeft(line, "> \ufeff\t\"'`"), "{")
+		if got := textlog.Parse(line); bare && !strings.Contains(line, got.Body) {
+			t.Fatalf("%q gave the body %q", line, got.Body)
+		}
+	})
 }

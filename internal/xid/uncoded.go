@@ -1,0 +1,98 @@
+package xid
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/table"
+)
+
+// uncodedRow is one kind of line by which the driver reports a fault without an Xid.
+type uncodedRow struct {
+	repair  conditions.Repair
+	text    string
+	literal string
+	pattern func() *regexp.Regexp
+}
+
+//go:embed data/driver.csv
+var driverCSV []byte
+
+var uncoded = embedded("driver lines", driverCSV, parseUncodedTable)
+
+// uncodedPrefix is what the driver puts before its words: the number that it gives to the GPU, and the function.
+const uncodedPrefix = `^NVRM: (?:GPU([0-9]{1,3}) )?(?:[A-Za-z_][A-Za-z_0-9]*: )?`
+
+func parseUncodedTable(data []byte) ([]uncodedRow, error) {
+	rows, err := table.Rows(data, "repair", "literal", "regexp", "text", "source")
+	if err != nil {
+		return nil, err
+	}
+	var table []uncodedRow
+	for _, row := range rows {
+		u := uncodedRow{literal: row[1], pattern: lazy(uncodedPrefix + row[2]), text: row[3]}
+		if u.repair, err = conditions.ParseRepair(row[0]); err != nil {
+			return nil, fmt.Errorf("row %q: %w", row, err)
+		}
+		table = append(table, u)
+	}
+	return table, nil
+}
+
+// parseUncoded reads a line of the driver that is in no other form. The event's Device is empty if the line has no address, and its Unit is
+// the number of the GPU, which only the driver can relate to an address.
+func parseUncoded(line string) (Event, bool) {
+	for _, row := range uncoded() {
+		if !strings.Contains(line, row.literal) {
+			continue
+		}
+		if m := row.pattern().FindStringSubmatch(line); m != nil {
+			e := Event{Kind: KindUncoded, Text: row.text}
+			if len(m) > 2 {
+				e.Device = Device(m[2])
+			} else {
+				e.Unit = m[1]
+			}
+			return e, true
+		}
+	}
+	return Event{}, false
+}
+
+// aroundXid is how near to an Xid that asks for a reset or more a line without a number is a detail of it.
+const aroundXid = 2 * time.Minute
+
+// classifyUncoded judges a line without an Xid.
+func classifyUncoded(events []Event, e Event) (conditions.Repair, string) {
+	isDetail := slices.ContainsFunc(events, func(o Event) bool { return o.asksForReset() && o.near(e, aroundXid) })
+	i := slices.IndexFunc(uncoded(), func(row uncodedRow) bool { return row.text == e.Text })
+	// What the table no longer has, after an upgrade, is looked at.
+	repair := conditions.Inspect
+	if i >= 0 {
+		repair = uncoded()[i].repair
+	}
+	if isDetail || repair < conditions.Inspect {
+		return conditions.Monitor, e.Text
+	}
+	return repair, e.Text + ", without an Xid"
+}
+
+// asksForReset reports whether the event is one that a GPU reset or more is the answer to.
+func (e *Event) asksForReset() bool {
+	switch e.Kind {
+	case KindLost, KindInit:
+		return true
+	case KindXid:
+		if need, known := e.Action.need(); known {
+			return need.Repair >= conditions.ResetGPU
+		}
+		entry, _ := Lookup(e.Code)
+		return entry.Repair >= conditions.ResetGPU
+	}
+	return false
+}
