@@ -188,9 +188,6 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, re
 	if f.policy.Restart.CheckCapacity {
 		f.capacity = func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error) {
 			search, err := room.Search(ctx, api, q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now)
-			if err == nil && apierrors.IsForbidden(search.Unknown()) { // to the user
-				err = search.Unknown()
-			}
 			if err != nil {
 				return restart.Precondition{}, err
 			}

@@ -83,7 +83,7 @@ func (f *jobFacts) evaluate(q restart.Quarantine, onNode []corev1.Pod) (evaluati
 		switch {
 		case apierrors.IsForbidden(err):
 			room = restart.Precondition{Name: restart.Capacity, Passed: true}
-			e.unknown[restart.Capacity] = "pods or resource claims of other namespaces cannot be listed"
+			e.unknown[restart.Capacity] = "pods of other namespaces cannot be listed"
 		case err != nil:
 			return e, err
 		case f.othersErr != nil:

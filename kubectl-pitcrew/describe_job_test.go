@@ -92,25 +92,6 @@ type jobWorld struct {
 	forbidden   string                                          // the kind of which the user may not list all namespaces
 }
 
-// withClaims gives every pod a claim for a device.
-func withClaims(kind string, o *unstructured.Unstructured) {
-	if kind == "Pod" {
-		o.Object["spec"].(map[string]any)["resourceClaims"] = []any{map[string]any{"name": "gpu", "resourceClaimTemplateName": "gpu"}}
-	}
-}
-
-// claimTemplate is their template, and its class.
-const claimTemplate = `
----
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: gpu, namespace: ml}
-spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, allocationMode: ExactCount, count: 1}}]}}}
----
-apiVersion: resource.k8s.io/v1
-kind: DeviceClass
-metadata: {name: gpu}`
-
 // healthy leaves a node without a fault of now, whose own rule could restart the jobs.
 func healthy(n *corev1.Node) { n.Status.Conditions = nil }
 
@@ -428,16 +409,7 @@ metadata:
 			"MaxConcurrent        unknown  -       jobs of other namespaces cannot be listed",
 		}},
 		"pods that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), forbidden: "Pod"}, []string{
-			"if Capacity allows it, which you may not see\n", "Capacity             unknown  -       pods or resource claims of other namespaces cannot be listed",
-		}},
-		"resource claims that may not be listed": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), forbidden: "ResourceClaim", change: withClaims}, []string{
-			"if Capacity allows it, which you may not see\n", "pods or resource claims of other namespaces cannot be listed",
-		}},
-		"no device for the claims of its ranks": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), change: withClaims, objects: claimTemplate}, []string{
-			"the restart waits (Capacity): 1 of its ranks must move; found room, with devices for their resource claims, for 0 on the 2 nodes",
-		}},
-		"a template of claims that is gone": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), change: withClaims}, []string{
-			"the restart waits (Capacity): it is not known whether devices are free for the resource claims of its ranks: ResourceClaimTemplate ml/gpu does not exist",
+			"if Capacity allows it, which you may not see\n", "Capacity             unknown  -       pods of other namespaces cannot be listed",
 		}},
 		"a pod on the node that the job's selector does not find": {jobWorld{quarantined: "gpu", change: func(kind string, o *unstructured.Unstructured) {
 			if o.GetName() == "train-w-0-0" {

@@ -16,7 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// The roles are those that are shipped, for the account of another namespace than the other tests'.
+// The role is the one that is shipped, for the account of another namespace than the other tests'.
 func TestTheDoctorAsksForTheRightsOnDevicesThatThePolicyNeeds(t *testing.T) {
 	p := newPerson(t)
 	const account = "system:serviceaccount:ward-of-devices:pitcrew-remediator"
@@ -40,41 +40,32 @@ func TestTheDoctorAsksForTheRightsOnDevicesThatThePolicyNeeds(t *testing.T) {
 	const (
 		rule     = "  rules: {gpu: {match: {condition: GPUXidError, repair: [ResetGPU]}"
 		plain    = rule + "}}\n"
-		capacity = "  restart: {checkCapacity: true}\n"
 		isolates = rule + ", isolate: device}}\n"
 	)
 	if got := examine(plain); len(got) != 0 {
-		t.Errorf("a policy that needs neither: %q", got)
+		t.Errorf("a policy that needs none: %q", got)
 	}
 	lacks := []string{
-		"warning: " + account + " may not list deviceclasses.resource.k8s.io, list devicetaintrules.resource.k8s.io, list resourceclaims.resource.k8s.io, " +
-			"list resourceslices.resource.k8s.io, get resourceclaimtemplates.resource.k8s.io, which restart.checkCapacity needs: no job with resource claims is restarted -> " +
-			"helm upgrade adds role pitcrew-remediator-claims; without Helm: kubectl apply -f manifests/remediator/claims.yaml",
 		"problem: " + account + " may not list devicetaintrules.resource.k8s.io, create devicetaintrules.resource.k8s.io, update devicetaintrules.resource.k8s.io, " +
 			"delete devicetaintrules.resource.k8s.io, list resourceslices.resource.k8s.io, get resourceclaims.resource.k8s.io, which isolate: device needs: whole nodes are quarantined -> " +
 			"helm upgrade adds role pitcrew-remediator-devices; without Helm: kubectl apply -f manifests/remediator/devices.yaml",
 	}
-	if diff := cmp.Diff(lacks[:1], examine(plain+capacity)); diff != "" {
+	if diff := cmp.Diff(lacks, examine(isolates)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(lacks, examine(isolates+capacity)); diff != "" {
-		t.Error(diff)
+	text, err := os.ReadFile(filepath.Join(p.Root, "manifests", "remediator", "devices.yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, role := range []string{"claims", "devices"} {
-		text, err := os.ReadFile(filepath.Join(p.Root, "manifests", "remediator", role+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Apply(t.Context(), []byte(strings.ReplaceAll(string(text), "namespace: pitcrew", "namespace: ward-of-devices"))); err != nil {
-			t.Fatal(err)
-		}
-		meta := metav1.ObjectMeta{Name: "pitcrew-remediator-" + role}
-		p.gone(&rbacv1.ClusterRole{ObjectMeta: meta})
-		p.gone(&rbacv1.ClusterRoleBinding{ObjectMeta: meta})
+	if err := p.Apply(t.Context(), []byte(strings.ReplaceAll(string(text), "namespace: pitcrew", "namespace: ward-of-devices"))); err != nil {
+		t.Fatal(err)
 	}
-	want := []string{"ok: " + account + " has role pitcrew-remediator-claims -> ", "ok: " + account + " has role pitcrew-remediator-devices -> "}
-	clustertest.Until(t, time.Minute, "wait for the API server to know the roles", func() error { // its cache is late
-		if diff := cmp.Diff(want, examine(isolates+capacity)); diff != "" {
+	meta := metav1.ObjectMeta{Name: "pitcrew-remediator-devices"}
+	p.gone(&rbacv1.ClusterRole{ObjectMeta: meta})
+	p.gone(&rbacv1.ClusterRoleBinding{ObjectMeta: meta})
+	want := []string{"ok: " + account + " has role pitcrew-remediator-devices -> "}
+	clustertest.Until(t, time.Minute, "wait for the API server to know the role", func() error { // its cache is late
+		if diff := cmp.Diff(want, examine(isolates)); diff != "" {
 			return fmt.Errorf("%s", diff)
 		}
 		return nil

@@ -145,37 +145,10 @@ func (d *doctor) remediatorRights(ctx context.Context) ([]finding, error) {
 	return []finding{good("", "%s may do all that it needs on nodes, pods and its own objects", d.account())}, nil
 }
 
-// ofDevices is what the remediator needs with dynamic resource allocation, by roles of their own, and only under some policies.
-var ofDevices = []struct {
-	needed func(*policy.Policy) bool
-	lacks  func(do, what string) finding
-	role   string
-	rules  []rbacv1.PolicyRule
-}{
-	{
-		needed: func(p *policy.Policy) bool { return p.Restart.CheckCapacity },
-		lacks: func(do, what string) finding {
-			return warning("", do, "%s, which restart.checkCapacity needs: no job with resource claims is restarted", what)
-		},
-		role: "claims",
-		rules: []rbacv1.PolicyRule{
-			ofResources([]string{"deviceclasses", "devicetaintrules", "resourceclaims", "resourceslices"}, "list"),
-			ofResources([]string{"resourceclaimtemplates"}, "get"),
-		},
-	},
-	{
-		needed: func(p *policy.Policy) bool {
-			return slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Isolate })
-		},
-		lacks: func(do, what string) finding {
-			return problem("", do, "%s, which isolate: device needs: whole nodes are quarantined", what)
-		},
-		role: "devices",
-		rules: []rbacv1.PolicyRule{
-			ofResources([]string{"devicetaintrules"}, "list", "create", "update", "delete"),
-			ofResources([]string{"resourceslices"}, "list"), ofResources([]string{"resourceclaims"}, "get"),
-		},
-	},
+// onDevices is what the role pitcrew-remediator-devices allows, which a rule with isolate: device needs.
+var onDevices = []rbacv1.PolicyRule{
+	ofResources([]string{"devicetaintrules"}, "list", "create", "update", "delete"),
+	ofResources([]string{"resourceslices"}, "list"), ofResources([]string{"resourceclaims"}, "get"),
 }
 
 func ofResources(resources []string, verbs ...string) rbacv1.PolicyRule {
@@ -199,27 +172,23 @@ func (d *doctor) rightsOf(rules []rbacv1.PolicyRule) (rights []right) {
 	return rights
 }
 
-// deviceRights asks what the remediator may do with devices and claims, as far as its policy needs that and the cluster serves them.
-func (d *doctor) deviceRights(ctx context.Context) (found []finding, err error) {
+// deviceRights asks what the remediator may do with devices and claims, if its policy isolates any, as far as the cluster serves them.
+func (d *doctor) deviceRights(ctx context.Context) ([]finding, error) {
 	if d.policy == nil || d.noRoles { // both were said
 		return nil, nil
 	}
-	for _, of := range ofDevices {
-		if !of.needed(d.policy) {
-			continue
-		}
-		lacks, err := d.lacks(ctx, d.rightsOf(of.rules))
-		switch {
-		case err != nil:
-			return nil, err
-		case len(lacks) > 0:
-			do := fmt.Sprintf("helm upgrade adds role pitcrew-remediator-%[1]s; without Helm: kubectl apply -f manifests/remediator/%[1]s.yaml", of.role)
-			found = append(found, of.lacks(do, fmt.Sprintf("%s may not %s", d.account(), strings.Join(lacks, ", "))))
-		default:
-			found = append(found, good("", "%s has role pitcrew-remediator-%s", d.account(), of.role))
-		}
+	if !slices.ContainsFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Isolate }) {
+		return nil, nil
 	}
-	return found, nil
+	lacks, err := d.lacks(ctx, d.rightsOf(onDevices))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(lacks) > 0:
+		const do = "helm upgrade adds role pitcrew-remediator-devices; without Helm: kubectl apply -f manifests/remediator/devices.yaml"
+		return []finding{problem("", do, "%s may not %s, which isolate: device needs: whole nodes are quarantined", d.account(), strings.Join(lacks, ", "))}, nil
+	}
+	return []finding{good("", "%s has role pitcrew-remediator-devices", d.account())}, nil
 }
 
 // jobKinds compares the kinds that the remediator knows with those that the cluster serves, and with the remediator's rights.

@@ -33,7 +33,6 @@ var copies = map[string]string{
 	"admission-repair.yaml":          "../repair/admission.yaml",
 	"roles/remediator.yaml":          "../remediator/rbac.yaml",
 	"roles/devices.yaml":             "../remediator/devices.yaml",
-	"roles/claims.yaml":              "../remediator/claims.yaml",
 	"roles/repair.yaml":              "../repair/rbac.yaml",
 	"roles/progress.yaml":            "../progress/rbac.yaml",
 	"roles/preflight-namespace.yaml": "../preflight/namespace/roles.yaml",

@@ -49,16 +49,6 @@ func TestTheRightsForDevicesFollowThePolicy(t *testing.T) {
 	}
 }
 
-// The rights to read claims come with a policy that checks the capacity, as the shipped one does.
-func TestTheRightsForClaimsFollowThePolicy(t *testing.T) {
-	for values, want := range map[string]bool{"": true, "policy: {restart: {maxPerDay: 1}}": true, "policy: {restart: {checkCapacity: false}}": false} {
-		got := slices.ContainsFunc(mustRender(t, values), func(o *unstructured.Unstructured) bool { return o.GetName() == "pitcrew-remediator-claims" })
-		if got != want {
-			t.Errorf("%q: %v", values, got)
-		}
-	}
-}
-
 func TestTheAdmissionPolicyKnowsTheNamesOfTheCode(t *testing.T) {
 	spec := find[admissionv1.ValidatingAdmissionPolicy](t, mustRender(t, ""), "ValidatingAdmissionPolicy", "pitcrew-remediator-nodes").Spec
 	i := slices.IndexFunc(spec.Variables, func(v admissionv1.Variable) bool { return v.Name == "ourReasons" })

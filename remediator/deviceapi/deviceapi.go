@@ -29,15 +29,14 @@ var (
 // ErrTooMany says that a node has more than [MaxSlices] ResourceSlices.
 var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are not read", MaxSlices)
 
-// Slices lists the ResourceSlices of a node, at most [MaxSlices], or, for an empty name, all that are of no single node: a kubelet cannot
-// publish those. An error is one of the API server or [ErrTooMany].
+// Slices lists the ResourceSlices of a node, at most [MaxSlices]. An error is one of the API server or [ErrTooMany].
 func Slices(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
 	for next := ""; ; {
 		var page resourceapi.ResourceSliceList
 		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(slicesPage), client.Continue(next)); err != nil {
 			return nil, err //nolint:wrapcheck // the kind of the error counts
 		}
-		if all = append(all, page.Items...); node != "" && len(all) > MaxSlices {
+		if all = append(all, page.Items...); len(all) > MaxSlices {
 			return nil, ErrTooMany
 		}
 		if next = page.Continue; next == "" {

@@ -47,11 +47,3 @@ func TestResourceSlicesOfANodeAreReadInPagesUpToABound(t *testing.T) {
 		}
 	}
 }
-
-func TestAllResourceSlicesOfNoNodeAreRead(t *testing.T) {
-	var asked []string
-	got, err := Slices(t.Context(), servesPages(t, MaxSlices+1, &asked), "")
-	if err != nil || len(got) != MaxSlices+1 || asked[0] != "spec.nodeName= limit=32 from=" {
-		t.Errorf("%d slices, %v, asked %q", len(got), err, asked)
-	}
-}

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
-	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
 
 // holder is a pod that holds a device of a quarantine, or of which that cannot be told.
@@ -47,7 +46,7 @@ type answer struct {
 // claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
 func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
 	var unread error
-	for _, name := range claims.Of(pod) {
+	for _, name := range restart.ClaimsOf(pod) {
 		key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
 		claim, known := answers[key]
 		if !known {

@@ -1,14 +1,12 @@
 package restart
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -16,8 +14,6 @@ import (
 	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
-
-	"github.com/pitcrew-dev/pitcrew/remediator/restart/claims"
 )
 
 const (
@@ -33,26 +29,19 @@ const Capacity = "Capacity"
 var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
 
 // Search searches room: could each rank that cannot stay be scheduled elsewhere now, while the others keep their places?
-// It knows resource requests, resource claims, priorities, taints, node selectors, required node affinity, cordons and Ready. It
-// does not know quotas, volumes, pod affinity, spread, host ports, an autoscaler that would add nodes, nor pods that wait for the
-// same room; of those it counts the ranks of other restarts that have to move.
+// It knows resource requests, priorities, taints, node selectors, required node affinity, cordons and Ready. It does not know quotas,
+// volumes, pod affinity, spread, host ports, an autoscaler that would add nodes, nor pods that wait for the same room; of those it counts the
+// ranks of other restarts that have to move. Nor does it know what is free for resource claims, which is no objection.
 //
-//	if search.NeedsDevices() { search.UseDevices(look) }
-//	for node := range search.Nodes() { search.Place(ctx, node, its pods, its slices) }
+//	for node := range search.Nodes() { search.Place(node, its pods) }
 type Search struct {
 	// Moving is how many ranks of the job have to move.
 	Moving int
 
-	ranks []corev1.Pod
-	nodes []corev1.Node
-	bad   string // the node that takes no rank; empty: none
-	// home is the node whose devices have the taint; empty: it is on a node. Another device of it may be free.
-	home    string
-	devices *claims.Devices // nil: no rank that moves has claims
-	// unknown is why it cannot be told whether there are devices; nil: it can.
-	unknown error
-	first   int
-	moving  sets.Set[types.NamespacedName]
+	nodes  []corev1.Node
+	bad    string // the node that takes no rank; empty: none
+	first  int
+	moving sets.Set[types.NamespacedName]
 	// like stands for the ranks of other jobs. What those need is not known; they count like the first of this job.
 	like   *corev1.Pod
 	left   []corev1.Pod // ranks of the job without room so far
@@ -66,66 +55,35 @@ type Search struct {
 // large cluster it begins at another node every RetryCapacity.
 func NewSearch(q Quarantine, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
 	s := &Search{
-		ranks: ranks, nodes: nodes, others: claimed, claimed: claimed,
+		nodes: nodes, others: claimed, claimed: claimed, moving: sets.New[types.NamespacedName](),
 		first: int(now.Unix()/int64(RetryCapacity/time.Second)) * maxSearched,
 	}
-	switch {
-	case q.Devices != nil:
-		s.home = q.Node
-	case q.Taint.Key != "": // what the caller knows of the node may be older than the taint
+	if q.Taint.Key != "" && q.Devices == nil { // what the caller knows of the node may be older than the taint
 		s.bad = q.Node
 	}
-	s.move(podsToMove(ranks, nodes, s.bad))
+	s.left = podsToMove(ranks, nodes, s.bad)
+	for i := range s.left {
+		s.like = &s.left[0]
+		s.moving.Insert(keyOf(&s.left[i]))
+	}
+	s.Moving = len(s.left)
 	return s
-}
-
-// move sets the ranks that have to move.
-func (s *Search) move(moving []corev1.Pod) {
-	s.Moving, s.left, s.moving = len(moving), moving, sets.New[types.NamespacedName]()
-	for i := range moving {
-		s.moving.Insert(keyOf(&moving[i]))
-	}
-	if len(moving) > 0 {
-		s.like = &moving[0]
-	}
 }
 
 func keyOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// NeedsDevices reports whether the search has to know about devices and claims.
-func (s *Search) NeedsDevices() bool {
-	return s.home != "" || slices.ContainsFunc(s.left, func(p corev1.Pod) bool { return claims.Has(&p) })
-}
-
-// UseDevices has the search know about devices. Ranks that hold one with a taint have to move, too.
-func (s *Search) UseDevices(look claims.Look) {
-	s.devices = claims.New(look)
-	moving := s.left
-	for i := range s.ranks {
-		if !s.moving.Has(keyOf(&s.ranks[i])) && s.devices.IsTainted(&s.ranks[i]) {
-			moving = append(moving, s.ranks[i])
-		}
-	}
-	s.devices.Free(moving)
-	s.move(moving)
-}
-
-// DevicesUnknown ends the search: it cannot be told whether there are devices.
-func (s *Search) DevicesUnknown(why error) { s.unknown = why }
-
-// Unknown is why it cannot be told whether there are devices; nil: it can.
-func (s *Search) Unknown() error { return s.unknown }
-
 // Nodes are those whose pods have to be known, until there is room for all or enough nodes were searched.
 func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 	return func(yield func(*corev1.Node) bool) {
-		for node := range s.inOrder() {
-			if s.unknown != nil || s.found() || s.searched == maxSearched+s.Moving {
+		for i := range s.nodes {
+			if s.found() || s.searched == maxSearched+s.Moving {
 				return
 			}
-			if node.Name == s.bad || !slices.ContainsFunc(s.left, func(p corev1.Pod) bool { return schedulable(node, &p) }) && (s.others == 0 || !schedulable(node, s.like)) {
+			node := &s.nodes[(s.first+i)%len(s.nodes)]
+			takes := func(p corev1.Pod) bool { return schedulable(node, &p) }
+			if node.Name == s.bad || !slices.ContainsFunc(s.left, takes) && (s.others == 0 || !takes(*s.like)) {
 				continue
 			}
 			s.searched++
@@ -136,34 +94,15 @@ func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 	}
 }
 
-// inOrder are all nodes, first the one whose devices have the taint.
-func (s *Search) inOrder() iter.Seq[*corev1.Node] {
-	return func(yield func(*corev1.Node) bool) {
-		home := slices.IndexFunc(s.nodes, func(n corev1.Node) bool { return n.Name == s.home })
-		if home >= 0 && !yield(&s.nodes[home]) {
-			return
-		}
-		for i := range s.nodes {
-			if at := (s.first + i) % len(s.nodes); at != home && !yield(&s.nodes[at]) {
-				return
-			}
-		}
-	}
-}
-
-// Place puts those ranks on a node for which it has room beside the pods that are there, and devices. own are the ResourceSlices of
-// the node.
-func (s *Search) Place(ctx context.Context, node *corev1.Node, there []corev1.Pod, own []resourceapi.ResourceSlice) {
+// Place puts those ranks on a node for which it has room beside the pods that are there.
+func (s *Search) Place(node *corev1.Node, there []corev1.Pod) {
 	staying := slices.DeleteFunc(slices.Clone(there), func(p corev1.Pod) bool { return s.moving.Has(keyOf(&p)) })
-	var err error
-	if s.left, s.others, err = place(ctx, s.left, s.like, s.others, node, staying, s.devices.On(node, own)); err != nil {
-		s.unknown = err
-	}
+	s.left, s.others = place(s.left, s.like, s.others, node, staying)
 }
 
 // found reports whether all have room. Who moves nothing needs none, whatever others claim.
 func (s *Search) found() bool {
-	return s.unknown == nil && (s.Moving == 0 || len(s.left) == 0 && s.others == 0)
+	return s.Moving == 0 || len(s.left) == 0 && s.others == 0
 }
 
 // Result is the precondition that there is room for all.
@@ -171,14 +110,8 @@ func (s *Search) Result() Precondition {
 	if s.found() {
 		return Precondition{Name: Capacity, Passed: true}
 	}
-	if s.unknown != nil {
-		return delayed(Capacity, RetryCapacity, "Capacity", "it is not known whether devices are free for the resource claims of its ranks: "+s.unknown.Error())
-	}
-	room := "room"
-	if s.devices != nil {
-		room = "room, with devices for their resource claims,"
-	}
-	text := fmt.Sprintf("%d of its ranks must move; found "+room+" for %d on the %d nodes where they can be scheduled", s.Moving, s.Moving-len(s.left), s.searched)
+	text := fmt.Sprintf("%d of its ranks must move; found room for %d on the %d nodes where they can be scheduled",
+		s.Moving, s.Moving-len(s.left), s.searched)
 	if s.claimed > 0 {
 		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-s.others)
 	}
@@ -233,9 +166,9 @@ func ready(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// place takes those of the wanted pods away for which a node, with the pods that are there, has room and devices, and then so many
-// more pods like one of them. An error is why that cannot be told of any node.
-func place(ctx context.Context, wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod, on *claims.Node) (left []corev1.Pod, moreLeft int, err error) {
+// place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many more pods like one
+// of them.
+func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod) (left []corev1.Pod, moreLeft int) {
 	free := node.Status.Allocatable.DeepCopy()
 	for i := range there {
 		if p := &there[i]; !PodFinished(p) && !preempts(like, p) {
@@ -244,12 +177,8 @@ func place(ctx context.Context, wanted []corev1.Pod, like *corev1.Pod, more int,
 	}
 	placed := func(p corev1.Pod) bool {
 		need := needs(&p)
-		extended := on.Extended(need)
-		if err != nil || !schedulable(node, &p) || !fits(need, free) {
-			return false
-		}
-		var enough bool
-		if enough, err = on.Take(ctx, &p, extended); !enough || err != nil {
+		forgetClaimed(need, &p, node)
+		if !schedulable(node, &p) || !fits(need, free) {
 			return false
 		}
 		take(free, need)
@@ -259,7 +188,18 @@ func place(ctx context.Context, wanted []corev1.Pod, like *corev1.Pod, more int,
 	for more > 0 && placed(*like) {
 		more--
 	}
-	return left, more, err
+	return left, more
+}
+
+// forgetClaimed removes from what a pod needs the extended resources that it has got by a resource claim, unless the node has them without.
+func forgetClaimed(need corev1.ResourceList, pod *corev1.Pod, node *corev1.Node) {
+	if by := pod.Status.ExtendedResourceClaimStatus; by != nil {
+		for _, of := range by.RequestMappings {
+			if name := corev1.ResourceName(of.ResourceName); node.Status.Allocatable.Name(name, quantity.DecimalSI).IsZero() {
+				delete(need, name)
+			}
+		}
+	}
 }
 
 // preempts reports whether the scheduler would make room for a pod at the cost of another one.

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 )
 
 // host is a Ready node of pool a with 8 GPUs and room for 10 pods.
@@ -82,6 +84,11 @@ func TestPlace(t *testing.T) {
 		return func(p *corev1.Pod) { p.Spec.Priority, p.Spec.PreemptionPolicy = ptr.To(priority), &preemption }
 	}
 	two := []corev1.Pod{holder("w1", "", "4"), holder("w2", "", "4")}
+	byClaim := func(p *corev1.Pod) {
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{RequestMappings: []corev1.ContainerExtendedResourceRequest{{ResourceName: "nvidia.com/gpu"}}}
+	}
+	claimed := []corev1.Pod{holder("w1", "", "4", byClaim), holder("w2", "", "4", byClaim)}
+	onlyByClaims := func(n *corev1.Node) { delete(n.Status.Allocatable, "nvidia.com/gpu") }
 	tests := map[string]struct {
 		wanted []corev1.Pod
 		others int
@@ -104,6 +111,11 @@ func TestPlace(t *testing.T) {
 		"a resource that the node has not": {wanted: []corev1.Pod{holder("w1", "", "1", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("1")
 		})}, left: []string{"w1"}},
+		"what the node has only by resource claims is no objection": {wanted: claimed, others: 1, change: onlyByClaims, there: []corev1.Pod{holder("x", "n", "8")}},
+		"but the rest of what a rank needs is": {wanted: []corev1.Pod{holder("w1", "", "1", byClaim, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("1")
+		})}, change: onlyByClaims, left: []string{"w1"}},
+		"what it has without is one":                    {wanted: claimed, there: []corev1.Pod{holder("x", "n", "8")}, left: []string{"w1", "w2"}},
 		"a node of another pool":                        {wanted: two, change: func(n *corev1.Node) { n.Labels["pool"] = "b" }, left: []string{"w1", "w2"}},
 		"lesser pods give way":                          {wanted: []corev1.Pod{holder("w1", "", "8", prio(10, corev1.PreemptLowerPriority))}, there: []corev1.Pod{holder("x", "n", "8", prio(9, ""))}},
 		"equal pods do not":                             {wanted: []corev1.Pod{holder("w1", "", "8", prio(10, corev1.PreemptLowerPriority))}, there: []corev1.Pod{holder("x", "n", "8", prio(10, ""))}, left: []string{"w1"}},
@@ -120,10 +132,7 @@ func TestPlace(t *testing.T) {
 			if len(test.wanted) > 0 {
 				like = &test.wanted[0]
 			}
-			left, still, err := place(t.Context(), test.wanted, like, test.others, &node, test.there, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			left, still := place(test.wanted, like, test.others, &node, test.there)
 			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || still != test.still {
 				t.Errorf("of others %d, want %d; %s", still, test.still, diff)
 			}
@@ -142,11 +151,20 @@ func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 		var searched []string
 		for node := range search.Nodes() {
 			searched = append(searched, node.Name)
-			search.Place(t.Context(), node, []corev1.Pod{holder("other", node.Name, "8")}, nil)
+			search.Place(node, []corev1.Pod{holder("other", node.Name, "8")})
 		}
 		if diff := cmp.Diff(want, searched); diff != "" || search.Moving != len(want) || search.found() != (want == nil) {
 			t.Errorf("taint %q: %d ranks move, found %t; %s", key, search.Moving, search.found(), diff)
 		}
+	}
+}
+
+// Whether another device of its node is free for a rank is not known, and no objection.
+func TestAnIsolatedDeviceMovesNoRank(t *testing.T) {
+	q := Quarantine{Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
+	search := NewSearch(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, 0, noon)
+	if search.Moving != 0 || !search.Result().Passed {
+		t.Errorf("%+v", search)
 	}
 }
 
@@ -172,7 +190,7 @@ func BenchmarkSearch(b *testing.B) {
 	for b.Loop() {
 		search := NewSearch(q, ranks, nodes, 0, noon)
 		for node := range search.Nodes() {
-			search.Place(b.Context(), node, nil, nil)
+			search.Place(node, nil)
 		}
 		if search.Moving != 1 || !search.found() {
 			b.Fatal(search.Result())

@@ -3,6 +3,7 @@ package restart
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -30,4 +31,23 @@ func (q Quarantine) isTolerated(t resourceapi.DeviceToleration) bool {
 		return t.Key == "" || t.Key == q.Taint.Key
 	}
 	return t.Key == q.Taint.Key && t.Value == q.Taint.Value
+}
+
+// ClaimsOf are the names of a pod's claims, in its namespace.
+func ClaimsOf(pod *corev1.Pod) (names []string) {
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.ResourceClaimName != nil {
+			names = append(names, *s.ResourceClaimName)
+		}
+	}
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil {
+			names = append(names, *c.ResourceClaimName)
+		}
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		names = append(names, s.ResourceClaimName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
