@@ -26,9 +26,9 @@ const (
 type RepairRecord struct {
 	// GPU is the subject of the message without its kind: a PCI address. It names a slot. A manual release forgets the
 	// repairs, because the person may have put in another GPU.
-	GPU string `json:"gpu"`
+	GPU string `json:"gpu" max:"text"`
 	// Code is the fault, e.g. "Xid 79".
-	Code string `json:"code"`
+	Code string `json:"code" max:"text"`
 	// Repair is the class of the repair.
 	Repair conditions.Repair `json:"repair"`
 	At     time.Time         `json:"at"`

@@ -17,10 +17,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
 // ControllerName is the remediator's name in Events, in managed fields and in the labels of its objects.
@@ -40,6 +42,17 @@ const (
 const (
 	ByPitcrew = "pitcrew"
 	ByPerson  = "person"
+)
+
+// The bounds of a record, as its tags have them, see package record. A record is input, see [Seen]: one that exceeds a bound is unreadable.
+// They leave room for a next version that keeps more than this one writes.
+const (
+	// maxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB.
+	maxRecord = 192 << 10
+	// maxCauses is how many causes a quarantine has at most; there are as many conditions on a node that has everything.
+	maxCauses = 64
+	// maxClosed and maxSent bound the closed quarantines and the notices; maxText is the most bytes of a message, maxName of anything else.
+	maxClosed, maxSent, maxText, maxName = 4 * lastKept, 4 * handoff.MaxNotices, record.Text, record.Name
 )
 
 const (
@@ -62,13 +75,13 @@ type Record struct {
 	Domain limits.Domain `json:"domain,omitzero"`
 	Quarantine
 	// Repairs of the node's GPUs, the oldest first.
-	Repairs []RepairRecord `json:"repairs,omitempty"`
+	Repairs []RepairRecord `json:"repairs,omitempty" max:"64"`
 	// Notices are to be delivered to webhooks, the oldest first.
-	Notices []handoff.Notice `json:"notices,omitempty"`
+	Notices []handoff.Notice `json:"notices,omitempty" max:"64"`
 	// LastNotified is the state that the last notice was about; empty while no webhook is configured.
 	LastNotified string `json:"noticed,omitempty"`
 	// Last holds closed quarantines, newest first.
-	Last []Quarantine `json:"last,omitempty"`
+	Last []Quarantine `json:"last,omitempty" max:"20"`
 }
 
 // Boot is the node's current boot.
@@ -84,7 +97,7 @@ type Boot struct {
 type Quarantine struct {
 	ID     string  `json:"id"`
 	Phase  Phase   `json:"phase"`
-	Causes []Cause `json:"causes"`
+	Causes []Cause `json:"causes" max:"64"`
 	// QuarantinedAt is when the node was tainted first; zero for a suspect.
 	QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
 	// Taint is nil for a suspect.
@@ -101,7 +114,7 @@ type Quarantine struct {
 	ReleasedBy string `json:"releasedBy,omitempty"`
 	// ReleaseUser and ReleaseReason are who released the node with `kubectl pitcrew release`, and why; empty: not known.
 	ReleaseUser   string `json:"releaseUser,omitempty"`
-	ReleaseReason string `json:"releaseReason,omitempty"`
+	ReleaseReason string `json:"releaseReason,omitempty" max:"text"`
 	// ManualReleaseOnly is set when the fault came and went too often: only a person releases the node.
 	ManualReleaseOnly bool `json:"sticky,omitempty"`
 	// ManualReleaseActive is set while a manual release keeps the node in service although causes have not cleared.
@@ -119,10 +132,10 @@ type Cause struct {
 	// Repair is the worst class seen in the boot BootID; Replace is kept across boots.
 	Repair conditions.Repair `json:"repair"`
 	// Message is the condition's, of when the class was first seen.
-	Message string `json:"message"`
+	Message string `json:"message" max:"text"`
 	// Covered are the messages of a condition of ours whose faults a manual release covers: that of the release, and those of the
 	// releases before it that still held, the newest first. It is empty in the record of a version that did not keep them.
-	Covered []string `json:"covered,omitempty"`
+	Covered []string `json:"covered,omitempty" max:",text"`
 	// User is who quarantined the node manually; empty: not known, or a condition did.
 	User string `json:"user,omitempty"`
 	// FirstSeen is when the fault was first seen; until it is due, when its condition last became a problem if that is later.
@@ -133,7 +146,7 @@ type Cause struct {
 	BootID string `json:"bootID"`
 	// FlapTimes are the times at which the fault cleared before it quarantined the node, as far as its rule's flaps count
 	// them. A suspect's cause that is healthy is kept for them alone.
-	FlapTimes []time.Time `json:"dips,omitempty"`
+	FlapTimes []time.Time `json:"dips,omitempty" max:"64"`
 	// RepairRecorded is set once the repair that the class needs was done and is among the record's Repairs.
 	RepairRecorded bool `json:"mended,omitempty"`
 	// Link is the role of the fault in a broken link of the node's domain.
@@ -242,7 +255,7 @@ func ParseRecord(text string) (*Record, error) {
 	if r.V != recordVersion {
 		return nil, fmt.Errorf("quarantine record has version %d, not %d", r.V, recordVersion)
 	}
-	if err := r.checkBounds(); err != nil {
+	if err := record.Check(&r); err != nil {
 		return nil, fmt.Errorf("quarantine record %w: %w", errTooLarge, err)
 	}
 	for _, q := range append([]Quarantine{r.Quarantine}, r.Last...) {
@@ -262,8 +275,8 @@ func (q *Quarantine) check() error {
 	if q.ID == "" || len(q.Causes) == 0 {
 		return errors.New("has no id or no causes")
 	}
-	if q.HandOff != nil && slices.ContainsFunc(q.HandOff.Taints, func(t corev1.Taint) bool { return t.TimeAdded != nil }) {
-		return errors.New("hands off a taint with a time")
+	if err := q.checkTaints(); err != nil {
+		return err
 	}
 	switch q.Phase {
 	case Suspect:
@@ -282,6 +295,55 @@ func (q *Quarantine) check() error {
 	}
 	return nil
 }
+
+// checkTaints returns what the API server would refuse of the taints that may be put back.
+func (q *Quarantine) checkTaints() error {
+	var taints []corev1.Taint
+	if q.HandOff != nil {
+		taints = slices.Clone(q.HandOff.Taints)
+	}
+	if q.Taint != nil {
+		taints = append(taints, q.Taint.NodeTaint())
+	}
+	for _, t := range taints {
+		wrong := append(validation.IsQualifiedName(t.Key), validation.IsValidLabelValue(t.Value)...)
+		switch t.Effect {
+		case corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute:
+		default:
+			wrong = append(wrong, "unknown effect")
+		}
+		if t.TimeAdded != nil {
+			wrong = append(wrong, "has a time")
+		}
+		if len(wrong) > 0 {
+			return fmt.Errorf("has taint %.80q: %s", t.ToString(), strings.Join(wrong, ", "))
+		}
+	}
+	return nil
+}
+
+// fit drops history, and then shortens messages, until the record is one that [ParseRecord] reads. The conditions' messages
+// are of the node's choosing, and JSON may need six bytes for one of theirs.
+func (r *Record) fit() {
+	if r == nil {
+		return
+	}
+	for most := conditions.MaxMessage; len(r.String()) > maxRecord && most > 1; {
+		switch {
+		case len(r.Last) > 0:
+			r.Last = r.Last[:len(r.Last)-1]
+		case len(r.Notices) > 1:
+			r.Notices = r.Notices[1:]
+		default:
+			most /= 2
+			for i := range r.Causes {
+				r.Causes[i].Message, r.Causes[i].Covered = Clip(r.Causes[i].Message, most), nil
+			}
+		}
+	}
+}
+
+var errTooLarge = errors.New("is larger than any that the remediator writes")
 
 // String is the text of the annotation. A record with a time that JSON cannot express becomes a text that [ParseRecord]
 // refuses: then nothing is done about this node, and it is reported. [Decide] takes no such time into a record.
@@ -332,23 +394,10 @@ func (r *Record) withoutCurrent() *Record {
 	return r
 }
 
-// clone copies what Decide changes.
-func (r *Record) clone() *Record {
-	c := *r
-	c.Causes = slices.Clone(r.Causes)
-	c.Last = slices.Clone(r.Last)
-	c.Repairs = slices.Clone(r.Repairs)
-	if r.Taint != nil {
-		t := *r.Taint
-		c.Taint = &t
-	}
-	if r.Isolation != nil {
-		isolation := *r.Isolation
-		isolation.GPUs = slices.Clone(r.Isolation.GPUs)
-		c.Isolation = &isolation
-	}
-	return &c
-}
+func (r *Record) clone() *Record { return record.Clone(r) }
+
+// clampTimes takes each time to come for now.
+func (r *Record) clampTimes(now time.Time) { record.Clamp(r, now) }
 
 // Worst is the worst class of the causes.
 func (q *Quarantine) Worst() conditions.Repair {

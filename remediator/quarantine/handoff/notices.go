@@ -33,7 +33,7 @@ type Case struct {
 	Condition  corev1.NodeConditionType `json:"condition"`
 	Rule       string                   `json:"rule"`
 	Repair     conditions.Repair        `json:"repair"`
-	Message    string                   `json:"message"`
+	Message    string                   `json:"message" max:"text"`
 	Taint      string                   `json:"taint"`
 }
 
