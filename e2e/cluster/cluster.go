@@ -52,6 +52,9 @@ type Options struct {
 	Audit bool
 	// WithoutJobs runs no job controller: a test plays the Jobs.
 	WithoutJobs bool
+	// WithoutPodGC runs no pod garbage collector, which every 20 s deletes the pods of nodes that are gone or out of service: a test shows who
+	// else deletes them, and deletes what it leaves itself.
+	WithoutPodGC bool
 	// APIOnly runs etcd and the API server alone: the caller plays all controllers and kubelets. For worlds of thousands of nodes, see
 	// [Cluster.Store].
 	APIOnly bool

@@ -201,9 +201,14 @@ func (c *Cluster) startControllers(opts Options) error {
 	if grace := opts.NodeGrace; grace > 0 {
 		nodes = []string{"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=" + (grace / 4).String()}
 	}
+	controllers := "--controllers=*"
 	if opts.WithoutJobs {
-		nodes = append(nodes, "--controllers=*,-job-controller")
+		controllers += ",-job-controller"
 	}
+	if opts.WithoutPodGC {
+		controllers += ",-pod-garbage-collector-controller"
+	}
+	nodes = append(nodes, controllers)
 	if opts.NodeEvictionRate > 0 {
 		nodes = append(nodes, "--node-eviction-rate="+strconv.Itoa(opts.NodeEvictionRate))
 	}

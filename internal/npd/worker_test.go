@@ -205,24 +205,24 @@ func TestAWorkerInUninterruptibleSleep(t *testing.T) {
 		t.Fatalf("workers %v, want one that is stuck", first)
 	}
 	// It is a fault after the wait only, it stays the only worker, and another run of the check does not hang.
-	i.want(target, stillStuck, "-hung-after", "1h", "-timeout", "2s")
-	i.want(target, hungDriver, "-hung-after", "1ns", "-timeout", "2s")
-	i.want("fine", hungDriver, "-hung-after", "1ns", "-timeout", "2s")
+	i.want(target, stillStuck, "-hung-after", "1h", "-timeout", "4s")
+	i.want(target, hungDriver, "-hung-after", "1ns", "-timeout", "4s")
+	i.want("fine", hungDriver, "-hung-after", "1ns", "-timeout", "4s")
 	if now := workers(t); len(now) != 1 || now[0] != first[0] {
 		t.Errorf("workers %v, want only %v", now, first)
 	}
 
 	// A driver that is being changed, or an operator at work, start the wait again.
-	i.want("fine", stillStuck, "-hung-after", "1ns", "-driver", "", "-timeout", "2s")
-	i.want("fine", stillStuck, "-hung-after", "1ns", "-driver", "d 2", "-timeout", "2s")
-	i.want("fine", hungDriver, "-hung-after", "1ns", "-driver", "d 2", "-timeout", "2s")
+	i.want("fine", stillStuck, "-hung-after", "1ns", "-driver", "", "-timeout", "4s")
+	i.want("fine", stillStuck, "-hung-after", "1ns", "-driver", "d 2", "-timeout", "4s")
+	i.want("fine", hungDriver, "-hung-after", "1ns", "-driver", "d 2", "-timeout", "4s")
 	mark := filepath.Join(i.state, "maintenance")
 	write(t, mark, "")
 	i.want("fine", "unknown: maintenance, and nothing is known from before it")
 	if err := os.Remove(mark); err != nil {
 		t.Fatal(err)
 	}
-	i.want("fine", stillStuck, "-hung-after", "1h", "-driver", "d 2", "-timeout", "2s")
+	i.want("fine", stillStuck, "-hung-after", "1h", "-driver", "d 2", "-timeout", "4s")
 
 	mount.Thaw()
 	// We are the reaper, as a pod's pause process is: one wait, and nothing is left of it.

@@ -38,7 +38,7 @@ import (
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	clustertest.Main(m, cluster.Options{JobSet: true})
+	clustertest.Main(m, cluster.Options{JobSet: true, WithoutPodGC: true})
 }
 
 // patience is how long a test waits for what takes a second or two.
@@ -106,6 +106,9 @@ func newTeamIn(t *testing.T, c *cluster.Cluster, n int, labels map[string]string
 		//nolint:usetesting // the test's own context has ended by now
 		ctx := context.Background()
 		if err := c.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Error(err)
+		}
+		if err := c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(name), client.GracePeriodSeconds(0)); err != nil {
 			t.Error(err)
 		}
 		if err := c.DeleteNodes(ctx, nodes...); err != nil {

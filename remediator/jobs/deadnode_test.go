@@ -80,8 +80,7 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 		}, "its Node was deleted, so its processes are gone"},
 		"the provider says that it is shut down": {nil, func(tm team, node string) { tm.taintNode(node, shutdown) }, "as shut down, by taint " + shutdown},
 		"the provider said so before the stop":   {func(tm team, node string) { tm.taintNode(node, shutdown) }, nil, "as shut down, by taint " + shutdown},
-		// The garbage collector of Kubernetes deletes such a pod, too, every 20 s, and may be faster.
-		"a person fenced it before the stop": {func(tm team, node string) { tm.taintNode(node, outOfService) }, nil, ""},
+		"a person fenced it before the stop":     {func(tm team, node string) { tm.taintNode(node, outOfService) }, nil, "has taint " + outOfService},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -109,9 +108,7 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 				t.Errorf("reported as held %d times, though a proof was there", held)
 			}
 			g.restartedOnce(q.Node)
-			if test.want != "" {
-				tm.event("JobRestarting", uid, test.want)
-			}
+			tm.event("JobRestarting", uid, test.want)
 			if n := gauge(t, r.reporter.metrics.forceDeleted); n != 0 {
 				t.Errorf("%v pods count as deleted at a risk", n)
 			}
