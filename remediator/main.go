@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -78,7 +79,17 @@ func main() {
 			"exit 0 ended by a signal, or the policy is valid, 1 error, 2 bad flag")
 		flag.PrintDefaults()
 	}
-	flag.Parse()
+	// Not package flag's own way: a bad flag is one line, not a hundred.
+	flag.CommandLine.Init("remediator", flag.ContinueOnError)
+	flag.CommandLine.SetOutput(io.Discard)
+	if err := flag.CommandLine.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
+		flag.CommandLine.SetOutput(os.Stdout)
+		flag.Usage()
+		return
+	} else if err != nil {
+		fmt.Fprintf(os.Stderr, "remediator: %v; -h lists the flags\n", err)
+		os.Exit(2)
+	}
 
 	if *showVersion {
 		fmt.Println(version.String())

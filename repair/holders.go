@@ -149,28 +149,35 @@ func (w *watcher) processes() ([]process, error) {
 	return found, nil
 }
 
-// holds reports whether the process of a folder of the proc filesystem keeps a device open. One that has ended does not.
+// holds reports whether the process of a folder of the proc filesystem keeps a device open. One that has ended does not. A process whose
+// first thread has ended, while another hangs in the kernel, shows its files only in the folder of that thread.
 func (w *watcher) holds(dir string) (bool, error) {
+	held, files, err := w.holdsIn(dir)
+	if held || files > 0 || err != nil {
+		return held, err
+	}
+	threads, err := os.ReadDir(filepath.Join(dir, "task"))
+	for _, thread := range threads {
+		if held, _, err := w.holdsIn(filepath.Join(dir, "task", thread.Name())); held || err != nil {
+			return held, err
+		}
+	}
+	return false, unlessGone(err)
+}
+
+// holdsIn is holds by the files of one folder, and their number.
+func (w *watcher) holdsIn(dir string) (held bool, number int, err error) {
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if gone(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
 	for _, file := range files {
 		target, err := os.Readlink(filepath.Join(dir, "fd", file.Name()))
-		if gone(err) {
-			continue
-		}
-		if err != nil {
-			return false, err
+		if unlessGone(err) != nil {
+			return false, len(files), err
 		}
 		if slices.ContainsFunc(w.devices, func(prefix string) bool { return strings.HasPrefix(target, prefix) }) {
-			return true, nil
+			return true, len(files), nil
 		}
 	}
-	return false, nil
+	return false, len(files), unlessGone(err)
 }
 
 // commandOf is the name of a process, at most 15 bytes.
@@ -221,5 +228,10 @@ func podNames(folder string) map[string]string {
 	return names
 }
 
-// gone reports whether an error says that a process, or its file, is not there any more.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoProcess) }
+// unlessGone returns an error, unless it says that a process, or its file, is not there any more.
+func unlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoProcess) {
+		return nil
+	}
+	return err
+}

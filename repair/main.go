@@ -97,7 +97,6 @@ func run(args []string, stdout io.Writer) int {
 	case "reboot":
 		a = &rebootAction{}
 	default:
-		fmt.Fprint(os.Stderr, usage)
 		return refuse(fmt.Errorf("%q is none of check, reset-gpu and reboot", name))
 	}
 	f := flag.NewFlagSet("repair "+name, flag.ContinueOnError)
