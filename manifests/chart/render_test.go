@@ -45,8 +45,9 @@ func TestLeastPrivilege(t *testing.T) {
 		"ascend":     {"checks: {AscendNPUUnhealthy: {}}", "privileged: /usr/local/Ascend/driver ro, /usr/local/dcmi ro, /usr/local/sbin ro, /dev"},
 		"library":    {"checks: {NVLinkDown: {}}, driverRoot: /usr/lib64", "privileged: /dev, /usr/lib64->/host/driver ro"},
 		"switch off": {"preset: metax, checks: {MetaXGPUUnhealthy: {enabled: false}, ClockSkewed: {enabled: false}}", "drop [ALL]: /proc->/host/proc ro, /run/systemd ro"},
-		"nvidia":     {"preset: nvidia", "privileged: /run/chrony, /run/dbus ro, /dev, /run/nvidia/driver->/host/driver ro, /dev/kmsg ro, /proc->/host/proc ro, /run/systemd ro"},
-		"aws-efa":    {"preset: aws-efa", "privileged: /run/chrony, /run/dbus ro, /dev, /usr/lib64->/host/driver ro, /dev/kmsg ro, /proc->/host/proc ro, /sys->/host/sys ro, /run/systemd ro"},
+		"nvidia":     {"preset: nvidia", "privileged: /run/chrony, /run/dbus ro, /dev, /run/nvidia/driver->/host/driver ro, /dev/kmsg ro, /var/log->/host/log ro, /proc->/host/proc ro, /run/systemd ro"},
+		"aws-efa":    {"preset: aws-efa", "privileged: /run/chrony, /run/dbus ro, /dev, /usr/lib64->/host/driver ro, /dev/kmsg ro, /var/log->/host/log ro, /proc->/host/proc ro, /sys->/host/sys ro, /run/systemd ro"},
+		"own units":  {"preset: nvidia, checks: {NodeServiceDown: {args: {restarts: 5}}}", "privileged: /run/chrony, /run/dbus ro, /dev, /run/nvidia/driver->/host/driver ro, /dev/kmsg ro, /var/log->/host/log ro, /proc->/host/proc ro, /run/systemd ro"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := mustRender(t, "pools: [{name: p, nodeSelector: {kubernetes.io/os: linux}, "+test.pool+"}]")

@@ -21,9 +21,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $preset := dict }}
 {{- with .pool.preset }}{{ $preset = get $known.presets . }}{{ end }}
 {{- $wanted := dict }}
-{{- range $preset.checks }}{{ $_ := set $wanted . dict }}{{ end }}
+{{- range $preset.checks }}{{ $_ := set $wanted . (dig "args" . dict $preset) }}{{ end }}
 {{- range $type, $check := .pool.checks }}
-{{- if dig "enabled" true $check }}{{ $_ := set $wanted $type ($check.args | default dict) }}{{ else }}{{ $_ := unset $wanted $type }}{{ end }}
+{{- if dig "enabled" true $check }}{{ $_ := set $wanted $type (merge dict ($check.args | default dict) (get $wanted $type | default dict)) }}{{ else }}{{ $_ := unset $wanted $type }}{{ end }}
 {{- end }}
 {{- if not $wanted }}{{ fail (printf "pool %s: every check is switched off" .pool.name) }}{{ end }}
 {{- $checks := dict }}
@@ -35,7 +35,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range $flag, $value := $values }}
 {{- with dig "argNeeds" $flag dict $check }}
 {{- $needs = concat $needs .needs }}
-{{- $args = concat $args .args }}
+{{- $args = concat $args (.args | default list) }}
 {{- end }}
 {{- $args = append $args (printf "-%s=%s" $flag (kindIs "string" $value | ternary $value (toJson $value))) }}
 {{- end }}
