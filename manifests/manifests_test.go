@@ -102,6 +102,7 @@ func TestThirdPartyRules(t *testing.T) {
 		"NVSentinel, IMEX and more": {corev1.NodeCondition{Type: "GpuNvlinkWatch", Status: "True",
 			Message: "ErrorCode:DCGM_FR_IMEX_UNHEALTHY;ErrorCode:DCGM_FR_NVLINK_DOWN GPU:0;"}, "nvsentinel-gpu-nvlink-watch"},
 		"NVSentinel, scripts":  {corev1.NodeCondition{Type: "FabricManagerDown", Status: "True"}, "nvsentinel-fabric-manager-down"},
+		"NVSentinel, NVCRE":    {corev1.NodeCondition{Type: "NVCRECertFailed", Status: "True"}, "nvsentinel-nvcre-cert-failed"},
 		"NVSentinel, flaps":    {corev1.NodeCondition{Type: "FabricManagerFlapping", Status: "True"}, "nvsentinel-fabric-manager-flapping"},
 		"AMD, ECC":             {corev1.NodeCondition{Type: "AMDGPUUncorrectableECC", Status: "True"}, "amd-gpu-uncorrectable-ecc"},
 		"AMD, heat":            {corev1.NodeCondition{Type: "AMDGPUHighTemperature", Status: "True"}, "amd-gpu-high-temperature"},

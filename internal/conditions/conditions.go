@@ -82,6 +82,9 @@ const ClockSkewed = "ClockSkewed"
 // DCGMDiagFailed is the NodeCondition of the last run of DCGM's diagnostics.
 const DCGMDiagFailed = "DCGMDiagFailed"
 
+// NodeValidationFailed is the NodeCondition of what other tools that validate nodes have said of the node.
+const NodeValidationFailed = "NodeValidationFailed"
+
 // NodeServiceDown is the NodeCondition of the systemd units that a GPU node needs.
 const NodeServiceDown = "NodeServiceDown"
 
@@ -104,6 +107,8 @@ var All = []Condition{
 	{Type: NVLinkDown, Plugin: "nvlink", Witness: GPUDriver, Healthy: "NVLinkChecked", Problem: "NVLinkFault", Summary: "an NVLink is down"},
 	{Type: GPUStalled, Plugin: "stall", Witness: GPUDriver, Healthy: "GPUWorkChecked", Problem: "GPUWorkStalled", Summary: "a GPU that is in use stands still"},
 	{Type: DCGMDiagFailed, Plugin: "dcgm", Witness: GPUDriver, Codes: true, Healthy: "DCGMDiagChecked", Problem: "DCGMDiagFault", Summary: "a diagnostic of DCGM failed"},
+	{Type: NodeValidationFailed, Plugin: "validation", Healthy: "NodeValidationChecked", Problem: "NodeValidationFault",
+		Summary: "a validation by another tool failed"},
 	{Type: HCAPortDown, Plugin: "hca", Witness: FabricPorts, Latches: true, Healthy: "HCAPortsChecked", Problem: "HCAPortFault", Summary: "a fabric port is down"},
 	{Type: WorkloadGPUError, Plugin: "podlog", Latches: true, Codes: true, Healthy: "WorkloadLogsChecked", Problem: "WorkloadGPUFault", Summary: "pods report a GPU error in their logs"},
 	{Type: ClockSkewed, Plugin: "ntp", Latches: true, Healthy: "ClockChecked", Problem: "ClockFault", Summary: "the clock is off"},

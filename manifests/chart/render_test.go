@@ -35,6 +35,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"nvlink":     {"checks: {NVLinkDown: {}}", nvml},
 		"stall":      {"checks: {GPUStalled: {}}", nvml + ", /sys->/host/sys ro"},
 		"dcgm":       {"checks: {DCGMDiagFailed: {}}", "drop [ALL]: "},
+		"validation": {"checks: {NodeValidationFailed: {}}", "drop [ALL]: "},
 		"hca":        {"checks: {HCAPortDown: {}}", "privileged: /dev/kmsg ro, /sys->/host/sys ro"},
 		"ntp":        {"checks: {ClockSkewed: {}}", "drop [ALL] add [DAC_OVERRIDE]: /run/chrony, /run/dbus ro"},
 		"units":      {"checks: {NodeServiceDown: {}}", "drop [ALL]: /run/systemd ro"},
