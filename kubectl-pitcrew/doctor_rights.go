@@ -238,7 +238,7 @@ func (d *doctor) jobKinds(ctx context.Context) ([]finding, error) {
 // The admission policies of the chart.
 var policiesOfChart = []string{
 	"pitcrew-job-records", "pitcrew-node-records", "pitcrew-own-node", "pitcrew-preflight-report",
-	"pitcrew-remediator-commands", "pitcrew-remediator-jobs", "pitcrew-remediator-nodes",
+	"pitcrew-remediator-commands", "pitcrew-remediator-device-rules", "pitcrew-remediator-jobs", "pitcrew-remediator-nodes",
 }
 
 // policiesOfRepair are those that the chart adds with repair.enabled.
