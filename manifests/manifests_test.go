@@ -98,6 +98,8 @@ func TestThirdPartyRules(t *testing.T) {
 		"EKS, NVLink counter": {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMHealthCode71"}, "eks-accelerated-hardware-ready-dcgm"},
 		"EKS, IMEX":           {corev1.NodeCondition{Type: "AcceleratedHardwareReady", Status: "False", Reason: "DCGMHealthCode122"}, "eks-accelerated-hardware-ready-dcgm"},
 		"EKS, clock":          {corev1.NodeCondition{Type: "ClockUnsynchronized", Status: "True"}, "eks-clock-unsynchronized"},
+		"EKS, kernel's clock": {corev1.NodeCondition{Type: "KernelReady", Status: "False", Reason: "ClockUnsynchronized"}, "eks-kernel-ready-clock"},
+		"EKS, kernel":         {corev1.NodeCondition{Type: "KernelReady", Status: "False", Reason: "ForkFailedOutOfPIDs"}, "eks-kernel-ready"},
 		"NVSentinel, IMEX":    {corev1.NodeCondition{Type: "GpuNvlinkWatch", Status: "True", Message: "ErrorCode:DCGM_FR_IMEX_UNHEALTHY IMEX is down;"}, "nvsentinel-gpu-nvlink-watch-imex"},
 		"NVSentinel, IMEX and more": {corev1.NodeCondition{Type: "GpuNvlinkWatch", Status: "True",
 			Message: "ErrorCode:DCGM_FR_IMEX_UNHEALTHY;ErrorCode:DCGM_FR_NVLINK_DOWN GPU:0;"}, "nvsentinel-gpu-nvlink-watch"},

@@ -270,7 +270,8 @@ func (e mismatchError) text(module string) string {
 		versions = append(versions, "kernel module "+version)
 	}
 	text := "Driver/library version mismatch"
-	if len(versions) > 0 {
+	// Equal ones explain nothing: the module was replaced on disk or unloaded meanwhile.
+	if len(versions) > 0 && (len(versions) == 1 || !strings.HasSuffix(versions[1], " "+e.library)) {
 		text += " (" + strings.Join(versions, ", ") + ")"
 	}
 	return text

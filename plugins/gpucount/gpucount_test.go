@@ -154,6 +154,8 @@ func TestVersionsOfLibraryAndModuleDiffer(t *testing.T) {
 	n.Module("580.95.05")
 	n.Say("init 18", "library 12.575.51")
 	n.Want("exit 2\nunknown: NVML: Driver/library version mismatch (library 575.51, kernel module 580.95.05)", "-grace", "1ms")
+	n.Say("init 18", "library 580.95.05") // the module was replaced after the library had looked at it
+	n.Want("exit 2\nunknown: NVML: Driver/library version mismatch", "-grace", "1ms")
 	n.Say()
 	n.Want("exit 0\n"+healthy, "-grace", "1ms")
 	// The faults that need no library are still told.
