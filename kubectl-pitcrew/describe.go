@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -96,7 +97,7 @@ func (c *target) describe(ctx context.Context, out io.Writer, api client.Client,
 		status += ", since " + ago(r.Since)
 	}
 	cli.Fprintf(out, "Status:   %s\n", status)
-	if c, ok := quarantine.NotReady(n); ok {
+	if c, ok := node.NotReady(n); ok {
 		cli.Fprintf(out, "Ready:    %s since %s: %s\n", c.Status, ago(c.LastTransitionTime.UTC()), cmp.Or(c.Message, c.Reason))
 	}
 	next, blocked, err := c.next(ctx, api, nodes, name, file)

@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -355,7 +356,7 @@ func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string 
 		return "a user quarantined the node; jobs on it are left alone"
 	case n.Labels[conditions.LabelSkip] == "true":
 		return "label " + conditions.LabelSkip + "=true: the remediator leaves the node alone"
-	case quarantine.Maintained(n, f.now):
+	case node.Maintained(n, f.now):
 		return "the node is under maintenance (taint " + conditions.TaintMaintenance + ", or an upgrade of the GPU operator)"
 	case f.policy == nil:
 		return ""

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
@@ -151,7 +152,7 @@ func (d *doctor) staleConditions(context.Context) ([]finding, error) {
 	stale := map[string][]string{}
 	for i := range d.nodes {
 		n := &d.nodes[i]
-		if _, is := quarantine.NotReady(n); is {
+		if _, is := node.NotReady(n); is {
 			continue // its kubelet reports nothing either
 		}
 		for _, c := range n.Status.Conditions {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -273,7 +274,7 @@ func readRow(n *corev1.Node, now time.Time) row {
 		if record.IsIsolated() {
 			r.Status = isIsolated
 		}
-		if quarantine.Maintained(n, now) {
+		if node.Maintained(n, now) {
 			r.Status = isRepairing
 			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 				return t.Key == conditions.TaintMaintenance && t.Value == conditions.MaintenanceValidation
@@ -287,7 +288,7 @@ func readRow(n *corev1.Node, now time.Time) row {
 	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
-	ready, isNotReady := quarantine.NotReady(n)
+	ready, isNotReady := node.NotReady(n)
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
 	var causes []string
 	for _, c := range record.Causes {
@@ -305,7 +306,7 @@ func readRow(n *corev1.Node, now time.Time) row {
 // fromConditions fills the row from the conditions alone: there is no record of what a rule only alerts about. Without a condition of
 // ours the node is unchecked. Of a node that is not Ready no condition says anything.
 func (r *row) fromConditions(n *corev1.Node, now time.Time) {
-	if c, ok := quarantine.NotReady(n); ok {
+	if c, ok := node.NotReady(n); ok {
 		r.Status, r.Since, r.Cause = isUnknown, c.LastTransitionTime.Time, quarantine.DescribeNotReady(c)
 		return
 	}

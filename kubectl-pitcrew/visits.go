@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
@@ -112,7 +113,7 @@ func sweepTotals(p *policy.Policy, nodes []corev1.Node, rows map[string]row, now
 		t := sweepTotal{Name: sweep.Name, Every: duration.HumanDuration(sweep.Every)}
 		for i := range nodes {
 			n := &nodes[i]
-			if quarantine.Excluded(n) || !sweep.Nodes.Matches(labels.Set(n.Labels)) || len(repair.Accelerators(n.Status.Allocatable)) == 0 {
+			if node.Excluded(n) || !sweep.Nodes.Matches(labels.Set(n.Labels)) || len(node.Accelerators(n.Status.Allocatable)) == 0 {
 				continue
 			}
 			t.Nodes++

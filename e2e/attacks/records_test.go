@@ -25,6 +25,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -501,7 +502,7 @@ func TestAttack21AStaleDriverUpgradeSilencesNoNode(t *testing.T) {
 		if err := s.admin.Update(s.Context(), n, client.FieldOwner("backdate")); err != nil {
 			return err
 		}
-		if at, known := quarantine.UpgradeSince(s.get(stale)); !known || time.Since(at) < 2*time.Hour {
+		if at, known := node.UpgradeSince(s.get(stale)); !known || time.Since(at) < 2*time.Hour {
 			return fmt.Errorf("since %s", at)
 		}
 		return nil

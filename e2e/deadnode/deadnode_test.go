@@ -22,6 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -192,7 +193,7 @@ func (s *suite) state(ctx context.Context) (state, error) {
 	now := state{records: map[string]*quarantine.Record{}}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		if _, dead := quarantine.NotReady(n); dead {
+		if _, dead := node.NotReady(n); dead {
 			now.unknown++
 		}
 		record, err := quarantine.RecordOf(n)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -101,11 +102,15 @@ func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (nam
 		if c.Node == "" { // a job that stands still: no node is its cause
 			continue
 		}
-		node, err := getNode(ctx, r.client, c.Node)
+		n, err := getNode(ctx, r.client, c.Node)
 		if err != nil {
 			return nil, err
 		}
-		if (node == nil || restart.NotReady(node)) && len(names) < maxLooks && !slices.Contains(names, c.Node) {
+		silent := n == nil
+		if !silent {
+			_, silent = node.NotReady(n)
+		}
+		if silent && len(names) < maxLooks && !slices.Contains(names, c.Node) {
 			names = append(names, c.Node)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/deviceapi"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -69,7 +70,7 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 	}
 	record, err := quarantine.RecordOf(n)
 	s.mu.Lock()
-	needed := err == nil && (quarantine.NeedsDevices(p, n, record) || s.ruled[n.Name] && !quarantine.Excluded(n))
+	needed := err == nil && (quarantine.NeedsDevices(p, n, record) || s.ruled[n.Name] && !node.Excluded(n))
 	if !needed {
 		delete(s.refused, n.Name)
 	}

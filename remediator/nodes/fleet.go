@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -180,7 +181,7 @@ func (c *Controller) peerAsWritten(n *corev1.Node, remembered *limits.NodeStarts
 func (c *Controller) put(name string, n *corev1.Node) {
 	remembered := c.fleet.memory[name]
 	switch {
-	case n != nil && !quarantine.Excluded(n):
+	case n != nil && !node.Excluded(n):
 		peer := c.peerAsWritten(n, remembered)
 		c.domains.note(n, peer.Domain)
 		c.fleet.peers.Put(peer)

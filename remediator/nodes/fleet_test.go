@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -32,7 +33,7 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 	var list []limits.Peer
 	for i := range r.client.nodes {
 		n := r.client.nodes[i].DeepCopy()
-		if n.Name == except || quarantine.Excluded(n) {
+		if n.Name == except || node.Excluded(n) {
 			continue
 		}
 		present[n.Name] = true

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -72,12 +73,12 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 		for _, condition := range n.Status.Conditions {
 			r, named := c.readingOf(p, n, condition)
 			// Whoever maintains a node knows that its detectors may not run.
-			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !quarantine.Maintained(n, c.clock.Now())
+			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !node.Maintained(n, c.clock.Now())
 			if named && (r.repair != "" || unknown) {
 				out <- prometheus.MustNewConstMetric(problemDesc, prometheus.GaugeValue, unix(r.since), n.Name, string(condition.Type), r.repair, r.status)
 			}
 		}
-		if since, known := quarantine.UpgradeSince(n); known && !quarantine.Maintained(n, c.clock.Now()) {
+		if since, known := node.UpgradeSince(n); known && !node.Maintained(n, c.clock.Now()) {
 			out <- prometheus.MustNewConstMetric(staleUpgradeDesc, prometheus.GaugeValue, unix(since), n.Name)
 		}
 		record, err := quarantine.RecordOf(n)

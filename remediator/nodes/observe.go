@@ -3,18 +3,15 @@ package nodes
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -25,94 +22,18 @@ import (
 // keptWhole are the annotations that are kept however long they are, because they are read.
 var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult, conditions.AnnotationRepair}
 
-// tooLong replaces the value of an annotation that is longer than any that the policy hands off, and so is not ours.
-var tooLong = strings.Repeat("x", policy.MaxAnnotation+1)
+// slimmer is one for the life of the process: it shares what is equal in the versions of a node and in many nodes.
+var slimmer = node.NewSlimmer(policy.MaxAnnotation, keptWhole)
 
-// Slim is the cache's transform for Nodes: a fresh object with what the remediator reads; images and managed fields, of which
-// few are read, are most of a node. Such an object must never be the body of an Update. Patches made from it touch nothing that was left
-// out, because they hold only differences.
-func Slim(object any) (any, error) {
-	n, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil // a tombstone
-	}
-	last := slimmed.get(n)
-	slim := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              orLast(n.Name, last.Name),
-			UID:               orLast(n.UID, last.UID),
-			ResourceVersion:   n.ResourceVersion,
-			CreationTimestamp: n.CreationTimestamp,
-			DeletionTimestamp: n.DeletionTimestamp,
-			Labels:            last.Labels,
-			Annotations:       slimAnnotations(n.Annotations, last.Annotations),
-			ManagedFields:     quarantine.SlimManagedFields(n),
-		},
-		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
-		Status: corev1.NodeStatus{
-			Conditions:  slices.Clone(n.Status.Conditions), // without the room that decoding has left
-			Allocatable: last.Status.Allocatable,           // read by the restart of jobs, to find out whether there is room
-			NodeInfo:    corev1.NodeSystemInfo{BootID: orLast(n.Status.NodeInfo.BootID, last.Status.NodeInfo.BootID)},
-		},
-	}
-	if !maps.Equal(n.Labels, last.Labels) {
-		slim.Labels = internMap(n.Labels)
-	}
-	if !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
-		slim.Status.Allocatable = internResources(n.Status.Allocatable)
-	}
-	for i := range slim.Status.Conditions {
-		c := &slim.Status.Conditions[i]
-		if i < len(last.Status.Conditions) && sameCondition(*c, last.Status.Conditions[i]) {
-			was := &last.Status.Conditions[i]
-			c.Type, c.Status, c.Reason, c.Message = was.Type, was.Status, was.Reason, was.Message
-			continue
-		}
-		c.Type, c.Status, c.Reason, c.Message = intern(&interned, c.Type), intern(&interned, c.Status), intern(&interned, c.Reason), intern(&interned, c.Message)
-	}
-	slimmed.put(slim)
-	return slim, nil
-}
-
-// slimAnnotations are annotations without the values that nobody reads; those of the last version if they are equal.
-func slimAnnotations(all, last map[string]string) map[string]string {
-	if len(all) == 0 {
-		return nil
-	}
-	slim := make(map[string]string, len(all))
-	for key, value := range all {
-		if len(value) > policy.MaxAnnotation && !slices.Contains(keptWhole, key) {
-			value = tooLong
-		}
-		slim[intern(&interned, key)] = orLast(value, last[key])
-	}
-	if maps.Equal(slim, last) {
-		return last
-	}
-	return slim
-}
-
-func internMap(m map[string]string) map[string]string {
-	if m == nil {
-		return nil
-	}
-	shared := make(map[string]string, len(m))
-	for key, value := range m {
-		shared[intern(&interned, key)] = intern(&interned, value)
-	}
-	return shared
-}
+// Slim is the cache's transform for Nodes, see [node.Slimmer].
+func Slim(object any) (any, error) { return slimmer.Slim(object) }
 
 // changed passes updates that can change a decision. A heartbeat alone cannot: thousands of nodes send one every few
 // minutes. That heartbeats stop, or continue, is noticed because [quarantine.Decide] asks to decide again in time.
 var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return quarantine.Differ(a, b) || !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+	return quarantine.Differ(a, b) || !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, node.SameCondition)
 }}
-
-func sameCondition(a, b corev1.NodeCondition) bool {
-	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
-}
 
 // indexQuarantined finds quarantined nodes by the rule that decided, and all of them by [anyRule].
 const (

@@ -2,12 +2,9 @@ package nodes
 
 import (
 	"encoding/json"
-	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -45,7 +42,7 @@ func slimNode() *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", CreationTimestamp: now, DeletionTimestamp: &now,
 			Labels:      map[string]string{"pool": "gpu"},
-			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": tooLong},
+			Annotations: map[string]string{conditions.AnnotationQuarantine: "{}", "nfd.node.kubernetes.io/feature-labels": strings.Repeat("x", policy.MaxAnnotation+1)},
 			// By whom and when the node was cordoned.
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}},
 		},
@@ -105,58 +102,6 @@ func TestSlimPassesTombstones(t *testing.T) {
 	if got, err := Slim(tombstone); got != any(tombstone) || err != nil {
 		t.Errorf("Slim = %v, %v", got, err)
 	}
-}
-
-func TestAHeartbeatSharesWhatIsEqual(t *testing.T) {
-	slim := func(n *corev1.Node) *corev1.Node {
-		t.Helper()
-		object, err := Slim(n.DeepCopy())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return object.(*corev1.Node)
-	}
-	n := realistic(1)
-	first := slim(n)
-	for i := range n.Status.Conditions {
-		n.Status.Conditions[i].LastHeartbeatTime = metav1.NewTime(n.Status.Conditions[i].LastHeartbeatTime.Add(time.Minute))
-	}
-	long := strings.Repeat("x", maxInternedText+1)
-	n.Status.Conditions[1].Message = long
-	second := slim(n)
-	another := slim(realistic(2))
-	for what, maps := range map[string][2]any{
-		"labels": {first.Labels, second.Labels}, "annotations": {first.Annotations, second.Annotations},
-		"resources": {first.Status.Allocatable, second.Status.Allocatable}, "resources of another node": {first.Status.Allocatable, another.Status.Allocatable},
-	} {
-		if reflect.ValueOf(maps[0]).Pointer() != reflect.ValueOf(maps[1]).Pointer() {
-			t.Errorf("equal %s are kept twice", what)
-		}
-	}
-	if diff := cmp.Diff(n.Status.Conditions, second.Status.Conditions); diff != "" {
-		t.Errorf("conditions changed: %s", diff)
-	}
-	third := slim(n)
-	if unsafe.StringData(third.Status.Conditions[1].Message) != unsafe.StringData(second.Status.Conditions[1].Message) {
-		t.Error("an equal message is kept twice")
-	}
-	n.Labels["new"] = "label"
-	if fourth := slim(n); fourth.Labels["new"] != "label" || third.Labels["new"] != "" {
-		t.Errorf("label new is %q, and %q on the version before it", fourth.Labels["new"], third.Labels["new"])
-	}
-	const gpu = "nvidia.com/gpu"
-	n.Annotations["csi.volume.kubernetes.io/nodeid"], n.Status.Allocatable[gpu] = "changed", resource.MustParse("7")
-	fifth := slim(n)
-	if diff := cmp.Diff(n.Annotations["csi.volume.kubernetes.io/nodeid"], fifth.Annotations["csi.volume.kubernetes.io/nodeid"]); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(n.Status.Allocatable, fifth.Status.Allocatable); diff != "" {
-		t.Error(diff)
-	}
-	if amount := another.Status.Allocatable[gpu]; amount.Value() != 8 {
-		t.Errorf("another node has %s GPUs", amount.String())
-	}
-	runtime.KeepAlive(first)
 }
 
 func TestPatchOfASlimNodeTouchesNothingElse(t *testing.T) {

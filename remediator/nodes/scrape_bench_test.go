@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/node/nodetest"
 )
 
 // BenchmarkScrape counts the conditions of 1,000 nodes for the metrics, by the policy of the manifests.
@@ -26,7 +28,7 @@ func BenchmarkScrape(b *testing.B) {
 	close(elected)
 	r.elected = elected
 	for i := range 1000 {
-		n := realistic(i)
+		n := nodetest.Realistic(i)
 		for k := range n.Status.Conditions[:len(n.Status.Conditions)/2] {
 			n.Status.Conditions[k].Type = p.Rules[k%len(p.Rules)].Condition
 			n.Status.Conditions[k].LastHeartbeatTime.Time = r.clock.Now().Add(-time.Minute)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -217,7 +218,7 @@ func (f *fleet) decideAndRemember(i int, memory limits.Memory) (*world, limits.M
 	names := map[string]bool{w.node.Name: true}
 	w.peers, w.broken = nil, f.broken
 	for j, other := range f.worlds {
-		if j != i && !Excluded(other.node) {
+		if j != i && !node.Excluded(other.node) {
 			names[other.node.Name] = true
 			w.peers = append(w.peers, PeerWith(other.policy, other.node, memory[other.node.Name], limits.Domain{}))
 		}
@@ -481,16 +482,16 @@ func TestSlimManagedFieldsKeepTheTimeOfACordon(t *testing.T) {
 		{Manager: "kubectl", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{},"f:unschedulable":{}}}`)},
 	}
 	slim := n.DeepCopy()
-	slim.ManagedFields = SlimManagedFields(n)
+	slim.ManagedFields = node.SlimManagedFields(n)
 	again := slim.DeepCopy()
-	again.ManagedFields = SlimManagedFields(slim)
+	again.ManagedFields = node.SlimManagedFields(slim)
 	for _, got := range []*corev1.Node{n, slim, again} {
 		if _, since := outOfService(got); !since.Equal(at.Time) {
 			t.Errorf("cordoned at %s, want %s: %v", since, at, got.ManagedFields)
 		}
 	}
 	n.Spec.Unschedulable = false
-	if got := SlimManagedFields(n); got != nil {
+	if got := node.SlimManagedFields(n); got != nil {
 		t.Errorf("kept of a node that is not cordoned: %v", got)
 	}
 }

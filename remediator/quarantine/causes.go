@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -80,12 +81,12 @@ type assessment struct {
 // assess reads the conditions of a node. r is its record in the current boot, or nil.
 func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessment {
 	a := assessment{
-		policy: p, node: n, now: next.now, maintained: Maintained(n, next.now), bootSeen: bootSeen(n, r, next.now),
+		policy: p, node: n, now: next.now, maintained: node.Maintained(n, next.now), bootSeen: bootSeen(n, r, next.now),
 		problems: map[corev1.NodeConditionType]problem{},
 		stale:    checkHeartbeats(p, n, next),
 	}
-	if since, known := UpgradeSince(n); known {
-		next.requeueAt(since.Add(upgradeStepLimit))
+	if since, known := node.UpgradeSince(n); known {
+		next.requeueAt(since.Add(node.UpgradeStepLimit))
 	}
 	for _, c := range n.Status.Conditions {
 		found := r.manualRelease().newFaults(c)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -37,7 +38,7 @@ func setCordon(n *corev1.Node, manager string, on bool) {
 }
 
 func managesCordon(n *corev1.Node, manager string) {
-	n.ManagedFields = slices.DeleteFunc(n.ManagedFields, handoff.ManagesCordon)
+	n.ManagedFields = slices.DeleteFunc(n.ManagedFields, node.ManagesCordon)
 	if n.Spec.Unschedulable {
 		n.ManagedFields = append(n.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -83,7 +84,7 @@ type Decision struct {
 // are causes of the quarantine, and since when; choose, what becomes of the quarantine; and render, which makes that true of the record
 // and of the node. A choice that ends a phase of the record is followed by a turn for the next phase.
 func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
-	if Excluded(o.Node) {
+	if node.Excluded(o.Node) {
 		return Decision{}
 	}
 	if o.RecordErr != nil {
@@ -168,7 +169,7 @@ func (d *decider) finish() Decision {
 	d.result.Devices = deviceRules(&d.situation, d.observing)
 	d.record.fit()
 	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained, suspicion: suspicion(&d.situation)}
-	d.result.StaleUpgrade = staleUpgrade(d.observed.Node, d.now)
+	d.result.StaleUpgrade = node.StaleUpgrade(d.observed.Node, d.now)
 	d.result.RequeueAfter = d.next.after
 	d.result.decided = d.decided
 	if d.observed.Paused != "" {

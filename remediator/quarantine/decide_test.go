@@ -18,6 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -875,7 +876,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 			events[random.IntN(len(events))](w)
 			before := w.node.DeepCopy()
 			w.decide()
-			if !hasTaintKey(w.node.Spec.Taints, foreign.Key) {
+			if !node.HasTaint(w.node.Spec.Taints, foreign.Key) {
 				t.Fatalf("seed %d: a foreign taint is gone", seed)
 			}
 			if w.paused != "" && !equality.Semantic.DeepEqual(before, w.node) {
@@ -895,7 +896,7 @@ func TestDecideOnRandomWalks(t *testing.T) {
 					continue
 				}
 				quarantines++
-				if len(w.peers) >= w.policy.Budget.MaxNodes || Maintained(before, w.now) {
+				if len(w.peers) >= w.policy.Budget.MaxNodes || node.Maintained(before, w.now) {
 					t.Fatalf("seed %d: quarantined without leave", seed)
 				}
 				problem := slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -80,7 +81,7 @@ func TestAForgedRecordTouchesNoForeignKey(t *testing.T) {
 			if w.node.Labels[restricted] != "a" || w.node.Annotations["example.com/theirs"] != "x" || !slices.Contains(w.node.Spec.Taints, foreign) {
 				t.Errorf("labels %v, annotations %v, taints %v", w.node.Labels, w.node.Annotations, w.node.Spec.Taints)
 			}
-			if hasTaintKey(w.node.Spec.Taints, out.Key) {
+			if node.HasTaint(w.node.Spec.Taints, out.Key) {
 				t.Errorf("taints %v", w.node.Spec.Taints)
 			}
 			if got := strings.Join(w.reasons, " "); got != test.said {
@@ -303,11 +304,11 @@ func TestAWorseFaultCountsAfterAManualRelease(t *testing.T) {
 // upgrades sets the label of a driver upgrade's step as the GPU operator does, some time ago.
 func upgrades(state string, ago time.Duration) step {
 	return func(w *world) {
-		labels(gpuUpgradeState, state)(w)
+		labels(node.LabelUpgradeState, state)(w)
 		at := metav1.NewTime(w.now.Add(-ago))
 		w.node.ManagedFields = []metav1.ManagedFieldsEntry{
 			{Manager: "kubelet", Time: &metav1.Time{Time: w.now}, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)},
-			{Manager: "gpu-operator", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + gpuUpgradeState + `":{}}}}`)},
+			{Manager: "gpu-operator", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + node.LabelUpgradeState + `":{}}}}`)},
 		}
 	}
 }
@@ -316,11 +317,11 @@ func upgrades(state string, ago time.Duration) step {
 func TestAStaleDriverUpgradeIsIgnored(t *testing.T) {
 	const restart = "pod-restart-required"
 	checkOutcomes(t, map[string]outcomeTest{
-		"under way":                         {[]step{upgrades(restart, upgradeStepLimit-time.Second), gpu(lost), decide}, untouched},
-		"stale":                             {[]step{upgrades(restart, upgradeStepLimit), gpu(lost), decide}, quarantined},
-		"when it becomes stale":             {[]step{upgrades(restart, upgradeStepLimit-5*time.Minute), gpu(lost), decide, lasts(10 * time.Minute)}, quarantined},
-		"a healthy node is released, too":   {[]step{gpu(ecc), decide, upgrades(restart, upgradeStepLimit), gpuFine, decide, lasts(10 * time.Minute)}, released},
-		"beside a maintenance that is ours": {[]step{upgrades(restart, upgradeStepLimit), taints(maintenance), gpu(lost), decide}, untouched.but(func(o *outcome) { o.Taints = "pitcrew.dev/maintenance=sweep:NoSchedule" })},
+		"under way":                         {[]step{upgrades(restart, node.UpgradeStepLimit-time.Second), gpu(lost), decide}, untouched},
+		"stale":                             {[]step{upgrades(restart, node.UpgradeStepLimit), gpu(lost), decide}, quarantined},
+		"when it becomes stale":             {[]step{upgrades(restart, node.UpgradeStepLimit-5*time.Minute), gpu(lost), decide, lasts(10 * time.Minute)}, quarantined},
+		"a healthy node is released, too":   {[]step{gpu(ecc), decide, upgrades(restart, node.UpgradeStepLimit), gpuFine, decide, lasts(10 * time.Minute)}, released},
+		"beside a maintenance that is ours": {[]step{upgrades(restart, node.UpgradeStepLimit), taints(maintenance), gpu(lost), decide}, untouched.but(func(o *outcome) { o.Taints = "pitcrew.dev/maintenance=sweep:NoSchedule" })},
 	})
 	w := newWorld(t)
 	for _, s := range []step{upgrades(restart, 3*time.Hour), gpuFine, decide} {

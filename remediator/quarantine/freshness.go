@@ -2,15 +2,14 @@ package quarantine
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -18,90 +17,6 @@ import (
 // recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
 // again may show in its heartbeat alone, which causes no reconcile.
 const recheck = time.Minute
-
-// gpuUpgradeState is the label in which the GPU operator's upgrade controller names its current step
-// (NVIDIA/k8s-operator-libs pkg/upgrade/consts.go).
-const gpuUpgradeState = "nvidia.com/gpu-driver-upgrade-state"
-
-// Excluded tells whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], or one that
-// is being deleted.
-func Excluded(n *corev1.Node) bool {
-	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
-	_, isControlPlane := n.Labels[controlPlane]
-	_, isMaster := n.Labels[master]
-	return isControlPlane || isMaster || hasTaintKey(n.Spec.Taints, controlPlane) || hasTaintKey(n.Spec.Taints, master) ||
-		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
-}
-
-// upgradeStepLimit is how long a step of a driver upgrade may take. The GPU operator gives a step at most some twenty minutes by
-// default: 5 to delete pods, 5 to drain, 21 for the driver's container to start, 10 to validate (NVIDIA/k8s-operator-libs
-// api/upgrade/v1alpha1/upgrade_spec.go and pkg/upgrade/validation_manager.go; the startup probe of NVIDIA/gpu-operator's driver
-// DaemonSet). Only its wait for jobs has no limit by default, and then jobs run whose node must be watched.
-const upgradeStepLimit = 2 * time.Hour
-
-// Maintained tells whether a sweep, a repair or an upgrade works on the node: taint [conditions.TaintMaintenance], or a
-// driver upgrade of the GPU operator whose step began less than two hours ago. A label of an upgrade that was given up must not
-// silence a node for ever.
-func Maintained(n *corev1.Node, now time.Time) bool {
-	return isMarkedMaintained(n) && staleUpgrade(n, now) == ""
-}
-
-// isMarkedMaintained is [Maintained], but however old the mark is.
-func isMarkedMaintained(n *corev1.Node) bool {
-	return hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) || isUpgraded(n)
-}
-
-// maintainedUntil is when [Maintained] ends by itself; zero when the node is not marked. It is false when nothing but a change
-// of the node ends it.
-func maintainedUntil(n *corev1.Node) (at time.Time, ends bool) {
-	if !isMarkedMaintained(n) {
-		return time.Time{}, true
-	}
-	since, known := UpgradeSince(n)
-	if !known || hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
-		return time.Time{}, false
-	}
-	return since.Add(upgradeStepLimit), true
-}
-
-func isUpgraded(n *corev1.Node) bool {
-	// While an upgrade is only required, or after it has failed, nothing works on the node.
-	switch n.Labels[gpuUpgradeState] {
-	case "", "unknown", "upgrade-required", "upgrade-failed", "upgrade-done":
-		return false
-	}
-	return true
-}
-
-// UpgradeSince is when the step of a driver upgrade was written to the node, by the API server's own clock: the time at which
-// the manager of the label last changed it or another of its fields. It is false when no upgrade is under way, or the time is
-// not known.
-func UpgradeSince(n *corev1.Node) (at time.Time, known bool) {
-	if !isUpgraded(n) {
-		return time.Time{}, false
-	}
-	for _, f := range n.ManagedFields {
-		if f.Time != nil && managesUpgradeState(f) && f.Time.After(at) {
-			at, known = f.Time.Time, true
-		}
-	}
-	return at, known
-}
-
-// managesUpgradeState tells whether an entry of metadata.managedFields has the label of the upgrade's step.
-func managesUpgradeState(f metav1.ManagedFieldsEntry) bool {
-	return f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:`+gpuUpgradeState+`"`)
-}
-
-// staleUpgrade says that a driver upgrade has been in the same step for longer than [upgradeStepLimit]; empty: none has.
-func staleUpgrade(n *corev1.Node, now time.Time) string {
-	at, known := UpgradeSince(n)
-	if !known || now.Sub(at) < upgradeStepLimit || hasTaintKey(n.Spec.Taints, conditions.TaintMaintenance) {
-		return ""
-	}
-	return fmt.Sprintf("label %s=%s has not changed for %s, so it is ignored: no step of a driver upgrade takes %s; has the upgrade failed?",
-		gpuUpgradeState, Clip(n.Labels[gpuUpgradeState], 63), duration.HumanDuration(now.Sub(at)), duration.HumanDuration(upgradeStepLimit))
-}
 
 // IsVerdict tells whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
 // that cleared a node stays as it is.
@@ -140,7 +55,7 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 		}
 		updated = updated || !ahead && !next.now.After(until)
 	}
-	if updated || Maintained(n, next.now) {
+	if updated || node.Maintained(n, next.now) {
 		return staleConditions{}
 	}
 	return stale
@@ -218,10 +133,6 @@ func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time)
 		span.Until = heartbeat.Add(rule.UnknownAfter)
 	}
 	return span, !heartbeat.Before(bootSeen.Truncate(time.Second))
-}
-
-func hasTaintKey(taints []corev1.Taint, key string) bool {
-	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
 // AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came

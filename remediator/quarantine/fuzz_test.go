@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -95,7 +96,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 		seen := Seen{}
 		for at := now; at.Before(now.Add(30 * time.Minute)); at = at.Add(10*time.Minute + time.Second) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
-			hadTaint := hasTaintKey(n.Spec.Taints, conditions.TaintUnhealthy)
+			hadTaint := node.HasTaint(n.Spec.Taints, conditions.TaintUnhealthy)
 			record, err := RecordOf(n)
 			o := Observation{Node: n, Record: record, RecordErr: err, Peers: limits.PeersOf(peers...), Seen: seen}
 			d := Decide(p, o, at)
@@ -111,7 +112,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 			if d.RestartJobs && (len(peers) > 0 && !hadTaint || state&1 == 0) {
 				t.Fatal("jobs are restarted without a fault or without a budget")
 			}
-			if len(peers) > 0 && !hadTaint && hasTaintKey(n.Spec.Taints, conditions.TaintUnhealthy) {
+			if len(peers) > 0 && !hadTaint && node.HasTaint(n.Spec.Taints, conditions.TaintUnhealthy) {
 				t.Fatal("the node is tainted without a budget")
 			}
 			checkKeys(t, known, was, n)

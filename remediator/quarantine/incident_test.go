@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -368,10 +369,10 @@ func TestNodesThatAreWorkedOnMakeNoIncident(t *testing.T) {
 		"maintained": func(w *world) {
 			w.node.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Effect: corev1.TaintEffectNoSchedule}}
 		},
-		"upgraded": func(w *world) { w.node.Labels[gpuUpgradeState] = "drain-required" },
+		"upgraded": func(w *world) { w.node.Labels[node.LabelUpgradeState] = "drain-required" },
 		"cordoned": cordoned,
 		"removed": func(w *world) {
-			w.node.Spec.Taints = []corev1.Taint{{Key: deletionTaints[0], Effect: corev1.TaintEffectNoSchedule}}
+			w.node.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 		},
 		"never seen to be ready": func(w *world) {
 			gpuFine(w)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 )
@@ -40,7 +41,7 @@ func (q *Quarantine) IsIsolated() bool { return q.Phase == Quarantined && q.Isol
 // NeedsDevices reports whether [Decide] needs the devices of a node: a rule isolates, or may isolate, GPUs of it.
 func NeedsDevices(p *policy.Policy, n *corev1.Node, r *Record) bool {
 	switch {
-	case Excluded(n):
+	case node.Excluded(n):
 		return false
 	case r != nil && r.Isolation != nil:
 		return true

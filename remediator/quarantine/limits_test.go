@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -78,7 +79,7 @@ func (f *fleet) meets(i int) *world {
 	w := f.worlds[i]
 	w.peers, w.broken = nil, f.broken
 	for j, other := range f.worlds {
-		if j != i && !Excluded(other.node) {
+		if j != i && !node.Excluded(other.node) {
 			w.peers = append(w.peers, PeerWith(other.policy, other.node, f.memory[other.node.Name], limits.Domain{}))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -18,7 +19,7 @@ func taintRemoved(key string) step {
 }
 
 func TestAQuarantinedNodeUnderMaintenanceIsRepairing(t *testing.T) {
-	upgrading, upgraded := labels(gpuUpgradeState, "pod-restart-required"), labels(gpuUpgradeState, "upgrade-done")
+	upgrading, upgraded := labels(node.LabelUpgradeState, "pod-restart-required"), labels(node.LabelUpgradeState, "upgrade-done")
 	swept := taintRemoved(maintenance.Key)
 	tests := map[string]struct {
 		steps []step

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
@@ -97,7 +98,7 @@ func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, er
 	if err != nil {
 		return nil, err
 	}
-	if d.record == nil && hasTaintKey(d.changes.Taints, conditions.TaintUnhealthy) {
+	if d.record == nil && node.HasTaint(d.changes.Taints, conditions.TaintUnhealthy) {
 		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.
 		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
 		d.changes.RemoveStrayCordon(d.known)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -28,7 +29,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, d
 			peer.AddProblem(c)
 		}
 	}
-	ready, notReady := NotReady(n)
+	ready, notReady := node.NotReady(n)
 	if notReady { // a sign of an outage even if no rule is for the node
 		peer.AddProblem(ready)
 	}
@@ -58,7 +59,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, d
 		peer.Rule, peer.HeldFor = record.Taint.Rule, record.Taint.HeldFor
 		if rule, _ := p.Rule(record.Taint.Rule); notReady && rule.Condition == corev1.NodeReady {
 			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
-			peer.ParkedSince = notReadySince(n, ready)
+			peer.ParkedSince = node.NotReadySince(n, ready)
 		}
 	case record.Phase == Suspect:
 		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })
@@ -104,7 +105,7 @@ func outByQuarantine(peer *limits.Peer) {
 // waits are the spans in which a cause that is due, and still a problem, waits for a rule that enforces and that filter accepts.
 // They are true of the node as it is, at whatever time: peers are kept until the node changes.
 func (r *Record) waits(p *policy.Policy, n *corev1.Node, filter func(policy.Rule) bool) (spans []limits.Span) {
-	maintained, ends := maintainedUntil(n)
+	maintained, ends := node.MaintainedUntil(n)
 	if !ends {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -110,7 +111,7 @@ func suspicion(s *situation) *string {
 // Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the
 // taints of our domain that it does not explain. r may be nil.
 func Overlay(n *corev1.Node, r *Record) {
-	s := State{Record: r, Changes: handoff.Of(n), maintained: isMarkedMaintained(n)}
+	s := State{Record: r, Changes: handoff.Of(n), maintained: node.MarkedMaintained(n)}
 	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.explains(t) })
 	if r != nil && r.Phase == Quarantined {
 		r.addTo(&s.Changes)

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -212,7 +213,7 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 
 // isWorkedOn tells of a node that its faults may be those of planned work: it is maintained, or others have cordoned it.
 func isWorkedOn(n *corev1.Node, r *Record) bool {
-	return isMarkedMaintained(n) || n.Spec.Unschedulable && (r == nil || r.HandOff == nil || !r.HandOff.Cordon)
+	return node.MarkedMaintained(n) || n.Spec.Unschedulable && (r == nil || r.HandOff == nil || !r.HandOff.Cordon)
 }
 
 // failedSince is when two independent witnesses on a node of a domain, the fabric ports and one more, have begun to say that the node has
@@ -225,7 +226,7 @@ func failedSince(
 	p *policy.Policy, n *corev1.Node, r *Record, domain limits.Domain, isCurrent func(corev1.NodeCondition, policy.Rule) bool,
 ) limits.Span {
 	d, configured := p.Domain(domain.Label)
-	if !configured || d.Incidents == nil || isWorkedOn(n, r) || deletionTaint(n) != "" ||
+	if !configured || d.Incidents == nil || isWorkedOn(n, r) || node.DeletionTaint(n) != "" ||
 		r != nil && r.Phase == Released && r.ManualReleaseActive {
 		return limits.Span{}
 	}
@@ -235,7 +236,7 @@ func failedSince(
 		rule, _, matches := p.Match(n.Labels, c)
 		switch acts := matches && !rule.AlertOnly && !rule.Observe && isCurrent(c, rule); {
 		case c.Type == corev1.NodeReady:
-			if _, notReady := NotReady(n); notReady && (acts || !matches) && !hasNeverBeenReady(n, c) {
+			if _, notReady := node.NotReady(n); notReady && (acts || !matches) && !node.NeverReady(n, c) {
 				others = append(others, c.LastTransitionTime.UTC())
 			}
 		case !acts:

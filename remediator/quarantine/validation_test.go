@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
@@ -256,7 +257,7 @@ func TestTheStatusOfANodeNamesTheVisit(t *testing.T) {
 		"a validation":                     {[]step{gpu(ecc), decide, taints(validating), decide}, "validating"},
 		"a repair":                         {[]step{gpu(ecc), decide, taints(corev1.Taint{Key: conditions.TaintMaintenance, Value: "repair", Effect: "NoSchedule"}), decide}, "repairing"},
 		"after the validation":             {[]step{gpu(ecc), decide, taints(validating), decide, taintRemoved(conditions.TaintMaintenance), decide}, "quarantined"},
-		"the value of another taint":       {[]step{gpu(ecc), decide, labels(gpuUpgradeState, "drain-required"), taints(corev1.Taint{Key: "example.com/a", Value: "validation", Effect: "NoSchedule"}), decide}, "repairing"},
+		"the value of another taint":       {[]step{gpu(ecc), decide, labels(node.LabelUpgradeState, "drain-required"), taints(corev1.Taint{Key: "example.com/a", Value: "validation", Effect: "NoSchedule"}), decide}, "repairing"},
 		"no quarantine":                    {[]step{gpuFine, taints(validating), decide}, ""},
 		"a record that overlays the cache": {[]step{gpu(ecc), decide, taints(validating), decide, func(w *world) { Overlay(w.node, w.record()) }}, "validating"},
 	} {

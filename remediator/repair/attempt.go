@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -41,7 +42,7 @@ func (d *decider) empty(v *Visit) {
 	late := !d.now.Before(timeout)
 	d.requeueAt(timeout)
 	switch {
-	case !isReady(d.facts.Node):
+	case !node.IsReady(d.facts.Node):
 		d.lacks(v, late, "ready", "the node is not Ready")
 		return
 	case d.now.Before(v.RetryAt):
@@ -358,9 +359,9 @@ func (d *decider) work(v *Visit) {
 	d.requeue(workPoll)
 	if boot := n.Status.NodeInfo.BootID; boot != v.BootID && boot != "" && v.BootID != "" {
 		switch {
-		case isReady(n) && v.Kind == Repair:
+		case node.IsReady(n) && v.Kind == Repair:
 			d.ended(v, "in a new boot")
-		case isReady(n):
+		case node.IsReady(n):
 			d.failed(v, "the node has rebooted during the check")
 		case late:
 			d.absent(v)
@@ -373,7 +374,7 @@ func (d *decider) work(v *Visit) {
 		d.jobEnded(v, job, late)
 	case job.missing && v.JobUID == "":
 		d.create(v)
-	case late && !isReady(n):
+	case late && !node.IsReady(n):
 		d.absent(v)
 	case late:
 		d.failed(v, "its Job has not ended in time")
@@ -457,7 +458,7 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 	if v.Reboots && !job.refused() && !job.says(repairresult.Failed) {
 		// Whatever became of the Job, only a new boot shows that the node has rebooted.
 		switch {
-		case late && isReady(d.facts.Node):
+		case late && node.IsReady(d.facts.Node):
 			d.failed(v, "the node has not rebooted in time"+job.andMessage())
 		case late:
 			d.absent(v)
@@ -613,7 +614,7 @@ func (d *decider) prove(v *Visit) {
 	}
 	names, still := d.unproven(q, v)
 	switch {
-	case len(names) == 0 && isReady(d.facts.Node):
+	case len(names) == 0 && node.IsReady(d.facts.Node):
 		d.passed(v, q)
 	case still && !d.now.Before(soon), !d.now.Before(late):
 		d.result(v, ResultNotProven)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -228,7 +229,7 @@ func (d *decider) tryOpen(v Visit) bool {
 		d.waits("held", "%s waits: %s", v.Kind, why)
 		return false
 	}
-	if !isReady(d.facts.Node) {
+	if !node.IsReady(d.facts.Node) {
 		d.waits("ready", "%s waits until the node is Ready", v.Kind)
 		return false
 	}
@@ -241,15 +242,6 @@ func (d *decider) tryOpen(v Visit) bool {
 	}
 	d.open(v)
 	return true
-}
-
-func isReady(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // nextAction is the next action for a class; false: none is left. It comes after the last one of the list that was done for the

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -51,11 +52,11 @@ func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle I
 // unavailable says why no sweep may begin on a node, whatever its pods; empty: nothing is in the way.
 func unavailable(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Record, now time.Time) string {
 	switch {
-	case quarantine.Excluded(n):
+	case node.Excluded(n):
 		return "Pitcrew leaves the node alone"
-	case len(Accelerators(n.Status.Allocatable)) == 0:
+	case len(node.Accelerators(n.Status.Allocatable)) == 0:
 		return "the node has no accelerator"
-	case !isReady(n):
+	case !node.IsReady(n):
 		return "the node is not Ready"
 	case n.Spec.Unschedulable:
 		return "the node is cordoned"

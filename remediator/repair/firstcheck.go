@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -26,7 +27,7 @@ func (d *decider) beginFirstCheck() {
 		d.waits("held", "first check waits: %s", why)
 		return
 	}
-	if !isReady(d.facts.Node) {
+	if !node.IsReady(d.facts.Node) {
 		d.waits("ready", "first check waits until the node is Ready")
 		return
 	}
@@ -77,7 +78,7 @@ func (d *decider) unproved() string {
 	since := bootSince(n, d.facts.Quarantine, d.now)
 	var missing []string
 	for _, name := range d.firstConditions() {
-		c, exists := conditionOf(n, corev1.NodeConditionType(name))
+		c, exists := node.ConditionOf(n, corev1.NodeConditionType(name))
 		limit, named := d.policy.UnknownAfter(c.Type)
 		if !named {
 			limit = policy.DefaultUnknownAfter
@@ -110,7 +111,7 @@ func bootSince(n *corev1.Node, q *quarantine.Record, now time.Time) time.Time {
 	since := n.CreationTimestamp.Time
 	if q != nil && q.NodeUID == n.UID && q.Boot.ID == n.Status.NodeInfo.BootID {
 		since = later(since, q.Boot.Seen)
-	} else if ready, ok := conditionOf(n, corev1.NodeReady); ok && ready.Status == corev1.ConditionTrue && !quarantine.FromFuture(ready.LastTransitionTime.Time, now) {
+	} else if ready, ok := node.ConditionOf(n, corev1.NodeReady); ok && ready.Status == corev1.ConditionTrue && !quarantine.FromFuture(ready.LastTransitionTime.Time, now) {
 		since = later(since, ready.LastTransitionTime.Time)
 	}
 	return since.Truncate(time.Second)

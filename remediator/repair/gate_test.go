@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -162,7 +163,7 @@ spec:
 				t.Fatalf("released without a validation: %s", said)
 			case ended.ReleasedBy == quarantine.ByPerson && (record.Request == nil || record.Request.Kind != RequestRelease || record.Request.Quarantine != before.ID || !ours(before)):
 				t.Fatalf("released for nobody: %s", said)
-			case quarantine.Maintained(was, now):
+			case node.Maintained(was, now):
 				t.Fatalf("released during a visit: %s", said)
 			}
 			for _, c := range was.Status.Conditions {

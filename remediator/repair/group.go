@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -279,7 +280,7 @@ func (d *decider) proveGroup(v *Visit) {
 		return
 	}
 	for _, c := range conditions.Verdicts {
-		if condition, ok := conditionOf(d.facts.Node, corev1.NodeConditionType(c.Type)); ok && condition.Status == corev1.ConditionTrue {
+		if condition, ok := node.ConditionOf(d.facts.Node, corev1.NodeConditionType(c.Type)); ok && condition.Status == corev1.ConditionTrue {
 			v.Group.Result = repairresult.Problem // whatever its Job said: the others have been tested with the node
 			d.problem(v, c.Type+" is a fault")
 			return

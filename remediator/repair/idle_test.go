@@ -3,7 +3,6 @@ package repair
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -42,15 +41,5 @@ func TestHoldsAccelerator(t *testing.T) {
 				t.Errorf("%v", got)
 			}
 		})
-	}
-}
-
-func TestAccelerators(t *testing.T) {
-	list := requests("cpu", "memory", "pods", "ephemeral-storage", "hugepages-2Mi", "attachable-volumes-aws-ebs", "kubernetes.io/batch-cpu",
-		"node.kubernetes.io/swap", "requests.nvidia.com/gpu", "nvidia.com/gpu", "huawei.com/Ascend910", "rdma/hca")
-	list["nvidia.com/mig-1g.5gb"] = resource.MustParse("0")
-	want := []corev1.ResourceName{"huawei.com/Ascend910", "nvidia.com/gpu", "rdma/hca"}
-	if d := cmp.Diff(want, Accelerators(list)); d != "" {
-		t.Error(d)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 // orphanTimeout is how long a maintenance taint stays that no visit explains.
@@ -30,7 +30,7 @@ func OrphanOf(n *corev1.Node, r *Record) *corev1.Taint {
 func (d *decider) removeOrphan() {
 	orphan, since := OrphanOf(d.facts.Node, d.record), d.facts.OrphanSince
 	switch over := since.Add(orphanTimeout); {
-	case orphan == nil || since.IsZero() || d.facts.Paused != "" || quarantine.Excluded(d.facts.Node):
+	case orphan == nil || since.IsZero() || d.facts.Paused != "" || node.Excluded(d.facts.Node):
 	case d.now.Before(over):
 		d.requeueAt(over)
 	default:

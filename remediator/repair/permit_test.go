@@ -105,7 +105,7 @@ func TestAnApprovalOutlivesTheRepairOfOthers(t *testing.T) {
 	w.until("it waits for a person", time.Hour, func() bool { return m.waiting != nil && m.waiting.Reason == waitsForApproval })
 	w.ask(m, RequestRepair)
 	w.untilPhase(m, Emptying)
-	m.Spec.Taints = append(m.Spec.Taints, corev1.Taint{Key: repairTaints[0], Effect: corev1.TaintEffectNoSchedule})
+	m.Spec.Taints = append(m.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
 	w.until("it yields", time.Hour, func() bool { return m.record().Current == nil })
 	if r := m.record().Request; r == nil || r.User != "eve" {
 		t.Fatalf("request %v", fmt.Sprint(r))

@@ -5,13 +5,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -232,7 +232,7 @@ func (d *decider) decide() {
 	d.removeOrphan()
 	v := d.record.Current
 	if v == nil {
-		if !quarantine.Excluded(d.facts.Node) {
+		if !node.Excluded(d.facts.Node) {
 			d.begin()
 		}
 		return
@@ -273,7 +273,7 @@ func (d *decider) takenOver(v *Visit) string {
 		return "stopped by a person"
 	case n.Labels[conditions.LabelSkip] == "true":
 		return "stopped because of label " + conditions.LabelSkip
-	case quarantine.Excluded(n):
+	case node.Excluded(n):
 		return "stopped because the node is being deleted or belongs to the control plane"
 	case v.Kind == Sweep && v.Phase == Working && n.Spec.Unschedulable:
 		return "stopped because the node was cordoned"
@@ -352,26 +352,17 @@ func (d *decider) held() string {
 	return ""
 }
 
-// repairTaints are the keys of the taints with which others mark a node that they remove, fence or repair (kubernetes/autoscaler
-// cluster-autoscaler/utils/taints; kubernetes-sigs/karpenter pkg/apis/v1/taints.go; k8s.io/cloud-provider api/well_known_taints.go).
-var repairTaints = []string{
-	"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", corev1.TaintNodeOutOfService, "node.cloudprovider.kubernetes.io/shutdown",
-}
-
-// medik8s prefixes the taints of the remediators of medik8s (medik8s/common pkg/labels).
-const medik8s = "medik8s.io/"
-
 // otherRepairer says who else works on the node; empty: nobody does.
 func otherRepairer(n *corev1.Node, r *Record, now time.Time) string {
 	marked := false
 	for _, t := range n.Spec.Taints {
 		switch {
-		case slices.Contains(repairTaints, t.Key), strings.HasPrefix(t.Key, medik8s), t.Key == conditions.TaintMaintenance && !r.setsTaint(t):
+		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.setsTaint(t):
 			return "another repairer works on the node: it has taint " + t.ToString()
 		}
 		marked = marked || t.Key == conditions.TaintMaintenance
 	}
-	if !marked && quarantine.Maintained(n, now) {
+	if !marked && node.Maintained(n, now) {
 		return "a driver upgrade is under way on the node"
 	}
 	return ""

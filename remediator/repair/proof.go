@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -36,14 +37,6 @@ func (d *decider) ruleOf(c *quarantine.Cause) (policy.Rule, bool) {
 	return d.policy.Rules[i], true
 }
 
-func conditionOf(n *corev1.Node, t corev1.NodeConditionType) (corev1.NodeCondition, bool) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == t })
-	if i < 0 {
-		return corev1.NodeCondition{}, false
-	}
-	return n.Status.Conditions[i], true
-}
-
 // stateOf is what is known about a cause before an action: it has cleared by the engine's own view, or the fault is there, in this boot.
 func (d *decider) stateOf(q *quarantine.Record, c *quarantine.Cause) state {
 	boot := d.facts.Node.Status.NodeInfo.BootID
@@ -65,7 +58,7 @@ func (d *decider) stateOf(q *quarantine.Record, c *quarantine.Cause) state {
 // shows is what the condition of a cause shows. It counts with a heartbeat that is not older than a time, and current by its rule.
 func (d *decider) shows(c *quarantine.Cause, since time.Time) state {
 	rule, known := d.ruleOf(c)
-	condition, exists := conditionOf(d.facts.Node, c.Condition)
+	condition, exists := node.ConditionOf(d.facts.Node, c.Condition)
 	if !known || !exists {
 		return unclear
 	}
@@ -136,7 +129,7 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 		}
 		now := d.shows(c, v.JobEndedAt)
 		if now == cleared {
-			condition, _ := conditionOf(d.facts.Node, c.Condition)
+			condition, _ := node.ConditionOf(d.facts.Node, c.Condition)
 			settled := later(condition.LastTransitionTime.Time, v.JobEndedAt).Add(settleTime(c.Condition))
 			switch {
 			case c.Repair == conditions.Reboot && boot == v.BootID && c.BootID == boot:
@@ -173,7 +166,7 @@ func later(a, b time.Time) time.Time {
 // reported since the check, or is missing.
 func (d *decider) judge(v *Visit) (fault, waits string) {
 	for _, name := range v.Verdict {
-		if _, ok := conditionOf(d.facts.Node, corev1.NodeConditionType(name)); !ok {
+		if _, ok := node.ConditionOf(d.facts.Node, corev1.NodeConditionType(name)); !ok {
 			waits = name
 		}
 	}
@@ -226,7 +219,7 @@ func (d *decider) faultyGPUs(q *quarantine.Record) []string {
 			continue
 		}
 		messages := []string{c.Message}
-		if condition, ok := conditionOf(d.facts.Node, c.Condition); ok && condition.Status == corev1.ConditionTrue {
+		if condition, ok := node.ConditionOf(d.facts.Node, c.Condition); ok && condition.Status == corev1.ConditionTrue {
 			messages = append(messages, condition.Message)
 		}
 		for _, message := range messages {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -168,7 +169,7 @@ func (w *world) behave(m *machine, job *batchv1.Job, how int) {
 }
 
 func conditionMessage(m *machine) string {
-	c, _ := conditionOf(m.Node, "GPUXidError")
+	c, _ := node.ConditionOf(m.Node, "GPUXidError")
 	return c.Message
 }
 
@@ -194,7 +195,7 @@ func (w *world) meddle(m *machine, r *rand.Rand, chance func(float64) bool, hold
 	if chance(30) {
 		m.silent = false
 	}
-	if !isReady(m.Node) && chance(5) {
+	if !node.IsReady(m.Node) && chance(5) {
 		w.reboot(m)
 	}
 	m.stalled = chance(10)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -181,7 +182,7 @@ func (w *world) until(what string, most time.Duration, holds func() bool) {
 
 // kubelet sends heartbeats and runs Jobs.
 func (w *world) kubelet(m *machine) {
-	if !isReady(m.Node) {
+	if !node.IsReady(m.Node) {
 		return
 	}
 	for i := range m.Status.Conditions {

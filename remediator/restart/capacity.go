@@ -14,6 +14,8 @@ import (
 	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 const (
@@ -146,24 +148,19 @@ func podsToMove(pods []corev1.Pod, nodes []corev1.Node, bad string) []corev1.Pod
 }
 
 // schedulable reports whether the scheduler would let the pod onto the node, were there room.
-func schedulable(node *corev1.Node, pod *corev1.Pod) bool {
-	if node.Spec.Unschedulable || node.DeletionTimestamp != nil || !ready(node) {
+func schedulable(n *corev1.Node, pod *corev1.Pod) bool {
+	if n.Spec.Unschedulable || n.DeletionTimestamp != nil || !node.IsReady(n) {
 		return false
 	}
-	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !match {
+	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n); err != nil || !match {
 		return false
 	}
-	return !keptOut(node, pod)
+	return !keptOut(n, pod)
 }
 
 // Fits reports whether the scheduler would let the pod onto the node if it were empty.
 func Fits(node *corev1.Node, pod *corev1.Pod) bool {
 	return schedulable(node, pod) && fits(needs(pod), node.Status.Allocatable)
-}
-
-func ready(node *corev1.Node) bool {
-	c := readyCondition(node)
-	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many more pods like one

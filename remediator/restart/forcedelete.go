@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -33,10 +34,10 @@ type Force struct {
 }
 
 // NewUnconfirmed judges a pod that is being deleted. node is that of the pod, nil if there is none of that name.
-func NewUnconfirmed(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) Unconfirmed {
-	u := Unconfirmed{Pod: pod, Force: MayForceDelete(limits, pod, node, cur, now)}
+func NewUnconfirmed(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart, now time.Time) Unconfirmed {
+	u := Unconfirmed{Pod: pod, Force: MayForceDelete(limits, pod, n, cur, now)}
 	if u.Force.Why == "" {
-		u.Waiting = waiting(limits, pod, node, cur, now)
+		u.Waiting = waiting(limits, pod, n, cur, now)
 	}
 	return u
 }
@@ -44,42 +45,42 @@ func NewUnconfirmed(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, c
 // MayForceDelete returns why a pod may be deleted before its kubelet has confirmed that its processes are gone, if it may and that has
 // not been done: at once with a [ProofOfDeath], after some time if the policy takes the risk. node is nil if there is no node of that
 // name.
-func MayForceDelete(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) Force {
+func MayForceDelete(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart, now time.Time) Force {
 	// Of a pod that was deleted without a grace period, nothing but a finalizer is left.
 	if pod.DeletionTimestamp == nil || ptr.Deref(pod.DeletionGracePeriodSeconds, 1) == 0 {
 		return Force{}
 	}
-	if proof := ProofOfDeath(pod, node, now); proof != "" {
+	if proof := ProofOfDeath(pod, n, now); proof != "" {
 		return Force{Why: proof, Proven: true}
 	}
-	if node == nil {
+	if n == nil {
 		return Force{} // its time has not ended yet, nor has that of the policy
 	}
-	at, ok := forcedAt(limits, pod, node, cur)
+	at, ok := forcedAt(limits, pod, n, cur)
 	if !ok || now.Before(at) {
 		return Force{}
 	}
-	if since, silent := silentSince(node); silent {
+	if since, silent := node.NoHeartbeatSince(n); silent {
 		return Force{Why: "its node has not answered since " + since.UTC().Format(time.RFC3339)}
 	}
 	return Force{Why: "its node is quarantined"}
 }
 
 // forcedAt is when the policy has a pod deleted that does not end; ok is false if it does not.
-func forcedAt(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart) (at time.Time, ok bool) {
+func forcedAt(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart) (at time.Time, ok bool) {
 	at = pod.DeletionTimestamp.Add(limits.ForceDeleteAfter)
 	switch limits.ForceDelete {
 	case policy.ForceQuarantined:
 		// The record alone proves nothing: whoever may write the job may write it, and the node may have been released.
-		if conditions.OutOfService(node.Labels[conditions.LabelStatus]) &&
-			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Taint.Key != "" && c.Node == node.Name }) {
+		if conditions.OutOfService(n.Labels[conditions.LabelStatus]) &&
+			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Taint.Key != "" && c.Node == n.Name }) {
 			return at, true
 		}
 	case policy.ForceUnreachable:
 	default:
 		return time.Time{}, false
 	}
-	since, silent := silentSince(node)
+	since, silent := node.NoHeartbeatSince(n)
 	if later := since.Add(limits.ForceDeleteAfter); later.After(at) {
 		at = later
 	}
@@ -99,11 +100,11 @@ const EndsBy = 10 * time.Second
 // waiting is what a job waits for that cannot go on because of a pod on a node that is not Ready, and everything that ends that; empty:
 // the pod has time to end yet, or its kubelet ends it. A kubelet that does not answer ends none, and one whose container runtime hangs
 // answers, but may end none either.
-func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Restart, now time.Time) string {
+func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart, now time.Time) string {
 	var since time.Time
 	silent := false
-	if node != nil {
-		if since, silent = silentSince(node); !silent && (!NotReady(node) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
+	if n != nil {
+		if since, silent = node.NoHeartbeatSince(n); !silent && (!notReady(n) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
 			return ""
 		}
 	}
@@ -111,7 +112,7 @@ func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Rest
 		return fmt.Sprintf("pod %s on node %s was deleted by force, but its finalizers (%s) keep the object", pod.Name, pod.Spec.NodeName,
 			cut(strings.Join(pod.Finalizers, ", "), maxReason))
 	}
-	if node == nil {
+	if n == nil {
 		return ""
 	}
 	why := fmt.Sprintf("may still run, and the node has not answered since %s. The wait ends when the node answers again", since.UTC().Format(time.RFC3339))
@@ -120,11 +121,11 @@ func waiting(limits policy.Restart, pod *corev1.Pod, node *corev1.Node, cur Rest
 			pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	}
 	forced := "; forceDelete of the policy does not delete it"
-	if at, ok := forcedAt(limits, pod, node, cur); ok {
+	if at, ok := forcedAt(limits, pod, n, cur); ok {
 		forced = fmt.Sprintf("; forceDelete of the policy deletes it at %s", at.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("pod %s on node %s %s, its Node is deleted, it gets taint %s (by you, once it is off) or %s (by the cloud provider)%s",
-		pod.Name, node.Name, why, corev1.TaintNodeOutOfService, taintShutdown, forced)
+		pod.Name, n.Name, why, corev1.TaintNodeOutOfService, node.TaintShutdown, forced)
 }
 
 // waitsForNodes reports whether every pod that is being deleted waits for a node that is not Ready, so that waiting alone may never

@@ -1,13 +1,11 @@
 package handoff
 
 import (
-	"encoding/json"
 	"maps"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -18,23 +16,6 @@ const FieldManager = "pitcrew-remediator"
 // 0.37.1, pkg/util/managedfields/internal/capmanagers.go).
 const ancientChanges = "ancient-changes"
 
-// ManagesCordon tells whether a manager has set spec.unschedulable. The API server drops the field from all managers when a node
-// is uncordoned, and a write that leaves the field as it is does not add it.
-func ManagesCordon(m metav1.ManagedFieldsEntry) bool {
-	const key = "f:unschedulable"
-	if m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), key) {
-		return false
-	}
-	var fields struct {
-		Spec map[string]json.RawMessage `json:"f:spec"`
-	}
-	if err := json.Unmarshal([]byte(m.FieldsV1.GetRawString()), &fields); err != nil {
-		return false // the API server writes no such entry
-	}
-	_, ok := fields.Spec[key] // labels may have any key
-	return ok
-}
-
 // cordonedBy tells by whom a cordoned node was cordoned, as its managed fields say, whatever a record claims. Where they say
 // nothing, the record decides.
 func cordonedBy(n *corev1.Node) (us, others bool) {
@@ -42,7 +23,7 @@ func cordonedBy(n *corev1.Node) (us, others bool) {
 		return false, false
 	}
 	for _, m := range n.ManagedFields {
-		if m.Manager != ancientChanges && ManagesCordon(m) {
+		if m.Manager != ancientChanges && node.ManagesCordon(m) {
 			us, others = us || m.Manager == FieldManager, others || m.Manager != FieldManager
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -70,7 +71,7 @@ func Peers(p *policy.Policy, nodes []corev1.Node, breaker *corev1.ConfigMap, now
 func fleetOf(p *policy.Policy, nodes []corev1.Node, memory limits.Memory) *limits.Fleet {
 	fleet, present := limits.NewFleet(), map[string]bool{}
 	for i := range nodes {
-		if n := &nodes[i]; !quarantine.Excluded(n) {
+		if n := &nodes[i]; !node.Excluded(n) {
 			present[n.Name] = true
 			fleet.Put(quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}))
 		}

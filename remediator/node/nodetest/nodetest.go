@@ -1,10 +1,9 @@
-package nodes
+// Package nodetest makes Nodes for tests.
+package nodetest
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// realistic is a GPU node as NFD, the GPU operator, the kubelet and the Node Problem Detector fill it.
-func realistic(i int) *corev1.Node {
+// Realistic is a GPU node as NFD, the GPU operator, the kubelet and the Node Problem Detector fill it.
+func Realistic(i int) *corev1.Node {
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, i%60, 0, time.UTC))
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: fmt.Sprintf("gpu-node-%05d", i), UID: types.UID(fmt.Sprintf("8f0e7a52-6d7c-4a2b-9d1c-%012d", i)), ResourceVersion: fmt.Sprint(1e6 + i),
@@ -37,40 +36,9 @@ func realistic(i int) *corev1.Node {
 		n.Status.Allocatable[name] = resource.MustParse("8")
 	}
 	for k := range 50 {
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.com/team/image-%d@sha256:%064d", k, k), fmt.Sprintf("registry.example.com/team/image-%d:v1", k)}, SizeBytes: 1 << 30})
+		name := fmt.Sprintf("registry.example.com/team/image-%d", k)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("%s@sha256:%064d", name, k), name + ":v1"}, SizeBytes: 1 << 30})
 	}
 	n.Status.NodeInfo.BootID = fmt.Sprintf("b1946ac9-2a4c-4d1b-8f0e-%012d", i)
 	return n
-}
-
-// BenchmarkSlim says what the cache keeps of a node, decoded as the API server sends it.
-func BenchmarkSlim(b *testing.B) {
-	var kept []any
-	var before, after runtime.MemStats
-	raws := [][]byte{}
-	for i := range 200 {
-		raw, err := realistic(i).Marshal()
-		if err != nil {
-			b.Fatal(err)
-		}
-		raws = append(raws, raw)
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for i := 0; b.Loop(); i++ {
-		n := &corev1.Node{}
-		if err := n.Unmarshal(raws[i%len(raws)]); err != nil {
-			b.Fatal(err)
-		}
-		n.UID = types.UID(fmt.Sprint(i)) // each is another node
-		slim, err := Slim(n)
-		if err != nil {
-			b.Fatal(err)
-		}
-		kept = append(kept, slim)
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(kept)), "kept-B/node")
-	runtime.KeepAlive(kept)
 }

@@ -1,4 +1,4 @@
-package nodes
+package node
 
 import (
 	"fmt"
@@ -6,10 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"weak"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // interned are strings that many nodes have: keys of labels and their values, and what healthy conditions say. Kept once, they need a third of
@@ -68,42 +66,4 @@ func internResources(list corev1.ResourceList) corev1.ResourceList {
 		}
 		return shared
 	})
-}
-
-// orLast returns the last of two strings if they are equal, so that what does not change is kept once, and else the new one.
-func orLast[S ~string](s, last S) S {
-	if s == last {
-		return last
-	}
-	return s
-}
-
-// slimmed are the nodes as they are in the cache. A heartbeat changes little of a node, so the next one shares with the last what is equal.
-var slimmed = slimNodes{byUID: map[types.UID]weak.Pointer[corev1.Node]{}}
-
-// maxSlimmed bounds how many nodes are known, deleted ones among them: it begins anew when it is full.
-const maxSlimmed = 50_000
-
-type slimNodes struct {
-	mu    sync.Mutex
-	byUID map[types.UID]weak.Pointer[corev1.Node]
-}
-
-// get is the last version of a node, which must not be changed; an empty one if there is none.
-func (s *slimNodes) get(n *corev1.Node) *corev1.Node {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last := s.byUID[n.UID].Value(); last != nil {
-		return last
-	}
-	return &corev1.Node{}
-}
-
-func (s *slimNodes) put(n *corev1.Node) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.byUID) >= maxSlimmed {
-		clear(s.byUID)
-	}
-	s.byUID[n.UID] = weak.Make(n)
 }
