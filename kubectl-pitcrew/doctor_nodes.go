@@ -98,10 +98,10 @@ func (d *doctor) unmatched(pod *corev1.PodSpec) string {
 }
 
 // isChecked tells whether a node has a condition of ours that a detector renews.
-func isChecked(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return conditions.Ours(string(c.Type)) && !conditions.IsVerdict(string(c.Type))
-	})
+func isChecked(n *corev1.Node) bool { return slices.ContainsFunc(n.Status.Conditions, isRenewed) }
+
+func isRenewed(c corev1.NodeCondition) bool {
+	return conditions.Ours(string(c.Type)) && !conditions.IsVerdict(string(c.Type))
 }
 
 // resourcesOfGPUs are the starts of the names by which device plugins offer GPUs and NPUs.
@@ -150,13 +150,12 @@ func (d *doctor) staleConditions(context.Context) ([]finding, error) {
 		return nil, d.nodesErr
 	}
 	stale := map[string][]string{}
-	for i := range d.nodes {
-		n := &d.nodes[i]
-		if _, is := node.NotReady(n); is {
+	for _, n := range d.nodes {
+		if _, is := node.NotReady(&n); is {
 			continue // its kubelet reports nothing either
 		}
 		for _, c := range n.Status.Conditions {
-			if conditions.Ours(string(c.Type)) && !conditions.IsVerdict(string(c.Type)) && d.now().Sub(c.LastHeartbeatTime.Time) > policy.DefaultUnknownAfter {
+			if isRenewed(c) && d.now().Sub(c.LastHeartbeatTime.Time) > policy.DefaultUnknownAfter {
 				stale[string(c.Type)] = append(stale[string(c.Type)], fmt.Sprintf("%s (%s)", n.Name, duration.HumanDuration(d.now().Sub(c.LastHeartbeatTime.Time))))
 			}
 		}

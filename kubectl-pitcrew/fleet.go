@@ -271,16 +271,13 @@ func readRow(n *corev1.Node, now time.Time) row {
 		r.Status = isReleased
 	case record.Phase == quarantine.Quarantined:
 		r.Status, r.Sticky = isQuarantined, record.ManualReleaseOnly
-		if record.IsIsolated() {
-			r.Status = isIsolated
-		}
-		if node.Maintained(n, now) {
+		switch maintained := node.Maintained(n, now); {
+		case maintained && node.HasTaintValue(n.Spec.Taints, conditions.TaintMaintenance, conditions.MaintenanceValidation):
+			r.Status = isValidating
+		case maintained:
 			r.Status = isRepairing
-			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-				return t.Key == conditions.TaintMaintenance && t.Value == conditions.MaintenanceValidation
-			}) {
-				r.Status = isValidating
-			}
+		case record.IsIsolated():
+			r.Status = isIsolated
 		}
 	default:
 		r.Status = isSuspect
@@ -315,9 +312,8 @@ func (r *row) fromConditions(n *corev1.Node, now time.Time) {
 		if !conditions.Ours(string(c.Type)) {
 			continue
 		}
-		is, since, cause := isHealthy, c.LastTransitionTime.Time, string(c.Type)+": "+c.Message
-		var repair conditions.Repair
-		confirmed := c.LastHeartbeatTime.Time
+		since, cause := c.LastTransitionTime.Time, string(c.Type)+": "+c.Message
+		is, repair, confirmed := isHealthy, conditions.Repair(0), c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
 		case quarantine.FromFuture(confirmed, now):
 			is, since, cause = isUnknown, confirmed, fmt.Sprintf("%s: its heartbeat is in the future; is the node's clock right?", c.Type)

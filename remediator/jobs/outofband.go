@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -102,15 +101,11 @@ func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (nam
 		if c.Node == "" { // a job that stands still: no node is its cause
 			continue
 		}
-		n, err := getNode(ctx, r.client, c.Node)
+		node, err := getNode(ctx, r.client, c.Node)
 		if err != nil {
 			return nil, err
 		}
-		silent := n == nil
-		if !silent {
-			_, silent = node.NotReady(n)
-		}
-		if silent && len(names) < maxLooks && !slices.Contains(names, c.Node) {
+		if (node == nil || restart.NotReady(node)) && len(names) < maxLooks && !slices.Contains(names, c.Node) {
 			names = append(names, c.Node)
 		}
 	}

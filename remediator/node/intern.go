@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// interned are strings that many nodes have: keys of labels and their values, and what healthy conditions say. Kept once, they need a third of
-// the memory of a cache of whole copies.
+// interned are strings that many nodes have: keys of labels and their values, and what healthy conditions say. Kept once,
+// they need a third of the memory of a cache of whole copies.
 var interned = interner[string]{most: 20_000, known: map[string]string{}}
 
 // resources are lists of resources by their text. Nodes of one kind have the same.

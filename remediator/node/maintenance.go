@@ -83,7 +83,8 @@ func StaleUpgrade(n *corev1.Node, now time.Time) string {
 	if !known || now.Sub(at) < UpgradeStepLimit || HasTaint(n.Spec.Taints, conditions.TaintMaintenance) {
 		return ""
 	}
-	return fmt.Sprintf("label %s=%.63s has not changed for %s, so it is ignored: no step of a driver upgrade takes %s; has the upgrade failed?",
+	const text = "label %s=%.63s has not changed for %s, so it is ignored: no step of a driver upgrade takes %s; has the upgrade failed?"
+	return fmt.Sprintf(text,
 		LabelUpgradeState, n.Labels[LabelUpgradeState], duration.HumanDuration(now.Sub(at)), duration.HumanDuration(UpgradeStepLimit))
 }
 
@@ -126,7 +127,8 @@ func SlimManagedFields(n *corev1.Node) []metav1.ManagedFieldsEntry {
 	var kept []metav1.ManagedFieldsEntry
 	for _, m := range n.ManagedFields {
 		if n.Spec.Unschedulable && ManagesCordon(m) {
-			kept = append(kept, metav1.ManagedFieldsEntry{Manager: m.Manager, Time: m.Time, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
+			fields := metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)
+			kept = append(kept, metav1.ManagedFieldsEntry{Manager: m.Manager, Time: m.Time, FieldsV1: fields})
 		}
 	}
 	if !isUpgraded(n) {

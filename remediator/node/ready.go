@@ -91,6 +91,11 @@ func HasTaint(taints []corev1.Taint, key string) bool {
 	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
+// HasTaintValue reports whether a taint with the key and the value is among some.
+func HasTaintValue(taints []corev1.Taint, key, value string) bool {
+	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key && t.Value == value })
+}
+
 // DeletionTaint returns the key of a taint with which an autoscaler marks the node; empty: there is none.
 func DeletionTaint(n *corev1.Node) string {
 	for _, t := range n.Spec.Taints {
@@ -103,7 +108,8 @@ func DeletionTaint(n *corev1.Node) string {
 
 // OfOtherRepairer reports whether others mark with the taint that they remove, fence or repair a node.
 func OfOtherRepairer(t corev1.Taint) bool {
-	return slices.Contains(deletionTaints, t.Key) || t.Key == corev1.TaintNodeOutOfService || t.Key == TaintShutdown || strings.HasPrefix(t.Key, medik8s)
+	return slices.Contains(deletionTaints, t.Key) || t.Key == corev1.TaintNodeOutOfService || t.Key == TaintShutdown ||
+		strings.HasPrefix(t.Key, medik8s)
 }
 
 // Accelerators returns the names of the extended resources in a list, such as the allocatable resources of a node or the requests
@@ -114,7 +120,8 @@ func Accelerators(list corev1.ResourceList) []corev1.ResourceName {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		amount := list[name]
 		domain, _, prefixed := strings.Cut(string(name), "/")
-		if prefixed && !strings.Contains(domain, "kubernetes.io") && !strings.HasPrefix(domain, corev1.DefaultResourceRequestsPrefix) && amount.Sign() > 0 {
+		standard := strings.Contains(domain, "kubernetes.io") || strings.HasPrefix(domain, corev1.DefaultResourceRequestsPrefix)
+		if prefixed && !standard && amount.Sign() > 0 {
 			names = append(names, name)
 		}
 	}

@@ -32,7 +32,8 @@ type Slimmer struct {
 // are kept whole.
 func NewSlimmer(maxAnnotation int, whole []string) *Slimmer {
 	return &Slimmer{
-		maxAnnotation: maxAnnotation, whole: whole, tooLong: strings.Repeat("x", maxAnnotation+1), byUID: map[types.UID]weak.Pointer[corev1.Node]{},
+		maxAnnotation: maxAnnotation, whole: whole, tooLong: strings.Repeat("x", maxAnnotation+1),
+		byUID: map[types.UID]weak.Pointer[corev1.Node]{},
 	}
 }
 

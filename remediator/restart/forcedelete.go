@@ -104,7 +104,7 @@ func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart
 	var since time.Time
 	silent := false
 	if n != nil {
-		if since, silent = node.NoHeartbeatSince(n); !silent && (!notReady(n) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
+		if since, silent = node.NoHeartbeatSince(n); !silent && (!NotReady(n) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
 			return ""
 		}
 	}

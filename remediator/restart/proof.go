@@ -24,7 +24,7 @@ func ProofOfDeath(pod *corev1.Pod, n *corev1.Node, now time.Time) string {
 		return ""
 	}
 	// A taint that stayed on a node that is back says nothing about the pods that run there now.
-	if !notReady(n) {
+	if !NotReady(n) {
 		return ""
 	}
 	for _, taint := range n.Spec.Taints {
@@ -42,10 +42,11 @@ func ProofOfDeath(pod *corev1.Pod, n *corev1.Node, now time.Time) string {
 // as long as its kubelet answers; from a node that is not Ready Kubernetes evicts pods, and the ranks beside them run on. n is nil if
 // there is none of that name.
 func ActiveOn(pod *corev1.Pod, n *corev1.Node) bool {
-	return !PodFinished(pod) && (pod.DeletionTimestamp == nil || n != nil && notReady(n))
+	return !PodFinished(pod) && (pod.DeletionTimestamp == nil || n != nil && NotReady(n))
 }
 
-func notReady(n *corev1.Node) bool {
+// NotReady is [node.NotReady] without the condition.
+func NotReady(n *corev1.Node) bool {
 	_, is := node.NotReady(n)
 	return is
 }
