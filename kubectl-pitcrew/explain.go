@@ -3,19 +3,15 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
-	"github.com/pitcrew-dev/pitcrew/internal/xid"
+	meaning "github.com/pitcrew-dev/pitcrew/internal/xid/explain"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 )
-
-var code = regexp.MustCompile(`(?i)^(s?)(?:xid)?\s*(\d+)$`)
 
 // pageOf are the pages on what has none of its own, by the lower-case name: a condition of Kubernetes and the alerts about jobs.
 var pageOf = map[string]string{
@@ -27,12 +23,13 @@ var kindsOfPages = []string{"condition", "alert", "class", "event", "reason", "m
 
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [xid|sxid] CODE | [" + strings.Join(kindsOfPages, "|") + "] NAME",
+		Use:   "explain [xid|sxid] CODE | WORDS OF A MESSAGE | [" + strings.Join(kindsOfPages, "|") + "] NAME",
 		Short: "Explain an Xid, SXid, condition, alert, repair class, Event, reason of a block, metric, status of a node or visit to one",
 		Example: "  kubectl pitcrew explain 79\n  kubectl pitcrew explain sxid 20034\n" +
+			"  kubectl pitcrew explain 'ResetGPU gpu 0000:4e:00: Xid 119 GSP RPC timeout'\n" +
 			"  kubectl pitcrew explain condition HCAPortDown\n  kubectl pitcrew explain PitcrewBreakerOpen\n" +
 			"  kubectl pitcrew explain ResetGPU\n  kubectl pitcrew explain reason BackOff",
-		Args: cobra.RangeArgs(1, 2),
+		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return append(append(explained(), "xid", "sxid"), kindsOfPages...), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -49,19 +46,16 @@ func explainCommand() *cobra.Command {
 
 func explain(args []string) (string, error) {
 	what := strings.Join(args, " ")
-	if m := code.FindStringSubmatch(what); m != nil {
-		number, err := strconv.Atoi(m[2])
-		if err != nil {
-			return "", fmt.Errorf("read the code: %w", err)
-		}
-		if m[1] != "" {
-			return xid.ExplainSXid(number), nil
-		}
-		return xid.Explain(number), nil
+	if text := meaning.Code(what); text != "" {
+		return text, nil
 	}
 	name := args[len(args)-1]
-	if len(args) == 2 && !slices.Contains(kindsOfPages, strings.ToLower(args[0])) {
-		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034) nor one of %s NAME", what, strings.Join(kindsOfPages, "|"))
+	if isName := len(args) == 1 || len(args) == 2 && slices.Contains(kindsOfPages, strings.ToLower(args[0])); !isName {
+		if text := meaning.Words(what); text != "" {
+			return text, nil
+		}
+		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034), words of its message, nor one of %s NAME",
+			what, strings.Join(kindsOfPages, "|"))
 	}
 	if text, _ := topic(name); text != "" {
 		return text, nil
@@ -72,6 +66,9 @@ func explain(args []string) (string, error) {
 			page += "\nPOD is the pod that `kubectl pitcrew describe NODE` names in the line Detector.\n"
 		}
 		return plain(page, "docs/runbooks"), nil
+	}
+	if text := meaning.Words(what); text != "" {
+		return text, nil
 	}
 	if like := runbooks.Similar(name, explained()); len(like) > 0 {
 		return "", fmt.Errorf("unknown topic %s. Did you mean %s?", name, strings.Join(like, ", "))

@@ -23,7 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict/simulate"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/view"
-	"github.com/pitcrew-dev/pitcrew/internal/xid"
+	"github.com/pitcrew-dev/pitcrew/internal/xid/explain"
 )
 
 // kernelLog has lines as the driver and the kernel write them: an application's fault on one GPU, then the loss of another.
@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer) error {
 The kubectl plugin answers this. It takes minutes to compile, so this program prints the same text from the same package.
 
 $ kubectl pitcrew explain %d
-%s`, lost, xid.Explain(lost))
+%s`, lost, explain.Xid(lost))
 	if err := heatmap(out, root); err != nil {
 		return err
 	}

@@ -5,7 +5,9 @@ package xid
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,6 +60,11 @@ func Lookup(code int) (entry Entry, known bool) {
 	entry = xids().unlisted
 	entry.Code = code
 	return entry, false
+}
+
+// Listed is the catalogue by code.
+func Listed() []Entry {
+	return slices.SortedFunc(maps.Values(xids().listed), func(a, b Entry) int { return a.Code - b.Code })
 }
 
 // numbered is the text of a fault that is an Xid.

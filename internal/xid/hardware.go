@@ -10,10 +10,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
 
-// hardwareRow is one kind of kernel line that reports failing hardware.
-type hardwareRow struct {
-	repair        conditions.Repair
-	subject, text string
+// A Row is one kind of kernel line that reports a fault.
+type Row struct {
+	Repair conditions.Repair
+	// Subject is empty for a line of the GPU driver.
+	Subject, Text string
 	// literal is in every line that pattern matches: most lines are ruled out by it alone.
 	literal string
 	pattern func() *regexp.Regexp
@@ -24,15 +25,18 @@ var hardwareCSV []byte
 
 var hardware = embedded("hardware lines", hardwareCSV, parseHardwareTable)
 
-func parseHardwareTable(data []byte) ([]hardwareRow, error) {
+// HardwareLines are the kinds of lines that a [KindHardware] is made from.
+func HardwareLines() []Row { return hardware() }
+
+func parseHardwareTable(data []byte) ([]Row, error) {
 	rows, err := table.Rows(data, "repair", "subject", "literal", "regexp", "text", "source")
 	if err != nil {
 		return nil, err
 	}
-	var table []hardwareRow
+	var table []Row
 	for _, row := range rows {
-		h := hardwareRow{subject: row[1], literal: row[2], pattern: lazy(row[3]), text: row[4]}
-		if h.repair, err = conditions.ParseRepair(row[0]); err != nil {
+		h := Row{Subject: row[1], literal: row[2], pattern: lazy(row[3]), Text: row[4]}
+		if h.Repair, err = conditions.ParseRepair(row[0]); err != nil {
 			return nil, fmt.Errorf("row %q: %w", row, err)
 		}
 		table = append(table, h)
@@ -46,7 +50,7 @@ func parseHardware(line string) (Event, bool) {
 			continue
 		}
 		if m := row.pattern().FindStringSubmatch(line); m != nil {
-			return Event{Kind: KindHardware, Device: row.subject + " " + m[1], Text: row.text}, true
+			return Event{Kind: KindHardware, Device: row.Subject + " " + m[1], Text: row.Text}, true
 		}
 	}
 	return Event{}, false
@@ -55,8 +59,8 @@ func parseHardware(line string) (Event, bool) {
 // hardwareRepair gives the class of a hardware event. What the table no longer has, after an upgrade, is looked at.
 func hardwareRepair(e Event) conditions.Repair {
 	for _, row := range hardware() {
-		if row.text == e.Text && strings.HasPrefix(e.Device, row.subject+" ") {
-			return row.repair
+		if row.Text == e.Text && strings.HasPrefix(e.Device, row.Subject+" ") {
+			return row.Repair
 		}
 	}
 	return conditions.Inspect

@@ -121,6 +121,8 @@ type nvlinkRule struct {
 	before, since pattern // of the interrupt information, for drivers before and since R575
 	status        uint32
 	repair        conditions.Repair
+	// investigate is what NVIDIA has a person look at, beyond its support; empty if nothing.
+	investigate string
 }
 
 // pattern matches a word in the bits of mask.
@@ -165,6 +167,9 @@ func parseNVLinkTable(data []byte) ([]nvlinkRule, error) {
 		if rule.repair, known = nvlinkActions[row[5]]; !known {
 			return nil, fmt.Errorf("row %q: action %q is not known", row, row[5])
 		}
+		if row[6] != "IGNORE" && row[6] != "CONTACT_SUPPORT" {
+			rule.investigate = row[6]
+		}
 		rules = append(rules, rule)
 	}
 	return rules, nil
@@ -207,6 +212,9 @@ func classifyNVLink5(e Event, name string) (conditions.Repair, string) {
 		for _, rule := range nvlinkRules() {
 			if rule.code == e.Code && slices.Contains(rule.units, e.Unit) && rule.status == e.Registers[1] &&
 				(rule.before.matches(e.Registers[0]) || rule.since.matches(e.Registers[0])) {
+				if rule.investigate != "" {
+					text += ", to investigate: " + rule.investigate
+				}
 				return rule.repair, text
 			}
 		}

@@ -24,6 +24,12 @@ var sxidCSV []byte
 
 var switchCatalogue = embedded("SXids", sxidCSV, parseSwitchCatalogue)
 
+// LookupSXid returns the catalogue's row of an SXid, if there is one.
+func LookupSXid(code int) (entry SwitchEntry, known bool) {
+	entry, known = switchCatalogue()[code]
+	return entry, known
+}
+
 func parseSwitchCatalogue(data []byte) (map[int]SwitchEntry, error) {
 	rows, err := table.Rows(data, "code", "class", "action", "note")
 	if err != nil {

@@ -152,8 +152,8 @@ func TestHardwareLines(t *testing.T) {
 		}
 	}
 	for _, row := range hardware() {
-		if !seen[row.text] && !strings.HasPrefix(row.text, "recoverable") {
-			t.Errorf("%q has no line here", row.text)
+		if !seen[row.Text] && !strings.HasPrefix(row.Text, "recoverable") {
+			t.Errorf("%q has no line here", row.Text)
 		}
 	}
 	for _, line := range []string{
@@ -185,42 +185,6 @@ func TestADriverLoadMendsNoHardware(t *testing.T) {
 	load, _ := Parse("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15")
 	if faults := (Case{Events: []Event{e, load}}).Judge(); len(faults) != 1 {
 		t.Errorf("%+v", faults)
-	}
-}
-
-func TestExplain(t *testing.T) {
-	for code, words := range map[int][]string{
-		79:   {"Xid 79: GPU has fallen off the bus", "RESTART_BM", "class:       Reboot", "a reboot, or `kubectl pitcrew clear`", "catalog"},
-		48:   {"waits 2 s", "ResetGPU"},
-		63:   {"Monitor (row remap event"},
-		4711: {"not in the catalogue", "Inspect"},
-		173:  {"nothing published", "nverror.h"},
-	} {
-		text := Explain(code)
-		for _, w := range words {
-			if !strings.Contains(text, w) {
-				t.Errorf("Explain(%d) does not say %q:\n%s", code, w, text)
-			}
-		}
-	}
-	for code, words := range map[int][]string{
-		22003: {"RESTART_HOST_OR_SBR", "Fatal:       Reboot"},
-		29999: {"not in the catalogue", "Fatal:       ResetGPU", "Non-fatal:   Monitor"},
-	} {
-		text := ExplainSXid(code)
-		for _, w := range words {
-			if !strings.Contains(text, w) {
-				t.Errorf("ExplainSXid(%d) does not say %q:\n%s", code, w, text)
-			}
-		}
-	}
-	for code, e := range xids().listed {
-		if e.Rule != "bucket" && e.Rule != "override" && rules[e.Rule] == "" {
-			t.Errorf("rule %q of code %d is not explained", e.Rule, code)
-		}
-	}
-	if lines := strings.Count(List(), "\n"); lines != len(xids().listed) {
-		t.Errorf("the list has %d lines", lines)
 	}
 }
 

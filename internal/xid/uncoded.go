@@ -3,7 +3,6 @@ package xid
 import (
 	_ "embed"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,14 +10,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
-
-// uncodedRow is one kind of line by which the driver reports a fault without an Xid.
-type uncodedRow struct {
-	repair  conditions.Repair
-	text    string
-	literal string
-	pattern func() *regexp.Regexp
-}
 
 //go:embed data/driver.csv
 var driverCSV []byte
@@ -28,15 +19,18 @@ var uncoded = embedded("driver lines", driverCSV, parseUncodedTable)
 // uncodedPrefix is what the driver puts before its words: the number that it gives to the GPU, and the function.
 const uncodedPrefix = `^NVRM: (?:GPU([0-9]{1,3}) )?(?:[A-Za-z_][A-Za-z_0-9]*: )?`
 
-func parseUncodedTable(data []byte) ([]uncodedRow, error) {
+// DriverLines are the kinds of lines that a [KindUncoded] is made from.
+func DriverLines() []Row { return uncoded() }
+
+func parseUncodedTable(data []byte) ([]Row, error) {
 	rows, err := table.Rows(data, "repair", "literal", "regexp", "text", "source")
 	if err != nil {
 		return nil, err
 	}
-	var table []uncodedRow
+	var table []Row
 	for _, row := range rows {
-		u := uncodedRow{literal: row[1], pattern: lazy(uncodedPrefix + row[2]), text: row[3]}
-		if u.repair, err = conditions.ParseRepair(row[0]); err != nil {
+		u := Row{literal: row[1], pattern: lazy(uncodedPrefix + row[2]), Text: row[3]}
+		if u.Repair, err = conditions.ParseRepair(row[0]); err != nil {
 			return nil, fmt.Errorf("row %q: %w", row, err)
 		}
 		table = append(table, u)
@@ -52,7 +46,7 @@ func parseUncoded(line string) (Event, bool) {
 			continue
 		}
 		if m := row.pattern().FindStringSubmatch(line); m != nil {
-			e := Event{Kind: KindUncoded, Text: row.text}
+			e := Event{Kind: KindUncoded, Text: row.Text}
 			if len(m) > 2 {
 				e.Device = Device(m[2])
 			} else {
@@ -70,11 +64,11 @@ const aroundXid = 2 * time.Minute
 // classifyUncoded judges a line without an Xid.
 func classifyUncoded(events []Event, e Event) (conditions.Repair, string) {
 	isDetail := slices.ContainsFunc(events, func(o Event) bool { return o.asksForReset() && o.near(e, aroundXid) })
-	i := slices.IndexFunc(uncoded(), func(row uncodedRow) bool { return row.text == e.Text })
+	i := slices.IndexFunc(uncoded(), func(row Row) bool { return row.Text == e.Text })
 	// What the table no longer has, after an upgrade, is looked at.
 	repair := conditions.Inspect
 	if i >= 0 {
-		repair = uncoded()[i].repair
+		repair = uncoded()[i].Repair
 	}
 	if isDetail || repair < conditions.Inspect {
 		return conditions.Monitor, e.Text

@@ -4,12 +4,13 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"strings"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
-	"github.com/pitcrew-dev/pitcrew/internal/xid"
+	"github.com/pitcrew-dev/pitcrew/internal/xid/explain"
 )
 
 func main() {
@@ -25,12 +26,13 @@ func main() {
 	p.StringVar(&r.journalctl, "journalctl", "journalctl", "`path` of journalctl")
 	p.StringVar(&r.journalDir, "journal-dir", "", "`directory` of the journal, if it is not where journalctl looks")
 	p.StringVar(&r.overridesFile, "overrides", "", "CSV `file` with the site's own classes: kind,code,repair,note")
-	p.Print("explain", "explain an Xid (-explain 79) or an SXid (-explain sxid 22003) and exit 0", explain)
+	p.Print("explain",
+		"explain an Xid (-explain 79), an SXid (-explain sxid 22003) or the words of a message or kernel line, and exit 0", explainWords)
 	p.Print("gpus", "print the driver's list of GPUs as JSON and exit 0", func([]string) (string, error) {
 		list, err := json.Marshal(listGPUs(r.procfs))
 		return string(list) + "\n", err
 	})
-	p.Print("list", "print the Xid catalogue and exit 0", func([]string) (string, error) { return xid.List(), nil })
+	p.Print("list", "print the Xid catalogue and exit 0", func([]string) (string, error) { return explain.List(), nil })
 	npd.Main(p, npd.Check[snapshot]{
 		Read:  r.read,
 		Judge: func(s snapshot) npd.Result { return judge(s, r.hardware) },
@@ -39,20 +41,11 @@ func main() {
 	})
 }
 
-func explain(args []string) (string, error) {
-	text := xid.Explain
-	if len(args) == 2 && (args[0] == "sxid" || args[0] == "xid") {
-		if args[0] == "sxid" {
-			text = xid.ExplainSXid
-		}
-		args = args[1:]
+// explainWords takes a code, or the words of a message or of a kernel line.
+func explainWords(args []string) (string, error) {
+	what := strings.Join(args, " ")
+	if text := cmp.Or(explain.Code(what), explain.Words(what)); text != "" {
+		return text, nil
 	}
-	if len(args) != 1 {
-		return "", fmt.Errorf("explain what? `-explain 79` or `-explain sxid 22003`, not %q", args)
-	}
-	code, err := strconv.Atoi(args[0])
-	if err != nil || code < 0 {
-		return "", fmt.Errorf("%q is no Xid or SXid number", args[0])
-	}
-	return text(code), nil
+	return "", fmt.Errorf("explain what? `-explain 79`, `-explain sxid 22003`, or words of a message or of a kernel line, not %q", what)
 }

@@ -1,12 +1,13 @@
-package xid
+// Package explain says what Xids, SXids and other lines of a kernel log mean.
+package explain
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/xid"
 )
 
 // rules describe what the code refines.
@@ -29,9 +30,9 @@ func clears(r conditions.Repair) string {
 	return "a driver load, Xid 154 going to None on that GPU, a reboot, or `kubectl pitcrew clear`"
 }
 
-// Explain describes an Xid: its meaning, its class, what clears it, and the source of that.
-func Explain(code int) string {
-	e, known := Lookup(code)
+// Xid describes an Xid: its meaning, its class, what clears it, and the source of that.
+func Xid(code int) string {
+	e, known := xid.Lookup(code)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Xid %d: %s\n", code, e.Text)
 	if !known {
@@ -54,10 +55,10 @@ func Explain(code int) string {
 	return b.String()
 }
 
-// ExplainSXid does the same for an NVSwitch error.
-func ExplainSXid(code int) string {
+// SXid does the same for an NVSwitch error.
+func SXid(code int) string {
 	var b strings.Builder
-	entry, known := switchCatalogue()[code]
+	entry, known := xid.LookupSXid(code)
 	if known {
 		fmt.Fprintf(&b, "SXid %d: %s\nNVIDIA says: %s", code, entry.Class, entry.Action)
 		if entry.Note != "" {
@@ -68,7 +69,8 @@ func ExplainSXid(code int) string {
 		fmt.Fprintf(&b, "SXid %d: not in the catalogue; the severity in its line decides\n", code)
 	}
 	for _, word := range []string{"Fatal", "Non-fatal", "Correctable"} {
-		repair, _ := classifySXid(nil, Event{Kind: KindSXid, Code: code, Detail: Detail{Severity: word}})
+		event := xid.Event{Kind: xid.KindSXid, Code: code, Detail: xid.Detail{Severity: word}}
+		repair := xid.Case{Events: []xid.Event{event}, Now: time.Hour}.Judge()[0].Repair
 		fmt.Fprintf(&b, "%-12s %s, cleared by %s\n", word+":", repair, clears(repair))
 	}
 	b.WriteString("source:      NVIDIA Fabric Manager User Guide\n")
@@ -78,9 +80,8 @@ func ExplainSXid(code int) string {
 // List is the Xid catalogue, a line per code.
 func List() string {
 	var b strings.Builder
-	for _, code := range slices.Sorted(maps.Keys(xids().listed)) {
-		e := xids().listed[code]
-		fmt.Fprintf(&b, "%3d  %-10s  %-55s  %s\n", code, e.Repair, e.Text, orNone(e.Action))
+	for _, e := range xid.Listed() {
+		fmt.Fprintf(&b, "%3d  %-10s  %-55s  %s\n", e.Code, e.Repair, e.Text, orNone(e.Action))
 	}
 	return b.String()
 }
