@@ -90,7 +90,7 @@ func newGoldenRig(t *testing.T, text string, now time.Time, nodes []corev1.Node,
 			t.Fatal(err)
 		}
 	}
-	r.Controller.client, r.apiReader, r.Controller.policy, r.namespace = api, api, policy.Fixed(p), goldenNamespace
+	r.Controller.client, r.apiReader, r.policy, r.namespace = api, api, policy.Fixed(p), goldenNamespace
 	r.evidence = evidence.New(api, api, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock})
 	r.breaker = &breakerStore{client: api, apiReader: api, namespace: goldenNamespace, clock: r.clock, deadline: breakerDeadline, unsavedStarts: make(chan struct{}, 1)}
 	r.known = &knownStore{client: api, apiReader: api, namespace: goldenNamespace, clock: r.clock}

@@ -150,7 +150,7 @@ func (d *decider) updateCauses() {
 	}
 	d.conditions.updateCauses(r, &d.next)
 	if r.Phase == Released {
-		r.Quarantine.dropCleared(&d.conditions, &d.next)
+		r.dropCleared(&d.conditions, &d.next)
 		return
 	}
 	d.judgeLinks()

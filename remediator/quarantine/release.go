@@ -176,7 +176,7 @@ func (d *decider) release(e ending) {
 	case byRemovedTaint:
 		d.releaseManually(Manual{})
 		r.ManualReleaseActive = true
-		r.Quarantine.dropCleared(&d.conditions, &d.next)
+		r.dropCleared(&d.conditions, &d.next)
 		until := ""
 		if names := causeNames(r); names != "" {
 			until = " until " + names + " has cleared"
