@@ -58,7 +58,7 @@ type jobFacts struct {
 	othersErr error
 	nodes     []nodeFacts
 	// capacity answers whether there is room for ranks; nil: the policy does not ask.
-	capacity func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error)
+	capacity func(q restart.Trigger, ranks []corev1.Pod) (restart.Precondition, error)
 }
 
 // nodeFacts are a node with active pods of the job.
@@ -68,7 +68,7 @@ type nodeFacts struct {
 	// record is that of its quarantine; nil if the node is not quarantined.
 	record *quarantine.Record
 	// quarantine is what the remediator's controller of jobs gets to know of it.
-	quarantine restart.Quarantine
+	quarantine restart.Trigger
 	// noRestarts is why the jobs on the node are left alone; empty: they are not.
 	noRestarts string
 }
@@ -187,7 +187,7 @@ func (f *jobFacts) observe(ctx context.Context, c *target, api client.Client, re
 		return f.othersErr
 	}
 	if f.policy.Restart.CheckCapacity {
-		f.capacity = func(q restart.Quarantine, ranks []corev1.Pod) (restart.Precondition, error) {
+		f.capacity = func(q restart.Trigger, ranks []corev1.Pod) (restart.Precondition, error) {
 			search, err := room.Search(ctx, api, q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now)
 			if err != nil {
 				return restart.Precondition{}, err

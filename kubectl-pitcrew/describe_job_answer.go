@@ -64,7 +64,7 @@ func (f *jobFacts) answer() (answer, error) {
 }
 
 // evaluate asks the preconditions, the limits and the capacity, in the order of the remediator.
-func (f *jobFacts) evaluate(q restart.Quarantine, onNode []corev1.Pod) (evaluation, error) {
+func (f *jobFacts) evaluate(q restart.Trigger, onNode []corev1.Pod) (evaluation, error) {
 	job := *f.workload.Job
 	e := evaluation{unknown: map[string]string{}}
 	e.verdict, e.list = restart.Evaluate(q, job, f.record, f.optIn.In, onNode)
@@ -114,9 +114,9 @@ func (e evaluation) text(now time.Time) string {
 }
 
 // ifQuarantined is the quarantine of a node by the first rule that restarts jobs, as if it were quarantined for long.
-func (f *jobFacts) ifQuarantined(name string) restart.Quarantine {
-	q := restart.Quarantine{
-		Node:  name,
+func (f *jobFacts) ifQuarantined(name string) restart.Trigger {
+	q := restart.Trigger{
+		Kind: restart.NodeQuarantined, Node: name,
 		Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule},
 		Since: f.now.Add(-24 * time.Hour),
 	}

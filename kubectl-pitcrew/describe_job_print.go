@@ -170,7 +170,7 @@ func (f *jobFacts) printRecord(out io.Writer) {
 
 // subjectOf names what a restart is for.
 func subjectOf(c restart.Cause) string {
-	if c.Node == "" {
+	if c.Kind() == restart.JobStalled {
 		return "a job that stands still"
 	}
 	return "node " + c.Node
@@ -181,7 +181,7 @@ func (f *jobFacts) printLimits(out io.Writer) {
 	if f.policy == nil {
 		return
 	}
-	limits := restart.LimitsOf(restart.Quarantine{}, *f.workload.Job, f.policy.Restart)
+	limits := restart.LimitsOf(restart.Trigger{Kind: restart.NodeQuarantined}, *f.workload.Job, f.policy.Restart)
 	var texts []string
 	of := func(name string, n, most int) {
 		if most > 0 {

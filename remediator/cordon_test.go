@@ -191,7 +191,7 @@ func TestACordonOfAnEarlierPolicyIsTakenBack(t *testing.T) {
 // noJobs restarts nothing: the policy asks for no restart.
 type noJobs struct{}
 
-func (noJobs) RestartJobsOnNode(context.Context, restart.Quarantine) (time.Duration, error) {
+func (noJobs) RestartJobsOnNode(context.Context, restart.Trigger) (time.Duration, error) {
 	return 0, errors.New("unexpected")
 }
 

@@ -32,13 +32,13 @@ type admission struct {
 
 // startRestart starts a restart if nothing speaks against it now. Otherwise it reports what does, and returns when to try
 // again; zero: when something changes.
-func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod) (time.Duration, error) {
+func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod) (time.Duration, error) {
 	now := a.clock.Now()
-	begun := rec.With(q, 0, now)
+	begun := rec.With(t, 0, now)
 	if step, requested := restart.AbortedEarly(begun, job, now); requested {
 		return 0, a.close(ctx, job, begun, step)
 	}
-	limits := restart.LimitsOf(q, job, a.settings.restartPolicy())
+	limits := restart.LimitsOf(t, job, a.settings.restartPolicy())
 	var others []restart.Restart
 	if limits.MaxConcurrent > 0 || limits.CheckCapacity {
 		// Who is second does not wait here: a node's controller that waits would delay taints.
@@ -53,9 +53,9 @@ func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind
 	}
 	now = a.clock.Now()
 	moving := 0
-	failed, delayed := restart.FirstFailed(restart.RateLimits(q, rec, others, limits, now))
+	failed, delayed := restart.FirstFailed(restart.RateLimits(t, rec, others, limits, now))
 	if !delayed && limits.CheckCapacity {
-		search, err := a.searchRoom(ctx, q, job, onNode, restart.ClaimedRanks(others), now)
+		search, err := a.searchRoom(ctx, t, job, onNode, restart.ClaimedRanks(others), now)
 		if err != nil {
 			return 0, err
 		}
@@ -64,20 +64,20 @@ func (a *admission) startRestart(ctx context.Context, q restart.Quarantine, kind
 	}
 	if delayed {
 		if failed.Reason != restart.ReasonSettling {
-			a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+			a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
 		}
 		return failed.RetryAfter, nil
 	}
-	rec = rec.With(q, moving, now)
+	rec = rec.With(t, moving, now)
 	a.places.begin(requestOf(job), job.Object.GetUID(), moving, now)
-	if q.CheckpointGrace > 0 {
-		return 0, a.announce(ctx, kind, job, rec, now.Add(q.CheckpointGrace))
+	if t.CheckpointGrace > 0 {
+		return 0, a.announce(ctx, kind, job, rec, now.Add(t.CheckpointGrace))
 	}
 	return 0, a.stop(ctx, kind, job, rec, onNode, rec.Current.Quarantines)
 }
 
 // searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
-func (a *admission) searchRoom(ctx context.Context, q restart.Quarantine, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
+func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
 	ranks, err := a.pods.ofGangs(ctx, job, onNode)
 	if err != nil {
 		return nil, err
@@ -87,5 +87,5 @@ func (a *admission) searchRoom(ctx context.Context, q restart.Quarantine, job re
 	if err := a.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	return room.Search(ctx, a.apiReader, q, ranks, list.Items, claimed, now)
+	return room.Search(ctx, a.apiReader, t, ranks, list.Items, claimed, now)
 }

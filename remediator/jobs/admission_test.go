@@ -26,7 +26,7 @@ func limited(l policy.Restart) func(*Options) {
 }
 
 // delayed checks that a restart waits.
-func delayed(t *testing.T, r *Controller, q restart.Quarantine) time.Duration {
+func delayed(t *testing.T, r *Controller, q restart.Trigger) time.Duration {
 	t.Helper()
 	again, err := r.RestartJobsOnNode(t.Context(), q)
 	if err != nil {
@@ -39,7 +39,7 @@ func delayed(t *testing.T, r *Controller, q restart.Quarantine) time.Duration {
 }
 
 // beginsByCalls calls as often as it is asked to, as the node controller does, until the restart is closed.
-func (g gang) beginsByCalls(r *Controller, q restart.Quarantine) restart.Restart {
+func (g gang) beginsByCalls(r *Controller, q restart.Trigger) restart.Restart {
 	g.Helper()
 	for {
 		again, err := r.RestartJobsOnNode(g.Context(), q)
@@ -223,7 +223,7 @@ func (g gang) abort() {
 }
 
 // aborted checks that a restart was closed at a person's word, and that it stays so.
-func (g gang) aborted(r *Controller, q restart.Quarantine, want string) {
+func (g gang) aborted(r *Controller, q restart.Trigger, want string) {
 	g.Helper()
 	closed := g.closes()
 	if closed.Phase != restart.Failed || !strings.Contains(closed.Outcome, want) {

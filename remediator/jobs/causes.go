@@ -50,7 +50,7 @@ func (k *causes) confirm(ctx context.Context, c restart.Cause) (bool, error) {
 	k.mu.Lock()
 	_, known := k.confirmed.Get(causeKey{c.ID, c.Node, c.NodeUID})
 	k.mu.Unlock()
-	if known || c.ID == "" || c.Node == "" {
+	if known || c.ID == "" || c.Kind() == restart.JobStalled {
 		return known, nil
 	}
 	var node corev1.Node

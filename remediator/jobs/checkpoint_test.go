@@ -17,7 +17,7 @@ import (
 )
 
 // announced begins a restart with time to save the state, and returns until when.
-func (g gang) announced(r *Controller, q restart.Quarantine) string {
+func (g gang) announced(r *Controller, q restart.Trigger) string {
 	g.Helper()
 	restartJobs(g.T, r, q)
 	job := g.read()
@@ -44,26 +44,26 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		grace time.Duration
-		then  func(g gang, r *Controller, q restart.Quarantine, by string)
+		then  func(g gang, r *Controller, q restart.Trigger, by string)
 		// over: its time is over then.
 		over bool
 		// stopped: it is restarted then, else it runs on.
 		stopped bool
 		nodes   int // that cause the restart
 	}{
-		"and is stopped as soon as it has": {time.Hour, func(g gang, _ *Controller, _ restart.Quarantine, by string) {
+		"and is stopped as soon as it has": {time.Hour, func(g gang, _ *Controller, _ restart.Trigger, by string) {
 			g.annotate(conditions.AnnotationCheckpointed, by)
 		}, false, true, 1},
-		"and is stopped when its time is over": {time.Minute, func(gang, *Controller, restart.Quarantine, string) {}, true, true, 1},
-		"and is stopped when a node fails that cannot wait": {time.Hour, func(g gang, r *Controller, _ restart.Quarantine, _ string) {
+		"and is stopped when its time is over": {time.Minute, func(gang, *Controller, restart.Trigger, string) {}, true, true, 1},
+		"and is stopped when a node fails that cannot wait": {time.Hour, func(g gang, r *Controller, _ restart.Trigger, _ string) {
 			hard := g.quarantineOf(g.runs()[1].Spec.NodeName)
 			restartJobs(g.T, r, hard)
 		}, false, true, 2},
-		"and is stopped when the fault gets worse": {time.Hour, func(g gang, r *Controller, q restart.Quarantine, _ string) {
+		"and is stopped when the fault gets worse": {time.Hour, func(g gang, r *Controller, q restart.Trigger, _ string) {
 			q.CheckpointGrace = 0
 			restartJobs(g.T, r, q)
 		}, false, true, 1},
-		"and keeps its time when one more node fails softly": {time.Minute, func(g gang, r *Controller, q restart.Quarantine, by string) {
+		"and keeps its time when one more node fails softly": {time.Minute, func(g gang, r *Controller, q restart.Trigger, by string) {
 			soft := g.quarantineOf(g.runs()[1].Spec.NodeName)
 			soft.CheckpointGrace = time.Hour
 			restartJobs(g.T, r, soft)
@@ -71,7 +71,7 @@ func TestAJobMaySaveItsStateFirst(t *testing.T) {
 				g.Errorf("announced for %s, then for %s", by, now)
 			}
 		}, true, true, 2},
-		"and runs on if the node is well again": {time.Hour, func(g gang, _ *Controller, q restart.Quarantine, _ string) {
+		"and runs on if the node is well again": {time.Hour, func(g gang, _ *Controller, q restart.Trigger, _ string) {
 			g.untaint(q.Node)
 		}, false, false, 1},
 	}

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -22,12 +23,12 @@ type holder struct {
 
 // holders keeps the pods that hold a device of the quarantine, and those of which that cannot be told; all pods if it is of the whole node.
 // It reads each claim once, live.
-func (c *Controller) holders(ctx context.Context, q restart.Quarantine, pods []corev1.Pod) (kept []holder) {
+func (c *Controller) holders(ctx context.Context, t restart.Trigger, pods []corev1.Pod) (kept []holder) {
 	answers := map[client.ObjectKey]answer{}
 	for i := range pods {
-		a := answer{holds: q.Devices == nil}
+		a := answer{holds: t.Devices == nil}
 		if !a.holds {
-			a = c.podHolds(ctx, q, &pods[i], answers)
+			a = c.podHolds(ctx, t, &pods[i], answers)
 		}
 		if a.holds || a.err != nil {
 			kept = append(kept, holder{pods[i], a.err})
@@ -42,15 +43,15 @@ type answer struct {
 	err   error
 }
 
-// podHolds tells whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
+// podHolds reports whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
 // claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
-func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
+func (c *Controller) podHolds(ctx context.Context, t restart.Trigger, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
 	var unread error
-	for _, name := range restart.ClaimsOf(pod) {
+	for _, name := range devices.ClaimsOf(pod) {
 		key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
 		claim, known := answers[key]
 		if !known {
-			claim.holds, claim.err = c.holds(ctx, q, key)
+			claim.holds, claim.err = c.holds(ctx, t, key)
 			answers[key] = claim
 		}
 		if claim.holds {
@@ -61,8 +62,8 @@ func (c *Controller) podHolds(ctx context.Context, q restart.Quarantine, pod *co
 	return answer{err: unread}
 }
 
-// holds tells whether a claim holds a device of the quarantine. One that is gone holds none.
-func (c *Controller) holds(ctx context.Context, q restart.Quarantine, key client.ObjectKey) (bool, error) {
+// holds reports whether a claim holds a device of the quarantine. One that is gone holds none.
+func (c *Controller) holds(ctx context.Context, t restart.Trigger, key client.ObjectKey) (bool, error) {
 	var claim resourceapi.ResourceClaim
 	switch err := c.apiReader.Get(ctx, key, &claim); {
 	case apierrors.IsNotFound(err):
@@ -72,5 +73,5 @@ func (c *Controller) holds(ctx context.Context, q restart.Quarantine, key client
 	case err != nil:
 		return false, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
 	}
-	return q.IsHeldBy(&claim), nil
+	return t.IsHeldBy(&claim), nil
 }

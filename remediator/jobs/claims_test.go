@@ -48,7 +48,7 @@ func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
 		},
 	}).Build()
 	c := &Controller{apiReader: api}
-	q := restart.Quarantine{Node: "n", Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}}}
+	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "n", Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}}}
 	var got []string
 	for _, h := range c.holders(t.Context(), q, pods) {
 		if h.unread != nil && !apierrors.IsForbidden(h.unread) {

@@ -303,7 +303,7 @@ func (g gang) inPhase(p restart.Phase) {
 }
 
 // quarantineOf taints a node and returns the quarantine, as the node controller would.
-func (tm team) quarantineOf(node string) restart.Quarantine {
+func (tm team) quarantineOf(node string) restart.Trigger {
 	tm.Helper()
 	return jobstest.Quarantine(tm, tm.c, node, time.Now())
 }
@@ -318,7 +318,7 @@ func (tm team) untaint(node string) {
 }
 
 // restartJobs is what the node controller does, again and again.
-func restartJobs(t testing.TB, c *Controller, q restart.Quarantine) {
+func restartJobs(t testing.TB, c *Controller, q restart.Trigger) {
 	t.Helper()
 	if err := tryRestart(t, c, q); err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func restartJobs(t testing.TB, c *Controller, q restart.Quarantine) {
 }
 
 // tryRestart calls again, as the node controller does, if the job's own controller has written it meanwhile.
-func tryRestart(t testing.TB, c *Controller, q restart.Quarantine) error {
+func tryRestart(t testing.TB, c *Controller, q restart.Trigger) error {
 	_, err := c.RestartJobsOnNode(t.Context(), q)
 	for apierrors.IsConflict(err) {
 		_, err = c.RestartJobsOnNode(t.Context(), q)

@@ -24,41 +24,41 @@ import (
 // device of the quarantine if that has any, or reports why it does not. Called twice is the same as called once. The error joins
 // what went wrong with single jobs; the others are done. Unless after is zero, some job is to be restarted later or is left alone:
 // call again after that time, while the quarantine stands. The manager must have been started.
-func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error) {
+func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (after time.Duration, err error) {
 	if c.dryRun {
 		return 0, nil
 	}
 	waiting := c.reporter.waiting
-	waiting.begin(q)
+	waiting.begin(t)
 	defer func() {
-		left := waiting.end(q.ID, err == nil)
-		if often := lookAgain(c.admission.clock.Now().Sub(q.Since)); err == nil && left && (after == 0 || after > often) {
+		left := waiting.end(t.ID, err == nil)
+		if often := lookAgain(c.admission.clock.Now().Sub(t.Since)); err == nil && left && (after == 0 || after > often) {
 			after = often
 		}
 	}()
 	// No resourceVersion: the answer is at least as new as the taint.
 	var pods corev1.PodList
-	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": q.Node}); err != nil {
-		waiting.add(q.ID, unknownJob)
-		return 0, fmt.Errorf("list the pods on node %s: %w", q.Node, err)
+	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.Node}); err != nil {
+		waiting.add(t.ID, unknownJob)
+		return 0, fmt.Errorf("list the pods on node %s: %w", t.Node, err)
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
 	var errs []error
-	c.admission.causes.remember(restart.CauseOf(q))
+	c.admission.causes.remember(restart.CauseOf(t))
 	onNode := map[workloadKey][]corev1.Pod{}
 	foreign := map[workloadKey]string{}
 	workloads := map[workloadKey]kinds.Workload{}
-	active, err := c.activeOn(ctx, q.Node, pods.Items)
+	active, err := c.activeOn(ctx, t.Node, pods.Items)
 	if err != nil {
-		waiting.add(q.ID, unknownJob)
+		waiting.add(t.ID, unknownJob)
 		return 0, err
 	}
 	unread := map[workloadKey]error{}
-	for _, holder := range c.holders(ctx, q, active) {
+	for _, holder := range c.holders(ctx, t, active) {
 		pod := &holder.Pod
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
-			waiting.add(q.ID, unknownJob)
+			waiting.add(t.ID, unknownJob)
 			errs = append(errs, err)
 			continue
 		}
@@ -79,13 +79,13 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, q restart.Quarantine
 		switch why := unread[key]; {
 		case len(onNode[key]) > 0:
 		case why != nil:
-			errs = append(errs, why, c.admission.reportUnread(ctx, q, workload, why))
+			errs = append(errs, why, c.admission.reportUnread(ctx, t, workload, why))
 			continue
 		default:
-			errs = append(errs, c.admission.reportForeign(ctx, q, workload, foreign[key]))
+			errs = append(errs, c.admission.reportForeign(ctx, t, workload, foreign[key]))
 			continue
 		}
-		wait, err := c.admission.restartWorkload(ctx, q, workload, onNode[key])
+		wait, err := c.admission.restartWorkload(ctx, t, workload, onNode[key])
 		errs = append(errs, err)
 		if wait > 0 && (after == 0 || wait < after) {
 			after = wait
@@ -114,18 +114,18 @@ type workloadKey struct {
 }
 
 // reportForeign reports a pod on the node that names the job as its owner and is none of its pods. It is no reason to restart the job.
-func (a *admission) reportForeign(ctx context.Context, q restart.Quarantine, w kinds.Workload, pod string) error {
+func (a *admission) reportForeign(ctx context.Context, t restart.Trigger, w kinds.Workload, pod string) error {
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil || !opt.In {
 		return err
 	}
-	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: reasonForeignPod, Text: fmt.Sprintf(
+	a.reporter.reportBlocked(restart.CauseOf(t), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: reasonForeignPod, Text: fmt.Sprintf(
 		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
 	return nil
 }
 
 // reportUnread reports a job of which it cannot be told whether its pods hold a device of the quarantine. It is looked at again soon.
-func (a *admission) reportUnread(ctx context.Context, q restart.Quarantine, w kinds.Workload, why error) error {
+func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds.Workload, why error) error {
 	if w.Job == nil || w.Unsupported != nil {
 		return nil // it is not restarted in any case
 	}
@@ -136,7 +136,7 @@ func (a *admission) reportUnread(ctx context.Context, q restart.Quarantine, w ki
 	if rec, err := restart.ReadRecord(w.Job.Object); err == nil && rec.Current != nil {
 		return nil
 	}
-	a.reporter.reportBlocked(restart.CauseOf(q), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
+	a.reporter.reportBlocked(restart.CauseOf(t), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
 		Reason: "ClaimUnread", Text: quarantine.Clip(fmt.Sprintf("cannot %v; tried again", why), conditions.MaxMessage),
 	})
 	return nil
@@ -144,18 +144,18 @@ func (a *admission) reportUnread(ctx context.Context, q restart.Quarantine, w ki
 
 // restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
 // again.
-func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
 	defer func() {
 		if err != nil {
-			a.reporter.waiting.add(q.ID, waitingFor(w, onNode, reasonError))
+			a.reporter.waiting.add(t.ID, waitingFor(w, onNode, reasonError))
 		}
 	}()
 	if w.Job == nil || w.Unsupported != nil {
-		return 0, a.reportUnsupported(ctx, q, w, onNode)
+		return 0, a.reportUnsupported(ctx, t, w, onNode)
 	}
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var err error
-		after, err = a.evaluate(ctx, q, w, onNode)
+		after, err = a.evaluate(ctx, t, w, onNode)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -173,28 +173,28 @@ func (a *admission) restartWorkload(ctx context.Context, q restart.Quarantine, w
 }
 
 // restartAlone does the same for a cause of one job, of which no Node has a record: only this process knows that it is true.
-func (a *admission) restartAlone(ctx context.Context, q restart.Quarantine, w kinds.Workload, pods []corev1.Pod) (after time.Duration, err error) {
-	a.causes.remember(restart.CauseOf(q))
-	a.reporter.waiting.begin(q)
-	after, err = a.restartWorkload(ctx, q, w, pods)
-	a.reporter.waiting.end(q.ID, err == nil)
+func (a *admission) restartAlone(ctx context.Context, t restart.Trigger, w kinds.Workload, pods []corev1.Pod) (after time.Duration, err error) {
+	a.causes.remember(restart.CauseOf(t))
+	a.reporter.waiting.begin(t)
+	after, err = a.restartWorkload(ctx, t, w, pods)
+	a.reporter.waiting.end(t.ID, err == nil)
 	return after, err
 }
 
 // reportUnsupported reports a job that is controlled by something unknown, and a pod that is controlled by nothing.
-func (a *admission) reportUnsupported(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) error {
+func (a *admission) reportUnsupported(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) error {
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil || !opt.In {
 		return err
 	}
 	if w.BarePod != nil {
-		a.reporter.reportBlocked(restart.CauseOf(q), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
+		a.reporter.reportBlocked(restart.CauseOf(t), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
 		return nil
 	}
 	blocked := restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)}
-	a.reporter.waiting.add(q.ID, waitingFor(w, onNode, blocked.Reason))
-	a.reporter.reportOnce(restart.CauseOf(q), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, otherKind, blocked)
+	a.reporter.waiting.add(t.ID, waitingFor(w, onNode, blocked.Reason))
+	a.reporter.reportOnce(restart.CauseOf(t), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, otherKind, blocked)
 	return nil
 }
 
@@ -208,38 +208,38 @@ func waitingFor(w kinds.Workload, onNode []corev1.Pod, reason string) waitingJob
 }
 
 // missesOptIn reports whether a job would have to opt in to be restarted, and has neither done so nor opted out.
-func missesOptIn(q restart.Quarantine, w kinds.Workload, opt kinds.OptIn) bool {
+func missesOptIn(t restart.Trigger, w kinds.Workload, opt kinds.OptIn) bool {
 	job := w.Job
-	return (q.Taint.Key != "" || q.Stalled) && opt.By == "" && (!w.Kind.IsService || len(opt.Mistakes) > 0) &&
+	return t.Kind != restart.PodFailed && opt.By == "" && (!w.Kind.IsService || len(opt.Mistakes) > 0) &&
 		job.FinishedReason == "" && job.Object.GetDeletionTimestamp() == nil
 }
 
 // evaluate does with one job what [restart.Evaluate] decides.
-func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
 	job := *w.Job
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil {
 		return 0, err
 	}
-	if missesOptIn(q, w, opt) {
-		a.reporter.reportNotOptedIn(restart.CauseOf(q), objectOf(job), opt)
+	if missesOptIn(t, w, opt) {
+		a.reporter.reportNotOptedIn(restart.CauseOf(t), objectOf(job), opt)
 	}
 	rec, err := restart.ReadRecord(job.Object)
 	if err != nil {
 		if opt.In {
-			a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
+			a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
 		}
 		return 0, nil
 	}
 	rec, _ = rec.Clamp(a.settings.longestGrace(), a.clock.Now())
-	verdict, preconditions := restart.Evaluate(q, job, rec, opt.In, onNode)
+	verdict, preconditions := restart.Evaluate(t, job, rec, opt.In, onNode)
 	failed, _ := restart.FirstFailed(preconditions)
-	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", q.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)
+	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", t.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)
 	switch verdict {
 	case restart.ReportBlocked:
-		a.reporter.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+		a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
 	case restart.JoinRestart:
-		rec.Current.AddCause(restart.CauseOf(q))
+		rec.Current.AddCause(restart.CauseOf(t))
 		if rec.Current.Phase == restart.Stopping {
 			if err := a.recordPods(ctx, job, rec.Current, onNode); err != nil {
 				return 0, err
@@ -248,10 +248,10 @@ func (a *admission) evaluate(ctx context.Context, q restart.Quarantine, w kinds.
 		return 0, a.store.write(ctx, job, rec)
 	case restart.StartRestart:
 		if rec.Current == nil {
-			return a.startRestart(ctx, q, w.Kind, job, rec, onNode)
+			return a.startRestart(ctx, t, w.Kind, job, rec, onNode)
 		}
-		rec.Current.AddCause(restart.CauseOf(q))
-		return 0, a.stop(ctx, w.Kind, job, rec, onNode, []restart.Cause{restart.CauseOf(q)})
+		rec.Current.AddCause(restart.CauseOf(t))
+		return 0, a.stop(ctx, w.Kind, job, rec, onNode, []restart.Cause{restart.CauseOf(t)})
 	}
 	return 0, nil
 }

@@ -81,7 +81,7 @@ func (r *reporter) emit(job client.Object, kind string, c restart.Cause, severit
 
 // subjectOf is a cause as the Events on a job name it, and its node; nil: it has none.
 func subjectOf(c restart.Cause) (about string, node runtime.Object) {
-	if c.Node == "" {
+	if c.Kind() == restart.JobStalled {
 		return c.Reason, nil
 	}
 	return fmt.Sprintf("node %s (%s)", c.Node, c.Reason), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Node, UID: c.NodeUID}}

@@ -98,7 +98,7 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 // maxLooks of them.
 func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (names []string, err error) {
 	for _, c := range cur.Quarantines {
-		if c.Node == "" { // a job that stands still: no node is its cause
+		if c.Kind() == restart.JobStalled { // no node is its cause
 			continue
 		}
 		node, err := getNode(ctx, r.client, c.Node)

@@ -173,15 +173,12 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	if err := f.client.Get(ctx, client.ObjectKey{Name: in.node}, &node); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", in.node, err)
 	}
-	q := restart.Quarantine{
-		// All failures of one incarnation are one.
-		ID:      fmt.Sprint(failuresOf(w.UID()), rec.Total),
-		Node:    in.node,
-		NodeUID: node.UID,
-		Reason:  fmt.Sprintf("pod %s failed: %s", in.pod, in.why),
-		Since:   time.Unix(in.at, 0),
+	t := restart.Trigger{
+		Kind: restart.PodFailed, Node: in.node, NodeUID: node.UID,
+		ID:     fmt.Sprint(failuresOf(w.UID()), rec.Total), // all failures of one incarnation are one
+		Reason: fmt.Sprintf("pod %s failed: %s", in.pod, in.why), Since: time.Unix(in.at, 0),
 	}
-	after, err := f.admission.restartAlone(ctx, q, w, nil)
+	after, err := f.admission.restartAlone(ctx, t, w, nil)
 	return ctrl.Result{RequeueAfter: after}, err
 }
 

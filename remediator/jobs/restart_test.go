@@ -110,7 +110,7 @@ func TestNodesThatFailTogetherRestartAJobOnce(t *testing.T) {
 	ranks := g.runs()
 	q1, q2 := tm.quarantineOf(ranks[0].Spec.NodeName), tm.quarantineOf(ranks[1].Spec.NodeName)
 	var calls sync.WaitGroup
-	for _, q := range []restart.Quarantine{q1, q2} {
+	for _, q := range []restart.Trigger{q1, q2} {
 		calls.Go(func() {
 			if err := tryRestart(t, r, q); err != nil {
 				t.Error(err)

@@ -55,10 +55,10 @@ func (c *Controller) RestartStalled(ctx context.Context, s Stall) error {
 	if !there.Equal(sets.New(s.Pods...)) {
 		return nil // other pods may make progress
 	}
-	q := restart.Quarantine{
-		ID: stallOf(s), Reason: "no rank has made progress since " + s.Since.UTC().Format(time.RFC3339), Since: s.Since, Stalled: true,
+	t := restart.Trigger{
+		Kind: restart.JobStalled, ID: stallOf(s), Reason: "no rank has made progress since " + s.Since.UTC().Format(time.RFC3339), Since: s.Since,
 	}
-	_, err = c.admission.restartAlone(ctx, q, kinds.Workload{Namespace: s.Namespace, Kind: s.Kind, Job: &job}, pods)
+	_, err = c.admission.restartAlone(ctx, t, kinds.Workload{Namespace: s.Namespace, Kind: s.Kind, Job: &job}, pods)
 	return err
 }
 

@@ -57,10 +57,10 @@ type waiting struct {
 	looks map[string]*look
 }
 
-// look is one look at the jobs on a quarantined node.
+// look is one look at the jobs of a trigger.
 type look struct {
-	quarantine restart.Quarantine
-	at         time.Time
+	trigger restart.Trigger
+	at      time.Time
 	// jobs are those that are left alone, by the number of the look that has seen them last.
 	jobs map[waitingJob]int
 	n    int
@@ -71,15 +71,15 @@ type waitingJob struct{ kind, namespace, name, reason string }
 func newWaiting(c clock.PassiveClock) *waiting { return &waiting{clock: c, looks: map[string]*look{}} }
 
 // begin begins a look at the jobs of a quarantine.
-func (w *waiting) begin(q restart.Quarantine) {
+func (w *waiting) begin(t restart.Trigger) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l, known := w.looks[q.ID]
+	l, known := w.looks[t.ID]
 	if !known {
 		l = &look{jobs: map[waitingJob]int{}}
-		w.looks[q.ID] = l
+		w.looks[t.ID] = l
 	}
-	l.quarantine, l.at = q, w.clock.Now()
+	l.trigger, l.at = t, w.clock.Now()
 	l.n++
 }
 
@@ -155,29 +155,29 @@ func (w *waiting) current(ctx context.Context, nodes client.Reader) map[jobOnNod
 	defer w.mu.Unlock()
 	now, found := w.clock.Now(), map[jobOnNode]time.Time{}
 	for id, l := range w.looks {
-		isFailure := l.quarantine.Taint.Key == ""
+		isNode := l.trigger.Kind == restart.NodeQuarantined
 		if now.Sub(l.at) > forgetAfter {
 			delete(w.looks, id)
 			continue
 		}
-		if !isFailure && !isQuarantined(ctx, nodes, l.quarantine) {
+		if isNode && !isQuarantined(ctx, nodes, l.trigger) {
 			continue
 		}
 		for job := range l.jobs {
-			found[jobOnNode{job, l.quarantine.Node}] = l.quarantine.Since
+			found[jobOnNode{job, l.trigger.Node}] = l.trigger.Since
 		}
 	}
 	return found
 }
 
 // isQuarantined reports whether the node's own record has the quarantine, and it stands.
-func isQuarantined(ctx context.Context, nodes client.Reader, q restart.Quarantine) bool {
+func isQuarantined(ctx context.Context, nodes client.Reader, t restart.Trigger) bool {
 	var node corev1.Node
-	if err := nodes.Get(ctx, client.ObjectKey{Name: q.Node}, &node); err != nil {
+	if err := nodes.Get(ctx, client.ObjectKey{Name: t.Node}, &node); err != nil {
 		return false
 	}
 	rec, err := quarantine.RecordOf(&node)
-	return err == nil && rec != nil && node.UID == q.NodeUID && rec.ID == q.ID && rec.Phase == quarantine.Quarantined
+	return err == nil && rec != nil && node.UID == t.NodeUID && rec.ID == t.ID && rec.Phase == quarantine.Quarantined
 }
 
 // waitingCollector shows the jobs that wait.

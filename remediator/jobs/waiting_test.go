@@ -35,11 +35,11 @@ func TestTheMetricNamesAJobAsLongAsItWaits(t *testing.T) {
 	delete(good.Annotations, conditions.AnnotationQuarantine)
 	nodes := fake.NewClientBuilder().WithObjects(recorded("a"), good).Build()
 	r := newReporter(&events.FakeRecorder{}, clock)
-	on := func(node string) restart.Quarantine {
-		return restart.Quarantine{ID: "q-" + node, Node: node, NodeUID: types.UID(node + "-uid"), Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy}}
+	on := func(node string) restart.Trigger {
+		return restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-" + node, Node: node, NodeUID: types.UID(node + "-uid"), Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy}}
 	}
 	job := blockedJob()
-	left := func(q restart.Quarantine, reason string) {
+	left := func(q restart.Trigger, reason string) {
 		r.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: reason, Text: "x"})
 	}
 	names := func(want ...string) {
@@ -53,7 +53,7 @@ func TestTheMetricNamesAJobAsLongAsItWaits(t *testing.T) {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
-	look := func(q restart.Quarantine, reasons ...string) bool {
+	look := func(q restart.Trigger, reasons ...string) bool {
 		r.waiting.begin(q)
 		for _, reason := range reasons {
 			left(q, reason)
@@ -95,7 +95,7 @@ func TestTheMetricNamesAJobAsLongAsItWaits(t *testing.T) {
 		t.Errorf("%d looks are kept: %v", n, slices.Collect(maps.Keys(r.waiting.looks)))
 	}
 
-	failure := restart.Quarantine{ID: "job-uid-failure-0", Node: "b", Since: noon}
+	failure := restart.Trigger{Kind: restart.PodFailed, ID: "job-uid-failure-0", Node: "b", Since: noon}
 	look(failure, "BudgetPerJob")
 	clock.Step(forgetAfter)
 	names("Job team/train on b: BudgetPerJob since 12:00:00")
@@ -132,9 +132,9 @@ func TestWhichJobsAreToldThatTheyHaveNotOptedIn(t *testing.T) {
 	misspelt := kinds.OptIn{Mistakes: []string{"x"}}
 	none, in, out := kinds.OptIn{}, kinds.OptIn{In: true, By: "x=true"}, kinds.OptIn{By: "x=false"}
 	job, service := jobstest.Kind("batch/v1", "Job"), jobstest.Kind("apps/v1", "Deployment")
-	tainted, failed := restart.Quarantine{Taint: corev1.Taint{Key: "x"}}, restart.Quarantine{}
+	tainted, failed := restart.Trigger{Kind: restart.NodeQuarantined, Taint: corev1.Taint{Key: "x"}}, restart.Trigger{Kind: restart.PodFailed}
 	for name, test := range map[string]struct {
-		q    restart.Quarantine
+		q    restart.Trigger
 		kind kinds.Kind
 		opt  kinds.OptIn
 		done string
@@ -158,7 +158,7 @@ func TestWhichJobsAreToldThatTheyHaveNotOptedIn(t *testing.T) {
 }
 
 // onNodeA is a controller with these pods on node a, a quarantine of the node, and what the metrics name, as "kind namespace/job reason".
-func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...client.Object) (*Controller, restart.Quarantine, func() []string) {
+func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...client.Object) (*Controller, restart.Trigger, func() []string) {
 	t.Helper()
 	if on.List == nil {
 		on.List = func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -178,7 +178,7 @@ func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...
 	api := fake.NewClientBuilder().WithObjects(append(objects, recorded("a"))...).WithInterceptorFuncs(on).Build()
 	c := newController(api, api, Options{Recorder: events.NewFakeRecorder(100), Clock: clocktesting.NewFakeClock(noon)})
 	c.reconciler.watcher.mapper = meta.NewDefaultRESTMapper(nil) // no kind is watched
-	q := restart.Quarantine{ID: "q-a", Node: "a", NodeUID: "a-uid", Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
+	q := restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-a", Node: "a", NodeUID: "a-uid", Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(waitingCollector{c.reporter.waiting, api}, c.reporter.metrics.blocked)
 	return c, q, func() (all []string) {

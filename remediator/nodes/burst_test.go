@@ -108,7 +108,7 @@ type restartsDuring struct {
 	during func()
 }
 
-func (r *restartsDuring) RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (time.Duration, error) {
+func (r *restartsDuring) RestartJobsOnNode(ctx context.Context, q restart.Trigger) (time.Duration, error) {
 	if during := r.during; q.Node == r.node && during != nil {
 		r.during = nil
 		during()
@@ -166,7 +166,7 @@ func atOnce(t *testing.T, after time.Duration, names ...string) int {
 
 type restarterFunc func()
 
-func (f restarterFunc) RestartJobsOnNode(context.Context, restart.Quarantine) (time.Duration, error) {
+func (f restarterFunc) RestartJobsOnNode(context.Context, restart.Trigger) (time.Duration, error) {
 	f()
 	return 0, nil
 }

@@ -58,7 +58,7 @@ const (
 type JobRestarter interface {
 	// RestartJobsOnNode begins the restart of the jobs on the node that may be restarted now. Unless after is zero, it is to
 	// be called again after that time.
-	RestartJobsOnNode(ctx context.Context, q restart.Quarantine) (after time.Duration, err error)
+	RestartJobsOnNode(ctx context.Context, q restart.Trigger) (after time.Duration, err error)
 }
 
 // Options configure a [Controller].

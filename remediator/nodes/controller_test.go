@@ -91,8 +91,8 @@ func TestJobsAreLookedAtWhenADecisionIsNewOrALookIsDue(t *testing.T) {
 		}
 	}
 	first := r.restarts.quarantines[0]
-	want := restart.Quarantine{
-		ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: start.UTC(),
+	want := restart.Trigger{
+		Kind: restart.NodeQuarantined, ID: first.ID, Node: "a", NodeUID: "a", Reason: "GPUXidError: " + ecc, Since: start.UTC(),
 		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 	}
 	for _, got := range r.restarts.quarantines {

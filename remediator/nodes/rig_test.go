@@ -125,12 +125,12 @@ func (l *laggard) Patch(_ context.Context, object client.Object, _ client.Patch,
 
 // restarts records the quarantines whose jobs were to be restarted.
 type restarts struct {
-	quarantines []restart.Quarantine
+	quarantines []restart.Trigger
 	after       time.Duration
 	err         error
 }
 
-func (r *restarts) RestartJobsOnNode(_ context.Context, q restart.Quarantine) (time.Duration, error) {
+func (r *restarts) RestartJobsOnNode(_ context.Context, q restart.Trigger) (time.Duration, error) {
 	r.quarantines = append(r.quarantines, q)
 	return r.after, r.err
 }

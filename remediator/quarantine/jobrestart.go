@@ -14,7 +14,7 @@ import (
 
 // JobRestart is what the restart of jobs needs to know about a node that is [Quarantined], when a rule restarts them: its own cause is
 // the reason, or else the decisive one. rules are those of its devices, if it is isolated.
-func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules) restart.Quarantine {
+func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules) restart.Trigger {
 	cause := r.Decisive()
 	if i := slices.IndexFunc(r.Causes, func(c Cause) bool { return c.Rule == rule.Name }); i >= 0 {
 		cause = r.Causes[i]
@@ -23,8 +23,8 @@ func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules
 	if r.IsIsolated() {
 		isolated = rules.devices()
 	}
-	return restart.Quarantine{
-		ID:              r.ID,
+	return restart.Trigger{
+		Kind: restart.NodeQuarantined, ID: r.ID,
 		Node:            n.Name,
 		NodeUID:         n.UID,
 		Reason:          fmt.Sprintf("%s: %s", cause.Condition, cause.Message),

@@ -21,8 +21,8 @@ func TestJobRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := record.JobRestart(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}, policy.Rule{CheckpointGrace: time.Minute}, nil)
-	want := restart.Quarantine{
-		ID: "q1", Node: "n1", NodeUID: "u1", Reason: "GPUXidError: Reboot gpu 0: Xid 79 lost", Since: since, CheckpointGrace: time.Minute,
+	want := restart.Trigger{
+		Kind: restart.NodeQuarantined, ID: "q1", Node: "n1", NodeUID: "u1", Reason: "GPUXidError: Reboot gpu 0: Xid 79 lost", Since: since, CheckpointGrace: time.Minute,
 		Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 	}
 	if diff := cmp.Diff(want, got, cmp.Transformer("taint", func(t corev1.Taint) string { return t.ToString() })); diff != "" {

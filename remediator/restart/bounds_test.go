@@ -111,7 +111,7 @@ func TestABackOffWithoutAFirstPauseEnds(t *testing.T) {
 	rec := Record{Last: []Restart{{Streak: math.MaxInt64, EndedAt: noon}}}
 	ended := make(chan []Precondition, 1)
 	go func() {
-		ended <- RateLimits(Quarantine{}, rec, nil, policy.Restart{BackOff: policy.BackOff{Max: 30 * time.Minute}}, noon)
+		ended <- RateLimits(Trigger{}, rec, nil, policy.Restart{BackOff: policy.BackOff{Max: 30 * time.Minute}}, noon)
 	}()
 	select {
 	case limits := <-ended:
@@ -127,7 +127,7 @@ func TestABackOffWithoutAFirstPauseEnds(t *testing.T) {
 }
 
 func TestAFaultOfTheFutureDelaysNoLongerThanSettle(t *testing.T) {
-	if got := settled(Quarantine{Since: noon.AddDate(100, 0, 0)}, policy.Restart{Settle: 10 * time.Second}, noon); got.Passed || got.RetryAfter != 10*time.Second {
+	if got := settled(Trigger{Since: noon.AddDate(100, 0, 0)}, policy.Restart{Settle: 10 * time.Second}, noon); got.Passed || got.RetryAfter != 10*time.Second {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -161,7 +161,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
 	}
 	for i := range maxCauses {
-		rec.Current.AddCause(CauseOf(Quarantine{ID: fmt.Sprint(i), Node: strings.Repeat("n", 63), Reason: strings.Repeat("x", 500)}))
+		rec.Current.AddCause(CauseOf(Trigger{ID: fmt.Sprint(i), Node: strings.Repeat("n", 63), Reason: strings.Repeat("x", 500)}))
 		rec.Last[0].AddCause(rec.Current.Quarantines[i])
 	}
 	data, err := rec.Patch(annotated(""), SuspendField{})

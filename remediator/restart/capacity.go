@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr" //nolint:depguard // the scheduler's functions take a logger; they get one that discards
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,13 +56,13 @@ type Search struct {
 
 // NewSearch begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
 // large cluster it begins at another node every RetryCapacity.
-func NewSearch(q Quarantine, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
+func NewSearch(t Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
 	s := &Search{
 		nodes: nodes, others: claimed, claimed: claimed, moving: sets.New[types.NamespacedName](),
 		first: int(now.Unix()/int64(RetryCapacity/time.Second)) * maxSearched,
 	}
-	if q.Taint.Key != "" && q.Devices == nil { // what the caller knows of the node may be older than the taint
-		s.bad = q.Node
+	if t.IsNode() { // what the caller knows of the node may be older than the taint
+		s.bad = t.Node
 	}
 	s.left = podsToMove(ranks, nodes, s.bad)
 	for i := range s.left {
@@ -156,6 +157,19 @@ func schedulable(n *corev1.Node, pod *corev1.Pod) bool {
 		return false
 	}
 	return !keptOut(n, pod)
+}
+
+// toleratesTaint reports whether one of the tolerations is for the taint.
+func toleratesTaint(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
+	return scheduling.TolerationsTolerateTaint(logr.Discard(), tolerations, taint, true)
+}
+
+// keptOut reports whether a taint keeps the pod from being scheduled to the node.
+func keptOut(node *corev1.Node, pod *corev1.Pod) bool {
+	_, found := scheduling.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule
+	}, true)
+	return found
 }
 
 // Fits reports whether the scheduler would let the pod onto the node if it were empty.

@@ -146,22 +146,22 @@ func TestPlace(t *testing.T) {
 // What a cache shows of the node may be older than its taint. A failed pod taints none.
 func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 	nodes := []corev1.Node{host("bad"), host("good")}
-	for key, want := range map[string][]string{"pitcrew.dev/unhealthy": {"good"}, "": nil} {
-		search := NewSearch(Quarantine{Node: "bad", Taint: corev1.Taint{Key: key}}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
+	for kind, want := range map[TriggerKind][]string{NodeQuarantined: {"good"}, PodFailed: nil} {
+		search := NewSearch(Trigger{Kind: kind, Node: "bad"}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
 		var searched []string
 		for node := range search.Nodes() {
 			searched = append(searched, node.Name)
 			search.Place(node, []corev1.Pod{holder("other", node.Name, "8")})
 		}
 		if diff := cmp.Diff(want, searched); diff != "" || search.Moving != len(want) || search.found() != (want == nil) {
-			t.Errorf("taint %q: %d ranks move, found %t; %s", key, search.Moving, search.found(), diff)
+			t.Errorf("%s: %d ranks move, found %t; %s", kind, search.Moving, search.found(), diff)
 		}
 	}
 }
 
 // Whether another device of its node is free for a rank is not known, and no objection.
 func TestAnIsolatedDeviceMovesNoRank(t *testing.T) {
-	q := Quarantine{Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
+	q := Trigger{Kind: NodeQuarantined, Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
 	search := NewSearch(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, 0, noon)
 	if search.Moving != 0 || !search.Result().Passed {
 		t.Errorf("%+v", search)
@@ -185,7 +185,7 @@ func BenchmarkSearch(b *testing.B) {
 	for i := range ranks {
 		ranks[i] = holder(fmt.Sprint("rank-", i), nodes[i].Name, "8")
 	}
-	q := Quarantine{Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
+	q := Trigger{Kind: NodeQuarantined, Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		search := NewSearch(q, ranks, nodes, 0, noon)

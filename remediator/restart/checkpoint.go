@@ -61,7 +61,7 @@ func (rec Record) Announced(by time.Time) Record {
 // blockedMeanwhile evaluates the preconditions of a stop for all causes of a restart.
 func blockedMeanwhile(cur Restart, job Job, affected []corev1.Pod) (failed Precondition, found bool) {
 	for _, c := range cur.Quarantines {
-		if failed, found := FirstFailed(preconditions(Quarantine{ID: c.ID, Node: c.Node, Taint: c.Taint}, job, affected)); found {
+		if failed, found := FirstFailed(preconditions(Trigger{Kind: c.Kind(), ID: c.ID, Node: c.Node, Taint: c.Taint}, job, affected)); found {
 			return failed, true
 		}
 	}

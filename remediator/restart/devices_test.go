@@ -12,7 +12,8 @@ import (
 )
 
 func TestWhichClaimsHoldAnIsolatedDevice(t *testing.T) {
-	q := Quarantine{
+	q := Trigger{
+		Kind:    NodeQuarantined,
 		Taint:   corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 		Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}},
 	}
@@ -55,7 +56,7 @@ func tolerates(t resourceapi.DeviceToleration) func(*resourceapi.DeviceRequestAl
 }
 
 func TestAJobMayStartAgainOnANodeWithAnIsolatedDevice(t *testing.T) {
-	q := Quarantine{Node: "n", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
+	q := Trigger{Kind: NodeQuarantined, Node: "n", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Effect: corev1.TaintEffectNoSchedule}}
 	spec := corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n"}}
 	for where, on := range map[string]struct {
 		job  Job
@@ -103,7 +104,7 @@ func TestAJobIsRestartedAgainForADeviceWithAnotherName(t *testing.T) {
 func TestALaterNameOfADeviceIsNotedInTheRestart(t *testing.T) {
 	r := Restart{}
 	r.AddCause(Cause{ID: "q1", Since: noon})
-	later := Quarantine{ID: "q1", Devices: []devices.Device{{Name: "gpu-7"}}, Since: noon.Add(time.Second)}
+	later := Trigger{Kind: NodeQuarantined, ID: "q1", Devices: []devices.Device{{Name: "gpu-7"}}, Since: noon.Add(time.Second)}
 	if r.coversNames(later) {
 		t.Error("it covers a name that came later")
 	}

@@ -73,7 +73,7 @@ func forcedAt(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restar
 	case policy.ForceQuarantined:
 		// The record alone proves nothing: whoever may write the job may write it, and the node may have been released.
 		if conditions.OutOfService(n.Labels[conditions.LabelStatus]) &&
-			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Taint.Key != "" && c.Node == n.Name }) {
+			slices.ContainsFunc(cur.Quarantines, func(c Cause) bool { return c.Kind() == NodeQuarantined && c.Node == n.Name }) {
 			return at, true
 		}
 	case policy.ForceUnreachable:

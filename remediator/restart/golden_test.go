@@ -98,11 +98,11 @@ var goldens = map[string]func() Record{
 
 // podFailed and stalled are why a job is restarted without a fault of a node. They have no taint, and a stall no node.
 var (
-	podFailed = Quarantine{ID: "job-uid-failure-0", Node: "bad", NodeUID: "node-uid", Reason: "pod train-0 failed: container main: Error, exit code 1", Since: noon}
-	stalled   = Quarantine{ID: "job-uid-stall-0123456789abcdef", Reason: "no rank has made progress since 2026-11-20T11:30:00Z", Since: noon, Stalled: true}
+	podFailed = Trigger{Kind: PodFailed, ID: "job-uid-failure-0", Node: "bad", NodeUID: "node-uid", Reason: "pod train-0 failed: container main: Error, exit code 1", Since: noon}
+	stalled   = Trigger{Kind: JobStalled, ID: "job-uid-stall-0123456789abcdef", Reason: "no rank has made progress since 2026-11-20T11:30:00Z", Since: noon}
 )
 
-func of(q Quarantine) Record { return Record{V: 1, JobUID: "job-uid"}.With(q, 0, noon) }
+func of(q Trigger) Record { return Record{V: 1, JobUID: "job-uid"}.With(q, 0, noon) }
 
 // fieldOf is the suspend field of the job of a golden: its own, none, or that of another object.
 func (k kept) fieldOf(t *testing.T) SuspendField {

@@ -61,8 +61,8 @@ const (
 
 // Evaluate decides what is done with a job that has active pods on a quarantined node, or a failed one. The preconditions
 // are in order, and the first that has not passed decides. onNode are the job's active pods on the node.
-func Evaluate(q Quarantine, job Job, rec Record, optedIn bool, onNode []corev1.Pod) (Verdict, []Precondition) {
-	during, underWay := duringRestart(q, job, rec, onNode)
+func Evaluate(t Trigger, job Job, rec Record, optedIn bool, onNode []corev1.Pod) (Verdict, []Precondition) {
+	during, underWay := duringRestart(t, job, rec, onNode)
 	list := []Precondition{
 		silent(OptedIn, optedIn, "neither the job nor its namespace opts in"),
 		silent(NotFinished, job.FinishedReason == "", "it has finished: "+job.FinishedReason),
@@ -70,9 +70,9 @@ func Evaluate(q Quarantine, job Job, rec Record, optedIn bool, onNode []corev1.P
 		underWay,
 		silent(NotSuspended, !job.Suspended, "another user or controller has stopped it"),
 		silent(NotReplacingPods, !job.ReplacingPods, "its own controller is replacing its pods"),
-		notYetRestarted(q, job, rec, onNode),
+		notYetRestarted(t, job, rec, onNode),
 	}
-	list = append(list, preconditions(q, job, onNode)...)
+	list = append(list, preconditions(t, job, onNode)...)
 	failed, found := FirstFailed(list)
 	switch {
 	case !found:
@@ -107,24 +107,24 @@ func reported(name string, b Blocked) Precondition {
 	return Precondition{Name: name, Passed: b.Reason == "", Reason: b.Reason, Text: b.Text}
 }
 
-// duringRestart decides what a quarantine changes of a restart under way.
-func duringRestart(q Quarantine, job Job, rec Record, onNode []corev1.Pod) (Verdict, Precondition) {
+// duringRestart decides what a trigger changes of a restart under way.
+func duringRestart(t Trigger, job Job, rec Record, onNode []corev1.Pod) (Verdict, Precondition) {
 	passed := Precondition{Name: NoRestartUnderWay, Passed: true}
 	cur := rec.Current
 	if cur == nil {
 		return StartRestart, passed
 	}
-	covers := cur.coversNames(q)
+	covers := cur.coversNames(t)
 	switch {
-	case q.Stalled:
+	case t.Kind == JobStalled:
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
-	case !covers && (cur.Phase == Stopping || cur.Phase == Checkpointing && q.CheckpointGrace > 0):
+	case !covers && (cur.Phase == Stopping || cur.Phase == Checkpointing && t.CheckpointGrace > 0):
 		return JoinRestart, silent(NoRestartUnderWay, false, fmt.Sprintf("the restart under way (%s) covers this node, too", cur.Phase))
-	case cur.Phase == Checkpointing && q.CheckpointGrace == 0:
+	case cur.Phase == Checkpointing && t.CheckpointGrace == 0:
 		return StartRestart, passed // it can wait no longer
 	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
-	case covers && !boundLate(q, job, onNode):
+	case covers && !boundLate(t, job, onNode):
 		return ReportBlocked, reported(NoRestartUnderWay, Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
 	}
 	return StartRestart, passed
@@ -140,13 +140,13 @@ const schedulerDelay = 30 * time.Second
 
 // boundLate reports whether pods that are replaced one by one, and so at once, may have been bound to the node by a scheduler that had not
 // seen the taint yet. Then they are replaced once more: nothing else ever would. A job that is stopped as a whole takes longer than that.
-func boundLate(q Quarantine, job Job, onNode []corev1.Pod) bool {
-	return job.Gang != nil && !createdSince(onNode, q.Since.Add(schedulerDelay))
+func boundLate(t Trigger, job Job, onNode []corev1.Pod) bool {
+	return job.Gang != nil && !createdSince(onNode, t.Since.Add(schedulerDelay))
 }
 
-func notYetRestarted(q Quarantine, job Job, rec Record, onNode []corev1.Pod) Precondition {
+func notYetRestarted(t Trigger, job Job, rec Record, onNode []corev1.Pod) Precondition {
 	for _, past := range rec.Last {
-		if past.coversNames(q) && !boundLate(q, job, onNode) {
+		if past.coversNames(t) && !boundLate(t, job, onNode) {
 			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
 		}
 	}
@@ -154,7 +154,7 @@ func notYetRestarted(q Quarantine, job Job, rec Record, onNode []corev1.Pod) Pre
 }
 
 // preconditions are the reasons why restarting the job would harm it or would not help, whether it has begun or not.
-func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
+func preconditions(t Trigger, job Job, onNode []corev1.Pod) []Precondition {
 	managed := Blocked{}
 	if job.ManagedBy != "" {
 		managed = Blocked{"ManagedBy", "it is managed by " + job.ManagedBy}
@@ -162,27 +162,27 @@ func preconditions(q Quarantine, job Job, onNode []corev1.Pod) []Precondition {
 	return []Precondition{
 		reported(OwnController, managed),
 		reported(Supported, job.Unsupported),
-		reported(PodsLeaveNode, podsComeBack(q, job, onNode)),
+		reported(PodsLeaveNode, podsComeBack(t, job, onNode)),
 		reported(StopDoesNotFailIt, stopFails(job)),
 		reported(StopDoesNotFinishIt, stopFinishes(job)),
 	}
 }
 
-func podsComeBack(q Quarantine, job Job, onNode []corev1.Pod) Blocked {
-	if q.Taint.Key == "" || q.Devices != nil {
+func podsComeBack(t Trigger, job Job, onNode []corev1.Pod) Blocked {
+	if !t.IsNode() {
 		return Blocked{} // its pods may come back
 	}
 	for _, pod := range job.Unplaced(onNode) {
 		// Admission may have added to the template. The scheduler, not the template, has set this nodeName.
 		spec := pod.Spec
 		spec.NodeName = ""
-		if text := cmp.Or(pinnedToHost(spec), comesBack(q, spec)); text != "" {
+		if text := cmp.Or(pinnedToHost(spec), comesBack(t, spec)); text != "" {
 			return Blocked{"ComesBack", fmt.Sprintf("pod %s %s", pod.Name, text)}
 		}
 	}
-	for _, t := range job.Templates {
-		if text := comesBack(q, t.Spec); text != "" {
-			return Blocked{"ComesBack", fmt.Sprintf("the pod template of %s %s", t.Of, text)}
+	for _, template := range job.Templates {
+		if text := comesBack(t, template.Spec); text != "" {
+			return Blocked{"ComesBack", fmt.Sprintf("the pod template of %s %s", template.Of, text)}
 		}
 	}
 	return Blocked{}
@@ -227,16 +227,16 @@ func pinnedToHost(spec corev1.PodSpec) string {
 
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
-func comesBack(q Quarantine, spec corev1.PodSpec) string {
-	if toleratesTaint(spec.Tolerations, &q.Taint) {
-		return fmt.Sprintf("tolerates the taint %s", q.Taint.ToString())
+func comesBack(t Trigger, spec corev1.PodSpec) string {
+	if toleratesTaint(spec.Tolerations, &t.Taint) {
+		return fmt.Sprintf("tolerates the taint %s", t.Taint.ToString())
 	}
 	switch {
-	case spec.NodeName == q.Node:
+	case spec.NodeName == t.Node:
 		return "sets nodeName, which bypasses every taint"
-	case spec.NodeSelector[corev1.LabelHostname] == q.Node:
+	case spec.NodeSelector[corev1.LabelHostname] == t.Node:
 		return pinnedBySelector
-	case slices.Equal(hosts(spec), []string{q.Node}):
+	case slices.Equal(hosts(spec), []string{t.Node}):
 		return pinnedByAffinity
 	}
 	return ""

@@ -13,8 +13,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-var quarantine = Quarantine{
-	ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: "GPUXidError",
+var quarantine = Trigger{
+	Kind: NodeQuarantined, ID: "q1", Node: "bad", NodeUID: "node-uid", Reason: "GPUXidError",
 	Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 }
 
@@ -150,7 +150,7 @@ func TestPodsThatWereBoundLateAreReplacedAgain(t *testing.T) {
 
 // A restart under way is left to itself by a job that stands still, which is restarted once, wherever its pods are pinned to.
 func TestAJobThatStandsStill(t *testing.T) {
-	q := Quarantine{ID: "s1", Stalled: true, Since: noon}
+	q := Trigger{Kind: JobStalled, ID: "s1", Since: noon}
 	pinned := rank(corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "bad"}}, noon.Add(-time.Hour))
 	for name, test := range map[string]struct {
 		rec      Record

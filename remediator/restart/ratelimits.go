@@ -30,9 +30,9 @@ const (
 
 // RateLimits evaluates which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
 // are under way.
-func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restart, now time.Time) []Precondition {
+func RateLimits(t Trigger, rec Record, others []Restart, limits policy.Restart, now time.Time) []Precondition {
 	return []Precondition{
-		settled(q, limits, now),
+		settled(t, limits, now),
 		maxPerJob(rec, limits),
 		maxPerDay(rec, limits, now),
 		backedOff(rec, limits, now),
@@ -40,25 +40,25 @@ func RateLimits(q Quarantine, rec Record, others []Restart, limits policy.Restar
 	}
 }
 
-// maxPerDayStalled is the largest maxPerDay for a job that stands still. What a log shows is weaker than the fault of a node, and a job
+// maxPerDayStalled is the largest maxPerDay for a stalled job. What a log shows is weaker than the fault of a node, and a job
 // that hangs again and again is mended by a person.
 const maxPerDayStalled = 3
 
 // LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart has nothing
-// to do with the next, unless all of them stand still.
-func LimitsOf(q Quarantine, job Job, limits policy.Restart) policy.Restart {
-	if job.Gang != nil && !q.Stalled {
+// to do with the next, unless all of them are stalled.
+func LimitsOf(t Trigger, job Job, limits policy.Restart) policy.Restart {
+	if job.Gang != nil && t.Kind != JobStalled {
 		limits.MaxPerDay, limits.MaxPerJob, limits.BackOff = 0, 0, policy.BackOff{}
 	}
-	if q.Stalled && (limits.MaxPerDay == 0 || limits.MaxPerDay > maxPerDayStalled) {
+	if t.Kind == JobStalled && (limits.MaxPerDay == 0 || limits.MaxPerDay > maxPerDayStalled) {
 		limits.MaxPerDay = maxPerDayStalled
 	}
 	return limits
 }
 
-func settled(q Quarantine, limits policy.Restart, now time.Time) Precondition {
+func settled(t Trigger, limits policy.Restart, now time.Time) Precondition {
 	// A node with a wrong clock, or a forged record, has faults from the future.
-	if wait := min(q.Since.Add(limits.Settle).Sub(now), limits.Settle); wait > 0 {
+	if wait := min(t.Since.Add(limits.Settle).Sub(now), limits.Settle); wait > 0 {
 		return delayed(Settled, wait, ReasonSettling, "waiting for other nodes that fail with this one")
 	}
 	return Precondition{Name: Settled, Passed: true}

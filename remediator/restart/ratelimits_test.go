@@ -53,7 +53,7 @@ func TestRateLimits(t *testing.T) {
 			if since == 0 {
 				since = time.Hour
 			}
-			got, _ := FirstFailed(RateLimits(Quarantine{Since: at(since)}, test.rec, test.others, test.limits, noon))
+			got, _ := FirstFailed(RateLimits(Trigger{Since: at(since)}, test.rec, test.others, test.limits, noon))
 			if got.Reason != test.reason || got.RetryAfter != test.after || !strings.Contains(got.Text, test.says) {
 				t.Errorf("got %+v, want %s after %s: %s", got, test.reason, test.after, test.says)
 			}
@@ -63,11 +63,11 @@ func TestRateLimits(t *testing.T) {
 
 func TestPodsThatAreReplacedByThemselvesHaveNoBudget(t *testing.T) {
 	l := policy.Restart{Settle: time.Second, MaxPerDay: 1, MaxPerJob: 1, BackOff: policy.BackOff{First: time.Minute, Max: time.Hour}, MaxConcurrent: 1, CheckCapacity: true}
-	if diff := cmp.Diff(l, LimitsOf(Quarantine{}, Job{}, l)); diff != "" {
+	if diff := cmp.Diff(l, LimitsOf(Trigger{}, Job{}, l)); diff != "" {
 		t.Errorf("a gang: %s", diff)
 	}
 	want := policy.Restart{Settle: time.Second, MaxConcurrent: 1, CheckCapacity: true}
-	if diff := cmp.Diff(want, LimitsOf(Quarantine{}, Job{Gang: func(metav1.Object) string { return "" }}, l)); diff != "" {
+	if diff := cmp.Diff(want, LimitsOf(Trigger{}, Job{Gang: func(metav1.Object) string { return "" }}, l)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -76,7 +76,7 @@ func TestAJobThatStandsStillHasABudget(t *testing.T) {
 	gang := func(metav1.Object) string { return "" }
 	for of, want := range map[int]int{0: 3, 2: 2, 3: 3, 10: 3} {
 		for _, job := range []Job{{}, {Gang: gang}} {
-			got := LimitsOf(Quarantine{Stalled: true}, job, policy.Restart{MaxPerDay: of, MaxPerJob: 7})
+			got := LimitsOf(Trigger{Kind: JobStalled}, job, policy.Restart{MaxPerDay: of, MaxPerJob: 7})
 			if got.MaxPerDay != want || got.MaxPerJob != 7 {
 				t.Errorf("maxPerDay %d: got %+v", of, got)
 			}

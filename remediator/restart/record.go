@@ -92,7 +92,7 @@ type Restart struct {
 	Outcome string `json:"outcome,omitempty"`
 }
 
-// Cause is one quarantine that made the restart necessary.
+// Cause is one trigger that made the restart necessary.
 type Cause struct {
 	ID      string    `json:"id"`
 	Node    string    `json:"node"`
@@ -103,9 +103,9 @@ type Cause struct {
 	Taint corev1.Taint `json:"taint,omitzero"`
 }
 
-// CauseOf is what a record keeps of a quarantine.
-func CauseOf(q Quarantine) Cause {
-	return Cause{ID: q.ID, Node: q.Node, NodeUID: q.NodeUID, Reason: cut(q.Reason, maxReason), Since: q.Since, Taint: q.Taint}
+// CauseOf is what a record keeps of a trigger.
+func CauseOf(t Trigger) Cause {
+	return Cause{ID: t.ID, Node: t.Node, NodeUID: t.NodeUID, Reason: cut(t.Reason, maxReason), Since: t.Since, Taint: t.Taint}
 }
 
 // Stands reports whether the quarantine still stands. node is the one of that name, nil if there is none: a node that was
@@ -119,9 +119,9 @@ func (r *Restart) Covers(quarantine string) bool { return r.cause(quarantine) >=
 
 // coversNames is [Restart.Covers], but a quarantine of devices has a later time when they got other names: a job that was restarted may
 // hold one of them again.
-func (r *Restart) coversNames(q Quarantine) bool {
-	i := r.cause(q.ID)
-	return i >= 0 && (q.Devices == nil || !r.Quarantines[i].Since.Before(q.Since))
+func (r *Restart) coversNames(t Trigger) bool {
+	i := r.cause(t.ID)
+	return i >= 0 && (t.Devices == nil || !r.Quarantines[i].Since.Before(t.Since))
 }
 
 // cause is the index of a quarantine among the causes of the restart; -1: it is none.
@@ -195,10 +195,10 @@ func ReadRecord(object metav1.Object) (Record, error) {
 	return rec, nil
 }
 
-// With returns the record with a new restart for a quarantine, which has stopped nothing yet. moving is how many ranks
+// With returns the record with a new restart for a trigger, which has stopped nothing yet. moving is how many ranks
 // have to find another node, if that is known.
-func (rec Record) With(q Quarantine, moving int, now time.Time) Record {
-	rec.Current = &Restart{StartedAt: now, PhaseSince: now, Quarantines: []Cause{CauseOf(q)}, Moving: moving}
+func (rec Record) With(t Trigger, moving int, now time.Time) Record {
+	rec.Current = &Restart{StartedAt: now, PhaseSince: now, Quarantines: []Cause{CauseOf(t)}, Moving: moving}
 	return rec
 }
 

@@ -132,7 +132,7 @@ func TestARecordForgetsOldRestartsRatherThanGrow(t *testing.T) {
 	for i := range 6 {
 		rec.Current = &Restart{Phase: Starting, Streak: 1, ID: fmt.Sprint(i)}
 		for node := range 150 {
-			rec.Current.Quarantines = append(rec.Current.Quarantines, CauseOf(Quarantine{
+			rec.Current.Quarantines = append(rec.Current.Quarantines, CauseOf(Trigger{
 				ID: fmt.Sprint(node), Node: fmt.Sprintf("gpu-node-%d.example.com", node), NodeUID: "01234567-89ab-cdef-0123-456789abcdef", Since: noon,
 				Reason: strings.Repeat("é", 16<<10), Taint: quarantine.Taint,
 			}))

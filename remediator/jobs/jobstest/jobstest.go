@@ -115,7 +115,7 @@ func Run[C any](t *testing.T, cfg *rest.Config, writes interceptor.Funcs, setup 
 
 // Quarantine taints and labels a node and writes its record, as the node controller would, and returns the quarantine. The control plane
 // may write a node that does not answer at the same time.
-func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) restart.Quarantine {
+func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) restart.Trigger {
 	t.Helper()
 	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule}
 	var uid types.UID
@@ -142,5 +142,5 @@ func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) re
 	if err != nil {
 		t.Fatal(err)
 	}
-	return restart.Quarantine{ID: "q-" + node, Node: node, NodeUID: uid, Reason: "Xid 79", Taint: taint, Since: now}
+	return restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-" + node, Node: node, NodeUID: uid, Reason: "Xid 79", Taint: taint, Since: now}
 }

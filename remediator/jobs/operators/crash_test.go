@@ -67,7 +67,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 }
 
 // liveAndDie runs one process of the remediator until it dies or the restart is closed.
-func (g gang) liveAndDie(m *clustertest.Mortal, cfg *rest.Config, q restart.Quarantine) {
+func (g gang) liveAndDie(m *clustertest.Mortal, cfg *rest.Config, q restart.Trigger) {
 	g.Helper()
 	r, stop := run(g.T, cfg, m.Funcs(), nil)
 	defer stop()

@@ -179,13 +179,13 @@ func (g gang) release(pods []corev1.Pod) {
 }
 
 // quarantine taints a node and returns the quarantine, as the node controller would.
-func (g gang) quarantine(node string) restart.Quarantine {
+func (g gang) quarantine(node string) restart.Trigger {
 	g.Helper()
 	return jobstest.Quarantine(g, g.c, node, time.Now())
 }
 
 // restartJobs is what the node controller does, again and again.
-func restartJobs(t testing.TB, c *jobs.Controller, q restart.Quarantine) {
+func restartJobs(t testing.TB, c *jobs.Controller, q restart.Trigger) {
 	t.Helper()
 	if err := tryRestart(t, c, q); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func restartJobs(t testing.TB, c *jobs.Controller, q restart.Quarantine) {
 }
 
 // tryRestart calls again, as the node controller does, if the job's own controller has written it meanwhile.
-func tryRestart(t testing.TB, c *jobs.Controller, q restart.Quarantine) error {
+func tryRestart(t testing.TB, c *jobs.Controller, q restart.Trigger) error {
 	_, err := c.RestartJobsOnNode(t.Context(), q)
 	for apierrors.IsConflict(err) {
 		_, err = c.RestartJobsOnNode(t.Context(), q)

@@ -13,8 +13,8 @@ import (
 )
 
 // Search searches room for those ranks of a job that have to move, claimed being how many ranks of other jobs need room, too.
-func Search(ctx context.Context, api client.Reader, q restart.Quarantine, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) (*restart.Search, error) {
-	search := restart.NewSearch(q, ranks, nodes, claimed, now)
+func Search(ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) (*restart.Search, error) {
+	search := restart.NewSearch(t, ranks, nodes, claimed, now)
 	for node := range search.Nodes() {
 		var there corev1.PodList
 		if err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
