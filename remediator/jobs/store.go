@@ -56,17 +56,6 @@ func (s *store) writeWith(ctx context.Context, job restart.Job, rec restart.Reco
 	return nil
 }
 
-// addActive adds the restarts that this process drives and the cache does not show yet.
-func (s *store) addActive(all map[request]underWay) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for req, cur := range s.active {
-		if _, shown := all[req]; !shown {
-			all[req] = cur
-		}
-	}
-}
-
 // forget drops what is kept about a job that is no longer under restart.
 func (s *store) forget(req request) {
 	s.reporter.notHeld(req)

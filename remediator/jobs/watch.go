@@ -180,28 +180,3 @@ func (w *watcher) allWatched() []schema.GroupVersionKind {
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.watched))
 }
-
-// underRestart returns the restarts under way that the cache shows. Before all kinds were tried it tries them, so that
-// none is missing.
-func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error) {
-	w.mu.Lock()
-	tried := w.triedAll
-	w.mu.Unlock()
-	if !tried {
-		w.watchAll(ctx)
-	}
-	all := map[request]underWay{}
-	for _, gvk := range w.allWatched() { // of a kind that the policy has dropped, too
-		list := kinds.Kind{GVK: gvk}.List()
-		if err := w.cache.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list the %ss under restart: %w", gvk.Kind, err)
-		}
-		for i := range list.Items {
-			// A record that does not parse is dropped by the restart's own controller.
-			if rec, err := restart.ReadRecord(&list.Items[i]); err == nil && rec.Current != nil {
-				all[request{gvk, client.ObjectKeyFromObject(&list.Items[i])}] = underWay{list.Items[i].UID, *rec.Current}
-			}
-		}
-	}
-	return all, nil
-}
