@@ -78,7 +78,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 
 // searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
 func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
-	ranks, err := a.pods.ofGangs(ctx, job, onNode)
+	ranks, err := a.pods.OfGangs(ctx, job, onNode)
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -133,7 +134,7 @@ func (c *Controller) watchPodFailuresLater(ctx context.Context, mgr ctrl.Manager
 func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
 	s := &settings{file: o.Policy}
 	report := newReporter(o.Recorder, o.Clock)
-	pods := podReader{apiReader: apiReader, settings: s}
+	pods := podreader.Reader{API: apiReader, Kinds: s.kinds}
 	known := newKindsUnderRestart(s)
 	store := newStore(api, report, known)
 	watch := &watcher{apiReader: apiReader, settings: s}

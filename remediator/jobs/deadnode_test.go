@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -394,7 +395,7 @@ func TestAHealthyRestartReadsNoNodesAndNoWholePods(t *testing.T) {
 					return api.List(ctx, list, opts...)
 				},
 			}
-			c.reconciler.pods.apiReader = interceptor.NewClient(c.apiReader.(client.WithWatch), count)
+			c.reconciler.pods.API = interceptor.NewClient(c.apiReader.(client.WithWatch), count)
 			job, err := batchJob.Read(t.Context(), c.apiReader, client.ObjectKey{Namespace: "team", Name: "train"})
 			if err != nil {
 				t.Fatal(err)
@@ -420,7 +421,7 @@ func TestAWaitForDeadNodesReadsThePodsOfThoseNodesAlone(t *testing.T) {
 		"one node does not answer":                   {1, 0, false, 1, perNode},
 		"one node was deleted":                       {0, 1, false, 1, perNode},
 		"two nodes":                                  {1, 1, false, 2, 2 * perNode},
-		"more nodes than are looked at":              {maxLooks + 2, 0, false, maxLooks, maxLooks * perNode},
+		"more nodes than are looked at":              {podreader.MaxNodes + 2, 0, false, podreader.MaxNodes, podreader.MaxNodes * perNode},
 		"another rank does not end on a live node":   {1, 0, true, 1, perNode + 1},
 		"no node is silent":                          {0, 0, false, 0, 0},
 		"no node is silent, and a rank does not end": {0, 0, true, 0, 1},
@@ -444,7 +445,7 @@ func TestAWaitForDeadNodesReadsThePodsOfThoseNodesAlone(t *testing.T) {
 				switch node := i / perNode; {
 				case node < dead:
 					pod.Spec.NodeName = fmt.Sprintf("dead-%d", node)
-					if node >= maxLooks {
+					if node >= podreader.MaxNodes {
 						pod.DeletionTimestamp = &metav1.Time{Time: noon}
 					}
 				case !test.late || i < ranks-1:
@@ -455,7 +456,7 @@ func TestAWaitForDeadNodesReadsThePodsOfThoseNodesAlone(t *testing.T) {
 			}
 			c, _ := offline(t, &policy.Policy{}, objects...)
 			lists, pods := 0, 0
-			c.reconciler.pods.apiReader = interceptor.NewClient(c.apiReader.(client.WithWatch), interceptor.Funcs{
+			c.reconciler.pods.API = interceptor.NewClient(c.apiReader.(client.WithWatch), interceptor.Funcs{
 				Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					if _, pod := o.(*corev1.Pod); pod {
 						pods++
@@ -488,7 +489,7 @@ func TestAWaitForDeadNodesReadsThePodsOfThoseNodesAlone(t *testing.T) {
 				}
 				seen[u.Pod.UID] = true
 			}
-			if want := min(dead, maxLooks) * perNode; waiting != want || len(seen) != len(judged) {
+			if want := min(dead, podreader.MaxNodes) * perNode; waiting != want || len(seen) != len(judged) {
 				t.Errorf("%d pods wait for a dead node, want %d; %d of %d judged are different", waiting, want, len(seen), len(judged))
 			}
 		})
@@ -514,15 +515,15 @@ func TestManyDeletedPodsAreReadByFewRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := c.reconciler.pods.deleting(t.Context(), job, left)
+	pods, err := c.reconciler.pods.Deleting(t.Context(), job, left)
 	if err != nil {
 		t.Fatal(err)
 	}
 	its := len(slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Labels["job"] != "train" }))
-	if its != 15 || len(pods) != 15+maxLooks {
-		t.Errorf("%d pods, %d of them the job's; want all 15 of those and %d others", len(pods), its, maxLooks)
+	if its != 15 || len(pods) != 15+podreader.MaxNodes {
+		t.Errorf("%d pods, %d of them the job's; want all 15 of those and %d others", len(pods), its, podreader.MaxNodes)
 	}
-	if few, err := c.reconciler.pods.deleting(t.Context(), job, left[:3]); err != nil || len(few) != 3 {
+	if few, err := c.reconciler.pods.Deleting(t.Context(), job, left[:3]); err != nil || len(few) != 3 {
 		t.Errorf("%d pods, want 3, %v", len(few), err)
 	}
 }
@@ -553,7 +554,7 @@ func TestARankThatIsEvictedWhileItsJobSavesItsStateKeepsTheRestart(t *testing.T)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if on, err := c.reconciler.pods.affected(t.Context(), job, cur.Quarantines, c.reconciler.client); err != nil || len(on) != test.want {
+			if on, err := c.reconciler.pods.Affected(t.Context(), job, cur.Quarantines, c.reconciler.client); err != nil || len(on) != test.want {
 				t.Errorf("%d pods, want %d, %v", len(on), test.want, err)
 			}
 		})

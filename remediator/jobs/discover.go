@@ -16,6 +16,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -36,56 +37,14 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (
 			after = often
 		}
 	}()
-	// No resourceVersion: the answer is at least as new as the taint.
-	var pods corev1.PodList
-	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.Node}); err != nil {
-		waiting.add(t.ID, unknownJob)
-		return 0, fmt.Errorf("list the pods on node %s: %w", t.Node, err)
-	}
-	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
-	var errs []error
 	c.admission.causes.remember(restart.CauseOf(t))
-	onNode := map[workloadKey][]corev1.Pod{}
-	foreign := map[workloadKey]string{}
-	workloads := map[workloadKey]kinds.Workload{}
-	active, err := c.activeOn(ctx, t.Node, pods.Items)
+	found, errs, err := c.workloadsOn(ctx, t)
 	if err != nil {
 		waiting.add(t.ID, unknownJob)
 		return 0, err
 	}
-	unread := map[workloadKey]error{}
-	for _, holder := range c.holders(ctx, t, active) {
-		pod := &holder.Pod
-		workload, err := resolver.OfPod(ctx, pod)
-		if err != nil {
-			waiting.add(t.ID, unknownJob)
-			errs = append(errs, err)
-			continue
-		}
-		if uid := workload.UID(); uid != "" {
-			key := workloadKey{pod.Namespace, uid, workload.Job != nil && workload.Unsupported == nil}
-			workloads[key] = workload
-			switch {
-			case !workload.Owns(pod):
-				foreign[key] = pod.Name
-			case holder.unread != nil:
-				unread[key] = holder.unread
-			default:
-				onNode[key] = append(onNode[key], *pod)
-			}
-		}
-	}
-	for key, workload := range workloads {
-		switch why := unread[key]; {
-		case len(onNode[key]) > 0:
-		case why != nil:
-			errs = append(errs, why, c.admission.reportUnread(ctx, t, workload, why))
-			continue
-		default:
-			errs = append(errs, c.admission.reportForeign(ctx, t, workload, foreign[key]))
-			continue
-		}
-		wait, err := c.admission.restartWorkload(ctx, t, workload, onNode[key])
+	for _, on := range found {
+		wait, err := c.admission.restartOnNode(ctx, t, *on)
 		errs = append(errs, err)
 		if wait > 0 && (after == 0 || wait < after) {
 			after = wait
@@ -94,16 +53,14 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (
 	return after, errors.Join(errs...)
 }
 
-// activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
-func (c *Controller) activeOn(ctx context.Context, name string, pods []corev1.Pod) ([]corev1.Pod, error) {
-	var node *corev1.Node
-	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
-		var err error
-		if node, err = getNode(ctx, c.admission.client, name); err != nil {
-			return nil, err
-		}
-	}
-	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !restart.ActiveOn(&p, node) }), nil
+// workloadOnNode is a workload with pods on a node.
+type workloadOnNode struct {
+	kinds.Workload
+	// pods are its active ones, as far as they hold a device of the trigger if that has any.
+	pods []corev1.Pod
+	// foreign is a pod that names it as its owner, but is none of its pods. unread is why it cannot be told which devices a pod of it holds.
+	foreign string
+	unread  error
 }
 
 // workloadKey tells workloads apart. An owner that is not read may have any UID, that of a job, too.
@@ -111,6 +68,71 @@ type workloadKey struct {
 	namespace string
 	uid       types.UID
 	isJob     bool
+}
+
+// workloadsOn finds the workloads with pods on the node of a trigger. errs are about single pods.
+func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all map[workloadKey]*workloadOnNode, errs []error, err error) {
+	// No resourceVersion: the answer is at least as new as the taint.
+	var pods corev1.PodList
+	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.Node}); err != nil {
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", t.Node, err)
+	}
+	active, err := c.activeOn(ctx, t.Node, pods.Items)
+	if err != nil {
+		return nil, nil, err
+	}
+	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
+	all = map[workloadKey]*workloadOnNode{}
+	for _, holder := range c.holders(ctx, t, active) {
+		pod := &holder.Pod
+		workload, err := resolver.OfPod(ctx, pod)
+		if err != nil {
+			c.reporter.waiting.add(t.ID, unknownJob)
+			errs = append(errs, err)
+			continue
+		}
+		if workload.UID() == "" {
+			continue
+		}
+		key := workloadKey{pod.Namespace, workload.UID(), workload.Job != nil && workload.Unsupported == nil}
+		if all[key] == nil {
+			all[key] = &workloadOnNode{}
+		}
+		on := all[key]
+		on.Workload = workload
+		switch {
+		case !workload.Owns(pod):
+			on.foreign = pod.Name
+		case holder.unread != nil:
+			on.unread = holder.unread
+		default:
+			on.pods = append(on.pods, *pod)
+		}
+	}
+	return all, errs, nil
+}
+
+// restartOnNode starts the restart of one workload on a node, or reports why it does not.
+func (a *admission) restartOnNode(ctx context.Context, t restart.Trigger, on workloadOnNode) (after time.Duration, err error) {
+	switch {
+	case len(on.pods) > 0:
+		return a.restartWorkload(ctx, t, on.Workload, on.pods)
+	case on.unread != nil:
+		return 0, errors.Join(on.unread, a.reportUnread(ctx, t, on.Workload, on.unread))
+	}
+	return 0, a.reportForeign(ctx, t, on.Workload, on.foreign)
+}
+
+// activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
+func (c *Controller) activeOn(ctx context.Context, name string, pods []corev1.Pod) ([]corev1.Pod, error) {
+	var node *corev1.Node
+	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
+		var err error
+		if node, err = podreader.GetNode(ctx, c.admission.client, name); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !restart.ActiveOn(&p, node) }), nil
 }
 
 // reportForeign reports a pod on the node that names the job as its owner and is none of its pods. It is no reason to restart the job.
@@ -261,5 +283,5 @@ func (c *Controller) Kinds() []kinds.Kind { return c.settings.kinds() }
 
 // ActivePods lists the pods of a job that have not ended, live. Of others with its labels there are none.
 func (c *Controller) ActivePods(ctx context.Context, job restart.Job) ([]corev1.Pod, error) {
-	return c.admission.pods.whole(ctx, job, client.MatchingFieldsSelector{Selector: activePods})
+	return c.admission.pods.Whole(ctx, job, client.MatchingFieldsSelector{Selector: podreader.Active})
 }

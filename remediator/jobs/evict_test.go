@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -172,7 +174,7 @@ func TestTheWholeNamespaceIsReadOnlyOnceNothingElseIsLeft(t *testing.T) {
 					return nil
 				},
 			})
-			remaining, _, listed, err := podReader{apiReader: reader, settings: &settings{}}.remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
+			remaining, _, listed, err := podreader.Reader{API: reader, Kinds: kinds.BuiltIn}.Remaining(t.Context(), job, restart.Restart{Pods: []types.UID{"its", "lost"}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -207,7 +208,7 @@ func TestALookCostsFewRequestsWhateverTheRecordSays(t *testing.T) {
 	if _, err := c.reconciler.observe(t.Context(), read, rec); err != nil {
 		t.Fatal(err)
 	}
-	if requests == 0 || requests > 2*maxLooks {
+	if requests == 0 || requests > 2*podreader.MaxNodes {
 		t.Errorf("%d requests", requests)
 	}
 }

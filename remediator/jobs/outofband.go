@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -67,11 +68,11 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 	if err != nil {
 		return nil, err
 	}
-	pods, err := r.pods.deletingOn(ctx, job, silent, remaining)
+	pods, err := r.pods.DeletingOn(ctx, job, silent, remaining)
 	if err != nil {
 		return nil, err
 	}
-	late, err := r.pods.deleting(ctx, job, slices.DeleteFunc(slices.Clone(remaining), func(p metav1.PartialObjectMetadata) bool {
+	late, err := r.pods.Deleting(ctx, job, slices.DeleteFunc(slices.Clone(remaining), func(p metav1.PartialObjectMetadata) bool {
 		return !restart.Overdue(&p, restart.EndsBy, now) || slices.ContainsFunc(pods, func(found corev1.Pod) bool { return found.UID == p.UID })
 	}))
 	if err != nil {
@@ -85,7 +86,7 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 		if pod.Spec.NodeName == "" {
 			continue // what was never bound to a node has no process
 		}
-		node, err := getNode(ctx, r.client, pod.Spec.NodeName)
+		node, err := podreader.GetNode(ctx, r.client, pod.Spec.NodeName)
 		if err != nil {
 			return nil, err
 		}
@@ -95,17 +96,17 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 }
 
 // silentCauses are the names of those nodes that caused a restart and are gone or not Ready, as the cache of the nodes shows them, at most
-// maxLooks of them.
+// podreader.MaxNodes of them.
 func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (names []string, err error) {
 	for _, c := range cur.Quarantines {
 		if c.Kind() == restart.JobStalled { // no node is its cause
 			continue
 		}
-		node, err := getNode(ctx, r.client, c.Node)
+		node, err := podreader.GetNode(ctx, r.client, c.Node)
 		if err != nil {
 			return nil, err
 		}
-		if (node == nil || restart.NotReady(node)) && len(names) < maxLooks && !slices.Contains(names, c.Node) {
+		if (node == nil || restart.NotReady(node)) && len(names) < podreader.MaxNodes && !slices.Contains(names, c.Node) {
 			names = append(names, c.Node)
 		}
 	}
@@ -115,7 +116,7 @@ func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (nam
 // forceDelete deletes a pod without the confirmation of its kubelet if a live look at its node still allows it. A pod that was written
 // since it was judged is left for the next reconcile: its kubelet may be back.
 func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur restart.Restart, pod *corev1.Pod) error {
-	node, err := r.pods.node(ctx, pod.Spec.NodeName)
+	node, err := r.pods.Node(ctx, pod.Spec.NodeName)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	if force.Why == "" {
 		return nil
 	}
-	if owned, err := r.pods.ownsOrOrphaned(ctx, job, pod); err != nil || !owned {
+	if owned, err := r.pods.OwnsOrOrphaned(ctx, job, pod); err != nil || !owned {
 		return err
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}

@@ -143,27 +143,16 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	if f.old(time.Unix(in.at, 0)) && !f.waits(in) { // it got old in the queue or during a pause
 		return ctrl.Result{}, nil
 	}
-	resolver := kinds.NewOwnerResolver(f.apiReader, f.admission.settings.kinds())
-	rank, err := in.rank()
-	if err != nil {
+	w, replaces, err := f.replacingJob(ctx, in)
+	if !replaces || err != nil {
 		return ctrl.Result{}, err
-	}
-	w, err := resolver.OfOwner(ctx, in.namespace, rank.OwnerReferences[0])
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if w.UID() == "" {
-		f.admission.reporter.waiting.gone(in.namespace, in.owner.uid)
-	}
-	if w.Job == nil || w.Unsupported != nil || !w.Kind.ReplacesFailedRank || !w.Owns(rank) {
-		return ctrl.Result{}, nil
 	}
 	rec, err := restart.ReadRecord(w.Job.Object)
 	rec, _ = rec.Clamp(f.admission.settings.longestGrace(), f.admission.clock.Now())
 	if err == nil && in.created < rec.Incarnation().Unix() {
 		return ctrl.Result{}, nil
 	}
-	if !f.waitsFirst(fmt.Sprintf("%s %s", w.UID(), rec.Incarnation()), in) {
+	if !f.takeTurn(fmt.Sprintf("%s %s", w.UID(), rec.Incarnation()), in) {
 		return ctrl.Result{}, nil
 	}
 	if err == nil && rec.Current != nil && rec.Current.Phase != restart.Checkpointing {
@@ -182,12 +171,28 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	return ctrl.Result{RequeueAfter: after}, err
 }
 
+// replacingJob finds the job of a rank that failed. replaces is false unless its controller would replace the one rank.
+func (f *podFailures) replacingJob(ctx context.Context, in incident) (w kinds.Workload, replaces bool, err error) {
+	rank, err := in.rank()
+	if err != nil {
+		return w, false, err
+	}
+	resolver := kinds.NewOwnerResolver(f.apiReader, f.admission.settings.kinds())
+	if w, err = resolver.OfOwner(ctx, in.namespace, rank.OwnerReferences[0]); err != nil {
+		return w, false, err
+	}
+	if w.UID() == "" {
+		f.admission.reporter.waiting.gone(in.namespace, in.owner.uid)
+	}
+	return w, w.Job != nil && w.Unsupported == nil && w.Kind.ReplacesFailedRank && w.Owns(rank), nil
+}
+
 // failuresOf is what the IDs of all failures of pods of a job begin with.
 func failuresOf(job types.UID) string { return string(job) + "-failure-" }
 
-// waitsFirst reports whether no other failure of the same incarnation waits for the restart: hundreds of ranks that failed
-// together must not search for room side by side.
-func (f *podFailures) waitsFirst(incarnation string, in incident) bool {
+// takeTurn has a failure wait for the restart of an incarnation, and reports whether it does: false if another one waits already. Hundreds
+// of ranks that failed together must not search for room side by side.
+func (f *podFailures) takeTurn(incarnation string, in incident) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if first, waits := f.waiting[incarnation]; waits && first != in {

@@ -81,19 +81,19 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 		if err != nil {
 			return facts, err
 		}
-		if facts.Affected, err = r.pods.affected(ctx, job, confirmed, r.client); err != nil {
+		if facts.Affected, err = r.pods.Affected(ctx, job, confirmed, r.client); err != nil {
 			return facts, err
 		}
 		reason, err := pause.Reason(ctx, r.client, r.namespace)
 		facts.Paused = reason != ""
 		return facts, err
 	case restart.Stopping:
-		if facts.Remaining, facts.Terminal, facts.Listed, err = r.pods.remaining(ctx, job, *cur); err != nil {
+		if facts.Remaining, facts.Terminal, facts.Listed, err = r.pods.Remaining(ctx, job, *cur); err != nil {
 			return facts, err
 		}
 		facts.Unconfirmed, err = r.unconfirmed(ctx, job, *cur, facts.Remaining)
 	case restart.Starting:
-		facts.Running, err = r.pods.running(ctx, job)
+		facts.Running, err = r.pods.Running(ctx, job)
 	}
 	return facts, err
 }
@@ -160,7 +160,7 @@ func (r *reconciler) holding(ctx context.Context, job restart.Job, facts restart
 		}
 	case more >= 0:
 		pod := facts.Remaining[0]
-		node, err := r.pods.nodeOf(ctx, pod.Namespace, pod.Name)
+		node, err := r.pods.NodeOf(ctx, pod.Namespace, pod.Name)
 		if err != nil {
 			return h, err
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -19,7 +20,7 @@ import (
 type transitions struct {
 	store    *store
 	kinds    *kindsUnderRestart
-	pods     podReader
+	pods     podreader.Reader
 	reporter *reporter
 	watcher  *watcher
 	settings *settings
@@ -73,7 +74,7 @@ func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job,
 // recordPods adds the active pods of the gangs that have a pod on the node to the recorded ones.
 func (t transitions) recordPods(ctx context.Context, job restart.Job, cur *restart.Restart, onNode []corev1.Pod) error {
 	shares := job.SharesGang(onNode)
-	pods, err := t.pods.active(ctx, job)
+	pods, err := t.pods.Active(ctx, job)
 	if err != nil {
 		return err
 	}

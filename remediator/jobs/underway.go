@@ -130,7 +130,7 @@ func (a *admission) movable(ctx context.Context, req request, cur underWay) int 
 	job, err := kind.Read(ctx, a.apiReader, req.NamespacedName)
 	if err == nil {
 		var pods int
-		if pods, err = a.pods.countActive(ctx, job); err == nil {
+		if pods, err = a.pods.CountActive(ctx, job); err == nil {
 			return min(cur.Moving, pods)
 		}
 	}

@@ -1,4 +1,6 @@
-package jobs
+// Package podreader reads the pods of jobs, live: what a cache holds of pods that are gone proves nothing. How many objects one read takes
+// does not depend on the record of a job.
+package podreader
 
 import (
 	"context"
@@ -19,27 +21,29 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// activePods selects pods that have not ended, those that are being deleted included.
-var activePods = fields.AndSelectors(
+// Active selects pods that have not ended, those that are being deleted included.
+var Active = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )
 
-// podReader reads pods, live.
-type podReader struct {
-	apiReader client.Reader
-	settings  *settings
+// Reader reads pods.
+type Reader struct {
+	// API must be live.
+	API client.Reader
+	// Kinds are those of jobs that can be restarted.
+	Kinds func() []kinds.Kind
 }
 
-// maxLooks is how many nodes of a restart are looked at one by one; of more, all pods of the job are listed at once.
-const maxLooks = 8
+// MaxNodes is how many nodes of a restart are read one by one; of more, all pods of the job are listed at once.
+const MaxNodes = 8
 
 // own keeps those pods that belong to the job, see [kinds.OwnerResolver.Owns].
 func own[P any, PT interface {
 	*P
 	metav1.Object
-}](ctx context.Context, r podReader, job restart.Job, pods []P) ([]P, error) {
-	resolver := kinds.NewOwnerResolver(r.apiReader, r.settings.kinds())
+}](ctx context.Context, r Reader, job restart.Job, pods []P) ([]P, error) {
+	resolver := kinds.NewOwnerResolver(r.API, r.Kinds())
 	var kept []P
 	for i := range pods {
 		owned, err := resolver.Owns(ctx, job, PT(&pods[i]))
@@ -53,50 +57,53 @@ func own[P any, PT interface {
 	return kept, nil
 }
 
-// active lists the job's pods that have not ended.
-func (r podReader) active(ctx context.Context, job restart.Job) ([]metav1.PartialObjectMetadata, error) {
-	pods, err := r.list(ctx, job.Object.GetNamespace(), job.Pods, activePods)
+// Active lists the job's pods that have not ended.
+func (r Reader) Active(ctx context.Context, job restart.Job) ([]metav1.PartialObjectMetadata, error) {
+	pods, err := r.list(ctx, job.Object.GetNamespace(), job.Pods, Active)
 	if err != nil {
 		return nil, err
 	}
 	return own(ctx, r, job, pods)
 }
 
-// countActive counts them.
-func (r podReader) countActive(ctx context.Context, job restart.Job) (int, error) {
-	pods, err := r.active(ctx, job)
+// CountActive counts the job's pods that have not ended.
+func (r Reader) CountActive(ctx context.Context, job restart.Job) (int, error) {
+	pods, err := r.Active(ctx, job)
 	return len(pods), err
 }
 
 // list lists the metadata of pods. A 512-rank job is a few MB that way, ten times less than whole pods.
-func (r podReader) list(ctx context.Context, namespace string, of labels.Selector, in fields.Selector) ([]metav1.PartialObjectMetadata, error) {
+func (r Reader) list(
+	ctx context.Context, namespace string, of labels.Selector, in fields.Selector,
+) ([]metav1.PartialObjectMetadata, error) {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := r.apiReader.List(ctx, &list, client.InNamespace(namespace),
+	if err := r.API.List(ctx, &list, client.InNamespace(namespace),
 		client.MatchingLabelsSelector{Selector: of}, client.MatchingFieldsSelector{Selector: in}); err != nil {
 		return nil, fmt.Errorf("list pods in %s: %w", namespace, err)
 	}
 	return list.Items, nil
 }
 
-// whole lists whole pods of a job.
-func (r podReader) whole(ctx context.Context, job restart.Job, opts ...client.ListOption) ([]corev1.Pod, error) {
+// Whole lists whole pods of a job.
+func (r Reader) Whole(ctx context.Context, job restart.Job, opts ...client.ListOption) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	if err := r.apiReader.List(ctx, &list, append(opts, client.InNamespace(job.Object.GetNamespace()), client.MatchingLabelsSelector{Selector: job.Pods})...); err != nil {
+	opts = append(opts, client.InNamespace(job.Object.GetNamespace()), client.MatchingLabelsSelector{Selector: job.Pods})
+	if err := r.API.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list the pods of %s %s: %w", job.GVK.Kind, job.Key(), err)
 	}
 	return own(ctx, r, job, list.Items)
 }
 
-// ofGangs lists the active pods of the gangs that have a pod on the node, [restart.Job.Unplaced].
-func (r podReader) ofGangs(ctx context.Context, job restart.Job, onNode []corev1.Pod) ([]corev1.Pod, error) {
+// OfGangs lists the active pods of the gangs that have a pod on the node, [restart.Job.Unplaced].
+func (r Reader) OfGangs(ctx context.Context, job restart.Job, onNode []corev1.Pod) ([]corev1.Pod, error) {
 	shares := job.SharesGang(onNode)
-	pods, err := r.whole(ctx, job, client.MatchingFieldsSelector{Selector: activePods})
+	pods, err := r.Whole(ctx, job, client.MatchingFieldsSelector{Selector: Active})
 	return job.Unplaced(slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !shares(&p) })), err
 }
 
-// running counts the job's pods that run and are not being deleted.
-func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
+// Running counts the job's pods that run and are not being deleted.
+func (r Reader) Running(ctx context.Context, job restart.Job) (int, error) {
 	pods, err := r.list(ctx, job.Object.GetNamespace(), job.Pods, fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)))
 	if err != nil {
 		return 0, err
@@ -105,10 +112,12 @@ func (r podReader) running(ctx context.Context, job restart.Job) (int, error) {
 	return len(pods), err
 }
 
-// remaining lists the pods that stand in the way of a start: of those of [restart.Job.MustEnd] the active ones, and those of the
+// Remaining lists the pods that stand in the way of a start: of those of [restart.Job.MustEnd] the active ones, and those of the
 // job that are being deleted. A pod that ended by itself stays as an object after its processes are gone, and no controller
 // deletes it. terminal are the pods of [restart.Job.TerminalPodsToDelete], listed counts as [restart.Facts.Listed].
-func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.Restart) (remaining, terminal []metav1.PartialObjectMetadata, listed int, err error) {
+func (r Reader) Remaining(
+	ctx context.Context, job restart.Job, cur restart.Restart,
+) (remaining, terminal []metav1.PartialObjectMetadata, listed int, err error) {
 	namespace := job.Object.GetNamespace()
 	labelled, err := r.list(ctx, namespace, job.Pods, fields.Everything())
 	if err != nil {
@@ -139,7 +148,7 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 		if len(remaining) > 0 && (job.SuspendField.Exists() || i > 0) {
 			return remaining, nil, listed, nil // and spare the API server the whole namespace until they are gone
 		}
-		pods, err := r.list(ctx, namespace, of, activePods)
+		pods, err := r.list(ctx, namespace, of, Active)
 		if err != nil {
 			return nil, nil, 0, err
 		}
@@ -150,16 +159,14 @@ func (r podReader) remaining(ctx context.Context, job restart.Job, cur restart.R
 			}
 		}
 	}
-	for _, p := range labelled {
-		if job.MustBeDeleted(&p) && !active[p.UID] {
-			terminal = append(terminal, p)
-		}
-	}
+	terminal = slices.DeleteFunc(labelled, func(p metav1.PartialObjectMetadata) bool { return active[p.UID] || !job.MustBeDeleted(&p) })
 	return remaining, terminal, listed, nil
 }
 
-// deletingOn reads those of a job's remaining pods that are being deleted on the nodes, whole.
-func (r podReader) deletingOn(ctx context.Context, job restart.Job, nodes []string, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {
+// DeletingOn reads those of a job's remaining pods that are being deleted on the nodes, whole.
+func (r Reader) DeletingOn(
+	ctx context.Context, job restart.Job, nodes []string, remaining []metav1.PartialObjectMetadata,
+) ([]corev1.Pod, error) {
 	wanted := map[types.UID]bool{}
 	for _, p := range remaining {
 		if p.DeletionTimestamp != nil {
@@ -172,7 +179,8 @@ func (r podReader) deletingOn(ctx context.Context, job restart.Job, nodes []stri
 	var found []corev1.Pod
 	for _, node := range nodes {
 		var list corev1.PodList
-		if err := r.apiReader.List(ctx, &list, client.InNamespace(job.Object.GetNamespace()), client.MatchingFields{"spec.nodeName": node}); err != nil {
+		err := r.API.List(ctx, &list, client.InNamespace(job.Object.GetNamespace()), client.MatchingFields{"spec.nodeName": node})
+		if err != nil {
 			return nil, fmt.Errorf("list the pods on node %s in %s: %w", node, job.Object.GetNamespace(), err)
 		}
 		found = append(found, slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !wanted[p.UID] })...)
@@ -180,9 +188,9 @@ func (r podReader) deletingOn(ctx context.Context, job restart.Job, nodes []stri
 	return found, nil
 }
 
-// deleting reads those of a job's remaining pods that are being deleted, whole: their metadata does not contain their nodes. Of many, it
+// Deleting reads those of a job's remaining pods that are being deleted, whole: their metadata does not contain their nodes. Of many, it
 // reads those that the job's selector finds, and a few of the others, which are looked at when those are gone.
-func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {
+func (r Reader) Deleting(ctx context.Context, job restart.Job, remaining []metav1.PartialObjectMetadata) ([]corev1.Pod, error) {
 	wanted := map[types.UID]string{}
 	for _, p := range remaining {
 		if p.DeletionTimestamp != nil {
@@ -191,9 +199,9 @@ func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []me
 	}
 	namespace := job.Object.GetNamespace()
 	var found []corev1.Pod
-	if len(wanted) > maxLooks {
+	if len(wanted) > MaxNodes {
 		var list corev1.PodList
-		if err := r.apiReader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: job.Pods}); err != nil {
+		if err := r.API.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: job.Pods}); err != nil {
 			return nil, fmt.Errorf("list the pods of %s %s: %w", job.GVK.Kind, job.Key(), err)
 		}
 		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { _, want := wanted[p.UID]; return !want })
@@ -201,9 +209,9 @@ func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []me
 			delete(wanted, p.UID)
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(wanted))[:min(len(wanted), maxLooks)] {
+	for _, uid := range slices.Sorted(maps.Keys(wanted))[:min(len(wanted), MaxNodes)] {
 		var pod corev1.Pod
-		err := r.apiReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: wanted[uid]}, &pod)
+		err := r.API.Get(ctx, client.ObjectKey{Namespace: namespace, Name: wanted[uid]}, &pod)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && pod.UID != uid:
 		case err != nil:
@@ -215,10 +223,10 @@ func (r podReader) deleting(ctx context.Context, job restart.Job, remaining []me
 	return found, nil
 }
 
-// ownsOrOrphaned reports whether a pod is one of the job's, or of an owner that is gone, as the RayCluster of a suspended RayJob is. A
+// OwnsOrOrphaned reports whether a pod is one of the job's, or of an owner that is gone, as the RayCluster of a suspended RayJob is. A
 // record alone does not make a pod the job's.
-func (r podReader) ownsOrOrphaned(ctx context.Context, job restart.Job, pod *corev1.Pod) (bool, error) {
-	resolver := kinds.NewOwnerResolver(r.apiReader, r.settings.kinds())
+func (r Reader) OwnsOrOrphaned(ctx context.Context, job restart.Job, pod *corev1.Pod) (bool, error) {
+	resolver := kinds.NewOwnerResolver(r.API, r.Kinds())
 	owned, err := resolver.Owns(ctx, job, pod)
 	if owned || err != nil {
 		return owned, err
@@ -227,16 +235,16 @@ func (r podReader) ownsOrOrphaned(ctx context.Context, job restart.Job, pod *cor
 	return err == nil && w.BarePod == nil && len(w.Owners) == 0, err
 }
 
-// affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
+// Affected lists the job's active pods on those of the nodes whose quarantine stands. It reads few objects: of many nodes the cached
 // ones, and all pods of the job at once.
-func (r podReader) affected(ctx context.Context, job restart.Job, causes []restart.Cause, cached client.Reader) ([]corev1.Pod, error) {
+func (r Reader) Affected(ctx context.Context, job restart.Job, causes []restart.Cause, cached client.Reader) ([]corev1.Pod, error) {
 	standing := map[string]*corev1.Node{}
-	nodes := r.apiReader
-	if len(causes) > maxLooks {
+	nodes := r.API
+	if len(causes) > MaxNodes {
 		nodes = cached
 	}
 	for _, c := range causes {
-		node, err := getNode(ctx, nodes, c.Node)
+		node, err := GetNode(ctx, nodes, c.Node)
 		if err != nil {
 			return nil, err
 		}
@@ -248,12 +256,12 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 	for name := range standing {
 		where = append(where, client.MatchingFields{"spec.nodeName": name})
 	}
-	if len(where) > maxLooks {
-		where = []client.ListOption{client.MatchingFieldsSelector{Selector: activePods}}
+	if len(where) > MaxNodes {
+		where = []client.ListOption{client.MatchingFieldsSelector{Selector: Active}}
 	}
 	var on []corev1.Pod
 	for _, option := range where {
-		pods, err := r.whole(ctx, job, option)
+		pods, err := r.Whole(ctx, job, option)
 		if err != nil {
 			return nil, err
 		}
@@ -265,12 +273,13 @@ func (r podReader) affected(ctx context.Context, job restart.Job, causes []resta
 	return on, nil
 }
 
-// node reads a node, live; nil if there is none of that name.
-func (r podReader) node(ctx context.Context, name string) (*corev1.Node, error) {
-	return getNode(ctx, r.apiReader, name)
+// Node reads a node, live; nil if there is none of that name.
+func (r Reader) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	return GetNode(ctx, r.API, name)
 }
 
-func getNode(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
+// GetNode reads a node; nil if there is none of that name.
+func GetNode(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
 	var node corev1.Node
 	err := reader.Get(ctx, client.ObjectKey{Name: name}, &node)
 	switch {
@@ -282,10 +291,10 @@ func getNode(ctx context.Context, reader client.Reader, name string) (*corev1.No
 	return &node, nil
 }
 
-// nodeOf is the node of a pod, which its metadata does not contain; empty if the pod is gone.
-func (r podReader) nodeOf(ctx context.Context, namespace, name string) (string, error) {
+// NodeOf is the node of a pod, which its metadata does not contain; empty if the pod is gone.
+func (r Reader) NodeOf(ctx context.Context, namespace, name string) (string, error) {
 	var found corev1.PodList
-	if err := r.apiReader.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+	if err := r.API.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name}); err != nil {
 		return "", fmt.Errorf("list pod %s/%s: %w", namespace, name, err)
 	}
 	for i := range found.Items {
