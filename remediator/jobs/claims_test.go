@@ -130,3 +130,22 @@ func TestAJobWhoseClaimsCannotBeReadIsReported(t *testing.T) {
 		})
 	}
 }
+
+// Whoever may create pods can name any job as their owner. Such a pod on a quarantined node restarts no job of others.
+func TestAForeignPodIsReportedAndRestartsNoJob(t *testing.T) {
+	job := labelled(t, "train", restart.Restart{})
+	job.Spec.Parallelism, job.Spec.Completions = ptr.To[int32](1), ptr.To[int32](1)
+	job.Annotations, job.Labels = nil, maps.Clone(optedIn)
+	foreign := rankOf("train", 0)
+	foreign.Labels, foreign.Spec.NodeName, foreign.Status.Phase = nil, "a", corev1.PodRunning
+	c, q, named := onNodeA(t, interceptor.Funcs{}, []*corev1.Pod{foreign}, job, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}})
+	if _, err := c.RestartJobsOnNode(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.apiReader.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil || job.Annotations[conditions.AnnotationRestart] != "" {
+		t.Errorf("restarted: %v, %v", job.Annotations, err)
+	}
+	if got := named(); !slices.Equal(got, []string{"Job counted 1: ForeignPod"}) {
+		t.Errorf("got %q", got)
+	}
+}
