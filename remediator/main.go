@@ -39,6 +39,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits"
+	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
 )
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC is set. Most of it is the cache of nodes, which stays:
@@ -194,7 +195,7 @@ func checkKnown(p *policy.File) error {
 	return fmt.Errorf("policy %s is invalid, and no valid one was read since the start", p.Path())
 }
 
-func newManager(o options) (ctrl.Manager, error) {
+func newManager(o options, guard *watchguard.Guard) (ctrl.Manager, error) {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find a cluster: %w", err)
@@ -205,6 +206,7 @@ func newManager(o options) (ctrl.Manager, error) {
 	// To unpack what the API server packs costs more than the network does, as for the controllers of Kubernetes.
 	config.DisableCompression = true
 	config.Wrap(newEventQueue)
+	config.Wrap(guard.Wrap)
 	mgr, err := ctrl.NewManager(config, managerOptions(o))
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)

@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
 )
 
 const (
@@ -24,8 +27,9 @@ const (
 
 // waitForManager makes the manager. While the API server is away it waits, alive but not ready: a process that ends is started again by the
 // kubelet with a back-off of up to five minutes, which would go on after the API server is back.
-func waitForManager(ctx context.Context, o options, now clock.PassiveClock) (ctrl.Manager, error) {
-	return whileAway(ctx, o.healthAddress, now, func() (ctrl.Manager, error) { return newManager(o) })
+func waitForManager(ctx context.Context, o options, now clock.WithDelayedExecution) (ctrl.Manager, error) {
+	guard := watchguard.New(metrics.Registry, now, ctrl.Log)
+	return whileAway(ctx, o.healthAddress, now, func() (ctrl.Manager, error) { return newManager(o, guard) })
 }
 
 // whileAway tries until the error is not that the API server is away.
