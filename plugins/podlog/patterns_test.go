@@ -55,9 +55,11 @@ var corpus = map[string][]string{
 	"cuda-illegal-address": {"CUDA error: an illegal memory access was encountered"},
 	"cuda-contained":       {"INTERNAL: CUDA error: Failed call to cuStreamSynchronize: CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink", "CUDA_ERROR_CONTAINED"},
 	"cuda-contained-text":  {"CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"},
-	"nvml-unknown":         {"Failed to initialize NVML: Unknown Error"},
-	"nvml-mismatch":        {"Failed to initialize NVML: Driver/library version mismatch"},
-	"gpu-reset-required":   {"nvml: GPU requires reset"},
+	"nvml-unknown":         {"Failed to initialize NVML: Unknown Error", `E1127 main.go:132] error starting plugins: failed to initialize NVML: Unknown Error`},
+	"nvml-unknown-python":  {"pynvml.NVMLError_Unknown: Unknown Error"},
+	"nvml-mismatch": {"Failed to initialize NVML: Driver/library version mismatch", "pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch",
+		"nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"},
+	"gpu-reset-required": {"nvml: GPU requires reset"},
 }
 
 func TestEveryPatternFindsItsLines(t *testing.T) {
