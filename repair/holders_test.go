@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +28,10 @@ func init() {
 	}
 	go func() {
 		os.Stdout.WriteString("open\n")
-		for {
-			time.Sleep(time.Hour)
-			runtime.KeepAlive(file)
-		}
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+		runtime.KeepAlive(file)
 	}()
-	unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // init runs on the first thread
+	unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // init runs on the first thread
 }
 
 // After SIGKILL the first thread of a process is a zombie while another hangs in the driver: the process still holds the GPU.
@@ -43,6 +42,11 @@ func TestAProcessWhoseFirstThreadHasEndedHoldsItsFiles(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), keepOpen+"="+device)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +63,9 @@ func TestAProcessWhoseFirstThreadHasEndedHoldsItsFiles(t *testing.T) {
 	}
 	dir := filepath.Join(procfs, strconv.Itoa(cmd.Process.Pid))
 	w := watcher{devices: []string{device}}
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for start := time.Now(); ; <-poll.C {
 		held, files, err := w.holdsIn(dir)
 		if err != nil || time.Since(start) > time.Minute {
 			t.Fatalf("%d files of the first thread, %t, %v", files, held, err)
