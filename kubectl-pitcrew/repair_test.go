@@ -433,6 +433,12 @@ func TestAPersonSteersRepairs(t *testing.T) {
 	says("status"+with, "kubectl pitcrew repair "+other+" --approve")
 	p.does("repair", "--approve", other)
 	says("status", other+"  repairing")
+	p.until("its Job is there", func() error {
+		if p.noJobs() == nil {
+			return errors.New("no Jobs")
+		}
+		return nil
+	})
 	remediator.Stop(10 * time.Second)
 	p.says("uninstall --dry-run", "Delete Job pitcrew-repair/repair-")
 	p.says("uninstall --dry-run", "Clean node "+other+": remove taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule, remove taint pitcrew.dev/maintenance=repair:NoSchedule, remove our records and labels")
