@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
 const (
@@ -228,11 +229,11 @@ func TestRolesOfFaults(t *testing.T) {
 		"Inspect gpu 0018:01:00: Xid 45 preemptive cleanup after an earlier error, caused by Xid 31":   "",
 		"Inspect gpu 0018:01:00: Xid 45 preemptive cleanup after an earlier error, caused by Xid 1490": "",
 	} {
-		if got := linkRole(corev1.NodeCondition{Type: conditions.GPUXidError, Message: message}); got != want {
+		if got := units.RoleOf(corev1.NodeCondition{Type: conditions.GPUXidError, Message: message}); got != want {
 			t.Errorf("%s is %q, want %q", message, got, want)
 		}
 	}
-	if got := linkRole(corev1.NodeCondition{Type: "GpuXid", Message: xid149}); got != "" {
+	if got := units.RoleOf(corev1.NodeCondition{Type: "GpuXid", Message: xid149}); got != "" {
 		t.Errorf("the text of another project is %q", got)
 	}
 }

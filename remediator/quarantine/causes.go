@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
 // problem is a condition that matches a rule.
@@ -98,7 +99,7 @@ func assess(p *policy.Policy, n *corev1.Node, r *Record, next *schedule) assessm
 			if r.needsReplacement(string(c.Type), c.Message, a.now) {
 				class = conditions.Replace
 			}
-			a.problems[c.Type] = r.held(problem{condition: c, rule: rule, class: class, role: linkRole(c), isNew: found != ""})
+			a.problems[c.Type] = r.held(problem{condition: c, rule: rule, class: class, role: units.RoleOf(c), isNew: found != ""})
 		default:
 			next.requeueAt(a.now.Add(recheck))
 		}
@@ -275,7 +276,7 @@ func (a *assessment) addCauses(r *Record) {
 	}
 }
 
-// isOnlyWorthAnAlert tells whether what is left of a cause is a milder finding that the policy only reports. What the cause
+// isOnlyWorthAnAlert reports whether what is left of a cause is a milder finding that the policy only reports. What the cause
 // needed was done then: a finding is reported in the worst class that stands. Such a condition may never become healthy.
 func (a *assessment) isOnlyWorthAnAlert(c *Cause) bool {
 	p, isProblem := a.problems[c.Condition]
@@ -295,10 +296,10 @@ func (a *assessment) alertOnlyCauses(r *Record) string {
 	return Clip(text, conditions.MaxMessage)
 }
 
-// exceeds tells whether a problem is one that a manual release does not cover.
+// exceeds reports whether a problem is one that a manual release does not cover.
 func (r *Record) exceeds(p problem) bool { return p.isEnforced() && !r.covers(p) }
 
-// covers tells whether the release of a quarantine covers a problem: it is no worse, and its condition shows no new fault. Who releases
+// covers reports whether the release of a quarantine covers a problem: it is no worse, and its condition shows no new fault. Who releases
 // a node for other faults does not expect it to die.
 func (q *Quarantine) covers(p problem) bool {
 	// A release without a person is only for the faults of a broken link that is repaired.
@@ -311,13 +312,13 @@ func (q *Quarantine) covers(p problem) bool {
 	return p.class <= q.Worst() && !p.isNew
 }
 
-// isReleased tells whether a manual release that still holds covers a problem. Another fault has begun a suspicion over it.
+// isReleased reports whether a manual release that still holds covers a problem. Another fault has begun a suspicion over it.
 func (r *Record) isReleased(p problem) bool {
 	q := r.manualRelease()
 	return r.Phase != Released && q != nil && q.covers(p)
 }
 
-// returnedEarly tells whether the problem is back before its condition was healthy for clearAfter again, counted from the
+// returnedEarly reports whether the problem is back before its condition was healthy for clearAfter again, counted from the
 // release. Its rule's `for` has passed once already. A node that is away again gets the whole time: the guard against common causes
 // needs it to see the others.
 func (r *Record) returnedEarly(p problem, now time.Time) bool {
@@ -424,7 +425,7 @@ func (a *assessment) dueAt(r *Record, c *Cause, p problem) time.Time {
 	if heard := a.leadingSince.Add(p.rule.For); p.condition.Status == corev1.ConditionUnknown && heard.After(due) {
 		due = heard
 	}
-	if settled := c.FirstSeen.Add(a.settle); c.Link.isOpen() && settled.After(due) {
+	if settled := c.FirstSeen.Add(a.settle); c.Link.IsOpen() && settled.After(due) {
 		due = settled
 	}
 	return due

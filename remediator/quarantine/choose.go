@@ -45,7 +45,7 @@ const (
 	// restore puts a missing taint back, and taintAnew decides anew on the taint of a quarantine that nothing confirms.
 	restore
 	taintAnew
-	release
+	releaseNode
 )
 
 // choice is what becomes of the quarantine of a node, what it waits for, and what is said about it.
@@ -122,7 +122,7 @@ func (s *situation) chooseSuspect() choice {
 
 // chooseQuarantined releases the node, or else keeps the taint as it must be.
 func (s *situation) chooseQuarantined() choice {
-	if c := s.chooseRelease(); c.do == release || s.conditions.maintained {
+	if c := s.chooseRelease(); c.do == releaseNode || s.conditions.maintained {
 		return c
 	} else if !s.isTainted() {
 		return s.chooseTaint(c.wait)
@@ -136,7 +136,7 @@ func (s *situation) chooseQuarantined() choice {
 func (s *situation) chooseTaint(w wait) choice {
 	taint := s.record.Taint
 	if rule, _ := s.policy.Rule(taint.Rule); taint.Restored || rule.Observe {
-		return choice{do: release, release: ending{how: byRemovedTaint}, wait: w}
+		return choice{do: releaseNode, release: ending{how: byRemovedTaint}, wait: w}
 	}
 	why := ""
 	switch {

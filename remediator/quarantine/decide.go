@@ -38,7 +38,7 @@ type Observation struct {
 	Visits Visits
 	// Devices is what is known about the devices of the node; nil: nothing was read, see [NeedsDevices].
 	Devices *devices.Look
-	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, nobody knows who could reach
+	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, it is not known who could reach
 	// the API server: a kubelet that could not had no chance to say that it is alive.
 	LeadingSince time.Time
 }

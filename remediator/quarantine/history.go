@@ -1,8 +1,6 @@
 package quarantine
 
 import (
-	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/release"
 )
 
 // A GPU that shows the same fault again after repairsUntilReplace repairs of its class within repairMemory needs
@@ -34,8 +33,6 @@ type RepairRecord struct {
 	At     time.Time         `json:"at"`
 }
 
-var xidCode = regexp.MustCompile(`^S?Xid \d+`)
-
 // GPUFaults lists the GPUs that the message of a condition of ours names and their faults, the worst first. At is zero.
 func GPUFaults(message string) []RepairRecord {
 	m, err := conditions.ParseMessage(message)
@@ -48,13 +45,10 @@ func GPUFaults(message string) []RepairRecord {
 		if !ok {
 			continue
 		}
-		list = append(list, RepairRecord{GPU: gpu, Code: faultCode(part.Text), Repair: m.Repair})
+		list = append(list, RepairRecord{GPU: gpu, Code: release.FaultCode(part.Text), Repair: m.Repair})
 	}
 	return list
 }
-
-// faultCode is the Xid in the text of a finding, or else the text.
-func faultCode(text string) string { return cmp.Or(xidCode.FindString(text), text) }
 
 // recordRepair remembers that the repair that the cause needs was done.
 func (r *Record) recordRepair(c *Cause, now time.Time) {
@@ -73,7 +67,7 @@ func (r *Record) recordRepair(c *Cause, now time.Time) {
 	r.Repairs = r.Repairs[max(0, len(r.Repairs)-maxRepairs):]
 }
 
-// needsReplacement tells whether the worst fault of a message came back after enough repairs of its class. It is false for
+// needsReplacement reports whether the worst fault of a message came back after enough repairs of its class. It is false for
 // a node without a record.
 func (r *Record) needsReplacement(condition, message string, now time.Time) bool {
 	if r == nil || !conditions.Ours(condition) {
@@ -92,7 +86,7 @@ func (r *Record) needsReplacement(condition, message string, now time.Time) bool
 	return count >= repairsUntilReplace
 }
 
-// hasFlapped tells whether the fault has come often enough by its rule's flaps, this time included: a port that goes down
+// hasFlapped reports whether the fault has come often enough by its rule's flaps, this time included: a port that goes down
 // for a moment again and again never lasts for its rule's `for`, and yet hangs the jobs that use it. A manual release
 // starts the count again.
 //

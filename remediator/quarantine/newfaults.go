@@ -1,13 +1,13 @@
 package quarantine
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/release"
 )
 
 // maxCovered is how many releases of the same condition a record remembers.
@@ -132,65 +132,20 @@ func (q *Quarantine) dropCleared(a *assessment, next *schedule) {
 	}
 }
 
-// newFaults is the message of a condition of ours with only the faults that have come since the manual release; empty if none has, or
-// if the message names no subjects. Another subject is a new fault, and so is one that was released once its class may be worse or,
-// where texts are codes, once another code of it may be of the same class. The message names the class of its worst fault alone, so
-// a new fault counts as that one. The parts of a message are sorted by class first, then by subject and text: a part before a larger
-// one is of a worse class.
-func (q *Quarantine) newFaults(condition corev1.NodeCondition) string {
-	if q == nil || !conditions.Ours(string(condition.Type)) || condition.Status != corev1.ConditionTrue {
+// newFaults is the message of a condition of ours with only the faults that have come since the manual release, see [release.NewFaults];
+// empty if none has.
+func (q *Quarantine) newFaults(c corev1.NodeCondition) string {
+	if q == nil || !conditions.Ours(string(c.Type)) || c.Status != corev1.ConditionTrue {
 		return ""
 	}
-	i := slices.IndexFunc(q.Causes, func(c Cause) bool { return c.Condition == condition.Type })
+	i := slices.IndexFunc(q.Causes, func(cause Cause) bool { return cause.Condition == c.Type })
 	if i < 0 || len(q.Causes[i].Covered) == 0 {
 		return ""
 	}
-	now, err := conditions.ParseMessage(condition.Message)
-	if err != nil {
-		return ""
-	}
-	var released []conditions.Message
-	more := 0
-	for _, text := range q.Causes[i].Covered {
-		m, err := conditions.ParseMessage(text)
-		if err != nil {
-			return ""
-		}
-		released, more = append(released, m), max(more, m.More)
-	}
-	hasCodes := conditions.HasCodes(string(condition.Type))
-	found := conditions.Message{Repair: now.Repair}
-	for i, part := range now.Parts {
-		worst := now.Repair
-		if slices.ContainsFunc(now.Parts[:i], func(before conditions.Part) bool {
-			return cmp.Or(cmp.Compare(before.Subject, part.Subject), cmp.Compare(before.Text, part.Text)) > 0
-		}) {
-			worst--
-		}
-		isCovered := slices.ContainsFunc(released, func(m conditions.Message) bool {
-			return slices.ContainsFunc(m.Parts, func(p conditions.Part) bool {
-				isSame := worst <= m.Repair
-				if hasCodes {
-					isSame = faultCode(p.Text) == faultCode(part.Text)
-				}
-				return p.Subject == part.Subject && (isSame || worst < m.Repair)
-			})
-		})
-		if !isCovered {
-			found.Parts = append(found.Parts, part)
-		}
-	}
-	// Faults that the message had no room for at the release may show now.
-	if len(found.Parts)+now.More <= more {
-		return ""
-	}
-	if len(found.Parts) == 0 {
-		return condition.Message
-	}
-	return found.String()
+	return release.NewFaults(string(c.Type), c.Message, q.Causes[i].Covered)
 }
 
-// isCovered tells whether the problem of a cause is only what a manual release before this quarantine covers.
+// isCovered reports whether the problem of a cause is only what a manual release before this quarantine covers.
 func (r *Record) isCovered(p problem) bool {
 	q := r.manualRelease()
 	return r.Phase != Released && q != nil && q.hasCause(p.condition.Type) && q.covers(p)

@@ -185,7 +185,7 @@ func (t *Taint) String() string {
 	return taint.ToString()
 }
 
-// matches tells whether it is this taint, whatever its value: key and effect identify a taint.
+// matches reports whether it is this taint, whatever its value: key and effect identify a taint.
 func (t *Taint) matches(other corev1.Taint) bool {
 	return t.Key == other.Key && t.Effect == other.Effect
 }
@@ -210,17 +210,17 @@ func (r *Record) Labels(maintained bool) (status, repair string) {
 	return conditions.StatusSuspect, r.Worst().String()
 }
 
-// hasCause tells whether the condition is a cause.
+// hasCause reports whether the condition is a cause.
 func (q *Quarantine) hasCause(t corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Condition == t })
 }
 
-// hasOnlyFlapTimes tells whether a suspicion is over and kept only because its flaps still count.
+// hasOnlyFlapTimes reports whether a suspicion is over and kept only because its flaps still count.
 func (q *Quarantine) hasOnlyFlapTimes() bool {
 	return q.Phase == Suspect && !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.HealthySince.IsZero() })
 }
 
-// closed tells whether the current quarantine is history.
+// closed reports whether the current quarantine is history.
 func (q *Quarantine) closed() bool { return q.Phase == Released && !q.ManualReleaseActive }
 
 // Decisive is the cause that decided on the taint. The quarantine must have a taint.

@@ -39,30 +39,30 @@ func (s *situation) chooseRelease() choice {
 	q, visits := &s.record.Quarantine, s.observed.visitsOf(s.record)
 	rule, validates := s.conditions.validatingRule(q)
 	if validates && visits.Validated && visits.Release != nil && q.isHealthy() {
-		return choice{do: release, release: ending{how: onRequest}}
+		return choice{do: releaseNode, release: ending{how: onRequest}}
 	}
 	c := choice{wait: wait{blocked: missingRule(&s.conditions, q)}}
-	allowed := s.conditions.allowsRelease(q, isNotOver)
+	allowed := s.conditions.allowsRelease(q, neverExempt)
 	if !allowed && !s.conditions.maintained {
 		if c.release.origin, c.wait.forOthers = s.endedOrigin(); c.release.origin != "" {
-			c.do, c.release.how = release, originEnded
+			c.do, c.release.how = releaseNode, originEnded
 			return c
 		}
 	}
 	isOpen := validates && !visits.Validated
 	switch {
 	case allowed && !isOpen:
-		c.do = release
+		c.do = releaseNode
 	case allowed && !s.isTainted() && !s.confirmed():
-		c.do, c.release.how = release, unvalidated
+		c.do, c.release.how = releaseNode, unvalidated
 	case validates && c.wait.blocked == nil && !s.conditions.maintained:
 		c.wait.blocked = visits.awaited(rule.Name, causeNames(s.record), allowed)
 	}
 	return c
 }
 
-// isNotOver is for quarantines that wait for each cause.
-func isNotOver(*Cause) bool { return false }
+// neverExempt is for quarantines that wait for each cause.
+func neverExempt(*Cause) bool { return false }
 
 // missingRule says that the policy no longer has the rule of a cause; nil: it has all of them.
 func missingRule(a *assessment, q *Quarantine) (b *Blocked) {
@@ -196,14 +196,14 @@ func (d *decider) endQuarantine(by string) {
 	}
 }
 
-// Visits is what the visits to a node say about one quarantine of it. It is input, as [Seen] explains: it lets nobody release a node
+// Visits is what the visits to a node say about one quarantine of it. It is input, as [Seen] explains: it lets no one release a node
 // whose causes have not cleared.
 type Visits struct {
 	// Quarantine is the id of the quarantine that the rest is about.
 	Quarantine string
 	// Validated is set once the node has passed a validation for it, in its present boot and since the last fault of a cause.
 	Validated bool
-	// Release is who asked to release the node after a validation; nil: nobody.
+	// Release is who asked to release the node after a validation; nil: no one.
 	Release *Manual
 	// Advice is what they recommend: "return", "reboot" or "replace"; empty: nothing. AdvisedAt is since when.
 	Advice    string

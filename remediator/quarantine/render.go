@@ -43,7 +43,7 @@ func (d *decider) render(c choice) (goesOn bool) {
 		d.record.Taint.Restored = true
 		d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s",
 			old, c.why, describe(c.worst), d.record.Taint)
-	case release:
+	case releaseNode:
 		d.release(c.release)
 	case quarantineNode:
 		d.quarantine(c)

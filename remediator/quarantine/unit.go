@@ -2,7 +2,6 @@ package quarantine
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
@@ -13,66 +12,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
-// Link is the role of a cause in a broken link of the node's domain; the zero value is none.
-type Link struct {
-	Role limits.LinkRole `json:"role"`
-	// Since is when the faults were first seen in that role. A later message, or a later transition of the condition, does not move it.
-	Since time.Time `json:"since"`
-	// Origin is the node with the broken link, SwitchSide is set where there are several victims and no origin. Either stays for as long
-	// as the cause, whatever becomes of the other nodes. A victim without either has yet to find out.
-	Origin     string `json:"origin,omitempty"`
-	SwitchSide bool   `json:"switchSide,omitempty"`
-}
-
-// isOpen tells of a victim that nothing is found yet.
-func (l Link) isOpen() bool { return l.Role == limits.Victim && !l.isFound() }
-
-func (l Link) isFound() bool { return l.Origin != "" || l.SwitchSide }
-
-// String is what was found, as the end of a sentence; empty: nothing.
-func (l Link) String() string {
-	switch {
-	case l.Origin != "":
-		return "; taken for a consequence of the broken link of node " + l.Origin
-	case l.SwitchSide:
-		return "; there are several such faults and no broken link of a GPU, so the switches are suspect and no GPU is to be reset"
-	}
-	return ""
-}
-
-// The faults of a broken NVLink (real incident: marin-community/marin#8934; NVIDIA's catalogue of Xids). The texts are those of package
-// internal/xid.
-var (
-	// brokenLink is an Xid 149, or another NVLink error that calls a link fatal. An Xid 145 is about the remote end of a link.
-	brokenLink = regexp.MustCompile(`^Xid (149 |(144|146|147|148|150) .*\b(?i:fatal) on link [0-9])`)
-	// notFatal takes out what only seems to match: the word of the line for an error without consequence.
-	notFatal = regexp.MustCompile(`(?i)\bnon-?fatal\b`)
-	// causedByLink is an error at the remote end of a link, or the end of a channel for one.
-	causedByLink = regexp.MustCompile(`^Xid (145 |45 .*, caused by Xid (145|149)\b)`)
-)
-
-// linkRole is the role of the faults that a condition reports. One that breaks a link makes an origin, and only a node all of whose
-// faults may be consequences is a victim.
-func linkRole(c corev1.NodeCondition) limits.LinkRole {
-	if c.Type != conditions.GPUXidError {
-		return ""
-	}
-	m, err := conditions.ParseMessage(c.Message)
-	if err != nil {
-		return ""
-	}
-	isOrigin := func(p conditions.Part) bool { return brokenLink.MatchString(p.Text) && !notFatal.MatchString(p.Text) }
-	isConsequence := func(p conditions.Part) bool { return causedByLink.MatchString(p.Text) }
-	switch {
-	case slices.ContainsFunc(m.Parts, isOrigin):
-		return limits.Origin
-	case slices.ContainsFunc(m.Parts, func(p conditions.Part) bool { return !isConsequence(p) }):
-		return ""
-	}
-	return limits.Victim
-}
+// Link is that of package units, as the record has it.
+type Link = units.Link
 
 // updateLink notes the role of a cause when it is first seen. An origin stays one: what remains after a repair may be consequences
 // alone.
@@ -98,7 +42,7 @@ func (r *Record) held(p problem) problem {
 		return p
 	}
 	i := slices.IndexFunc(r.Causes, func(c Cause) bool { return c.Condition == p.condition.Type })
-	if i < 0 || r.Causes[i].Link.Role != limits.Victim || !r.Causes[i].Link.isFound() {
+	if i < 0 || r.Causes[i].Link.Role != limits.Victim || !r.Causes[i].Link.IsFound() {
 		return p
 	}
 	p.link, p.class = r.Causes[i].Link, min(p.class, conditions.Inspect)
@@ -112,9 +56,9 @@ func (r *Record) held(p problem) problem {
 	return p
 }
 
-// isOnlyHeld tells whether the node is quarantined as a victim: its jobs go on. The record must have a taint.
+// isOnlyHeld reports whether the node is quarantined as a victim: its jobs go on. The record must have a taint.
 func (r *Record) isOnlyHeld() bool {
-	return r.Taint.HeldFor != "" || r.Taint.Repair <= conditions.Inspect && r.Decisive().Link.isFound()
+	return r.Taint.HeldFor != "" || r.Taint.Repair <= conditions.Inspect && r.Decisive().Link.IsFound()
 }
 
 // switchSideVictims is how many victims without an origin point at the switches: nodes of a domain, or GPUs of a node that is in none.
@@ -157,7 +101,7 @@ func (s *situation) findOrigin(c *Cause, p problem) (link Link, settled time.Tim
 	fault := limits.LinkFault{Role: limits.Victim, Since: c.Link.Since, Observed: p.rule.Observe}
 	domain, configured := s.policy.Domain(s.domain.Label)
 	if !configured {
-		link.SwitchSide = link.SwitchSide || subjects(p.condition.Message) >= switchSideVictims
+		link.SwitchSide = link.SwitchSide || units.Subjects(p.condition.Message) >= switchSideVictims
 		return link, time.Time{}
 	}
 	if link.Origin = s.observed.Peers.OriginOf(domain, s.domain, fault); link.Origin != "" {
@@ -169,19 +113,6 @@ func (s *situation) findOrigin(c *Cause, p problem) (link Link, settled time.Tim
 	}
 	link.SwitchSide = link.SwitchSide || 1+s.observed.Peers.VictimsBeside(domain, s.domain, fault) >= switchSideVictims
 	return link, time.Time{}
-}
-
-// subjects counts what a message of ours names.
-func subjects(message string) int {
-	m, err := conditions.ParseMessage(message)
-	if err != nil {
-		return 0
-	}
-	names := map[string]bool{}
-	for _, part := range m.Parts {
-		names[part.Subject] = true
-	}
-	return len(names)
 }
 
 // linkOf is the role of a node for others. A node that is being worked on, or that others have cordoned, is no victim: its faults may be
@@ -200,7 +131,7 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 		}
 	}
 	for _, c := range n.Status.Conditions {
-		role := linkRole(c)
+		role := units.RoleOf(c)
 		if role == "" || !takesPart {
 			continue
 		}
@@ -246,19 +177,7 @@ func failedSince(
 			others = append(others, c.LastTransitionTime.UTC())
 		}
 	}
-	var closest limits.Span
-	for _, a := range ports {
-		for _, b := range others {
-			pair := limits.Span{From: a, Until: b}
-			if b.Before(a) {
-				pair = limits.Span{From: b, Until: a}
-			}
-			if apart := pair.Until.Sub(pair.From); apart <= d.Window && (closest.From.IsZero() || apart < closest.Until.Sub(closest.From)) {
-				closest = pair
-			}
-		}
-	}
-	return closest
+	return units.Closest(ports, others, d.Window)
 }
 
 // unit is the node as the limits need it, with what fails as one with it, for a problem.

@@ -58,7 +58,7 @@ type Trip struct {
 	Reason string
 	// Opened is the new state of a breaker that opens; nil: the state stays as it is.
 	Opened *BreakerState
-	// RetryAt is when it may let it through, if nobody closes it before.
+	// RetryAt is when it may let it through, if no one closes it before.
 	RetryAt time.Time
 }
 
@@ -89,7 +89,7 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.T
 	return Trip{Reason: "the breaker is open", RetryAt: until}
 }
 
-// MayClose tells whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
+// MayClose reports whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
 func (s *BreakerState) MayClose(b *policy.Breaker, peers Peers, now time.Time) bool {
 	if s == nil || b == nil || now.Before(s.OpenedAt.Add(b.CoolDown)) {
 		return false

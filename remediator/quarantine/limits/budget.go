@@ -87,17 +87,17 @@ type Start struct {
 	Incident Domain
 }
 
-// isWithin tells whether the start was within a time before now. A start in the future was never: whoever forges one could
+// isWithin reports whether the start was within a time before now. A start in the future was never: whoever forges one could
 // else use up a limit until then.
 func (s Start) isWithin(window time.Duration, now time.Time) bool {
 	age := now.Sub(s.At)
 	return age >= -conditions.MaxClockSkew && age < window
 }
 
-// IsSoft tells whether a taint leaves the node in service: the scheduler only prefers others.
+// IsSoft reports whether a taint leaves the node in service: the scheduler only prefers others.
 func IsSoft(effect corev1.TaintEffect) bool { return effect == corev1.TaintEffectPreferNoSchedule }
 
-// sharesScope tells whether a peer and the node have the same value of a label, or neither has it. All nodes share the
+// sharesScope reports whether a peer and the node have the same value of a label, or neither has it. All nodes share the
 // empty scope, the cluster.
 func (p *Peer) sharesScope(scope string, labels map[string]string) bool {
 	return scope == "" || p.Labels[scope] == labels[scope]
@@ -111,7 +111,7 @@ type Held struct {
 	Soft bool
 }
 
-// TakesOut tells whether the quarantine by a rule would take the node out of service.
+// TakesOut reports whether the quarantine by a rule would take the node out of service.
 func (h Held) TakesOut(r policy.Rule) bool {
 	return (h.Rule == "" || h.Soft) && !IsSoft(r.Taint.Effect)
 }
@@ -292,7 +292,7 @@ func (b budget) use(p *Peer, now time.Time) (why string, incident Domain) {
 	return "", Domain{}
 }
 
-// isOfOtherHardware tells whether a rule on Ready has quarantined a node without checked hardware, and the place is asked for by a
+// isOfOtherHardware reports whether a rule on Ready has quarantined a node without checked hardware, and the place is asked for by a
 // rule about that hardware: without the quarantine, the node would not count.
 func (b budget) isOfOtherHardware(p *Peer, rule string) bool {
 	return b.rule == "" && !b.forNotReady && p.Unchecked && slices.Contains(b.onReady, rule)

@@ -40,7 +40,7 @@ type LinkFault struct {
 	Observed bool
 }
 
-// pairs tells whether two faults may be of the same broken link: they began within the window. A rule that only observes decides
+// pairs reports whether two faults may be of the same broken link: they began within the window. A rule that only observes decides
 // nothing for one that acts.
 func (f LinkFault) pairs(other LinkFault, window time.Duration) bool {
 	return f.Since.Sub(other.Since).Abs() <= window && (f.Observed || !other.Observed)
@@ -72,7 +72,7 @@ func (p Peers) VictimsBeside(d policy.Domain, domain Domain, victim LinkFault) (
 	return count
 }
 
-// IsQuarantined tells whether the node of a name is a peer, and a quarantine has taken it out of service.
+// IsQuarantined reports whether the node of a name is a peer, and a quarantine has taken it out of service.
 func (p Peers) IsQuarantined(name string) bool {
 	for o := range p.named(name) {
 		if o.Why == Quarantined && !o.Gone {

@@ -80,7 +80,7 @@ func (m *member) hasFailed() bool {
 	return !m.Failed.From.IsZero() && m.Domain != (Domain{}) && !m.Gone
 }
 
-// isSame tells whether no budget and no suspicion can tell two versions of a peer apart. What a peer waits for is left out: it only keeps
+// isSame reports whether no budget and no suspicion can tell two versions of a peer apart. What a peer waits for is left out: it only keeps
 // an open breaker open, and changes with each heartbeat.
 func (f *Fleet) isSame(a, b *Peer) bool {
 	for scope := range f.counts {

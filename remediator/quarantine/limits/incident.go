@@ -19,7 +19,7 @@ type Incident struct {
 	failed map[*Peer]bool // the others
 }
 
-// covers tells whether a peer is one of the nodes, has failed or was quarantined as one.
+// covers reports whether a peer is one of the nodes, has failed or was quarantined as one.
 func (i *Incident) covers(p *Peer) bool { return i != nil && (i.failed[p] || p.incident() == i.Domain) }
 
 // incident is the domain for whose failure a peer is quarantined; the zero value: it is not. Only what this process or one before it has

@@ -67,7 +67,7 @@ func (s Start) EntryOf(p *policy.Policy, n *corev1.Node) Entry {
 // node is out of service, it tells that the node has no place of its own. A rack is repaired within days.
 const rememberIncident = policy.DefaultParkedAfter
 
-// isKept tells whether an entry is remembered, of others for keep.
+// isKept reports whether an entry is remembered, of others for keep.
 func (e Entry) isKept(keep time.Duration, now time.Time) bool {
 	if e.Incident != (Domain{}) {
 		keep = max(keep, rememberIncident)
@@ -75,7 +75,7 @@ func (e Entry) isKept(keep time.Duration, now time.Time) bool {
 	return Start{At: e.At}.isWithin(keep, now)
 }
 
-// isForged tells whether an entry cannot be one that [Memory.With] took.
+// isForged reports whether an entry cannot be one that [Memory.With] took.
 func (e Entry) isForged() bool {
 	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID || len(e.Incident.Label) > maxLabel || len(e.Incident.Value) > maxValue
 }
@@ -149,7 +149,7 @@ func latestFirst(a, b Entry) int {
 	return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rule, b.Rule))
 }
 
-// add keeps the later of two starts by one rule, and the latest of each node. It tells whether e is among them. The entry of
+// add keeps the later of two starts by one rule, and the latest of each node. It reports whether e is among them. The entry of
 // the node is replaced and not changed.
 func (m Memory) add(e Entry) bool {
 	kept, isLatest := NodeStarts{}, true
@@ -290,7 +290,7 @@ func (n *NodeStarts) GonePeer(name string) Peer {
 	return p
 }
 
-// Is tells whether two memories are one.
+// Is reports whether two memories are one.
 func (m Memory) Is(other Memory) bool {
 	return reflect.ValueOf(m).UnsafePointer() == reflect.ValueOf(other).UnsafePointer()
 }

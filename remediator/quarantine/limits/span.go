@@ -9,7 +9,7 @@ type Span struct {
 	Until time.Time
 }
 
-// Contains tells whether a time is within the span.
+// Contains reports whether a time is within the span.
 func (s Span) Contains(at time.Time) bool {
 	return !at.Before(s.From) && (s.Until.IsZero() || !at.After(s.Until))
 }
