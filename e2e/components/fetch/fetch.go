@@ -13,7 +13,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net"
 	"net/http"
@@ -112,7 +111,7 @@ func (f *Fetcher) Fetch(ctx context.Context, file File, to string) error {
 		return err
 	}
 	part := to + ".part"
-	defer os.Remove(part)
+	defer func() { _ = os.Remove(part) }()
 	got, err := f.download(ctx, file.URL, part, want)
 	if err != nil {
 		return err
@@ -123,7 +122,7 @@ func (f *Fetcher) Fetch(ctx context.Context, file File, to string) error {
 	program := part
 	if file.Member != "" {
 		program = to + ".program"
-		defer os.Remove(program)
+		defer func() { _ = os.Remove(program) }()
 		if err := extract(part, file.Member, program); err != nil {
 			return fmt.Errorf("unpack %s: %w", file.URL, err)
 		}
@@ -210,16 +209,11 @@ func (f *Fetcher) download(ctx context.Context, url, to, want string) (sum strin
 	if err != nil {
 		return "", err
 	}
-	kind, digest := "sha256", hash.Hash(sha256.New())
+	kind, digest := "sha256", sha256.New()
 	if strings.HasPrefix(want, "sha512:") {
 		kind, digest = "sha512", sha512.New()
 	}
-	body := reader(func(p []byte) (int, error) {
-		n, err := response.Body.Read(p)
-		silence.Reset(f.Patience)
-		return n, err
-	})
-	_, err = io.Copy(io.MultiWriter(out, digest), body)
+	_, err = io.Copy(io.MultiWriter(out, digest), &heard{response.Body, silence, f.Patience})
 	if err = errors.Join(err, out.Close()); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
@@ -229,9 +223,18 @@ func (f *Fetcher) download(ctx context.Context, url, to, want string) (sum strin
 	return kind + ":" + hex.EncodeToString(digest.Sum(nil)), nil
 }
 
-type reader func([]byte) (int, error)
+// heard is a reader that starts a timer anew whenever something came.
+type heard struct {
+	io.Reader
+	silence  *time.Timer
+	patience time.Duration
+}
 
-func (r reader) Read(p []byte) (int, error) { return r(p) }
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	h.silence.Reset(h.patience)
+	return n, err
+}
 
 func (f *Fetcher) request(ctx context.Context, method, url string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
