@@ -17,7 +17,7 @@ func TestBudgetsAreUsedOfLimitWithNames(t *testing.T) {
 	var out strings.Builder
 	printFacts(&out, append(f.budgetFacts(), (&fleet{BudgetsUnknown: "no\npolicy"}).budgetFacts()...), false)
 	const want = "BUDGET      policy: 2/3 nodes: n1 (quarantined), n2 (cordoned)\n" +
-		"            soft, rack=r1 [2J: 0/1 nodes\n" +
+		"            soft, rack=r1�[2J: 0/1 nodes\n" +
 		"            not known: no policy\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)

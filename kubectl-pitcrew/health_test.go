@@ -326,7 +326,7 @@ func TestProblemsAreRedAndInWords(t *testing.T) {
 	var plain, coloured strings.Builder
 	printFacts(&plain, facts, false)
 	printFacts(&coloured, facts, true)
-	if want := "PITCREW     v1\nREMEDIATOR  PROBLEM: 0 of 2 [2J; look\nPAUSED      since\nPOLICY      not known: forbidden\n"; plain.String() != want {
+	if want := "PITCREW     v1\nREMEDIATOR  PROBLEM: 0 of 2�[2J; look\nPAUSED      since\nPOLICY      not known: forbidden\n"; plain.String() != want {
 		t.Errorf("%q, want %q", plain.String(), want)
 	}
 	if !strings.Contains(coloured.String(), "\x1b[31mREMEDIATOR  PROBLEM") || strings.Count(coloured.String(), "\x1b[3") != 2 {
