@@ -5,9 +5,13 @@
 package watchguard
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"path"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,16 +23,21 @@ import (
 // MaxSilence is how long a watch may get nothing: two bookmarks are missing then.
 const MaxSilence = 2*time.Minute + 10*time.Second
 
-// Guard ends silent watches, so that who watches begins anew where the last event was.
+// Guard ends silent watches, and has who watches list anew: over a restored etcd a server takes a watch from a version that it has not
+// reached yet, and is silent until it has, https://github.com/kubernetes/kubernetes/issues/107457.
 type Guard struct {
 	clock  clock.WithDelayedExecution
 	log    logr.Logger
 	silent *prometheus.CounterVec
+
+	mu sync.Mutex
+	// expired are the watches, by what they ask for, that were silent and were not begun anew yet.
+	expired map[string]bool
 }
 
 // New returns a Guard whose metric is pitcrew_silent_watches_total.
 func New(registry prometheus.Registerer, clock clock.WithDelayedExecution, log logr.Logger) *Guard {
-	g := &Guard{clock, log, prometheus.NewCounterVec(prometheus.CounterOpts{
+	g := &Guard{clock: clock, log: log, expired: map[string]bool{}, silent: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pitcrew_silent_watches_total",
 		Help: "Watches of the API server that got nothing for two minutes, not even a bookmark, and were begun anew.",
 	}, []string{"resource"})}
@@ -39,37 +48,70 @@ func New(registry prometheus.Registerer, clock clock.WithDelayedExecution, log l
 // Wrap guards all watches that a transport makes. It is for [k8s.io/client-go/rest.Config.Wrap].
 func (g *Guard) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{g, next} }
 
+// takeExpired reports whether the last watch for the same was silent, once.
+func (g *Guard) takeExpired(what string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer delete(g.expired, what)
+	return g.expired[what]
+}
+
 type transport struct {
 	*Guard
 	next http.RoundTripper
 }
 
-// RoundTrip makes a request. The body of a watch that asked for bookmarks ends when it is silent.
+// RoundTrip makes a request. A watch that asks for bookmarks ends when it is silent, also before the server has answered at all
+// (https://github.com/kubernetes/kubernetes/issues/109603). The next one for the same is answered with 410 Gone: then a client lists anew.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(r)
 	query := r.URL.Query()
-	if err != nil || query.Get("watch") == "" || query.Get("allowWatchBookmarks") != "true" {
-		return response, err //nolint:wrapcheck // a transport adds nothing to the error of another
+	if query.Get("watch") == "" || query.Get("allowWatchBookmarks") != "true" {
+		return t.next.RoundTrip(r) //nolint:wrapcheck // a transport adds nothing to the error of another
 	}
-	b := &body{ReadCloser: response.Body}
+	what := fmt.Sprintf("%s?fieldSelector=%s&labelSelector=%s", r.URL.Path, query.Get("fieldSelector"), query.Get("labelSelector"))
+	// A watch with initial events is a list itself.
+	if t.takeExpired(what) && query.Get("sendInitialEvents") != "true" {
+		return gone(r), nil
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	b := &body{cancel: cancel}
 	b.timer = t.clock.AfterFunc(MaxSilence, func() {
-		t.log.Info("A watch was silent and is begun anew", "path", r.URL.Path, "fields", query.Get("fieldSelector"), "for", MaxSilence)
-		t.silent.WithLabelValues(resourceOf(r.URL.Path)).Inc()
+		t.log.Info("A watch was silent and is begun anew", "what", what, "for", MaxSilence)
+		t.silent.WithLabelValues(path.Base(r.URL.Path)).Inc()
+		t.mu.Lock()
+		t.expired[what] = true
+		t.mu.Unlock()
 		b.silent.Store(true)
-		b.ReadCloser.Close()
+		cancel()
 	})
-	response.Body = b
+	response, err := t.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		b.timer.Stop()
+		cancel()
+		return nil, err //nolint:wrapcheck // a transport adds nothing to the error of another
+	}
+	b.ReadCloser, response.Body = response.Body, b
 	return response, nil
+}
+
+// gone is the answer of an API server that no longer has the version from which a watch would go on.
+func gone(r *http.Request) *http.Response {
+	const text = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"watch was silent","reason":"Expired","code":410}`
+	return &http.Response{
+		Status: "410 Gone", StatusCode: http.StatusGone, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor, Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: int64(len(text)), Body: io.NopCloser(strings.NewReader(text)),
+	}
 }
 
 // body is that of a watch.
 type body struct {
 	io.ReadCloser
 	timer  clock.Timer
+	cancel context.CancelFunc
 	silent atomic.Bool
 }
 
-// Read reads what the server sends. After a silence that was too long it is the end of the watch: who watches goes on from the last event.
+// Read reads what the server sends. After a silence that was too long it is the end of the watch.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
@@ -86,8 +128,6 @@ func (b *body) Read(p []byte) (int, error) {
 // Close ends the watch.
 func (b *body) Close() error {
 	b.timer.Stop()
+	b.cancel()
 	return b.ReadCloser.Close() //nolint:wrapcheck // it only closes what is inside
 }
-
-// resourceOf is the resource of the path of a watch, its last part: no name follows in a list.
-func resourceOf(url string) string { return path.Base(url) }

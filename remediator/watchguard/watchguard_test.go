@@ -1,19 +1,25 @@
 package watchguard_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
@@ -30,11 +36,16 @@ type world struct {
 	clock    *clocktesting.FakeClock
 	registry *prometheus.Registry
 	logged   []string
+	// onRequest may answer a request in place of the server.
+	onRequest func(http.ResponseWriter, *http.Request) (done bool)
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{T: t, send: make(chan string), clock: clocktesting.NewFakeClock(time.Now()), registry: prometheus.NewRegistry()}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if w.onRequest != nil && w.onRequest(out, r) {
+			return
+		}
 		out.Header().Set("Content-Type", "application/json")
 		out.(http.Flusher).Flush()
 		for {
@@ -127,23 +138,87 @@ func TestAWatchThatEndsLeavesNoTimer(t *testing.T) {
 	}
 }
 
-// client-go takes the end of a silent watch as one that the server has closed: no error, and nothing is listed again.
-func TestClientGoTakesTheEndForOneOfTheServer(t *testing.T) {
+func TestAServerThatDoesNotAnswerAWatchAtAllIsSilent(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	asked := make(chan struct{})
+	never := roundTrip(func(r *http.Request) (*http.Response, error) {
+		close(asked)
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	})
+	client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), clock, logr.Discard()).Wrap(never)}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+watching, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-asked
+		clock.Step(watchguard.MaxSilence + time.Second)
+	}()
+	response, err := client.Do(request)
+	if err == nil {
+		response.Body.Close()
+		t.Error("it is answered")
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// listing is a source of a server that cannot send a list as events.
+type listing struct{ *cache.ListWatch }
+
+func (*listing) IsWatchListSemanticsUnSupported() bool { return true }
+
+// A reflector of client-go takes the end of a silent watch for one that the server has ended, and lists before it watches again.
+func TestAReflectorListsAnewAfterASilence(t *testing.T) {
 	w := newWorld(t)
+	var lists atomic.Int32
+	watching := make(chan struct{}, 10)
+	w.onRequest = func(out http.ResponseWriter, r *http.Request) (done bool) {
+		if r.URL.Query().Get("watch") != "" {
+			watching <- struct{}{}
+			return false
+		}
+		lists.Add(1)
+		out.Header().Set("Content-Type", "application/json")
+		io.WriteString(out, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
+		return true
+	}
 	api, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: w.url}, w.client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := api.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{AllowWatchBookmarks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.send <- `{"type":"ADDED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"gpu-1"}}}` + "\n"
-	if event := <-watch.ResultChan(); event.Object.(*corev1.Node).Name != "gpu-1" {
-		t.Fatalf("%+v", event)
-	}
+	source := &listing{&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return api.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return api.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	stored := make(chan struct{}, 10)
+	store := cache.NewStore(func(any) (string, error) {
+		stored <- struct{}{}
+		return "gpu-1", nil
+	})
+	go func() {
+		defer close(ended)
+		cache.NewReflectorWithOptions(source, &corev1.Node{}, store, cache.ReflectorOptions{}).RunWithContext(ctx)
+	}()
+	<-watching
+	// After a watch without an event that ends within a second a reflector lists in any case.
+	w.send <- `{"type":"ADDED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"gpu-1","resourceVersion":"8"}}}` + "\n"
+	<-stored
+	before := lists.Load()
 	w.clock.Step(watchguard.MaxSilence + time.Second)
-	if event, open := <-watch.ResultChan(); open {
-		t.Errorf("%+v", event)
+	<-watching
+	if after := lists.Load(); after != before+1 {
+		t.Errorf("%d lists before the silence, %d after it", before, after)
 	}
+	stop()
+	<-ended
 }
