@@ -47,11 +47,12 @@ type Reader struct {
 	client.Reader
 	pods, slices rest.Interface
 	reading      chan struct{}
+	maxRead      int
 }
 
 // New returns a Reader over another that asks the same API server.
 func New(inside client.Reader, config *rest.Config, with *http.Client) (*Reader, error) {
-	r := &Reader{Reader: inside, reading: make(chan struct{}, atOnce)}
+	r := &Reader{Reader: inside, reading: make(chan struct{}, atOnce), maxRead: maxRead}
 	for kind, to := range map[schema.GroupVersionKind]*rest.Interface{
 		corev1.SchemeGroupVersion.WithKind("Pod"): &r.pods, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"): &r.slices,
 	} {
@@ -129,7 +130,7 @@ func read[T any, P sized[T]](
 	defer body.Close()
 	*items = nil
 	kept := 0
-	err = decode(&limited{from: body, left: maxRead}, meta, func(from *json.Decoder) error {
+	err = decode(&limited{from: body, left: r.maxRead}, meta, func(from *json.Decoder) error {
 		var item T
 		if err := from.Decode(&item); err != nil {
 			return err //nolint:wrapcheck // decode's caller names the list

@@ -1,0 +1,4 @@
+package slim
+
+// ReadAtMost sets how much is read of a list, in bytes.
+func (r *Reader) ReadAtMost(bytes int) { r.maxRead = bytes }
