@@ -18,8 +18,8 @@ import (
 const onDevices = "pitcrew-remediator-device-rules"
 
 // A stolen token of the remediator, with the role for devices, would evict every pod with a device of the cluster by one rule.
-func TestAttack28AStolenTokenTaintsOneDeviceAtATime(t *testing.T) {
-	s := newScene(t, "attack28", 1, nil)
+func TestAttack23AStolenTokenTaintsOneDeviceAtATime(t *testing.T) {
+	s := newScene(t, "attack23rules", 1, nil)
 	role, err := os.ReadFile(filepath.Join(s.cluster.Root, "manifests", "remediator", "devices.yaml"))
 	if err != nil {
 		t.Fatal(err)

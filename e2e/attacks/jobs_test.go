@@ -288,13 +288,13 @@ func TestAttack08LabelledJobsDoNotFillTheCache(t *testing.T) {
 
 // A tenant's pods of more than a megabyte each, on a node that a job is restarted for, must not fill the memory of the remediator, which reads
 // the pods of the node. The chart's limit is 256Mi.
-func TestAttack27LargePodsDoNotFillTheMemory(t *testing.T) {
-	s := newScene(t, "attack27", 2, nil)
-	mallory := s.tenant("mallory27")
-	job, here := s.job(s.tenant("team27"), "team27", "train")
+func TestAttack08LargePodsDoNotFillTheMemory(t *testing.T) {
+	s := newScene(t, "attack08c", 2, nil)
+	mallory := s.tenant("mallory08c")
+	job, here := s.job(s.tenant("team08c"), "team08c", "train")
 	for i := range 120 {
 		if err := mallory.Create(t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "mallory27", Name: fmt.Sprintf("large-%d", i)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "mallory08c", Name: fmt.Sprintf("large-%d", i)},
 			Spec: corev1.PodSpec{NodeName: here, Containers: []corev1.Container{{
 				Name: "c", Image: "none", Env: []corev1.EnvVar{{Name: "FILLER", Value: strings.Repeat("x", 1_200_000)}},
 			}}},
