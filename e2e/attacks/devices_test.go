@@ -1,12 +1,14 @@
 package attacks
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -78,20 +80,27 @@ func TestAttack23AStolenTokenTaintsOneDeviceAtATime(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		for _, r := range []*resourceapi.DeviceTaintRule{theirs, ours} {
-			if err := client.IgnoreNotFound(s.admin.Delete(t.Context(), r)); err != nil && t.Context().Err() == nil {
+			if err := s.admin.Delete(context.WithoutCancel(t.Context()), r); client.IgnoreNotFound(err) != nil {
 				t.Error(err)
 			}
 		}
 	})
-	taken := theirs.DeepCopy()
-	taken.Labels = map[string]string{devices.LabelManagedBy: devices.ManagedBy}
-	s.denied(token.Update(t.Context(), taken), onDevices, "take a rule of somebody")
+	// update changes the rule as it is now: Kubernetes writes its status meanwhile.
+	update := func(rule *resourceapi.DeviceTaintRule, change func(*resourceapi.DeviceTaintRule)) error {
+		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			if err := s.admin.Get(t.Context(), client.ObjectKeyFromObject(rule), rule); err != nil {
+				return err
+			}
+			change(rule)
+			return token.Update(t.Context(), rule)
+		})
+	}
+	s.denied(update(theirs, func(r *resourceapi.DeviceTaintRule) {
+		r.Labels = map[string]string{devices.LabelManagedBy: devices.ManagedBy}
+	}), onDevices, "take a rule of somebody")
 	s.denied(token.Delete(t.Context(), theirs.DeepCopy()), onDevices, "delete a rule of somebody")
-	widened := ours.DeepCopy()
-	widened.Spec.DeviceSelector.Device = nil
-	s.denied(token.Update(t.Context(), widened), onDevices, "widen an own rule")
-	ours.Annotations[devices.AnnotationGPU] = "0000:1c:00"
-	if err := token.Update(t.Context(), ours); err != nil {
+	s.denied(update(ours, func(r *resourceapi.DeviceTaintRule) { r.Spec.DeviceSelector.Device = nil }), onDevices, "widen an own rule")
+	if err := update(ours, func(r *resourceapi.DeviceTaintRule) { r.Annotations[devices.AnnotationGPU] = "0000:1c:00" }); err != nil {
 		t.Errorf("update of an own rule: %v", err)
 	}
 	if err := token.Delete(t.Context(), ours); err != nil {
