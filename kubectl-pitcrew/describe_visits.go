@@ -41,33 +41,32 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 		}
 	}
 	if q := r.Request; q != nil {
-		cli.Fprintf(out, "Asked:    %s\n", fmt.Sprintf("%s, by %s: %s, %s", q.Kind, cmp.Or(q.User, quarantine.UnknownUser), cmp.Or(q.Reason, quarantine.NoReason), ago(q.At)))
+		cli.Fprintf(out, "Asked:    %s, by %s: %s, %s\n",
+			q.Kind, cmp.Or(q.User, quarantine.UnknownUser), cmp.Or(q.Reason, quarantine.NoReason), ago(q.At))
 	}
 	if q, err := quarantine.RecordOf(n); err == nil && q != nil && q.Phase == quarantine.Quarantined && r.Stopped == q.ID {
 		cli.Fprintf(out, "Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair %s --approve`\n", n.Name)
 	}
 	if a := adviceOf(n, r); a != nil {
-		cli.Fprintf(out, "Advice:   %s\n", fmt.Sprintf("%s: %s, %s", a.Do, a.Why, ago(a.At)))
+		cli.Fprintf(out, "Advice:   %s: %s, %s\n", a.Do, a.Why, ago(a.At))
 	}
 	if c := r.Checked; c != nil {
 		boot := "before its present boot"
 		if c.BootID == n.Status.NodeInfo.BootID {
 			boot = "in its present boot"
 		}
-		cli.Fprintf(out, "Checked:  %s\n", fmt.Sprintf("passed %s, %s, %s", jobText(c.Template, c.Args), boot, ago(c.At)))
+		cli.Fprintf(out, "Checked:  passed %s, %s, %s\n", jobText(c.Template, c.Args), boot, ago(c.At))
 	}
 	for _, v := range r.Last[:min(len(r.Last), shownVisits)] {
-		cli.Fprintf(out, "Visited:  %s\n", fmt.Sprintf("%s, %s: %s: %s", kindText(&v), ago(v.EndedAt), v.Phase, cmp.Or(v.Outcome, jobText(v.Template, v.Args))))
+		cli.Fprintf(out, "Visited:  %s, %s: %s: %s\n", kindText(&v), ago(v.EndedAt), v.Phase, cmp.Or(v.Outcome, jobText(v.Template, v.Args)))
 	}
 	return nil
 }
 
 // describeVisit prints the visit under way: what it waits for, its steps, and the Job of the present one.
 func describeVisit(ctx context.Context, out io.Writer, api client.Client, r *repair.Record, v *repair.Visit, ago func(time.Time) string) error {
-	indented := func(format string, args ...any) {
-		cli.Fprintf(out, "          %s\n", fmt.Sprintf(format, args...))
-	}
-	cli.Fprintf(out, "Visit:    %s\n", fmt.Sprintf("%s, since %s", kindText(v), ago(v.StartedAt)))
+	indented := func(format string, args ...any) { cli.Fprintf(out, "          "+format+"\n", args...) }
+	cli.Fprintf(out, "Visit:    %s, since %s\n", kindText(v), ago(v.StartedAt))
 	indented("%s since %s%s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)), after("; then ", string(v.Then)))
 	if v.Kind == repair.Repair {
 		steps := slices.DeleteFunc(slices.Clone(r.Repairs), func(a repair.Action) bool { return a.Quarantine != v.Quarantine })
