@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -123,7 +122,7 @@ func read[T any, P sized[T]](
 		return ctx.Err()
 	}
 	body, err := api.Get().NamespaceIfScoped(options.Namespace, options.Namespace != "").Resource(ask.resource).
-		VersionedParams(which, runtime.NewParameterCodec(scheme.Scheme)).SetHeader("Accept", ask.accept).Stream(ctx)
+		VersionedParams(which, scheme.ParameterCodec).SetHeader("Accept", ask.accept).Stream(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // the kind of the error counts
 	}
