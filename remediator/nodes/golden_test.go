@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,16 +30,7 @@ spec:
 `
 
 // laterPolicy no longer hands off.
-const laterPolicy = `
-apiVersion: pitcrew.dev/v1alpha1
-kind: RemediationPolicy
-spec:
-  mode: enforce
-  budget: {maxNodes: 3, window: 6h}
-  breaker: {maxNodes: 2, window: 10m, coolDown: 30m, pace: 1m}
-  rules:
-    gpu: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}, restartJobs: true}
-`
+var laterPolicy = strings.Replace(goldenPolicy, "  handOff: {labels: {example.com/broken: \"yes\"}}\n", "", 1)
 
 // keptCluster is all that a remediator keeps in a cluster about nodes.
 type keptCluster struct {
