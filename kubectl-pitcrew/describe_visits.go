@@ -111,9 +111,6 @@ func after(before, text string) string {
 
 func kindText(v *repair.Visit) string {
 	text := string(v.Kind) + after(" ", v.Sweep)
-	if v.Group.ID != "" {
-		text += ", " + placeText(v.Group)
-	}
 	if v.Attempt > 1 {
 		text += fmt.Sprintf(", attempt %d", v.Attempt)
 	}

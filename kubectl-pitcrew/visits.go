@@ -53,9 +53,6 @@ func visitText(v *repair.Visit, now time.Time) string {
 	if v.Sweep != "" {
 		words[0] += " " + v.Sweep
 	}
-	if v.Group.ID != "" {
-		words = append(words, placeText(v.Group))
-	}
 	if v.Template != "" && v.Phase != repair.Emptying {
 		words = append(words, v.Template)
 	}
@@ -68,9 +65,6 @@ func visitText(v *repair.Visit, now time.Time) string {
 	}
 	return text
 }
-
-// placeText is the place of a node in a group that is checked together.
-func placeText(g repair.Group) string { return fmt.Sprintf("rank %d of %d nodes", g.Rank, g.Size) }
 
 // checkedText says when a node was checked, and how hard.
 func checkedText(c *repair.Checked, now time.Time) string {

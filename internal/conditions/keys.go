@@ -115,9 +115,6 @@ const (
 	LabelTemplate = Domain + "/template"
 	// LabelVisit is the id of the visit.
 	LabelVisit = Domain + "/visit"
-	// LabelGroup is the id of the group of nodes that are checked together. The reports of preflights in Jobs with the same one are those of
-	// one run.
-	LabelGroup = Domain + "/group"
 	// AnnotationNode is the node. A DeviceTaintRule has it, too.
 	AnnotationNode = Domain + "/node"
 )

@@ -64,6 +64,7 @@ func Parse(data []byte) (*Policy, error) {
 		return nil, err
 	}
 	doc.Spec.warn(d, field.NewPath("spec"))
+	doc.Spec.dropPairwise(d, field.NewPath("spec", "sweeps"))
 	for _, w := range inOrder(d.warnings) {
 		doc.Spec.Warnings = append(doc.Spec.Warnings, w.Error())
 	}

@@ -141,46 +141,31 @@ type Sweep struct {
 	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"1"`
 	// maxPercent is the largest share of the sweep's nodes that it checks at the same time, rounded down, and at least one.
 	MaxPercent int `yaml:"maxPercent" unit:"percent of the sweep's nodes" min:"1" max:"100"`
-	// pairwise checks a group of idle nodes together, by tests between pairs of them. The sweep checks one group at a time, so maxNodes and
-	// maxPercent of the sweep are not for it.
+	// pairwise is no longer supported: a sweep that has it does nothing. The next release refuses it.
 	Pairwise *Pairwise `yaml:"pairwise"`
 	// The Job that checks the node.
 	Check `yaml:",inline"`
 }
 
-// Pairwise checks a group of idle nodes together with the program preflight, so that a slow node or link is known before a job starts.
-// Each node has a Job of the sweep's template, in which $(RANK), $(SIZE), $(LEADER) and $(ROUNDS) stand for its place in the group.
-//
-//	spec:
-//	  sweeps:
-//	    pairs: {nodeSelector: {pool: gpu}, every: 24h, template: preflight, timeout: 30m, pairwise: {}}
+// Pairwise was the size of a group of idle nodes that a sweep checked together. It is ignored.
 type Pairwise struct {
-	// rounds is how many rounds of tests there are. In each of them a node has another partner.
-	Rounds int `yaml:"rounds" unit:"rounds" min:"1" max:"5" why:"more take time and hardly change the verdict"`
-	// minNodes is how many nodes a group has at least. While fewer are idle, the sweep waits.
-	MinNodes int `yaml:"minNodes" unit:"nodes" min:"3" max:"64" why:"two nodes do not show which of them is slow, and no more idle nodes are watched"`
-	// maxNodes is how many nodes a group has at most.
-	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"3" max:"64" why:"two nodes do not show which of them is slow, and no more idle nodes are watched"`
+	// rounds is ignored.
+	Rounds int `yaml:"rounds"`
+	// minNodes is ignored.
+	MinNodes int `yaml:"minNodes"`
+	// maxNodes is ignored.
+	MaxNodes int `yaml:"maxNodes"`
 }
 
-// The bounds of the nodes of a group, and the most rounds of its tests.
-const (
-	MinGroup  = 3
-	MaxGroup  = 64
-	maxRounds = 5
-)
-
-func (p *Pairwise) setDefaults() { p.Rounds, p.MinNodes, p.MaxNodes = maxRounds, MinGroup, MaxGroup }
-
-func (p *Pairwise) complete(d *decoder, at *field.Path) {
-	for _, name := range []string{"maxNodes", "maxPercent"} {
-		if d.isSet(at.Child(name)) {
-			d.add(field.Forbidden(at.Child(name), "does not go with pairwise: the sweep checks one group at a time, whose size is pairwise.maxNodes"))
+// dropPairwise drops the sweeps of groups with a warning, so that a policy of an earlier version stays valid.
+func (p *Policy) dropPairwise(d *decoder, at *field.Path) {
+	p.Sweeps = slices.DeleteFunc(p.Sweeps, func(s Sweep) bool {
+		if s.Pairwise != nil {
+			d.warnAt(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: "+
+				"run preflight on idle nodes with a CronJob (docs/preflight.md), and remove the sweep; the next release refuses it")
 		}
-	}
-	if p.MinNodes > p.MaxNodes {
-		d.invalid(at.Child("pairwise", "minNodes"), p.MinNodes, fmt.Sprintf("must be at most maxNodes, which is %d", p.MaxNodes))
-	}
+		return s.Pairwise != nil
+	})
 }
 
 // MaxArgs is the most bytes that [Check.Args] may have together, and maxArgs how many they may be: the record of a node keeps those of
@@ -282,9 +267,6 @@ func (s *Sweep) complete(d *decoder, at *field.Path) {
 	s.check(d, at)
 	if !d.isSet(at.Child("maxNodes")) && d.isSet(at.Child("maxPercent")) {
 		s.MaxNodes = math.MaxInt
-	}
-	if s.Pairwise != nil {
-		s.Pairwise.complete(d, at)
 	}
 }
 

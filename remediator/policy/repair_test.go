@@ -46,8 +46,10 @@ firstCheck: {conditions: all}`, validated))
 	if weekly.MaxNodes != 1 || weekly.MaxPercent != 100 || weekly.IdleFor != 10*time.Minute || weekly.Timeout != 45*time.Minute || !weekly.Nodes.Empty() || strings.Join(weekly.Args, " ") != "-level 2" {
 		t.Errorf("weekly %+v", weekly)
 	}
-	if pairs := parse(t, withRepair("sweeps: {pairs: {every: 24h, template: preflight, pairwise: {maxNodes: 8}}}", "")).Sweeps[0].Pairwise; weekly.Pairwise != nil || *pairs != (Pairwise{5, 3, 8}) {
-		t.Errorf("pairwise %+v, %+v", pairs, weekly.Pairwise)
+	pairs := parse(t, withRepair("sweeps: {pairs: {every: 24h, template: preflight, pairwise: {maxNodes: 8}}, weekly: {every: 168h, template: check}}", ""))
+	if len(pairs.Sweeps) != 1 || pairs.Sweeps[0].Name != "weekly" || len(pairs.Warnings) != 1 ||
+		!strings.Contains(pairs.Warnings[0], "spec.sweeps[pairs].pairwise: is no longer supported, so this sweep does nothing") {
+		t.Errorf("sweeps %+v, warnings %q", pairs.Sweeps, pairs.Warnings)
 	}
 	if f := p.FirstCheck; f.Taint != "pitcrew.dev/unchecked" || strings.Join(f.Conditions, " ") != "all" || f.Template != "" || !f.Nodes.Empty() {
 		t.Errorf("first check %+v", f)
@@ -120,13 +122,6 @@ func TestMistakesInRepairSweepsAndFirstCheckAreNamed(t *testing.T) {
 		"a sweep without a name":          {"sweeps: {Weekly_1: {every: 1h, template: check}}", "", `line 9: spec.sweeps[Weekly_1]: Invalid value: "Weekly_1"`},
 		"a sweep of wrong arguments":      {`sweeps: {weekly: {every: 1h, template: check, args: ["\x01"]}}`, "", "line 9: spec.sweeps[weekly].args[0]: Invalid value"},
 		"a sweep of wrong labels":         {"sweeps: {weekly: {every: 1h, template: check, nodeSelector: {a b: c}}}", "", `line 9: spec.sweeps[weekly].nodeSelector[a b]: Invalid value: "a b"`},
-		"pairwise with maxNodes":          {"sweeps: {weekly: {every: 1h, template: check, maxNodes: 2, pairwise: {}}}", "", "line 9: spec.sweeps[weekly].maxNodes: Forbidden: does not go with pairwise"},
-		"pairwise with maxPercent":        {"sweeps: {weekly: {every: 1h, template: check, maxPercent: 2, pairwise: {}}}", "", "line 9: spec.sweeps[weekly].maxPercent: Forbidden: does not go with pairwise"},
-		"pairwise of two nodes":           {"sweeps: {weekly: {every: 1h, template: check, pairwise: {minNodes: 2}}}", "", "line 9: spec.sweeps[weekly].pairwise.minNodes: Invalid value: 2"},
-		"pairwise of too many nodes":      {"sweeps: {weekly: {every: 1h, template: check, pairwise: {maxNodes: 65}}}", "", "line 9: spec.sweeps[weekly].pairwise.maxNodes: Invalid value: 65"},
-		"pairwise of more than at most":   {"sweeps: {weekly: {every: 1h, template: check, pairwise: {minNodes: 9, maxNodes: 8}}}", "", "line 9: spec.sweeps[weekly].pairwise.minNodes: Invalid value: 9: must be at most maxNodes, which is 8"},
-		"six rounds":                      {"sweeps: {weekly: {every: 1h, template: check, pairwise: {rounds: 6}}}", "", "line 9: spec.sweeps[weekly].pairwise.rounds: Invalid value: 6"},
-		"no rounds":                       {"sweeps: {weekly: {every: 1h, template: check, pairwise: {rounds: 0}}}", "", "line 9: spec.sweeps[weekly].pairwise.rounds: Invalid value: 0"},
 		"a misspelt field of an inline":   {"sweeps: {weekly: {every: 1h, templat: check}}", "", "line 9: field templat not found in spec.sweeps[weekly]; did you mean template?"},
 		"the inline part by its name":     {`sweeps: {weekly: {every: 1h, template: a, ",inline": {template: b}}}`, "", "line 9: field ,inline not found in spec.sweeps[weekly]"},
 		"Kubernetes' own taint":           {"firstCheck: {taint: node.kubernetes.io/not-ready}", "", `line 9: spec.firstCheck.taint: Invalid value: "node.kubernetes.io/not-ready": must not be in the domains kubernetes.io and k8s.io`},

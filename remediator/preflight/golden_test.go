@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
+	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
 )
 
@@ -165,3 +167,25 @@ func TestGoldenRuns(t *testing.T) {
 	a.Expired = api.conditions()
 	goldentest.Answer(t, "preflight/run", a)
 }
+
+// sweepReport is that of a rank of a run in which one is slow.
+func sweepReport(n, rank, slow int) report.Report {
+	r := report.Report{RunID: "r", Size: n, Rank: rank, IP: sweepAddress(rank), GPU: report.Passed, Storage: report.Passed}
+	for index, pairs := range schedule.Rounds(n, schedule.MaxRounds, 1, nil) {
+		for _, p := range pairs {
+			if p[0] != rank && p[1] != rank {
+				continue
+			}
+			gibps := 100.0
+			if p[0] == slow || p[1] == slow {
+				gibps = 50
+			}
+			r.Batches = append(r.Batches, report.Batch{
+				Index: index, Pair: [2]netip.Addr{sweepAddress(min(p[0], p[1])), sweepAddress(max(p[0], p[1]))}, Self: r.IP, Bandwidth: gibps,
+			})
+		}
+	}
+	return r
+}
+
+func sweepAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}) }

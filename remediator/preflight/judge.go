@@ -21,9 +21,6 @@ import (
 
 // judge reaches the verdict of a run, reports it, and updates the conditions of the run's nodes.
 func (c *Controller) judge(ctx context.Context, namespace string, r run) error {
-	if r.isSweep() && !r.isComplete() {
-		return nil
-	}
 	o := verdict.Options{Size: r.size}
 	var err error
 	if !r.isComplete() {

@@ -24,13 +24,6 @@ type run struct {
 	first, deadline time.Time
 }
 
-// groupPrefix begins the workload of a run that is the sweep of a group of nodes.
-const groupPrefix = "group/"
-
-// isSweep tells whether the run is that of a sweep. It counts only if it is complete: it may be ended at any time, because a pod needs
-// one of the nodes.
-func (r run) isSweep() bool { return strings.HasPrefix(string(r.workload), groupPrefix) }
-
 // refusal is a report that does not count, and the reason.
 type refusal struct {
 	submission submission

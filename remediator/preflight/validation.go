@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
 )
@@ -166,8 +165,7 @@ var partOf = []schema.GroupVersionKind{
 // maxOwners is more than the owners between the worker of a LeaderWorkerSet and the LeaderWorkerSet.
 const maxOwners = 5
 
-// workloadOf is the UID of the object whose pods run together: the owner itself, or what it is a part of. Where only admins create Jobs,
-// those of one group of a sweep run together.
+// workloadOf is the UID of the object whose pods run together: the owner itself, or what it is a part of.
 func (c *Controller) workloadOf(ctx context.Context, namespace string, owner metav1.OwnerReference) (types.UID, error) {
 	for range maxOwners {
 		kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind)
@@ -186,9 +184,6 @@ func (c *Controller) workloadOf(ctx context.Context, namespace string, owner met
 		}
 		if object.UID != owner.UID {
 			break
-		}
-		if group := object.Labels[conditions.LabelGroup]; group != "" && owner.Kind == "Job" && slices.Contains(c.trusted, namespace) {
-			return types.UID(groupPrefix + group), nil
 		}
 		controller := metav1.GetControllerOf(&object)
 		if controller == nil {

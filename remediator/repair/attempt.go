@@ -305,7 +305,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	v.Template, v.Reboots, v.JobUID, v.JobEndedAt, v.RetryAt = check.Template, reboots, "", time.Time{}, time.Time{}
 	v.BootID = n.Status.NodeInfo.BootID
 	v.Deadline = d.now.Add(StartTimeout + check.Timeout)
-	values := variables(d.policy, n, v)
+	values := variables(n, v)
 	values[gpusVariable] = strings.Join(d.gpusOf(v), ",")
 	v.Args = arguments(d.facts.Template, check, values)
 	v.Verdict = verdictOf(d.facts.Template)
@@ -351,7 +351,7 @@ func (d *decider) work(v *Visit) {
 			return
 		}
 	}
-	if d.leftGroup(v) || d.madeWay(v) {
+	if d.madeWay(v) {
 		return
 	}
 	late := !d.now.Before(v.Deadline)
@@ -466,9 +466,6 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 		return
 	}
 	switch {
-	case v.Group.ID != "" && (job.says(repairresult.Healthy) || job.says(repairresult.Problem)):
-		v.Group.Result = job.result.Result
-		d.ended(v, job.message)
 	case job.refused() && v.isCheck():
 		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.name(), job.message)
 		d.result(v, ResultRefused)
@@ -481,7 +478,6 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 		d.ended(v, job.message)
 	case job.says(repairresult.Problem):
 		d.problem(v, job.message)
-	case d.mayLeaveGroup(v):
 	default:
 		d.failed(v, job.why())
 	}
@@ -604,10 +600,6 @@ func (d *decider) prove(v *Visit) {
 	d.requeueAt(soon)
 	d.requeueAt(late)
 	d.requeue(waitPoll)
-	if v.Group.ID != "" {
-		d.proveGroup(v)
-		return
-	}
 	if v.Kind != Repair {
 		d.proveHealthy(v, late)
 		return

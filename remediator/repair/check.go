@@ -23,8 +23,6 @@ const settleTaint = 5 * time.Second
 type Selection struct {
 	Sweep string
 	At    time.Time
-	// Group is the place in a group, for a sweep that is pairwise.
-	Group Group
 }
 
 func labelsOf(n *corev1.Node) labels.Set { return labels.Set(n.Labels) }
@@ -93,10 +91,6 @@ func (d *decider) beginSweep() {
 	}
 	i := slices.IndexFunc(d.policy.Sweeps, func(p policy.Sweep) bool { return p.Name == s.Sweep })
 	if i < 0 || unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now) != "" || d.held() != "" {
-		return
-	}
-	if s.Group.ID != "" {
-		d.openGroup(s, d.policy.Sweeps[i].Check)
 		return
 	}
 	d.openCheck(Visit{Kind: Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)

@@ -54,11 +54,9 @@ func arguments(t *corev1.PodTemplate, check policy.Check, values map[string]stri
 	return args
 }
 
-// variables are the values of those variables that follow from the policy and the record.
-func variables(p *policy.Policy, n *corev1.Node, v *Visit) map[string]string {
-	values := map[string]string{nodeVariable: n.Name, bootVariable: v.BootID}
-	v.addVariables(values, p)
-	return values
+// variables are the values of those variables that follow from the record.
+func variables(n *corev1.Node, v *Visit) map[string]string {
+	return map[string]string{nodeVariable: n.Name, bootVariable: v.BootID}
 }
 
 // gpuList is what stands for [gpusVariable]: which GPUs have a fault may change between two steps, what they are called does not.
@@ -71,7 +69,7 @@ func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *Visit) 
 		if check.Template != v.Template || rebootsNode(t, check) != v.Reboots {
 			continue
 		}
-		args := arguments(t, check, variables(p, n, v))
+		args := arguments(t, check, variables(n, v))
 		if slices.EqualFunc(args, v.Args, func(want, got string) bool {
 			pattern := strings.ReplaceAll(regexp.QuoteMeta(want), regexp.QuoteMeta(gpusVariable), gpuList)
 			matches, err := regexp.MatchString("^(?s:"+pattern+")$", got)
@@ -136,14 +134,10 @@ func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *
 	if len(spec.Containers) > 0 {
 		spec.Containers[0].Args = slices.Clone(v.Args)
 	}
-	labels := map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID}
-	if v.Group.ID != "" {
-		labels[conditions.LabelGroup] = v.Group.ID
-	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: v.jobName(n),
-			Labels:      labels,
+			Labels:      map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID},
 			Annotations: map[string]string{conditions.AnnotationNode: n.Name},
 		},
 		Spec: batchv1.JobSpec{

@@ -169,7 +169,6 @@ func (b *bounds) visit(v *Visit) {
 	for _, name := range []string{v.ID, v.Sweep, v.Quarantine, v.ApprovedBy, v.Template, v.BootID, string(v.JobUID)} {
 		b.name("a visit", name)
 	}
-	b.group(v)
 	b.text("held", v.Held)
 	b.text("outcome", v.Outcome)
 	b.texts("args", v.Args)

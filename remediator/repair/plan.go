@@ -68,8 +68,6 @@ type Facts struct {
 	// Template is the PodTemplate of name Has.Template; nil: there is none, and TemplateProblem may say why.
 	Template        *corev1.PodTemplate
 	TemplateProblem string
-	// Members are what is known of the nodes of the group that the node is checked with; nil: nothing is known now.
-	Members []Member
 	// Selected is set when a sweep has chosen the node; nil: none has.
 	Selected *Selection
 	// Awaited is a pod that waits and could run on the node if no sweep were there, as namespace/name; empty: none is known.
@@ -209,7 +207,7 @@ func Next(p *policy.Policy, f Facts, now time.Time) Step {
 	d.record.fit()
 	d.step.Record = d.record
 	v := d.record.Current
-	if v != nil && (v.Phase == Working || v.Phase == Proving && v.Group.ID != "") {
+	if v != nil && v.Phase == Working {
 		d.step.KeepJob = v.jobName(f.Node)
 	}
 	// A person may remove the taint of a visit that ends: it is not put back.
@@ -245,12 +243,12 @@ func (d *decider) decide() {
 		d.stop(why)
 		return
 	}
+	if v.Group != nil {
+		d.close(Yielded, "Pitcrew checks no groups of nodes any more")
+		return
+	}
 	switch v.Phase {
 	case Emptying:
-		if v.Group.ID != "" {
-			d.gather(v)
-			return
-		}
 		d.empty(v)
 	case Working:
 		before := *v

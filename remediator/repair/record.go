@@ -83,8 +83,8 @@ type Visit struct {
 	Phase Phase  `json:"phase"`
 	// Sweep is the name of the sweep in the policy.
 	Sweep string `json:"sweep,omitempty"`
-	// Group is the place in a group of nodes that are checked together.
-	Group Group `json:"group,omitzero"`
+	// Group is set on a visit to a group of nodes, which earlier versions made. Such a visit ends.
+	Group *struct{} `json:"group,omitempty"`
 	// Quarantine is the id of the quarantine that a repair or a validation is for.
 	Quarantine string `json:"quarantine,omitempty"`
 	// ApprovedBy is the person who has asked for a repair; empty: nobody has, and it began by itself.

@@ -77,8 +77,6 @@ type SweepPlan struct {
 	Look []string
 	// Start are the checks that may begin: nodes that were idle for long enough, also in a look at this very time.
 	Start []SweepStart
-	// Groups are those that may begin, at most one for each sweep that is pairwise.
-	Groups []SweepGroup
 }
 
 // PlanSweeps decides which nodes are checked next. The node that was unchecked for longest goes first, and before it one with a
@@ -99,9 +97,6 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 	taken, looked := map[string]bool{}, map[string]bool{} // by a sweep before
 	for i := range sweeps {
 		s := &sweeps[i]
-		if s.Pairwise != nil {
-			continue
-		}
 		queue, underWay, limit := queueOf(s, nodes, now)
 		queue = slices.DeleteFunc(queue, func(q queued) bool {
 			if !looked[q.Name] && q.wasBusy() && q.looksAgain(s, now) {
@@ -145,7 +140,6 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 	for _, q := range append(waiting, busy[:min(len(busy), maxLooks-len(waiting))]...) {
 		plan.Look = append(plan.Look, q.Name)
 	}
-	plan.addGroups(sweeps, nodes, taken, awaited, now)
 	return plan
 }
 

@@ -226,14 +226,6 @@ func (w *world) facts(m *machine) Facts {
 	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(m.Node)
 	f.Job = m.jobs[f.Record.JobName(m.Node)]
 	f.Selected, f.Awaited = m.selected, m.awaited
-	if f.Record != nil && f.Record.Current != nil {
-		groups := Groups{}
-		for name, other := range w.nodes {
-			r, _ := RecordOf(other.Node) // of one that cannot be read nothing is known
-			groups.Add(name, r)
-		}
-		f.Members = groups[f.Record.Current.Group.ID]
-	}
 	return f
 }
 

@@ -54,8 +54,6 @@ type sweeper struct {
 	selected map[string]repair.Selection
 	// awaited has a pod that waits, by the node on which it could run.
 	awaited map[string]string
-	// groups are those with a visit under way.
-	groups repair.Groups
 }
 
 // maxYields is how many checks of a node in a row make way for pods of one namespace of which none comes.
@@ -99,7 +97,6 @@ func (s *sweeper) facts(node string, f *repair.Facts) {
 		f.Selected = &selection
 	}
 	f.Awaited = s.awaited[node]
-	f.Members = s.membersOf(f.Record)
 }
 
 func (s *sweeper) tick(ctx context.Context) error {
@@ -118,7 +115,6 @@ func (s *sweeper) tick(ctx context.Context) error {
 		nodes[list.Items[i].Name] = c.pending.overlay(&list.Items[i])
 	}
 	s.forget(nodes, now)
-	s.findGroups(ctx, nodes)
 	if err := s.makeWay(ctx, nodes); err != nil {
 		return err
 	}
@@ -146,7 +142,6 @@ func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) er
 			}
 		}
 	}
-	s.addGroups(nodes, swept)
 	s.mu.Lock()
 	maps.DeleteFunc(s.overruled, func(name string, _ overruled) bool {
 		_, selected := s.selected[name]
@@ -154,7 +149,6 @@ func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) er
 	})
 	s.mu.Unlock()
 	waiting, err := s.waiting(ctx, swept)
-	s.endGroups(waiting)
 	s.mu.Lock()
 	s.awaited = waiting
 	s.mu.Unlock()
@@ -241,7 +235,7 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 		return s.awaitedFor[name].Since
 	}
 	plan := repair.PlanSweeps(p.Sweeps, all, awaited, now)
-	if failed != nil || len(plan.Look)+len(plan.Groups) == 0 {
+	if failed != nil || len(plan.Look) == 0 {
 		return failed
 	}
 	for _, name := range plan.Look {
@@ -258,18 +252,6 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 		all[i].Idle = s.idle[all[i].Name]
 	}
 	plan = repair.PlanSweeps(p.Sweeps, all, awaited, now)
-	for _, g := range plan.Groups {
-		for _, name := range g.Nodes {
-			if g.Urgent {
-				if err := s.overrule(ctx, repair.SweepStart{Node: name, Sweep: g.Sweep}, nodes[name], list); err != nil {
-					return err
-				}
-			}
-		}
-		if err := s.startGroup(ctx, g, now); err != nil {
-			return err
-		}
-	}
 	for _, start := range plan.Start {
 		if start.Urgent {
 			if err := s.overrule(ctx, start, nodes[start.Node], list); err != nil {

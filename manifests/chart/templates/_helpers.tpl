@@ -164,9 +164,4 @@ in common. */}}
 {{- fail (printf "policy.%s needs repair.enabled=true: without it there are no Jobs on nodes" (first .)) }}
 {{- end }}
 {{- end }}
-{{- range $name, $sweep := .policy.sweeps }}
-{{- if and (kindIs "map" $sweep) (kindIs "map" $sweep.pairwise) (not (($.root.Values.repair).pairs).enabled) }}
-{{- fail (printf "policy.sweeps.%s.pairwise needs repair.pairs.enabled=true: without it its reports do not count" $name) }}
-{{- end }}
-{{- end }}
 {{- end }}

@@ -73,37 +73,9 @@ reboot:
       - {name: dbus, mountPath: /run/dbus, readOnly: true}
     volumes:
     - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
-{{- if ((.Values.repair).pairs).enabled }}
-# Its account may write the reports, which count as those of the cluster's admins.
-preflight:
-  spec:
-    hostNetwork: true
-    serviceAccountName: pitcrew-preflight
-    automountServiceAccountToken: true
-    terminationGracePeriodSeconds: 5
-    containers:
-    - name: preflight
-      image: {{ include "pitcrew.image" (dict "root" . "name" "preflight" "tag" .Values.repair.pairs.tag) }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args:
-      {{- $args := list "-rank=$(RANK)" "-size=$(SIZE)" "-leader=$(LEADER)" "-rounds=$(ROUNDS)" "-node=$(NODE)" "-termination-log=/dev/termination-log" }}
-      {{- toYaml (concat $args (.Values.repair.pairs.args | default list)) | nindent 6 }}
-      env:
-      - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-      - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-      - {name: WORKLOAD, value: sweep}
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 65532
-        allowPrivilegeEscalation: false
-        readOnlyRootFilesystem: true
-        capabilities: {drop: [ALL]}
-        seccompProfile: {type: RuntimeDefault}
-{{- end }}
 {{- end }}
 {{- /* The namespaces whose reports of preflights count as those of the cluster's admins, as a JSON list. */}}
 {{- define "pitcrew.trustedNamespaces" -}}
 {{- $trusted := .Values.preflight.trustedNamespaces | default list }}
-{{- if and (.Values.repair).enabled ((.Values.repair).pairs).enabled }}{{ $trusted = append $trusted "pitcrew-repair" }}{{ end }}
 {{- toJson (uniq $trusted) }}
 {{- end }}
