@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/syntax"
 )
 
 // The apiVersion and kind of a policy file.
@@ -41,7 +42,7 @@ type document struct {
 //
 // What is valid and most likely a mistake is in [Policy.Warnings].
 func Parse(data []byte) (*Policy, error) {
-	content, err := parseYAML(data)
+	content, err := syntax.Parse(data)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +104,11 @@ func (p *Policy) complete(d *decoder, at *field.Path) {
 	}
 	for i := range p.Sweeps {
 		p.Sweeps[i].complete(d, at.Child("sweeps").Key(p.Sweeps[i].Name))
+	}
+	for i := range p.Pools {
+		at := at.Child("pools").Key(p.Pools[i].Name)
+		d.invalidFor(at, p.Pools[i].Name, validation.IsDNS1123Label(p.Pools[i].Name))
+		p.Pools[i].complete(d, at)
 	}
 	if p.FirstCheck != nil {
 		p.FirstCheck.complete(d, at.Child("firstCheck"), p)

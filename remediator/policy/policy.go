@@ -65,6 +65,9 @@ type Policy struct {
 	Repair *Repair `yaml:"repair"`
 	// sweeps check idle nodes, by name. A name is a DNS label.
 	Sweeps []Sweep `yaml:"sweeps"`
+	// pools say which conditions the nodes report, by name. A name is a DNS label. `firstCheck` waits for these, and sweeps and
+	// validations need the condition that proves their check.
+	Pools []Pool `yaml:"pools"`
 	// firstCheck removes the taint of new nodes when they have proven to be healthy.
 	FirstCheck *FirstCheck `yaml:"firstCheck"`
 	// rules say what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.

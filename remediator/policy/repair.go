@@ -186,14 +186,17 @@ type FirstCheck struct {
 	Taint string `yaml:"taint"`
 	// nodeSelector lists the labels that a node must have. Without it, the first check is for all nodes with the taint.
 	Nodes labels.Selector `yaml:"nodeSelector"`
-	// conditions are the types that must be healthy, with a heartbeat in this boot. `all`: each that a rule names which is not
-	// alertOnly and selects the node, but for Ready, SlowNode and PreflightFailed.
+	// conditions are the types that must be healthy, with a heartbeat in this boot. `all`: each that the pools of the node report, and
+	// that a rule names which is not alertOnly and selects the node. If no pool has the node, it is each of these rules, but for
+	// those of Ready, SlowNode and PreflightFailed.
 	Conditions []string `yaml:"conditions" single:""`
+	// maxNodes is how many nodes are checked under load at the same time.
+	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"1"`
 	// The Job that checks the node under load. Without a template the conditions are enough.
 	Check `yaml:",inline"`
 }
 
-// AllConditions, in [FirstCheck.Conditions], stands for each that a rule names.
+// AllConditions, in [FirstCheck.Conditions], stands for each that the node reports and a rule names.
 const AllConditions = "all"
 
 const (
@@ -203,6 +206,7 @@ const (
 	defaultLemonRepairs  = 3
 	defaultLemonWindow   = 30 * 24 * time.Hour
 	defaultIdleFor       = 10 * time.Minute
+	defaultFirstChecks   = 10
 )
 
 func (r *Repair) setDefaults() {
@@ -219,6 +223,7 @@ func (s *Sweep) setDefaults() {
 
 func (f *FirstCheck) setDefaults() {
 	f.Taint, f.Nodes, f.Conditions, f.Timeout = conditions.TaintUnchecked, labels.Everything(), []string{AllConditions}, defaultCheckTimeout
+	f.MaxNodes = defaultFirstChecks
 }
 
 func (r *Repair) complete(d *decoder, at *field.Path) {
@@ -289,7 +294,7 @@ func (f *FirstCheck) complete(d *decoder, at *field.Path, p *Policy) {
 		f.check(d, at)
 		return
 	}
-	for _, name := range []string{"args", "timeout"} {
+	for _, name := range []string{"args", "timeout", "maxNodes"} {
 		if d.isSet(at.Child(name)) {
 			d.add(field.Forbidden(at.Child(name), "has no effect without template"))
 		}

@@ -54,7 +54,7 @@ firstCheck: {conditions: all}`, validated))
 	if f := p.FirstCheck; f.Taint != "pitcrew.dev/unchecked" || strings.Join(f.Conditions, " ") != "all" || f.Template != "" || !f.Nodes.Empty() {
 		t.Errorf("first check %+v", f)
 	}
-	if !p.Rules[0].Validate || len(p.Warnings) != 0 {
+	if !p.Rules[0].Validate || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "spec.firstCheck: waits for every condition that a rule names") {
 		t.Errorf("%+v, warnings %q", p.Rules[0], p.Warnings)
 	}
 	if p := parse(t, withRepair("repair:\nsweeps:\nfirstCheck:", "")); p.Repair != nil || p.Sweeps != nil || p.FirstCheck != nil {
@@ -132,6 +132,13 @@ func TestMistakesInRepairSweepsAndFirstCheckAreNamed(t *testing.T) {
 		"the taint of a hand-off":         {"firstCheck: {taint: example.com/bad}\nhandOff: {taints: [{key: example.com/bad}]}", "", `line 9: spec.firstCheck.taint: Invalid value: "example.com/bad": is a taint of rule gpu`},
 		"a condition that is no name":     {"firstCheck: {conditions: [all, a b]}", "", `line 9: spec.firstCheck.conditions[1]: Invalid value: "a b"`},
 		"arguments of no template":        {"firstCheck: {args: [a]}", "", "line 9: spec.firstCheck.args: Forbidden: has no effect without template"},
+		"a limit of no template":          {"firstCheck: {maxNodes: 1}", "", "line 9: spec.firstCheck.maxNodes: Forbidden: has no effect without template"},
+		"a first check of no nodes":       {"firstCheck: {template: check, maxNodes: 0}", "", "line 9: spec.firstCheck.maxNodes: Invalid value: 0: must be at least 1"},
+		"a pool without conditions":       {"pools: {a: {nodeSelector: {b: c}}}", "", "line 9: spec.pools[a].conditions: Required value: the types of the conditions that the nodes report"},
+		"a pool of a wrong operator":      {"pools: {a: {conditions: [A], matchExpressions: [{key: b, operator: Is}]}}", "", `line 9: spec.pools[a].matchExpressions[0].operator: Unsupported value: "Is"`},
+		"a pool of no values":             {"pools: {a: {conditions: [A], matchExpressions: [{key: b, operator: In}]}}", "", `line 9: spec.pools[a].matchExpressions[0]: Invalid value: "b": values: Invalid value: null: for 'in'`},
+		"a pool of a wrong condition":     {"pools: {a: {conditions: [a b]}}", "", `line 9: spec.pools[a].conditions[0]: Invalid value: "a b"`},
+		"a pool of a wrong name":          {"pools: {A_: {conditions: [A]}}", "", `line 9: spec.pools[A_]: Invalid value: "A_"`},
 		"a first check of wrong template": {"firstCheck: {template: A}", "", `line 9: spec.firstCheck.template: Invalid value: "A"`},
 	} {
 		got := strings.Join(lines(t, withRepair(test.spec, test.rule)), "\n")
@@ -143,21 +150,28 @@ func TestMistakesInRepairSweepsAndFirstCheckAreNamed(t *testing.T) {
 
 func TestARepairThatDoesNothingIsWarnedOf(t *testing.T) {
 	for name, test := range map[string]struct{ spec, rule, want string }{
-		"no actions":                  {"repair: {mode: approve}", "", "line 9: spec.repair.mode: approve repairs nothing without actions"},
-		"no validation":               {"repair: {mode: auto, actions: {Reboot: [{template: reboot}]}}", "", "line 9: spec.repair.mode: no rule has validate: true, so a repaired node returns without a check under load"},
-		"a validation of no rule":     {"repair:\n  mode: auto\n  actions: {Reboot: [{template: reboot}]}\n  validate: {template: check}", "", "line 12: spec.repair.validate: has no effect: no rule has validate: true"},
-		"validation alone":            {"repair: {validate: {template: check}}", validated, ""},
-		"validation alone, off":       {"repair: {mode: off, validate: {template: check}}", validated, ""},
-		"approved without validation": {"repair: {mode: approve, actions: {Reboot: [{template: reboot}]}}", "", ""},
-		"everything":                  {"repair: {mode: auto, actions: {Reboot: [{template: reboot}]}, validate: {template: check}}", validated, ""},
-		"a misspelt condition":        {"firstCheck: {conditions: [GPUXidErr]}", "", `line 9: spec.firstCheck.conditions[0]: "GPUXidErr" is a condition of no check of Pitcrew and of no other component that it knows; did you mean GPUXidError?`},
-		"a condition of the user":     {"firstCheck: {conditions: [all, AcmeFanBroken]}", "", ""},
-		"a path to validate with":     {"repair: {validate: {template: check, args: [-level, /dev/nvidia0]}}", validated, "line 10: spec.repair.validate.args[1]: " + refused("/dev/nvidia0")},
-		"a word to reset with":        {"repair: {actions: {ResetGPU: [{template: a}, {template: check, args: [-x=y]}]}}", "", "line 9: spec.repair.actions.ResetGPU[1].args[0]: " + refused("-x=y")},
-		"a variable to reboot with":   {"repair: {actions: {Reboot: [{template: check, args: [-node=$(NODE)]}]}}", "", "line 9: spec.repair.actions.Reboot[0].args[0]: " + refused("-node=$(NODE)")},
-		"an option of a sweep":        {"sweeps: {weekly: {every: 1h, template: check, args: [-a_b]}}", "", "line 9: spec.sweeps[weekly].args[0]: " + refused("-a_b")},
-		"an option of a first check":  {"firstCheck: {template: check, args: [--]}", "", "line 9: spec.firstCheck.args[0]: " + refused("--")},
-		"options that are admitted":   {"sweeps: {weekly: {every: 1h, template: check, args: [-level, 3, --level=3, -timeout=30m, 1.5h, -gpu=0000:1b:00,0000:4e:00]}}", "", ""},
+		"no actions":                   {"repair: {mode: approve}", "", "line 9: spec.repair.mode: approve repairs nothing without actions"},
+		"no validation":                {"repair: {mode: auto, actions: {Reboot: [{template: reboot}]}}", "", "line 9: spec.repair.mode: no rule has validate: true, so a repaired node returns without a check under load"},
+		"a validation of no rule":      {"repair:\n  mode: auto\n  actions: {Reboot: [{template: reboot}]}\n  validate: {template: check}", "", "line 12: spec.repair.validate: has no effect: no rule has validate: true"},
+		"validation alone":             {"repair: {validate: {template: check}}", validated, ""},
+		"validation alone, off":        {"repair: {mode: off, validate: {template: check}}", validated, ""},
+		"approved without validation":  {"repair: {mode: approve, actions: {Reboot: [{template: reboot}]}}", "", ""},
+		"everything":                   {"repair: {mode: auto, actions: {Reboot: [{template: reboot}]}, validate: {template: check}}", validated, ""},
+		"a misspelt condition":         {"firstCheck: {conditions: [GPUXidErr]}", "", `line 9: spec.firstCheck.conditions[0]: "GPUXidErr" is a condition of no check of Pitcrew and of no other component that it knows; did you mean GPUXidError?`},
+		"a condition of the user":      {"firstCheck: {conditions: [AcmeFanBroken]}", "", ""},
+		"all of no pool":               {"firstCheck: {conditions: all}", "", "line 9: spec.firstCheck: waits for every condition that a rule names: spec.pools does not say which the nodes report"},
+		"all of a pool":                {"firstCheck: {conditions: all}\npools: {a: {conditions: [GPUXidError]}}", "", ""},
+		"a check that no pool proves":  {"sweeps: {weekly: {every: 1h, template: check}}\npools: {a: {conditions: [GPUXidError]}}", "", "line 9: spec.sweeps[weekly].template: no node of sweep weekly reports DCGMDiagFailed, which proves template check: no check passes; add it to the checks of a pool"},
+		"one that another pool proves": {"sweeps: {weekly: {every: 1h, template: check, nodeSelector: {pool: a}}}\npools: {b: {nodeSelector: {pool: b}, conditions: [DCGMDiagFailed]}}", "", "line 9: spec.sweeps[weekly].template: no node of sweep weekly reports DCGMDiagFailed, which proves template check: no check passes; add it to the checks of a pool"},
+		"one that its own pool proves": {"sweeps: {weekly: {every: 1h, template: check, nodeSelector: {pool: a}}}\npools: {a: {matchExpressions: [{key: pool, operator: In, values: [a, b]}, {key: x, operator: Exists}], conditions: [DCGMDiagFailed]}}", "", ""},
+		"a validation without proof":   {"repair: {validate: {template: check}}\npools: {a: {conditions: [GPUXidError]}}", validated, "line 10: spec.repair.validate.template: no node of a validation reports DCGMDiagFailed, which proves template check: no check passes; add it to the checks of a pool"},
+		"a first check without proof":  {"firstCheck: {template: check}\npools: {a: {conditions: [GPUXidError]}}", "", "line 9: spec.firstCheck.template: no node of the first check reports DCGMDiagFailed, which proves template check: no check passes; add it to the checks of a pool"},
+		"a path to validate with":      {"repair: {validate: {template: check, args: [-level, /dev/nvidia0]}}", validated, "line 10: spec.repair.validate.args[1]: " + refused("/dev/nvidia0")},
+		"a word to reset with":         {"repair: {actions: {ResetGPU: [{template: a}, {template: check, args: [-x=y]}]}}", "", "line 9: spec.repair.actions.ResetGPU[1].args[0]: " + refused("-x=y")},
+		"a variable to reboot with":    {"repair: {actions: {Reboot: [{template: check, args: [-node=$(NODE)]}]}}", "", "line 9: spec.repair.actions.Reboot[0].args[0]: " + refused("-node=$(NODE)")},
+		"an option of a sweep":         {"sweeps: {weekly: {every: 1h, template: check, args: [-a_b]}}", "", "line 9: spec.sweeps[weekly].args[0]: " + refused("-a_b")},
+		"an option of a first check":   {"firstCheck: {conditions: GPUXidError, template: check, args: [--]}", "", "line 9: spec.firstCheck.args[0]: " + refused("--")},
+		"options that are admitted":    {"sweeps: {weekly: {every: 1h, template: check, args: [-level, 3, --level=3, -timeout=30m, 1.5h, -gpu=0000:1b:00,0000:4e:00]}}", "", ""},
 	} {
 		if got := strings.Join(parse(t, withRepair(test.spec, test.rule)).Warnings, "\n"); got != test.want {
 			t.Errorf("%s: %q", name, got)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -38,12 +39,21 @@ func (p *Policy) warn(d *decoder, at *field.Path) {
 	}
 	if p.Repair != nil {
 		p.Repair.warn(d, at.Child("repair"), p.Rules)
+		if v := p.Repair.Validate; v != nil {
+			p.warnProof(d, at.Child("repair", "validate"), "a validation", v, labels.Everything())
+		}
 	}
 	for i := range p.Sweeps {
-		p.Sweeps[i].warnArgs(d, at.Child("sweeps").Key(p.Sweeps[i].Name))
+		s := &p.Sweeps[i]
+		s.warnArgs(d, at.Child("sweeps").Key(s.Name))
+		p.warnProof(d, at.Child("sweeps").Key(s.Name), "sweep "+s.Name, &s.Check, s.Nodes)
 	}
 	if f := p.FirstCheck; f != nil {
 		f.warnArgs(d, at.Child("firstCheck"))
+		p.warnProof(d, at.Child("firstCheck"), "the first check", &f.Check, f.Nodes)
+		if slices.Contains(f.Conditions, AllConditions) && len(p.Pools) == 0 {
+			d.warnAt(at.Child("firstCheck"), "waits for every condition that a rule names: spec.pools does not say which the nodes report")
+		}
 		for i, name := range f.Conditions {
 			warnCondition(d, at.Child("firstCheck", "conditions").Index(i), name)
 		}

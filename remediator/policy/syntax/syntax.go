@@ -1,4 +1,5 @@
-package policy
+// Package syntax reads a YAML file of one document, and says in which line a text stops being YAML and what was expected there.
+package syntax
 
 import (
 	"bytes"
@@ -15,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseYAML reads the only document of a file; nil if it is empty.
-func parseYAML(data []byte) (*yaml.Node, error) {
+// Parse returns the content of the only document of a file; nil if it is empty.
+func Parse(data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var file, more yaml.Node
 	if err := decoder.Decode(&file); errors.Is(err, io.EOF) {
@@ -55,7 +56,8 @@ type textLines []string
 // explain turns what yaml.v3 says of a line into the line of the mistake and what is wrong there.
 func (t textLines) explain(line int, problem string) (at int, text string) {
 	switch {
-	case strings.HasPrefix(problem, "did not find expected key"), strings.HasPrefix(problem, "did not find expected '-'"), strings.HasPrefix(problem, "did not find expected <document start>"):
+	case strings.HasPrefix(problem, "did not find expected key"), strings.HasPrefix(problem, "did not find expected '-'"),
+		strings.HasPrefix(problem, "did not find expected <document start>"):
 		at = t.firstWith(problem)
 		return at, t.indentation(at)
 	case strings.HasPrefix(problem, "did not find expected ',' or"):
