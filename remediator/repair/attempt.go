@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // empty waits until nothing is in the way of the next action, and then begins it.
@@ -308,7 +309,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	values := variables(n, v)
 	values[gpusVariable] = strings.Join(d.gpusOf(v), ",")
 	v.Args = arguments(d.facts.Template, check, values)
-	v.Verdict = verdictOf(d.facts.Template)
+	v.Verdict = Verdict(d.facts.Template)
 	switch v.Kind {
 	case Repair:
 		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
@@ -641,7 +642,7 @@ func (d *decider) healthy(v *Visit) {
 // proveHealthy closes a check whose Job has found nothing, once the conditions say the same.
 func (d *decider) proveHealthy(v *Visit, late time.Time) {
 	fault, waits := d.judge(v)
-	if v.Kind == FirstCheck && FirstChecked(d.policy, d.facts.Node) && waits == "" {
+	if v.Kind == FirstCheck && firstcheck.Waits(d.policy, d.facts.Node) && waits == "" {
 		waits = d.unproved()
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // waitsForApproval is the reason of a [Waiting] for a person.
@@ -41,7 +42,7 @@ func (d *decider) begin() {
 
 // beginCheck decides whether a sweep or a first check begins on a node that is not quarantined.
 func (d *decider) beginCheck() {
-	if FirstChecked(d.policy, d.facts.Node) {
+	if firstcheck.Waits(d.policy, d.facts.Node) {
 		d.beginFirstCheck()
 		return
 	}
@@ -140,7 +141,7 @@ func (d *decider) awaitsValidation(q *quarantine.Record) bool {
 		if d.stateOf(q, c) != cleared || c.Repair == conditions.Replace || q.ManualReleaseOnly {
 			return false
 		}
-		if settled := c.HealthySince.Add(settleTime(c.Condition)); d.now.Before(settled) {
+		if settled := c.HealthySince.Add(firstcheck.SettleTime(c.Condition)); d.now.Before(settled) {
 			d.requeueAt(settled)
 			return false
 		}

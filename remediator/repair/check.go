@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // settleTaint is how long after the taint of a sweep the pods of the node are listed once more, before its Job is created: the
@@ -58,7 +59,7 @@ func unavailable(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Reco
 		return "the node is not Ready"
 	case n.Spec.Unschedulable:
 		return "the node is cordoned"
-	case FirstChecked(p, n):
+	case firstcheck.Waits(p, n):
 		return "the node waits for its first check"
 	case standing(n, q) != nil:
 		return "the node is quarantined"
@@ -116,6 +117,10 @@ func (d *decider) mayOpen(kind Kind, check policy.Check) bool {
 	}
 	if d.facts.Template == nil {
 		d.waits("template", "%s waits: %s", kind, d.noTemplate())
+		return false
+	}
+	if lacks := firstcheck.Unproven(d.policy, d.facts.Node, Verdict(d.facts.Template)); lacks != "" {
+		d.waits("proof", "%s waits: %s proves template %s, and the node's pool does not report it", kind, lacks, check.Template)
 		return false
 	}
 	pods := d.inTheWay(false)

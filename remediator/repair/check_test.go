@@ -471,6 +471,11 @@ func TestFirstCheckByConditions(t *testing.T) {
 			p.report("KernelDeadlock", corev1.ConditionFalse)
 			p.facts.Node.Labels["vendor"] = "huawei"
 		}},
+		"all that its pool reports":   {policy: "conditions: [all]}\n  pools: {a: {conditions: [GPUXidError, Odd]}, b: {nodeSelector: {x: y}, conditions: [KernelDeadlock]}", change: func(*play) {}, passes: true},
+		"all, of no pool that has it": {policy: "conditions: [all]}\n  pools: {b: {nodeSelector: {x: y}, conditions: [GPUXidError]}", change: func(*play) {}},
+		"all, one of its pool missing": {policy: "conditions: [all]}\n  pools: {a: {conditions: [GPUXidError, DCGMDiagFailed]}", change: func(p *play) {
+			p.facts.Node.Status.Conditions = p.facts.Node.Status.Conditions[:2]
+		}},
 		"one of others is False at once": {policy: "conditions: [KernelDeadlock]", change: func(*play) {}},
 		"one without a rule is True":     {policy: "conditions: [Odd]", change: func(p *play) { p.report("Odd", corev1.ConditionTrue) }},
 	} {
@@ -540,6 +545,20 @@ func TestFirstCheckUnderLoad(t *testing.T) {
 		p.expect("soon", again(sweepRetry-time.Second), false)
 		p.expect("later", again(time.Second), true)
 	})
+	t.Run("too many nodes are checked", func(t *testing.T) {
+		p := registered(t, "conditions: [GPUXidError], template: check, maxNodes: 2")
+		p.facts.Peers = []Peer{{FirstCheck: true}, {Active: true}, {FirstCheck: true}}
+		if s := p.step(); s.Waits == nil || s.Waits.Reason != "limits" || p.taints() != uncheckedTaint {
+			t.Errorf("%+v", s.Waits)
+		}
+		p.facts.Peers = p.facts.Peers[:2]
+		p.step()
+		p.expect("taints", p.taints(), uncheckedTaint+" pitcrew.dev/maintenance=first-check:NoSchedule")
+		self := PeerOf(p.policy, p.facts.Node, p.now)
+		p.expect("counts", self.FirstCheck, true)
+		p.facts.Node.Spec.Taints = nil
+		p.expect("counts when its taints are gone, as of a forged record", PeerOf(p.policy, p.facts.Node, p.now).FirstCheck, false)
+	})
 	t.Run("a pod is in the way", func(t *testing.T) {
 		p := registered(t, "conditions: [GPUXidError], template: check")
 		p.facts.Pods = []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests("nvidia.com/gpu")}}}}}}
@@ -549,6 +568,24 @@ func TestFirstCheckUnderLoad(t *testing.T) {
 			t.Errorf("%+v", s.Waits)
 		}
 	})
+}
+
+// A check whose result nobody reports can never pass, so none begins where the pools of the policy show that.
+func TestASweepNeedsThePoolToReportWhatProvesIt(t *testing.T) {
+	for pools, begins := range map[string]bool{
+		"a: {conditions: [GPUXidError, DCGMDiagFailed]}":       true,
+		"a: {conditions: [GPUXidError]}":                       false,
+		"b: {nodeSelector: {x: y}, conditions: [GPUXidError]}": true,
+	} {
+		p := newPlay(t, "conditions: [all]}\n  pools: {"+pools)
+		p.facts.Node.Status.Conditions = slices.DeleteFunc(p.facts.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
+		p.facts.Template = checkTemplate
+		p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
+		s := p.step()
+		if got := p.taints() != ""; got != begins || !begins && (s.Waits == nil || s.Waits.Reason != "proof") {
+			t.Errorf("%s: taints %q, waits %+v", pools, p.taints(), s.Waits)
+		}
+	}
 }
 
 func TestASweepNamesThePodOfAnOldCheck(t *testing.T) {

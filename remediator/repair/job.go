@@ -99,8 +99,8 @@ func checksOf(p *policy.Policy) []policy.Check {
 	return checks
 }
 
-// verdictOf are the conditions by which plugins report what a Job of the template finds.
-func verdictOf(t *corev1.PodTemplate) []string {
+// Verdict returns the conditions by which plugins report what a Job of the template finds.
+func Verdict(t *corev1.PodTemplate) []string {
 	var names []string
 	for name := range strings.SplitSeq(t.Annotations[conditions.AnnotationVerdict], ",") {
 		if name = strings.TrimSpace(name); name != "" {

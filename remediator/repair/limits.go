@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 const day = 24 * time.Hour
@@ -19,6 +20,8 @@ type Peer struct {
 	Scope string
 	// Active tells whether a repair or a validation is under way there.
 	Active bool
+	// FirstCheck tells whether its first check under load is under way there.
+	FirstCheck bool
 	// Begun are the repairs that began there within 24 hours.
 	Begun int
 }
@@ -43,6 +46,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 	if r.Current != nil { // else the quarantine does not matter
 		q, err := quarantine.RecordOf(n)
 		peer.Active = err == nil && r.isActive(n, q)
+		peer.FirstCheck = r.Current.Kind == FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.setsTaint))
 	}
 	if p.Repair != nil {
 		peer.Scope = n.Labels[p.Repair.Scope]

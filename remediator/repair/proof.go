@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // state is what a condition shows about a cause of a quarantine.
@@ -130,7 +131,7 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 		now := d.shows(c, v.JobEndedAt)
 		if now == cleared {
 			condition, _ := node.ConditionOf(d.facts.Node, c.Condition)
-			settled := later(condition.LastTransitionTime.Time, v.JobEndedAt).Add(settleTime(c.Condition))
+			settled := later(condition.LastTransitionTime.Time, v.JobEndedAt).Add(firstcheck.SettleTime(c.Condition))
 			switch {
 			case c.Repair == conditions.Reboot && boot == v.BootID && c.BootID == boot:
 				now = faulty
@@ -144,15 +145,6 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 		names, still = append(names, string(c.Condition)), still || now == faulty
 	}
 	return names, still
-}
-
-// settleTime is how long a condition must have been healthy. The Node Problem Detector writes the conditions of a monitor as False when it
-// starts, before any plugin has answered, unless the monitor has skip_initial_status, as all of ours have.
-func settleTime(t corev1.NodeConditionType) time.Duration {
-	if conditions.Ours(string(t)) {
-		return 0
-	}
-	return time.Minute
 }
 
 func later(a, b time.Time) time.Time {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // lookEvery is how often nodes are looked at although nothing has changed.
@@ -53,7 +53,7 @@ func (l *looker) look(ctx context.Context) {
 func (c *Controller) needsLook(n *corev1.Node) bool {
 	r, err := c.records.of(n)
 	return conditions.OutOfService(n.Labels[conditions.LabelStatus]) || err != nil || r != nil && (r.Current != nil || r.Request != nil) ||
-		c.policy.Known() && repair.FirstChecked(c.policy.Policy(), n)
+		c.policy.Known() && firstcheck.Waits(c.policy.Policy(), n)
 }
 
 // sendTo returns a function that has a node reconciled.
