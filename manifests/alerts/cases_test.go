@@ -231,6 +231,10 @@ var cases = map[string][]testCase{
 		{"PitcrewJobNotRestarted", "an error that is tried again", map[string]string{waits + `"Error"}`: "0x10"}, "5m", nil},
 		{"PitcrewJobNotRestarted", "a new reason", map[string]string{waits + `"NewInTheNextRelease"}`: "0x10"}, "5m", nil},
 
+		{"PitcrewJobStalled", "two of them", map[string]string{`pitcrew_followed_jobs{instance="a",state="stalled"}`: "2x10"}, "8m", []firing{{"", "2"}}},
+		{"PitcrewJobStalled", "for a moment", map[string]string{`pitcrew_followed_jobs{instance="a",state="stalled"}`: "0x5 1x10"}, "8m", nil},
+		{"PitcrewJobStalled", "they run", map[string]string{`pitcrew_followed_jobs{instance="a",state="stalled"}`: "0x10", `pitcrew_followed_jobs{instance="a",state="running"}`: "4x10"}, "8m", nil},
+
 		{"PitcrewFabricSuspected", "a run", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="fabric"}`: "_x5 1x10"}, "8m",
 			[]firing{{"result=fabric", "1"}}},
 		{"PitcrewFabricSuspected", "a slow node", map[string]string{`pitcrew_preflight_runs_total{instance="a",result="slow"}`: "_x5 1x10"}, "8m", nil},
@@ -261,6 +265,11 @@ var cases = map[string][]testCase{
 			`pitcrew_checks_total{instance="a",kind="sweep",result="healthy"}`: "_x5 1x10", `pitcrew_repairs_total{instance="a",action="reboot",result="proven"}`: "_x5 1x10",
 		}, "8m", nil},
 
+		{"PitcrewFirstCheckWaits", "for a condition", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="DCGMDiagFailed"}`: "1x10"}, "5m",
+			[]firing{{"node=n1 waits_for=DCGMDiagFailed", "1"}}},
+		{"PitcrewFirstCheckWaits", "for a place", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="check"}`: "1x10"}, "5m", []firing{{"node=n1 waits_for=check", "1"}}},
+		{"PitcrewFirstCheckWaits", "has passed", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="check"}`: "1x5 stale"}, "10m", nil},
+
 		{"PitcrewNodesUnchecked", "for two days", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "3x2880"}, "48h", []firing{{"sweep=weekly", "3"}}},
 		{"PitcrewNodesUnchecked", "for an hour", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x1440 3x60 0x10"}, "25h", nil},
 		{"PitcrewNodesUnchecked", "none", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x2880"}, "48h", nil},
@@ -279,6 +288,11 @@ var cases = map[string][]testCase{
 		{"PitcrewRemediatorErrors", "every 10 seconds", map[string]string{
 			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="node"}`: "0+6x60",
 		}, "50m", []firing{{"controller=node", "100m"}}},
+		{"PitcrewRemediatorErrors", "of each controller", map[string]string{
+			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="a",controller="job-progress"}`: "0+6x60",
+			`controller_runtime_reconcile_errors_total{instance="a",controller="pod-failure"}`:      "0+6x60",
+			`controller_runtime_reconcile_errors_total{instance="a",controller="preflight-expiry"}`: "0+6x60",
+		}, "50m", []firing{{"controller=job-progress", "100m"}, {"controller=pod-failure", "100m"}, {"controller=preflight-expiry", "100m"}}},
 		{"PitcrewRemediatorErrors", "of another component", map[string]string{
 			`pitcrew_policy_valid{instance="a"}`: "1x60", `controller_runtime_reconcile_errors_total{instance="z",controller="node"}`: "0+6x60",
 		}, "50m", nil},

@@ -8,15 +8,19 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
-// The first two name nodes, so that an alert can. Only a node that waits for a person has them.
+// The first three name nodes, so that an alert can. Only a node that waits for a person has them.
 var (
 	failedDesc = prometheus.NewDesc("pitcrew_node_repair_failed_timestamp_seconds",
 		"When, in Unix time, the repair or the validation of a quarantined node was given up, and what is advised: replace, reboot or nothing.",
 		[]string{"node", "kind", "advice"}, nil)
 	waitsDesc = prometheus.NewDesc("pitcrew_node_repair_waits", "1 while the repair of a node waits for a person, by the reason: approval.",
 		[]string{"node", "reason"}, nil)
+	firstCheckDesc = prometheus.NewDesc("pitcrew_node_first_check_waits",
+		"1 while a node waits for its first check for longer than 15 minutes, by each condition that it lacks, or check.",
+		[]string{"node", "waits_for"}, nil)
 	overdueDesc = prometheus.NewDesc("pitcrew_sweep_overdue_nodes",
 		"Nodes that a sweep of the policy could check, and that it has not checked for longer than its `every`.", []string{"sweep"}, nil)
 )
@@ -40,6 +44,9 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 			continue
 		}
 		q, err := quarantine.RecordOf(n)
+		if err == nil {
+			c.collectFirstCheck(out, n, q, r != nil && r.Current != nil, now)
+		}
 		if err != nil || q == nil || q.Phase != quarantine.Quarantined {
 			continue
 		}
@@ -52,6 +59,17 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 	}
 	for i, count := range overdue {
 		out <- prometheus.MustNewConstMetric(overdueDesc, prometheus.GaugeValue, count, p.Sweeps[i].Name)
+	}
+}
+
+// collectFirstCheck names what a new node lacks that has waited for long.
+func (c collector) collectFirstCheck(out chan<- prometheus.Metric, n *corev1.Node, q *quarantine.Record, underWay bool, now time.Time) {
+	waited, lacks := firstcheck.WaitsLong(c.policy.Policy(), n, q, underWay, now)
+	if waited > 0 && len(lacks) == 0 {
+		lacks = []firstcheck.Lack{{Condition: "check"}}
+	}
+	for _, l := range lacks {
+		out <- prometheus.MustNewConstMetric(firstCheckDesc, prometheus.GaugeValue, 1, n.Name, l.Condition)
 	}
 }
 

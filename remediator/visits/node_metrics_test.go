@@ -29,6 +29,7 @@ spec:
   mode: enforce
   budget: {maxNodes: 1}
   repair: {mode: approve, actions: {ResetGPU: [{template: reset-gpu}], Reboot: [{template: reboot}]}}
+  firstCheck: {conditions: all}
   sweeps:
     weekly: {every: 168h, template: check, nodeSelector: {pool: gpu}}
     never: {every: 168h, template: check, nodeSelector: {pool: other}}
@@ -135,6 +136,24 @@ func TestNodesThatASweepIsLateForAreCounted(t *testing.T) {
 	never := gpuNode("v", "v", now.Add(-8*day))
 	want := "pitcrew_sweep_overdue_nodes{sweep=\"never\"} 0\npitcrew_sweep_overdue_nodes{sweep=\"weekly\"} 2\n"
 	if got := series(t, now, "pitcrew_sweep", late, cordoned, other, young, inTime, never); got != want {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestNodesThatWaitLongForTheirFirstCheckAreNamed(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	node := func(name string, age time.Duration) *corev1.Node {
+		n := gpuNode(name, name, now.Add(-age))
+		n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
+		return n
+	}
+	young, late, healthy, visited := node("young", time.Minute), node("late", time.Hour), node("healthy", time.Hour), node("visited", time.Hour)
+	healthy.Status.Conditions = append(healthy.Status.Conditions, corev1.NodeCondition{
+		Type: "GPUXidError", Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
+	})
+	annotate(t, visited, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: visited.UID, Current: &repair.Visit{ID: "v", Kind: repair.FirstCheck, Phase: repair.Working}})
+	want := "pitcrew_node_first_check_waits{node=\"healthy\",waits_for=\"check\"} 1\npitcrew_node_first_check_waits{node=\"late\",waits_for=\"GPUXidError\"} 1\n"
+	if got := series(t, now, "pitcrew_node_first", young, late, healthy, visited); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }
