@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
 )
 
 const enableRepair = "helm upgrade --reuse-values --set repair.enabled=true; see docs/repair.md"
@@ -29,7 +30,7 @@ func (i *installation) repairNamespace() (name string, known bool) {
 // repairs looks whether what the policy says about repairs, sweeps and first checks can be done.
 func (d *doctor) repairs(ctx context.Context) ([]finding, error) {
 	namespace, known := d.repairNamespace()
-	wanted := templatesOf(d.policy)
+	wanted := coverage.Templates(d.policy)
 	var found []finding
 	switch {
 	case d.policy == nil || !known:
@@ -73,11 +74,15 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 		return nil, fmt.Errorf("list PodTemplates of namespace %s: %w", namespace, err)
 	}
 	var names []string
+	verdicts := map[string][]string{}
 	for _, t := range templates.Items {
-		names = append(names, t.Name)
+		names, verdicts[t.Name] = append(names, t.Name), repair.Verdict(&t)
 	}
 	slices.Sort(names)
 	var found []finding
+	for _, lack := range coverage.Lacks(d.policy, d.nodes, verdicts, d.now()) {
+		found = append(found, problem("", lack.Do, "%s", lack.Text))
+	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if !slices.Contains(names, name) {
 			found = append(found, problem("", "correct the policy, or create the PodTemplate; helm upgrade puts back those of the chart",
@@ -114,35 +119,6 @@ func toVisit(namespace string) []right {
 // visitsNodes tells whether a policy asks for Jobs on nodes, or for the removal of the taint of new ones.
 func visitsNodes(p *policy.Policy) bool {
 	return p.Repair != nil || len(p.Sweeps) > 0 || p.FirstCheck != nil || slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Validate })
-}
-
-// templatesOf are the templates that a policy names, and which of its fields name each.
-func templatesOf(p *policy.Policy) map[string][]string {
-	fields := map[string][]string{}
-	if p == nil {
-		return fields
-	}
-	add := func(field string, checks ...policy.Check) {
-		for _, c := range checks {
-			if c.Template != "" && !slices.Contains(fields[c.Template], field) {
-				fields[c.Template] = append(fields[c.Template], field)
-			}
-		}
-	}
-	if r := p.Repair; r != nil {
-		add("repair.actions.ResetGPU", r.Actions.ResetGPU...)
-		add("repair.actions.Reboot", r.Actions.Reboot...)
-		if r.Validate != nil {
-			add("repair.validate", *r.Validate)
-		}
-	}
-	for _, s := range p.Sweeps {
-		add("sweep "+s.Name, s.Check)
-	}
-	if f := p.FirstCheck; f != nil {
-		add("firstCheck", f.Check)
-	}
-	return fields
 }
 
 // untouched looks for nodes that wait for a first check which no policy makes.

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
 )
 
 // addVisit adds what the node's record says about repairs and checks. One that cannot be read says nothing: doctor names those.
@@ -165,14 +166,12 @@ func (f *fleet) addVisits(p *policy.Policy, nodes []corev1.Node, now time.Time) 
 		f.addFacts(good("sweeps", "%s", text))
 	}
 	if p.FirstCheck != nil {
-		var waiting []string
-		for _, n := range nodes {
-			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == p.FirstCheck.Taint }) {
-				waiting = append(waiting, n.Name)
-			}
-		}
+		waiting, late := coverage.FirstChecks(p, nodes, now)
 		if len(waiting) > 0 {
 			f.addFacts(good("new nodes", "%d wait for their first check: %s", len(waiting), some(waiting)))
+		}
+		for _, text := range late {
+			f.addFacts(warning("new nodes", "", "%s", text))
 		}
 	}
 }
