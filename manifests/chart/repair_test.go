@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 const repairEnabled = "repair: {enabled: true}\n"
@@ -274,6 +275,70 @@ func TestThePolicyNeedsWhatRepairInstalls(t *testing.T) {
 	} {
 		mustRender(t, values)
 	}
+}
+
+// A check that no detector reports could never pass: the chart adds the detector where the pool has the hardware, or renders nothing.
+func TestPoolsReportWhatProvesTheJobsOfThePolicy(t *testing.T) {
+	const pools = "pools: [{name: gpu, preset: nvidia}, {name: metax, preset: metax}]\n"
+	const sweep = "sweeps: {daily: {every: 24h, template: check}}"
+	monitors := func(values, pool string) []string {
+		var names []string
+		for name := range find[corev1.ConfigMap](t, mustRender(t, values), "ConfigMap", "pitcrew-npd-"+pool).Data {
+			names = append(names, strings.TrimSuffix(name, ".json"))
+		}
+		return names
+	}
+	for spec, want := range map[string]bool{
+		sweep: true, "firstCheck: {template: check}": true,
+		"repair: {validate: {template: check}}, rules: {gpu-xid: {validate: true}}": true,
+		"firstCheck: {}": false, "repair: {mode: auto}": false,
+	} {
+		values := repairEnabled + pools + "policy: {" + spec + "}"
+		if got := slices.Contains(monitors(values, "gpu"), conditions.DCGMDiagFailed); got != want {
+			t.Errorf("%s: the pool reports DCGMDiagFailed: %t", spec, got)
+		}
+		if slices.Contains(monitors(values, "metax"), conditions.DCGMDiagFailed) {
+			t.Errorf("%s: so does that of MetaX", spec)
+		}
+	}
+	for values, want := range map[string]string{
+		"pools: [{name: m, preset: metax}]\npolicy: {" + sweep + "}":                                               "policy.sweeps.daily has template check, which is proven by DCGMDiagFailed, and no pool reports that",
+		"pools: [{name: g, preset: nvidia, checks: {DCGMDiagFailed: {enabled: false}}}]\npolicy: {" + sweep + "}":  "pool g: DCGMDiagFailed is switched off, and policy.sweeps.daily has template check, which is proven by it",
+		"pools: [{name: m, preset: metax}]\npolicy: {pools: {theirs: {conditions: [GPUXidError]}}, " + sweep + "}": "no pool reports that",
+	} {
+		if _, err := render(t, repairEnabled+values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+	mustRender(t, repairEnabled+"pools: [{name: m, preset: metax}]\npolicy: {pools: {theirs: {conditions: [DCGMDiagFailed]}}, "+sweep+"}")
+	mustRender(t, repairEnabled+"policy: {"+sweep+"}")
+
+	// What the policy says of the pools is what their DaemonSets run on, and what they run.
+	p := parsePolicy(t, policyText(t, mustRender(t, repairEnabled+pools+"policy: {firstCheck: {}, pools: {theirs: {nodeSelector: {a: b}, conditions: [KernelDeadlock]}}}")))
+	for label, want := range map[string][]string{
+		"nvidia.com/gpu.present": monitors(pools, "gpu"), "metax-tech.com/gpu.installed": monitors(pools, "metax"), "a": {"KernelDeadlock"}, "b": nil,
+	} {
+		slices.Sort(want)
+		value := map[string]string{"a": "b"}[label]
+		if value == "" {
+			value = "true"
+		}
+		if got, known := p.Reported(map[string]string{label: value}); !slices.Equal(got, want) || known != (want != nil) {
+			t.Errorf("a node with %s reports %q, %t, want %q", label, got, known, want)
+		}
+	}
+	if len(p.Warnings) > 0 {
+		t.Errorf("warnings %q", p.Warnings)
+	}
+}
+
+func parsePolicy(t *testing.T, text string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 func TestNotesSayWhetherAnythingRunsOnNodes(t *testing.T) {

@@ -25,6 +25,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range $type, $check := .pool.checks }}
 {{- if dig "enabled" true $check }}{{ $_ := set $wanted $type (merge dict ($check.args | default dict) (get $wanted $type | default dict)) }}{{ else }}{{ $_ := unset $wanted $type }}{{ end }}
 {{- end }}
+{{- range $proof, $why := include "pitcrew.proofs" .root | fromYaml }}
+{{- $beside := false }}
+{{- range dig $proof "beside" list $known.checks }}{{ $beside = or $beside (hasKey $wanted .) }}{{ end }}
+{{- if and $beside (not (hasKey $wanted $proof)) }}
+{{- if hasKey ($.pool.checks | default dict) $proof }}
+{{- fail (printf "pool %s: %s is switched off, and %s, which is proven by it" $.pool.name $proof $why) }}
+{{- end }}
+{{- $_ := set $wanted $proof dict }}
+{{- end }}
+{{- end }}
 {{- if not $wanted }}{{ fail (printf "pool %s: every check is switched off" .pool.name) }}{{ end }}
 {{- $checks := dict }}
 {{- $needs := list }}

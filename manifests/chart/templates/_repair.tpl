@@ -74,6 +74,46 @@ reboot:
     volumes:
     - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
 {{- end }}
+{{- /* The conditions that report what the Jobs of the policy find, with the fields that ask for these Jobs, as YAML. */}}
+{{- define "pitcrew.proofs" -}}
+{{- $policy := .Values.policy | default dict }}
+{{- $jobs := dict }}
+{{- range $name, $sweep := $policy.sweeps }}{{ $_ := set $jobs (printf "sweeps.%s" $name) $sweep }}{{ end }}
+{{- with $policy.firstCheck }}{{ $_ := set $jobs "firstCheck" . }}{{ end }}
+{{- if kindIs "map" $policy.repair }}{{ with $policy.repair.validate }}{{ $_ := set $jobs "repair.validate" . }}{{ end }}{{ end }}
+{{- $proofs := dict }}
+{{- if (.Values.repair).enabled }}
+{{- $templates := include "pitcrew.repairTemplates" . | fromYaml }}
+{{- range $field, $job := $jobs }}
+{{- if kindIs "map" $job }}
+{{- with dig (toString $job.template) "annotations" "pitcrew.dev/verdict" "" $templates }}
+{{- range splitList "," . }}
+{{- $_ := set $proofs (trim .) (printf "policy.%s has template %s" $field $job.template) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toYaml $proofs }}
+{{- end }}
+{{- /* What the detectors of the pools report, for the policy; fails if no pool reports what proves a Job. As YAML. */}}
+{{- define "pitcrew.policyPools" -}}
+{{- $all := dict }}
+{{- $reported := list }}
+{{- range (.Values.policy | default dict).pools }}{{ $reported = concat $reported (.conditions | default list) }}{{ end }}
+{{- range .Values.pools }}
+{{- $is := include "pitcrew.pool" (dict "root" $ "pool" .) | fromYaml }}
+{{- $conditions := keys $is.checks | sortAlpha }}
+{{- $reported = concat $reported $conditions }}
+{{- $_ := set $all .name (dict "nodeSelector" $is.nodeSelector "matchExpressions" $is.matchExpressions "conditions" $conditions) }}
+{{- end }}
+{{- range $condition, $why := include "pitcrew.proofs" . | fromYaml }}
+{{- if and $all (not (has $condition $reported)) }}
+{{- fail (printf "%s, which is proven by %s, and no pool reports that: add it to the checks of a pool" $why $condition) }}
+{{- end }}
+{{- end }}
+{{- toYaml $all }}
+{{- end }}
 {{- /* The namespaces whose reports of preflights count as those of the cluster's admins, as a JSON list. */}}
 {{- define "pitcrew.trustedNamespaces" -}}
 {{- $trusted := .Values.preflight.trustedNamespaces | default list }}
