@@ -128,7 +128,7 @@ func TestAPauseHoldsTheStopOfAJobThatHasSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.annotate(conditions.AnnotationCheckpointed, by)
-	key := request{batchJob.GVK, client.ObjectKeyFromObject(g.object())}
+	key := request{Kind: batchJob.GVK, NamespacedName: client.ObjectKeyFromObject(g.object())}
 	result, err := r.reconciler.Reconcile(t.Context(), key)
 	if err != nil || result.RequeueAfter == 0 {
 		t.Errorf("looked at again after %s: %v", result.RequeueAfter, err)

@@ -137,7 +137,7 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 	pods := podreader.Reader{API: apiReader, Kinds: s.kinds}
 	known := newKindsUnderRestart(s)
 	store := newStore(api, report, known)
-	watch := &watcher{apiReader: apiReader, settings: s}
+	watch := &watcher{settings: s}
 	change := transitions{store: store, kinds: known, pods: pods, reporter: report, watcher: watch, settings: s, clock: o.Clock}
 	confirmed := newCauses(api)
 	report.causes = confirmed

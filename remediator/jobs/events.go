@@ -185,7 +185,7 @@ func (r *reporter) held(job restart.Job, pod, node string) {
 }
 
 func (r *reporter) notHeld(req request) {
-	r.metrics.held.DeletePartialMatch(prometheus.Labels{"kind": req.kind.Kind, "namespace": req.Namespace, "job": req.Name})
+	r.metrics.held.DeletePartialMatch(prometheus.Labels{"kind": req.Kind.Kind, "namespace": req.Namespace, "job": req.Name})
 }
 
 // otherKind stands in metrics for the kind of an owner that is not known. Whoever may create pods chooses it.

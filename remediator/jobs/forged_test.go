@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
@@ -112,7 +111,8 @@ func offline(t *testing.T, p *policy.Policy, objects ...client.Object) (*Control
 	now := clocktesting.NewFakePassiveClock(noon)
 	c := newController(live, live, Options{Clock: now, Policy: policy.Fixed(p)})
 	w := c.reconciler.watcher
-	w.cache, w.triedAll, w.watched = slimCache{t: t, live: live}, true, map[schema.GroupVersionKind]bool{batchJob.GVK: true}
+	w.Watcher, w.triedAll = watches(t, live, batchJob.GVK), true
+	w.Cache = slimCache{t: t, live: live}
 	return c, now
 }
 
@@ -303,7 +303,7 @@ func TestAKindIsKnownUntilTheRestartOfItsJobIsOver(t *testing.T) {
 	named := policy.JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.suspend", PodLabel: "gang"}
 	s := &settings{file: policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{named}})}
 	k := newKindsUnderRestart(s)
-	req := request{kind: named.GVK(), NamespacedName: types.NamespacedName{Namespace: "team", Name: "train"}}
+	req := request{Kind: named.GVK(), NamespacedName: types.NamespacedName{Namespace: "team", Name: "train"}}
 	kind, err := k.of(req)
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestAKindIsKnownUntilTheRestartOfItsJobIsOver(t *testing.T) {
 	if _, err := k.of(req); err != nil {
 		t.Errorf("in mid-restart: %v", err)
 	}
-	if _, known := kinds.Get(s.kinds(), req.kind); known {
+	if _, known := kinds.Get(s.kinds(), req.Kind); known {
 		t.Error("a new restart would begin")
 	}
 	k.forget(req)

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -247,7 +246,7 @@ func TestAFailureThatGotOldBeforeItWasLookedAtRestartsNothing(t *testing.T) {
 			o := Options{Recorder: events.NewFakeRecorder(10), Clock: clock}
 			limited(policy.Restart{PodFailures: policy.PodFailures{Enabled: true}})(&o)
 			c := newController(api, api, o)
-			c.reconciler.watcher.watched = map[schema.GroupVersionKind]bool{batchv1.SchemeGroupVersion.WithKind("Job"): true}
+			c.reconciler.watcher.Watcher = watches(t, api, batchv1.SchemeGroupVersion.WithKind("Job"))
 			failed := healthy.DeepCopy()
 			failed.Name, failed.UID, failed.Status.Phase, failed.Status.Reason = "train-0", "p0", corev1.PodFailed, "Evicted"
 			failed.CreationTimestamp = metav1.NewTime(noon)

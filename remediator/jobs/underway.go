@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -37,15 +38,15 @@ func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error
 		w.watchAll(ctx)
 	}
 	all := map[request]underWay{}
-	for _, gvk := range w.allWatched() { // of a kind that the policy has dropped, too
+	for _, gvk := range w.Watched() { // of a kind that the policy has dropped, too
 		list := kinds.Kind{GVK: gvk}.List()
-		if err := w.cache.List(ctx, list); err != nil {
+		if err := w.Cache.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("list the %ss under restart: %w", gvk.Kind, err)
 		}
 		for i := range list.Items {
 			// A record that does not parse is dropped by the restart's own controller.
 			if rec, err := restart.ReadRecord(&list.Items[i]); err == nil && rec.Current != nil {
-				all[request{gvk, client.ObjectKeyFromObject(&list.Items[i])}] = underWay{list.Items[i].UID, *rec.Current}
+				all[latekinds.RequestOf(gvk, &list.Items[i])] = underWay{list.Items[i].UID, *rec.Current}
 			}
 		}
 	}
@@ -134,7 +135,7 @@ func (a *admission) movable(ctx context.Context, req request, cur underWay) int 
 			return min(cur.Moving, pods)
 		}
 	}
-	log.FromContext(ctx).Error(err, "the ranks of another restart claim no room", "kind", req.kind.Kind, "job", req.NamespacedName)
+	log.FromContext(ctx).Error(err, "the ranks of another restart claim no room", "kind", req.Kind.Kind, "job", req.NamespacedName)
 	return 0
 }
 
@@ -298,8 +299,8 @@ func (k *kindsUnderRestart) of(req request) (kinds.Kind, error) {
 	if known {
 		return kind, nil
 	}
-	if kind, known = kinds.Get(k.settings.kinds(), req.kind); !known {
-		return kind, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.kind.Kind, req.NamespacedName)
+	if kind, known = kinds.Get(k.settings.kinds(), req.Kind); !known {
+		return kind, fmt.Errorf("%s %s is under restart, but its kind is no longer configured", req.Kind.Kind, req.NamespacedName)
 	}
 	return kind, nil
 }

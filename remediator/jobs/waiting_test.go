@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -177,7 +176,7 @@ func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...
 	}
 	api := fake.NewClientBuilder().WithObjects(append(objects, recorded("a"))...).WithInterceptorFuncs(on).Build()
 	c := newController(api, api, Options{Recorder: events.NewFakeRecorder(100), Clock: clocktesting.NewFakeClock(noon)})
-	c.reconciler.watcher.mapper = meta.NewDefaultRESTMapper(nil) // no kind is watched
+	c.reconciler.watcher.Watcher = watches(t, api)
 	q := restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-a", Node: "a", NodeUID: "a-uid", Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(waitingCollector{c.reporter.waiting, api}, c.reporter.metrics.blocked)

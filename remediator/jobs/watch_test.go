@@ -16,6 +16,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 )
 
 // watching counts what is watched and watches nothing.
@@ -27,6 +28,20 @@ type watching struct {
 func (w *watching) Watch(source.TypedSource[request]) error {
 	w.n++
 	return nil
+}
+
+// watches returns a watcher that watches these kinds, of which nothing comes, and to which no others are served.
+func watches(t *testing.T, api client.Reader, kinds ...schema.GroupVersionKind) *latekinds.Watcher {
+	t.Helper()
+	served := meta.NewDefaultRESTMapper(nil)
+	w := &latekinds.Watcher{APIReader: api, Mapper: served, Controller: &watching{}}
+	for _, gvk := range kinds {
+		served.Add(gvk, meta.RESTScopeNamespace)
+		if err := w.Watch(t.Context(), gvk, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
 }
 
 func TestAKindThatCannotBeListedHoldsUpNoOther(t *testing.T) {
@@ -44,7 +59,7 @@ func TestAKindThatCannotBeListedHoldsUpNoOther(t *testing.T) {
 		},
 	})
 	seen := &watching{}
-	r := watcher{apiReader: reader, settings: &settings{}, mapper: served, controller: seen}
+	r := watcher{settings: &settings{}, Watcher: &latekinds.Watcher{APIReader: reader, Mapper: served, Controller: seen}}
 	if r.watchAll(t.Context()) || seen.n != 2 {
 		t.Errorf("%d kinds watched; nothing is to be tried again", seen.n)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -194,7 +195,7 @@ func TestLooksAtJobsThatDoNotRunArePaced(t *testing.T) {
 	}
 	stored := fake.NewClientBuilder().WithObjects(job("a"), job("b")).Build()
 	read := map[string]int{}
-	f.cache = jobCache{from: stored}
+	f.watcher = &latekinds.Watcher{Cache: jobCache{from: stored}}
 	f.apiReader = interceptor.NewClient(stored, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
 			read[key.Namespace]++
@@ -203,7 +204,7 @@ func TestLooksAtJobsThatDoNotRunArePaced(t *testing.T) {
 	})
 	wake := func(namespace string, times int) (waits time.Duration) {
 		for range times {
-			result, err := f.Reconcile(t.Context(), request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: namespace, Name: "train"}})
+			result, err := f.Reconcile(t.Context(), request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: namespace, Name: "train"}})
 			if err != nil {
 				t.Fatal(err)
 			}

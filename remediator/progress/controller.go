@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,15 +31,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -80,10 +77,7 @@ type Options struct {
 }
 
 // request names one job.
-type request struct {
-	kind schema.GroupVersionKind
-	types.NamespacedName
-}
+type request = latekinds.Request
 
 // followed is a job that is followed.
 type followed struct {
@@ -109,15 +103,12 @@ type follower struct {
 	api       client.Client
 	apiReader client.Reader
 	pods      clientcorev1.PodsGetter
-	cache     cache.Cache
-	mapper    meta.RESTMapper
-	control   controller.TypedController[request]
+	watcher   *latekinds.Watcher
 	metrics   followerMetrics
 	reads     *reads
 	compiled  *lru.Cache
 
 	mu       sync.Mutex
-	watched  sets.Set[schema.GroupVersionKind]
 	followed map[request]*followed
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
@@ -130,8 +121,8 @@ type follower struct {
 // Otherwise nothing is registered, watched or requested. An error means that the manager or the registry refuses a part.
 func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	f := &follower{
-		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), metrics: newMetrics(), reads: newReads(o.Clock),
-		compiled: lru.New(maxCompiled), watched: sets.New[schema.GroupVersionKind](), followed: map[request]*followed{}, places: map[string]int{},
+		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), metrics: newMetrics(), reads: newReads(o.Clock),
+		compiled: lru.New(maxCompiled), followed: map[request]*followed{}, places: map[string]int{},
 		full: sets.New[types.UID](), silent: map[request]time.Time{},
 	}
 	if o.Policy.Known() {
@@ -168,18 +159,10 @@ func (f *follower) setup(mgr ctrl.Manager, registry prometheus.Registerer) error
 		return fmt.Errorf("make the client of logs: %w", err)
 	}
 	f.pods = core
-	if f.cache, err = cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: slim,
+	if f.watcher, err = latekinds.New(mgr, latekinds.Options{
+		Name: "job-progress", Reconciler: f, Workers: workers, Cache: cache.Options{DefaultTransform: slim},
 	}); err != nil {
-		return fmt.Errorf("make the cache of jobs that are followed: %w", err)
-	}
-	if err := mgr.Add(f.cache); err != nil {
-		return fmt.Errorf("add the cache of jobs that are followed: %w", err)
-	}
-	if f.control, err = controller.NewTyped("job-progress", mgr, controller.TypedOptions[request]{
-		Reconciler: f, MaxConcurrentReconciles: workers,
-	}); err != nil {
-		return fmt.Errorf("make the job progress controller: %w", err)
+		return err
 	}
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		// It ends with the context only.
@@ -194,62 +177,37 @@ var namespaces = kinds.Kind{GVK: corev1.SchemeGroupVersion.WithKind("Namespace")
 // watchAll watches namespaces and the kinds of jobs that the API server serves, as far as they are not watched yet: a CRD may be installed
 // at any time, and so may the role. Without namespaces no job is watched: whether it is to be followed could not be told.
 func (f *follower) watchAll(ctx context.Context) {
-	if !f.watch(ctx, namespaces, f.jobsOf) {
+	if !f.watch(ctx, namespaces.GVK, f.jobsOf) {
 		return
 	}
 	for _, k := range f.Jobs.Kinds() {
-		if k.IsService {
-			continue
+		if !k.IsService {
+			f.watch(ctx, k.GVK, nil)
 		}
-		if _, err := f.mapper.RESTMapping(k.GVK.GroupKind(), k.GVK.Version); meta.IsNoMatchError(err) {
-			continue
-		}
-		f.watch(ctx, k, func(_ context.Context, o *metav1.PartialObjectMetadata) []request {
-			return []request{{k.GVK, client.ObjectKeyFromObject(o)}}
-		})
 	}
 }
 
-// watch watches the metadata of a kind, once, and reports whether it is watched.
-func (f *follower) watch(ctx context.Context, k kinds.Kind, enqueue func(context.Context, *metav1.PartialObjectMetadata) []request) bool {
-	f.mu.Lock()
-	watched := f.watched.Has(k.GVK)
-	f.mu.Unlock()
-	if watched {
-		return true
-	}
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(k.GVK)
-	// What may not be listed never fills its cache, and who asks that cache waits for ever.
-	err := f.apiReader.List(ctx, k.List(), client.Limit(1))
-	if err == nil {
-		err = f.control.Watch(source.TypedKind(f.cache, object, handler.TypedEnqueueRequestsFromMapFunc(enqueue)))
-	}
+// watch watches the metadata of a kind, and reports whether that is possible.
+func (f *follower) watch(ctx context.Context, gvk schema.GroupVersionKind, requests latekinds.Map) bool {
+	err := f.watcher.Watch(ctx, gvk, requests)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "The progress of jobs is not followed: this kind cannot be watched", "kind", k.GVK)
-		return false
+		log.FromContext(ctx).Error(err, "The progress of jobs is not followed: this kind cannot be watched", "kind", gvk)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.watched.Insert(k.GVK)
-	return true
+	return err == nil
 }
 
 // jobsOf are the jobs of a namespace, whose annotations may have changed.
 func (f *follower) jobsOf(ctx context.Context, namespace *metav1.PartialObjectMetadata) (all []request) {
-	f.mu.Lock()
-	watched := f.watched.UnsortedList()
-	f.mu.Unlock()
-	for _, gvk := range watched {
+	for _, gvk := range f.watcher.Watched() {
 		if gvk == namespaces.GVK {
 			continue
 		}
 		list := kinds.Kind{GVK: gvk}.List()
-		if err := f.cache.List(ctx, list, client.InNamespace(namespace.Name)); err != nil {
+		if err := f.watcher.Cache.List(ctx, list, client.InNamespace(namespace.Name)); err != nil {
 			log.FromContext(ctx).Error(err, "The jobs of a namespace cannot be listed", "namespace", namespace.Name, "kind", gvk)
 		}
 		for i := range list.Items {
-			all = append(all, request{gvk, client.ObjectKeyFromObject(&list.Items[i])})
+			all = append(all, latekinds.RequestOf(gvk, &list.Items[i]))
 		}
 	}
 	return all
@@ -286,11 +244,11 @@ func slim(object any) (any, error) {
 // annotations are those of a job, else of its namespace. opted is false if it is not to be followed, gone, or owned by another job.
 func (f *follower) annotations(ctx context.Context, req request) (object *metav1.PartialObjectMetadata, found stall.Annotations, opted bool, err error) {
 	object = &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(req.kind)
-	if err := f.cache.Get(ctx, req.NamespacedName, object); err != nil {
+	object.SetGroupVersionKind(req.Kind)
+	if err := f.watcher.Cache.Get(ctx, req.NamespacedName, object); err != nil {
 		return nil, found, false, client.IgnoreNotFound(err)
 	}
-	object.SetGroupVersionKind(req.kind)
+	object.SetGroupVersionKind(req.Kind)
 	if object.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(object) != nil {
 		return object, found, false, nil
 	}
@@ -302,7 +260,7 @@ func (f *follower) annotations(ctx context.Context, req request) (object *metav1
 	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(namespaces.GVK)
-	if err := f.cache.Get(ctx, client.ObjectKey{Name: req.Namespace}, namespace); err != nil {
+	if err := f.watcher.Cache.Get(ctx, client.ObjectKey{Name: req.Namespace}, namespace); err != nil {
 		return object, found, false, client.IgnoreNotFound(err)
 	}
 	found = stall.AnnotationsOf(namespace.Annotations)
@@ -313,7 +271,7 @@ func (f *follower) annotations(ctx context.Context, req request) (object *metav1
 func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
 	object, annotations, opted, err := f.annotations(ctx, req)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("read %s %s: %w", req.kind.Kind, req.NamespacedName, err)
+		return ctrl.Result{}, fmt.Errorf("read %s %s: %w", req.Kind.Kind, req.NamespacedName, err)
 	}
 	if !opted || !f.on() {
 		f.drop(req)
@@ -469,7 +427,7 @@ func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 
 // observe reads the job and its pods. ended: it has, or there is none.
 func (f *follower) observe(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed) (ended bool, err error) {
-	kind, ok := kinds.Get(f.Jobs.Kinds(), req.kind)
+	kind, ok := kinds.Get(f.Jobs.Kinds(), req.Kind)
 	if !ok {
 		return true, nil
 	}
@@ -478,7 +436,7 @@ func (f *follower) observe(ctx context.Context, req request, object *metav1.Part
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read %s %s: %w", req.kind.Kind, req.NamespacedName, err)
+		return false, fmt.Errorf("read %s %s: %w", req.Kind.Kind, req.NamespacedName, err)
 	}
 	found, err := f.Jobs.ActivePods(ctx, job)
 	if err != nil {

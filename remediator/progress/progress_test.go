@@ -48,7 +48,7 @@ func TestOffSetsUpNothing(t *testing.T) {
 		p := &policy.Policy{}
 		p.Restart.Stalls.Mode = mode
 		f.Policy = policy.Fixed(p)
-		if err := f.setup(nil, nil); err != nil || f.cache != nil || f.pods != nil {
+		if err := f.setup(nil, nil); err != nil || f.watcher != nil || f.pods != nil {
 			t.Errorf("mode %q: %v", mode, err)
 		}
 	}
@@ -115,7 +115,7 @@ func TestANamespaceHasSoManyPlaces(t *testing.T) {
 	f, recorder := newFollower()
 	kind := kinds.BuiltIn()[0].GVK
 	follow := func(name, namespace string) bool {
-		req := request{kind, types.NamespacedName{Namespace: namespace, Name: name}}
+		req := request{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
 		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
 		return ok
@@ -132,7 +132,7 @@ func TestANamespaceHasSoManyPlaces(t *testing.T) {
 	if n := len(recorder.Events); n != 1 {
 		t.Errorf("%d Events", n)
 	}
-	f.drop(request{kind, types.NamespacedName{Namespace: "a", Name: "0"}})
+	f.drop(request{Kind: kind, NamespacedName: types.NamespacedName{Namespace: "a", Name: "0"}})
 	if !follow("more", "a") {
 		t.Error("a job that ends frees no place")
 	}
@@ -143,7 +143,7 @@ func TestANamespaceHasSoManyPlaces(t *testing.T) {
 
 func TestAnotherIncarnationOrAnnotationBeginsAnew(t *testing.T) {
 	f, _ := newFollower()
-	req := request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: "a", Name: "b"}}
+	req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: "a", Name: "b"}}
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "1"}}
 	a := stall.Annotations{Progress: "step", StalledAfter: "15m"}
 	first, _ := f.follow(req, object, a)
@@ -324,7 +324,7 @@ func TestASilenceIsReportedOnce(t *testing.T) {
 func TestTheClusterHasSoManyPlaces(t *testing.T) {
 	f, recorder := newFollower()
 	name := func(namespace, i int) request {
-		return request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: fmt.Sprint(namespace), Name: fmt.Sprint(i)}}
+		return request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: fmt.Sprint(namespace), Name: fmt.Sprint(i)}}
 	}
 	follow := func(req request) bool {
 		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name, UID: types.UID(req.String())}}

@@ -130,7 +130,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	now := f.Clock.Now()
 	ranks := known.job.Ranks()
 	evidence := Evidence{
-		Kind: req.kind.Kind, Namespace: req.Namespace, Name: req.Name, UID: known.uid, QuietSince: v.Since.UTC(), TakenAt: now.UTC(), Behind: v.Behind,
+		Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name, UID: known.uid, QuietSince: v.Since.UTC(), TakenAt: now.UTC(), Behind: v.Behind,
 	}
 	if v.HasStep {
 		evidence.Step = &v.Step
@@ -154,7 +154,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 		where = "the evidence could not be kept"
 	}
 	known.said.Insert(eventStalled)
-	f.metrics.stalls.WithLabelValues(req.kind.Kind).Inc()
+	f.metrics.stalls.WithLabelValues(req.Kind.Kind).Inc()
 	f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Observe", "%s",
 		quarantine.Clip(stalledText(v, ranks, now)+"; "+where, maxNote))
 }

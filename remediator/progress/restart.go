@@ -42,7 +42,7 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 		return nil
 	}
 	known.said.Delete(saidShared)
-	kind, ok := kinds.Get(f.Jobs.Kinds(), req.kind)
+	kind, ok := kinds.Get(f.Jobs.Kinds(), req.Kind)
 	if !ok {
 		return nil
 	}

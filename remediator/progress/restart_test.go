@@ -53,7 +53,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			p.Restart.Stalls.Mode = test.mode
 			f.Policy, f.Jobs, f.silent = policy.Fixed(p), ask, map[request]time.Time{}
 			at := func(namespace, name string, since time.Time) request {
-				req := request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: namespace, Name: name}}
+				req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 				f.enter(req, &followed{}, stall.Verdict{State: stall.Stalled, Since: since})
 				return req
 			}
@@ -83,7 +83,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 				t.Errorf("%d restarts are asked for, want %d", len(ask.stalls), want)
 			}
 			for _, s := range ask.stalls {
-				if s.UID != "uid" || s.Name != "train" || s.Kind.GVK != req.kind || !slices.Equal(s.Pods, []types.UID{"1", "2"}) || !s.Since.Equal(noon) {
+				if s.UID != "uid" || s.Name != "train" || s.Kind.GVK != req.Kind || !slices.Equal(s.Pods, []types.UID{"1", "2"}) || !s.Since.Equal(noon) {
 					t.Errorf("%+v", s)
 				}
 			}
@@ -108,7 +108,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 func TestSoMuchEvidenceIsKeptInADay(t *testing.T) {
 	f, _ := newFollower()
 	f.api = fake.NewClientBuilder().Build()
-	req := request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: "a", Name: "train"}}
+	req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: "a", Name: "train"}}
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "train", UID: "uid"}}
 	said := ""
 	for step := range uint64(evidencePerDay + 3) {

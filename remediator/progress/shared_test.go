@@ -34,7 +34,7 @@ func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 			t.Fatal(err)
 		}
 		all = append(all, &job{
-			request:  request{kinds.BuiltIn()[0].GVK, types.NamespacedName{Namespace: namespace, Name: "train"}},
+			request:  request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: namespace, Name: "train"}},
 			followed: &followed{uid: types.UID(namespace), said: sets.New[string](), settings: settings},
 		})
 	}
