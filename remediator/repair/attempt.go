@@ -124,7 +124,7 @@ func (d *decider) lacks(v *Visit, late bool, reason, format string, args ...any)
 		if v.Kind == Repair {
 			again = "; `kubectl pitcrew repair " + d.facts.Node.Name + " --approve` begins it again"
 		}
-		d.event(corev1.EventTypeWarning, v.endReason(), "%s was given up after %s: %s%s", v.Kind, d.now.Sub(v.ActionSince).Round(time.Second), what, again)
+		d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s was given up after %s: %s%s", v.Kind, d.now.Sub(v.ActionSince).Round(time.Second), what, again)
 		d.result(v, ResultNotStarted)
 		d.close(Failed, "given up: %s", what)
 		return
@@ -179,7 +179,7 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 		d.close(Yielded, "the fault has cleared by itself")
 		return check, true
 	}
-	if why != "" && d.record.lastAction(q.ID) != nil {
+	if why != "" && d.record.LastAction(q.ID) != nil {
 		class = worstAction(q) // nothing has proven the last action
 	}
 	check, left := d.nextAction(q.ID, class)
@@ -224,7 +224,7 @@ func worstAction(q *quarantine.Record) (class conditions.Repair) {
 
 // quarantineOf is the quarantine that a visit is for. If it has ended, it closes the visit and over is true.
 func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
-	if v.isCheck() {
+	if v.IsCheck() {
 		return nil, false
 	}
 	q = d.facts.Quarantine
@@ -242,7 +242,7 @@ func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
 	case released:
 		d.close(Yielded, "the quarantine has ended: every fault has cleared")
 	default:
-		d.event(corev1.EventTypeNormal, v.endReason(), "%s stopped: the quarantine was ended by a person", v.Kind)
+		d.event(corev1.EventTypeNormal, endReason(v.Kind), "%s stopped: the quarantine was ended by a person", v.Kind)
 		d.close(Failed, "stopped: the quarantine was ended by a person")
 	}
 	return nil, true
@@ -321,26 +321,12 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	d.requeue(time.Millisecond)
 }
 
-// lastAction is the last repair that was begun, if it was for a quarantine; nil: it was for another, or there was none.
-func (r *Record) lastAction(quarantineID string) *Action {
-	last := len(r.Repairs) - 1
-	if last < 0 || r.Repairs[last].Quarantine != quarantineID {
-		return nil
-	}
-	return &r.Repairs[last]
-}
-
 // undo forgets the action of an attempt that did nothing to the node.
 func (d *decider) undo(v *Visit) {
-	if last := d.record.lastAction(v.Quarantine); v.Kind == Repair && last != nil {
+	if last := d.record.LastAction(v.Quarantine); v.Kind == Repair && last != nil {
 		v.Skipped = last.Skipped
 		d.record.Repairs = d.record.Repairs[:len(d.record.Repairs)-1]
 	}
-}
-
-// again goes back to Emptying.
-func (v *Visit) again(now time.Time) {
-	v.Phase, v.PhaseSince, v.JobUID, v.Deadline, v.JobEndedAt = Emptying, now, "", time.Time{}, time.Time{}
 }
 
 // work follows the Job of the attempt to its end.
@@ -401,7 +387,7 @@ func (d *decider) create(v *Visit) {
 	if stop, waits := d.stopsBeforeJob(v); stop != "" || waits {
 		if !waits {
 			d.undo(v)
-			v.again(d.now)
+			v.Retry(d.now)
 			v.Outcome = "waits: " + stop
 		}
 		return
@@ -414,12 +400,12 @@ func (d *decider) create(v *Visit) {
 		return
 	}
 	if blocking := d.inTheWay(v.Reboots); len(blocking) > 0 {
-		if v.isCheck() {
+		if v.IsCheck() {
 			d.yield(v, "%s", podNames(blocking, "has come to the node", "have come to the node"))
 			return
 		}
 		d.undo(v)
-		v.again(d.now)
+		v.Retry(d.now)
 		v.Outcome = "waits: " + podNames(blocking, "has come to the node", "have come to the node")
 		return
 	}
@@ -437,7 +423,7 @@ func (d *decider) create(v *Visit) {
 // stopsBeforeJob says what has come between the record of an attempt and its Job that keeps a repair or a validation from beginning; empty:
 // nothing has. waits is true while facts are missing.
 func (d *decider) stopsBeforeJob(v *Visit) (why string, waits bool) {
-	if v.isCheck() {
+	if v.IsCheck() {
 		return "", false
 	}
 	if d.policy.Repair == nil {
@@ -467,8 +453,8 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 		return
 	}
 	switch {
-	case job.refused() && v.isCheck():
-		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.name(), job.message)
+	case job.refused() && v.IsCheck():
+		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.Name(), job.message)
 		d.result(v, ResultRefused)
 		d.close(Refused, "refused: %s", job.message)
 	case job.refused():
@@ -499,7 +485,7 @@ func (d *decider) refused(v *Visit, why string) {
 	switch {
 	case d.policy.Repair == nil || retry.Before(v.ActionSince.Add(d.emptyTimeout())):
 		d.undo(v)
-		v.again(d.now)
+		v.Retry(d.now)
 		v.RetryAt, v.Outcome = retry, quarantine.Clip("refused: "+why, conditions.MaxMessage)
 	case v.Kind == Repair:
 		d.next(v, "refused: "+why) // a monitor may hold the device for ever, and a reboot ends it
@@ -514,14 +500,14 @@ func (d *decider) refused(v *Visit, why string) {
 // notStarted gives the visit up: nothing was done to the node, and a heavier action would not start either.
 func (d *decider) notStarted(v *Visit, why string) {
 	d.undo(v)
-	d.event(corev1.EventTypeWarning, v.endReason(), "%s: the Job of template %s has not started: %s", v.Kind, v.Template, why)
+	d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s: the Job of template %s has not started: %s", v.Kind, v.Template, why)
 	d.result(v, ResultNotStarted)
 	d.close(Failed, "the Job of template %s has not started: %s", v.Template, why)
 }
 
 // absent closes the visit to a node that does not come back.
 func (d *decider) absent(v *Visit) {
-	d.event(corev1.EventTypeWarning, v.endReason(), "%s: the node has not come back within %s after %s; only its provider or a person can help",
+	d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s: the node has not come back within %s after %s; only its provider or a person can help",
 		v.Kind, d.now.Sub(v.PhaseSince).Round(time.Second), v.Template)
 	d.result(v, ResultFailed)
 	d.close(Failed, "the node has not come back after %s; its provider or a person must help", v.Template)
@@ -534,13 +520,13 @@ func (d *decider) failed(v *Visit, why string) {
 		d.next(v, why)
 		return
 	}
-	if v.isCheck() {
-		d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s", v.name(), why)
+	if v.IsCheck() {
+		d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s", v.Name(), why)
 		d.close(Failed, "could not run: %s", why)
 		return
 	}
 	if v.Failures++; v.Failures < maxJobFailures {
-		v.again(d.now)
+		v.Retry(d.now)
 		v.ActionSince, v.Outcome = d.now, quarantine.Clip("once more: "+why, conditions.MaxMessage)
 		return
 	}
@@ -578,7 +564,7 @@ func (d *decider) next(v *Visit, why string) {
 		return
 	}
 	d.event(corev1.EventTypeWarning, RepairFailed, "%s has not helped: %s; next is %s", v.Template, why, action.Template)
-	v.again(d.now)
+	v.Retry(d.now)
 	v.ActionSince, v.RetryAt = d.now, time.Time{}
 	v.Outcome = quarantine.Clip(fmt.Sprintf("%s has not helped: %s", v.Template, why), conditions.MaxMessage)
 }
@@ -621,7 +607,7 @@ func (d *decider) prove(v *Visit) {
 
 // passed closes a repair after which the fault has cleared.
 func (d *decider) passed(v *Visit, q *quarantine.Record) {
-	if last := d.record.lastAction(v.Quarantine); last != nil {
+	if last := d.record.LastAction(v.Quarantine); last != nil {
 		last.Proven = true
 	}
 	d.event(corev1.EventTypeNormal, RepairSucceeded, "%s has helped: %s has cleared; the repair took %s",

@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,6 +75,10 @@ func (d *decider) dropRequest(q *quarantine.Record) {
 	}
 	r := d.record.Request
 	if r == nil || r.Kind == RequestCheck {
+		return
+	}
+	if !slices.Contains([]string{RequestRepair, RequestStop, RequestRelease}, r.Kind) {
+		d.refuse("a request of kind %.40q is of a later version of Pitcrew", r.Kind)
 		return
 	}
 	if q == nil || r.Quarantine != q.ID {
@@ -151,20 +156,8 @@ func (d *decider) awaitsValidation(q *quarantine.Record) bool {
 
 // validationFailed tells whether a validation for the quarantine has failed in this boot and nothing was repaired since.
 func (d *decider) validationFailed(q *quarantine.Record, boot string) bool {
-	v := d.lastVisit(q.ID, Repair, Validation)
+	v := d.record.LastVisit(q.ID, Repair, Validation)
 	return v != nil && v.Kind == Validation && v.Phase == Failed && v.BootID == boot
-}
-
-// lastVisit is the last closed visit of one of the kinds for a quarantine; nil: none is known.
-func (d *decider) lastVisit(quarantineID string, kinds ...Kind) *Visit {
-	for i := range d.record.Last {
-		for _, kind := range kinds {
-			if v := &d.record.Last[i]; v.Kind == kind && v.Quarantine == quarantineID {
-				return v
-			}
-		}
-	}
-	return nil
 }
 
 // beginRepair begins a repair if the quarantine needs one now and may get it.
@@ -197,7 +190,7 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 	if requested {
 		v.ApprovedBy = d.record.Request.User
 	} else {
-		if last := d.lastVisit(q.ID, Repair); last != nil && last.Phase == Failed {
+		if last := d.record.LastVisit(q.ID, Repair); last != nil && last.Phase == Failed {
 			return
 		}
 		if needsApproval(repair, q) {
@@ -332,7 +325,7 @@ func (d *decider) advise(q *quarantine.Record) {
 
 func (d *decider) advice(q *quarantine.Record) (do, why string) {
 	class := worstAction(q)
-	switch last := d.lastVisit(q.ID, Repair); {
+	switch last := d.record.LastVisit(q.ID, Repair); {
 	case d.record.Validated(d.facts.Node, q, d.now):
 		return AdviseReturn, "the validation has passed"
 	case needsReplacement(q):

@@ -36,7 +36,7 @@ func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle I
 		s.Unavailable = "a record of the node cannot be read"
 		return s
 	}
-	s.Record = r.clone(n)
+	s.Record = r.Clone(n)
 	if q != nil && q.NodeUID == n.UID && q.Phase == quarantine.Suspect {
 		for _, c := range q.Causes {
 			if c.HealthySince.IsZero() {
@@ -104,7 +104,7 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 	}
 	d.open(v)
 	d.begun(d.record.Current, check, false)
-	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s", v.name(), strings.Join(append([]string{check.Template}, check.Args...), " "))
+	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s", v.Name(), strings.Join(append([]string{check.Template}, check.Args...), " "))
 	if d.requested(RequestCheck) {
 		d.record.Request = nil
 	}
@@ -136,19 +136,9 @@ func (d *decider) mayOpen(kind Kind, check policy.Check) bool {
 	return false
 }
 
-// isCheck tells whether a visit is a check of a node that is not quarantined. Its Job is tried once: another sweep follows in time.
-func (v *Visit) isCheck() bool { return v.Kind == Sweep || v.Kind == FirstCheck }
-
-func (v *Visit) name() string {
-	if v.Sweep != "" {
-		return string(v.Kind) + " " + v.Sweep
-	}
-	return string(v.Kind)
-}
-
 // yield ends a sweep because a pod needs the node. That is no result.
 func (d *decider) yield(v *Visit, format string, args ...any) {
-	d.event(corev1.EventTypeNormal, SweepYielded, v.name()+" makes way: "+format, args...)
+	d.event(corev1.EventTypeNormal, SweepYielded, v.Name()+" makes way: "+format, args...)
 	d.result(v, ResultYielded)
 	d.close(Yielded, "made way: "+format, args...)
 }
@@ -190,9 +180,4 @@ func (d *decider) swept(v *Visit) {
 		}
 	}
 	d.record.Swept = kept
-}
-
-// retryAt is when a check may be tried again after one that could not run.
-func (d *decider) retryAt(kind Kind, sweep string) time.Time {
-	return retryAt(kind, sweep, sweepRetry, d.record, d.now)
 }

@@ -317,7 +317,7 @@ func TestASweepMakesWay(t *testing.T) {
 				p.expect("Events", p.events, []string{SweepStarted, SweepYielded})
 				p.expect("results", p.results, []string{ResultYielded})
 				p.expect("swept", len(r.Swept), 0)
-				p.expect("the next try", retryAt(Sweep, "weekly", sweepRetry, r, p.now).IsZero(), true)
+				p.expect("the next try", r.RetryAt(Sweep, "weekly", sweepRetry, p.now).IsZero(), true)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 // endFirst has a visit end before its next phase if its Job, by what was known before, may still work on the node, and tells whether
 // it does.
 func (d *decider) endFirst(v, before *Visit) bool {
-	if before.Phase != Working || d.facts.Job == nil && before.JobUID == "" {
+	if !before.MayHaveJob() || d.facts.Job == nil && before.JobUID == "" {
 		return false
 	}
 	job := d.jobState(before)
@@ -72,6 +73,9 @@ func (d *decider) end(v *Visit) {
 	}
 	next := *v
 	next.Phase, next.PhaseSince, next.Then, next.Deadline = v.Then, d.now, "", time.Time{}
+	if !next.Phase.IsKnown() {
+		next.Phase = Yielded // of a later version
+	}
 	if next.Phase.Closed() {
 		d.closed(next)
 		return
@@ -95,4 +99,22 @@ func (d *decider) unended(pods []corev1.Pod) []corev1.Pod {
 		}
 	}
 	return running
+}
+
+// orphanTimeout is how long a maintenance taint stays that no visit explains.
+const orphanTimeout = 10 * time.Minute
+
+// removeOrphan takes away a maintenance taint that no visit explains. Without the record it would count as that of another repairer, for
+// ever.
+func (d *decider) removeOrphan() {
+	orphan, since := OrphanOf(d.facts.Node, d.record), d.facts.OrphanSince
+	switch over := since.Add(orphanTimeout); {
+	case orphan == nil || since.IsZero() || d.facts.Paused != "" || node.Excluded(d.facts.Node):
+	case d.now.Before(over):
+		d.requeueAt(over)
+	default:
+		d.step.orphan = orphan
+		d.event(corev1.EventTypeWarning, endReason(Kind(orphan.Value)), "taint %s was removed: for %s no visit to the node has explained it",
+			orphan.ToString(), orphanTimeout)
+	}
 }

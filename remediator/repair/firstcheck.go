@@ -35,7 +35,7 @@ func (d *decider) beginFirstCheck() {
 			strings.Join(firstcheck.Conditions(d.policy, d.facts.Node), ", "))
 		return
 	}
-	if retry := d.retryAt(FirstCheck, ""); d.now.Before(retry) && !d.requested(RequestCheck) {
+	if retry := d.record.RetryAt(FirstCheck, "", sweepRetry, d.now); d.now.Before(retry) && !d.requested(RequestCheck) {
 		d.requeueAt(retry)
 		return
 	}

@@ -1,7 +1,6 @@
 package repair
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,18 +26,4 @@ func VisitsOf(n *corev1.Node, q *quarantine.Record, now time.Time) quarantine.Vi
 		v.Advice, v.AdvisedAt = advice.Do, advice.At
 	}
 	return v
-}
-
-// Validated reports whether the node has passed a validation for its present quarantine, in its present boot, and no cause has shown a
-// fault since: what shows after a check is what the check was to find. r and q may be nil. A check or a change ahead of the clock does
-// not count.
-func (r *Record) Validated(n *corev1.Node, q *quarantine.Record, now time.Time) bool {
-	if q == nil || !r.ValidatedFor(q.ID, n.Status.NodeInfo.BootID) || quarantine.FromFuture(r.Checked.At, now) {
-		return false
-	}
-	return !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		isCause := slices.ContainsFunc(q.Causes, func(cause quarantine.Cause) bool { return cause.Due && cause.Condition == c.Type })
-		changed := c.LastTransitionTime.Time
-		return isCause && changed.After(r.Checked.At) && !quarantine.FromFuture(changed, now)
-	})
 }

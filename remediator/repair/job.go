@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
 // bootVariable stands for the boot that an action ends. A template or a policy that passes it to the program reboots the node.
@@ -110,19 +111,6 @@ func Verdict(t *corev1.PodTemplate) []string {
 	return names
 }
 
-// jobName is the name of the Job of the present attempt. It follows from the record, so that a second one cannot be created.
-func (v *Visit) jobName(n *corev1.Node) string {
-	return string(v.Kind) + "-" + shortHash(string(n.UID), v.ID, fmt.Sprint(v.Attempt))
-}
-
-// JobName is the name of the Job that the visit under way has now, or had until it is known to have ended; empty: it has none.
-func (r *Record) JobName(n *corev1.Node) string {
-	if r == nil || r.Current == nil || r.Current.Phase != Working && r.Current.Phase != Ending {
-		return ""
-	}
-	return r.Current.jobName(n)
-}
-
 // newJob is the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
 func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *batchv1.Job {
 	one, none := int32(1), int32(0)
@@ -136,7 +124,7 @@ func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *
 	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: v.jobName(n),
+			Namespace: namespace, Name: v.JobName(n),
 			Labels:      map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID},
 			Annotations: map[string]string{conditions.AnnotationNode: n.Name},
 		},
@@ -247,7 +235,7 @@ func (s *jobState) readPod(pod *corev1.Pod) {
 	}
 	end := statuses[i].State.Terminated
 	s.exit = end.ExitCode
-	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, quarantine.Clip(end.Reason, maxName))
+	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, quarantine.Clip(end.Reason, record.Name))
 	if result, err := repairresult.Parse(end.Message); err == nil {
 		s.result, s.message = &result, quarantine.Clip(result.Message, conditions.MaxMessage)
 	}

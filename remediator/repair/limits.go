@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
@@ -40,13 +41,13 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 	if r == nil {
 		return Peer{}
 	}
-	r = &Record{Current: copied(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
-	r.clampTimes(now)
-	peer := Peer{Begun: r.begun(now)}
+	r = &Record{Current: record.Clone(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
+	r.ClampTimes(now)
+	peer := Peer{Begun: r.Begun(day, now)}
 	if r.Current != nil { // else the quarantine does not matter
 		q, err := quarantine.RecordOf(n)
-		peer.Active = err == nil && r.isActive(n, q)
-		peer.FirstCheck = r.Current.Kind == FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.setsTaint))
+		peer.Active = err == nil && isActive(r, n, q)
+		peer.FirstCheck = r.Current.Kind == FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 	}
 	if p.Repair != nil {
 		peer.Scope = n.Labels[p.Repair.Scope]
@@ -56,28 +57,14 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 
 // isActive tells whether a repair or a validation is under way. Where both the taint of the quarantine and that of the visit are
 // missing, the record is not believed: a kubelet can forge it and would keep the place from others.
-func (r *Record) isActive(n *corev1.Node, q *quarantine.Record) bool {
+func isActive(r *Record, n *corev1.Node, q *quarantine.Record) bool {
 	v := r.Current
-	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (standing(n, q) != nil || slices.ContainsFunc(n.Spec.Taints, r.setsTaint))
-}
-
-// begun is how many repairs began within 24 hours. The actions for one quarantine are one.
-func (r *Record) begun(now time.Time) int {
-	of := map[string]bool{}
-	for _, a := range r.Repairs {
-		if now.Sub(a.At) < day {
-			of[a.Quarantine] = true
-		}
-	}
-	if v := r.Current; v != nil && v.Kind == Repair {
-		of[v.Quarantine] = true
-	}
-	return len(of)
+	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (standing(n, q) != nil || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
 // exceeded says which limit keeps a visit from beginning; empty: none does.
 func exceeded(p *policy.Repair, v Visit, n *corev1.Node, r *Record, peers []Peer, now time.Time) string {
-	before := r.begun(now)
+	before := r.Begun(day, now)
 	after := *r
 	after.Current = &v
 	active, begun := 0, before
@@ -97,7 +84,7 @@ func exceeded(p *policy.Repair, v Visit, n *corev1.Node, r *Record, peers []Peer
 	switch {
 	case active >= p.MaxConcurrent:
 		return fmt.Sprintf("%d nodes%s are repaired or validated, and repair.maxConcurrent is %d", active, within, p.MaxConcurrent)
-	case after.begun(now) > before && p.MaxPerDay > 0 && begun >= p.MaxPerDay:
+	case after.Begun(day, now) > before && p.MaxPerDay > 0 && begun >= p.MaxPerDay:
 		return fmt.Sprintf("%d repairs%s have begun within 24 hours, and repair.maxPerDay is %d", begun, within, p.MaxPerDay)
 	}
 	return ""

@@ -17,7 +17,7 @@ func TestAMaintenanceTaintThatNoVisitExplainsIsRemoved(t *testing.T) {
 	}{
 		"the record was removed":    {func(_ *world, m *machine) { delete(m.Annotations, conditions.AnnotationRepair) }, true},
 		"the record is there":       {func(*world, *machine) {}, false},
-		"the record cannot be read": {func(_ *world, m *machine) { m.Annotations[conditions.AnnotationRepair] = "{" }, false},
+		"the record cannot be read": {func(_ *world, m *machine) { m.Annotations[conditions.AnnotationRepair] = "{" }, true},
 		"paused":                    {func(w *world, m *machine) { delete(m.Annotations, conditions.AnnotationRepair); w.paused = "audit" }, false},
 		"left alone": {func(_ *world, m *machine) {
 			delete(m.Annotations, conditions.AnnotationRepair)

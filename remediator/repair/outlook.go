@@ -26,8 +26,8 @@ type Outlook struct {
 
 // OutlookOf tells how a node would be repaired. The node must be quarantined, and the policy must have a repair.
 func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
-	d := &decider{policy: p, facts: f, now: now, record: f.Record.clone(f.Node)}
-	d.record.clampTimes(now)
+	d := &decider{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
+	d.record.ClampTimes(now)
 	q := d.facts.Quarantine
 	class, why := d.classOf(q)
 	o := Outlook{Class: class, Why: why, Lemon: d.lemon()}

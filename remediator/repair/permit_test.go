@@ -79,10 +79,10 @@ func TestAnApprovalIsOfANamedPersonAndForOneQuarantine(t *testing.T) {
 	w, m := sick(t, ecc, "mode: auto", "mode: approve")
 	m.run = func(job *batchv1.Job) { w.end(m, job, 1, `{"result":"failed","message":"busy"}`) }
 	w.until("it waits for a person", time.Hour, func() bool { return m.waiting != nil && m.waiting.Reason == waitsForApproval })
-	r := m.record().clone(m.Node)
-	r.V, r.NodeUID = recordVersion, m.UID
+	r := m.record().Clone(m.Node)
+	r.V, r.NodeUID = 1, m.UID
 	r.Request = &Request{Kind: RequestRepair, Quarantine: m.quarantine().ID, At: w.now, Reason: "approved before"}
-	Step{Record: r}.putRecord(m.Node)
+	r.Put(m.Node)
 	w.never("a request of nobody begins a repair", time.Hour, func() bool { return len(w.created) > 0 })
 	if !w.happened("RepairRefused: not repaired: the request names no person") {
 		t.Errorf("events:\n%s", strings.Join(w.events, "\n"))

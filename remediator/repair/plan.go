@@ -1,8 +1,6 @@
 package repair
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Reasons of Events on Nodes.
@@ -156,12 +155,11 @@ const (
 
 // Apply puts what a step decides on a node object.
 func (s Step) Apply(n *corev1.Node) {
-	if s.Record == nil {
-		return
+	if s.Record != nil {
+		s.Record.Put(n)
 	}
-	s.putRecord(n)
 	n.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
-		return s.Record.setsTaint(t) && (s.maintenance == nil || t.Value != s.maintenance.Value) || s.untaint != "" && t.Key == s.untaint ||
+		return s.Record != nil && s.Record.SetsTaint(t) && (s.maintenance == nil || t.Value != s.maintenance.Value) || s.untaint != "" && t.Key == s.untaint ||
 			s.orphan != nil && t.MatchTaint(s.orphan) && t.Value == s.orphan.Value
 	})
 	if s.maintenance != nil && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(s.maintenance) }) {
@@ -169,49 +167,29 @@ func (s Step) Apply(n *corev1.Node) {
 	}
 }
 
-func (s Step) putRecord(n *corev1.Node) {
-	text := s.Record.String()
-	switch {
-	case text == "":
-		delete(n.Annotations, conditions.AnnotationRepair)
-	case n.Annotations == nil:
-		n.Annotations = map[string]string{conditions.AnnotationRepair: text}
-	default:
-		n.Annotations[conditions.AnnotationRepair] = text
-	}
-}
-
-// setsTaint tells whether a visit of the record has put a taint on the node: the one under way, or the last. Others may have brought
-// the taint back afterwards, with an old copy of the list.
-func (r *Record) setsTaint(t corev1.Taint) bool {
-	visit := r.Current
-	if visit == nil && len(r.Last) > 0 {
-		visit = &r.Last[0]
-	}
-	return visit != nil && t.Key == conditions.TaintMaintenance && t.Effect == corev1.TaintEffectNoSchedule && t.Value == string(visit.Kind)
-}
-
 // Next decides what must be done about a node. It is pure: it reads no clock and no cluster. What a step decides is one patch of the
 // node; the Job and the evictions that follow from it are decided by the next step, about a node that carries it.
 func Next(p *policy.Policy, f Facts, now time.Time) Step {
+	d := &decider{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
 	if f.RecordErr != nil {
-		return Step{Waits: &Waiting{"record", fmt.Sprintf("annotation %s cannot be read, so no visit is made to the node until it is repaired or removed: %v",
-			conditions.AnnotationRepair, f.RecordErr)}}
+		d.waits("record", "annotation %s cannot be read, so no visit is made to the node until it is repaired or removed: %v",
+			conditions.AnnotationRepair, f.RecordErr)
+		d.removeOrphan()
+		return d.step
 	}
-	d := &decider{policy: p, facts: f, now: now, record: f.Record.clone(f.Node)}
-	d.record.clampTimes(now)
+	d.record.ClampTimes(now)
 	d.decide()
 	if d.step.Needs.Any() {
 		return Step{Needs: d.step.Needs}
 	}
-	d.record.fit()
+	d.record.Fit()
 	d.step.Record = d.record
 	v := d.record.Current
 	if v != nil && v.Phase == Working {
-		d.step.KeepJob = v.jobName(f.Node)
+		d.step.KeepJob = v.JobName(f.Node)
 	}
 	// A person may remove the taint of a visit that ends: it is not put back.
-	if v != nil && (v.Phase == Working || v.Phase == Ending && slices.ContainsFunc(f.Node.Spec.Taints, d.record.setsTaint)) {
+	if v != nil && (v.Phase == Working || v.Phase == Ending && slices.ContainsFunc(f.Node.Spec.Taints, d.record.SetsTaint)) {
 		d.step.maintenance = &corev1.Taint{Key: conditions.TaintMaintenance, Value: string(v.Kind), Effect: corev1.TaintEffectNoSchedule}
 	}
 	return d.step
@@ -243,8 +221,9 @@ func (d *decider) decide() {
 		d.stop(why)
 		return
 	}
-	if v.Group != nil {
-		d.close(Yielded, "Pitcrew checks no groups of nodes any more")
+	if why := ofOtherVersion(v); why != "" {
+		d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
+		d.close(Yielded, "%s", why)
 		return
 	}
 	switch v.Phase {
@@ -275,8 +254,21 @@ func (d *decider) takenOver(v *Visit) string {
 		return "stopped because the node is being deleted or belongs to the control plane"
 	case v.Kind == Sweep && v.Phase == Working && n.Spec.Unschedulable:
 		return "stopped because the node was cordoned"
-	case v.Phase == Working && !slices.ContainsFunc(n.Spec.Taints, d.record.setsTaint):
+	case v.Phase == Working && !slices.ContainsFunc(n.Spec.Taints, d.record.SetsTaint):
 		return "stopped because taint " + conditions.TaintMaintenance + " was removed"
+	}
+	return ""
+}
+
+// ofOtherVersion says why this version does not go on with a visit that another one has begun; empty: it does.
+func ofOtherVersion(v *Visit) string {
+	switch {
+	case v.Group != nil:
+		return "Pitcrew checks no groups of nodes any more"
+	case !v.Kind.IsKnown():
+		return fmt.Sprintf("kind %s is of a later version of Pitcrew", v.Kind)
+	case !v.Phase.IsKnown():
+		return fmt.Sprintf("phase %.40q is of a later version of Pitcrew", v.Phase)
 	}
 	return ""
 }
@@ -291,7 +283,7 @@ func (d *decider) stop(why string) {
 	if v.Quarantine == "" || !d.requested(RequestStop) && (v.Kind == Validation || !d.requested(RequestRelease)) {
 		d.record.Request = nil
 	}
-	d.event(corev1.EventTypeNormal, v.endReason(), "%s %s", v.Kind, why)
+	d.event(corev1.EventTypeNormal, endReason(v.Kind), "%s %s", v.Kind, why)
 	d.close(Failed, "%s", why)
 }
 
@@ -319,8 +311,8 @@ func (d *decider) closed(v Visit) {
 }
 
 // endReason is the reason of the Event about a visit that was given up.
-func (v *Visit) endReason() string {
-	if v.Kind == Repair {
+func endReason(kind Kind) string {
+	if kind == Repair {
 		return RepairFailed
 	}
 	return NodeChecked
@@ -355,7 +347,7 @@ func otherRepairer(n *corev1.Node, r *Record, now time.Time) string {
 	marked := false
 	for _, t := range n.Spec.Taints {
 		switch {
-		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.setsTaint(t):
+		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.SetsTaint(t):
 			return "another repairer works on the node: it has taint " + t.ToString()
 		}
 		marked = marked || t.Key == conditions.TaintMaintenance
@@ -414,17 +406,8 @@ func (d *decider) open(v Visit) {
 	if len(d.record.Last) > 0 {
 		previous = d.record.Last[0].ID
 	}
-	v.ID = shortHash(string(d.facts.Node.UID), d.now.Format(time.RFC3339Nano), previous, string(v.Kind))
+	v.ID = visit.ShortHash(string(d.facts.Node.UID), d.now.Format(time.RFC3339Nano), previous, string(v.Kind))
 	v.Phase, v.StartedAt, v.PhaseSince, v.ActionSince, v.BootID = Emptying, d.now, d.now, d.now, boot
 	d.record.Current = &v
 	d.requeue(time.Millisecond)
-}
-
-// shortHash names what the texts describe, in 12 hexadecimal digits.
-func shortHash(texts ...string) string {
-	h := sha256.New()
-	for _, text := range texts {
-		fmt.Fprintf(h, "%d:%s", len(text), text)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
 }

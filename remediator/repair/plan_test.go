@@ -1255,8 +1255,8 @@ func TestReleaseWithValidation(t *testing.T) {
 				m.run = w.cures(m)
 				w.step(2 * time.Hour)
 				r := m.record()
-				r.V, r.NodeUID, r.Checked = recordVersion, m.UID, tt.checked(m)
-				Step{Record: r}.putRecord(m.Node)
+				r.V, r.NodeUID, r.Checked = 1, m.UID, tt.checked(m)
+				r.Put(m.Node)
 				w.ask(m, RequestRelease)
 				w.policy = parse(t, tt.change...)
 				w.untilClosed(m, Repair, Passed)
@@ -1301,7 +1301,7 @@ func TestLimits(t *testing.T) {
 	}
 	begun := func(w *world) (n int) {
 		for _, m := range w.nodes {
-			n += m.record().begun(w.now)
+			n += m.record().Begun(day, w.now)
 		}
 		return n
 	}
@@ -1407,7 +1407,7 @@ func TestAJobHasOnlyArgumentsThatThePolicyAsksFor(t *testing.T) {
 			w.untilPhase(m, Working)
 			r := m.record()
 			change(w, r.Current)
-			Step{Record: r}.putRecord(m.Node)
+			r.Put(m.Node)
 			m.stalled = false
 			w.step(time.Second)
 			if len(w.created) > 0 || !w.happened("RepairFailed", "has not started: the policy and the template do not ask for arguments") {

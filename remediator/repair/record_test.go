@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
@@ -22,13 +23,12 @@ func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
 		"another version":          {`{"v":2}`, "version 2"},
 		"a visit without an id":    {`{"v":1,"current":{"kind":"repair","phase":"Emptying"}}`, "has the id"},
 		"an id that is no label":   {`{"v":1,"current":{"id":"a b","kind":"repair","phase":"Emptying"}}`, `has the id "a b"`},
-		"an unknown kind":          {`{"v":1,"current":{"id":"a","kind":"x","phase":"Emptying"}}`, `kind "x"`},
-		"an unknown phase":         {`{"v":1,"current":{"id":"a","kind":"repair","phase":"x"}}`, `phase "x"`},
 		"a closed visit goes on":   {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Passed"}}`, "is Passed and under way"},
 		"an open one is over":      {`{"v":1,"last":[{"id":"a","kind":"repair","phase":"Working","attempt":1}]}`, "is Working and among those"},
+		"a kind that is no label":  {`{"v":1,"current":{"id":"a","kind":"a b","phase":"Emptying"}}`, `kind "a b"`},
+		"a visit without a phase":  {`{"v":1,"current":{"id":"a","kind":"repair"}}`, `is ""`},
 		"works without an attempt": {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Working"}}`, "in attempt 0"},
 		"many attempts":            {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Emptying","attempt":100000}}`, "in attempt 100000"},
-		"an unknown request":       {`{"v":1,"request":{"kind":"x"}}`, `request of kind "x"`},
 		"a long text":              {`{"v":1,"current":{"id":"a","kind":"repair","phase":"Emptying","outcome":"` + long + `"}}`, "outcome has 5000 bytes"},
 		"a long name":              {`{"v":1,"checked":{"bootID":"` + long + `"}}`, "checked.bootID has 5000 bytes"},
 		"a long stop":              {`{"v":1,"stopped":"` + long + `"}`, "stopped has 5000 bytes"},
@@ -75,17 +75,17 @@ func TestForgedTimesEndNoTimer(t *testing.T) {
 
 func TestAHistoryThatIsFullStaysReadable(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	r := (*Record)(nil).clone(n)
+	r := (*Record)(nil).Clone(n)
 	text := strings.Repeat("\"<", conditions.MaxMessage/2)
 	for i := range 100 {
 		r.Last = append([]Visit{{ID: "v", Kind: Repair, Phase: Failed, Outcome: text, Args: []string{text, text, text}, Attempt: i}}, r.Last...)
 		r.Repairs = append(r.Repairs, Action{Template: "reset-gpu", Quarantine: "q"})
-		r.fit()
+		r.Fit()
 		if _, err := ParseRecord(r.String()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(r.Repairs) != repairsKept || len(r.Last) == 0 || r.Last[0].Attempt != 99 {
+	if len(r.Repairs) != visit.RepairsKept || len(r.Last) == 0 || r.Last[0].Attempt != 99 {
 		t.Errorf("%d repairs, %d visits", len(r.Repairs), len(r.Last))
 	}
 }
@@ -156,14 +156,14 @@ func TestNoRecordIsTooMuchForAStep(t *testing.T) {
 							if phase == Ending {
 								v.Then = Emptying
 							}
-							r := &Record{V: recordVersion, NodeUID: m.UID, Current: &v}
+							r := &Record{V: 1, NodeUID: m.UID, Current: &v}
 							if request != "" {
 								r.Request = &Request{Kind: request, Quarantine: v.Quarantine}
 							}
 							if facts&2 != 0 {
 								m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, string(kind)))
 							}
-							Step{Record: r}.putRecord(m.Node)
+							r.Put(m.Node)
 							if _, err := RecordOf(m.Node); err != nil {
 								t.Fatal(err)
 							}

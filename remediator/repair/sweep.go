@@ -181,7 +181,7 @@ func queueOf(s *policy.Sweep, nodes []SweepNode, now time.Time) (queue []queued,
 		switch {
 		case n.Record != nil && n.Record.Request != nil && n.Record.Request.Kind == RequestCheck:
 			q.rank, q.idleFor = 0, 0
-		case n.Record != nil && now.Before(retryAt(Sweep, s.Name, min(sweepRetry, s.Every), n.Record, now)):
+		case n.Record != nil && now.Before(n.Record.RetryAt(Sweep, s.Name, min(sweepRetry, s.Every), now)):
 			continue
 		case n.SuspectSince.After(q.checked):
 			q.rank = 1
@@ -235,18 +235,4 @@ func LastSwept(s *policy.Sweep, r *Record, now time.Time) (at time.Time) {
 		}
 	}
 	return at
-}
-
-// retryAt is when a check may be tried again after one that has failed or could not run.
-func retryAt(kind Kind, sweep string, wait time.Duration, r *Record, now time.Time) time.Time {
-	for _, v := range r.Last {
-		if v.Kind != kind || v.Sweep != sweep {
-			continue
-		}
-		if (v.Phase == Failed || v.Phase == Refused) && !v.EndedAt.After(now) {
-			return v.EndedAt.Add(wait)
-		}
-		break
-	}
-	return time.Time{}
 }

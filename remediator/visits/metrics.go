@@ -65,6 +65,14 @@ type collector struct{ *Controller }
 // Describe sends nothing: which series exist follows from the cluster.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
+// labelsOf returns the kind and the phase of a visit. Whoever forges records must not make up labels of metrics.
+func labelsOf(v *repair.Visit) [2]string {
+	if !v.Kind.IsKnown() || !v.Phase.IsKnown() {
+		return [2]string{"other", "other"}
+	}
+	return [2]string{string(v.Kind), string(v.Phase)}
+}
+
 // Collect counts nodes, on the leader only, so that a sum over replicas is right.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	select {
@@ -93,7 +101,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		if v := r.Current; v != nil {
-			visits[[2]string{string(v.Kind), string(v.Phase)}]++
+			visits[labelsOf(v)]++
 		}
 		if r.Checked == nil {
 			continue

@@ -28,9 +28,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (rep
 	f := repair.Facts{Node: n, Namespace: c.jobs}
 	f.Record, f.RecordErr = repair.RecordOf(n)
 	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(n)
-	if f.RecordErr == nil {
-		f.OrphanSince = c.orphans.since(n.Name, repair.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
-	}
+	f.OrphanSince = c.orphans.since(n.Name, repair.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
 	c.sweeper.facts(n.Name, &f)
 	var err error
 	if f.Paused, err = pause.Reason(ctx, c.client, c.namespace); err != nil {
@@ -193,7 +191,7 @@ func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Fa
 
 // changes tells whether a step changes a node.
 func changes(s repair.Step, n *corev1.Node) bool {
-	if s.Needs.Any() || s.Record == nil {
+	if s.Needs.Any() {
 		return false
 	}
 	after := n.DeepCopy()

@@ -1,7 +1,6 @@
-// Package repair decides what a node needs to return to service, and why it does not get it now: a sweep of an idle node, the
-// repair of a quarantined one, a validation, or its first check. The package is pure: it reads no clock and no cluster, and
-// everything that it remembers is in the [Record] on the Node.
-package repair
+// Package visit is the record of visits on a Node: what a sweep, a repair, a validation or a first check remembers, and what follows from
+// that alone. It is pure. The record is input: a kubelet may annotate its own Node where no admission policy forbids it.
+package visit
 
 import (
 	"time"
@@ -13,11 +12,12 @@ import (
 )
 
 const (
-	recordVersion = 1
+	// Version is that of the records that this version writes.
+	Version = 1
 	// lastKept is how many closed visits a record remembers.
 	lastKept = 8
-	// repairsKept is how many actions it remembers, for [policy.Lemon] and for the escalation within a quarantine.
-	repairsKept = policy.MaxLemonRepairs
+	// RepairsKept is how many actions it remembers, for [policy.Lemon] and for the escalation within a quarantine.
+	RepairsKept = policy.MaxLemonRepairs
 )
 
 // Record is the annotation [conditions.AnnotationRepair] of a Node: all that is remembered about visits to it. Who may write it is
@@ -36,13 +36,13 @@ type Record struct {
 	// Checked is the newest check that the node has passed; nil: none is known.
 	Checked *Checked `json:"checked,omitempty"`
 	// Swept is when each sweep of the policy last found out whether the node is healthy, by the name of the sweep.
-	Swept map[string]time.Time `json:"swept,omitempty"`
+	Swept map[string]time.Time `json:"swept,omitempty" max:"64"`
 	// Repairs are the last actions that were begun, the oldest first.
-	Repairs []Action `json:"repairs,omitempty"`
+	Repairs []Action `json:"repairs,omitempty" max:"40"`
 	// Advice says what the last visit recommends for the quarantine, see [Advice]; nil: nothing.
 	Advice *Advice `json:"advice,omitempty"`
 	// Last holds closed visits, newest first.
-	Last []Visit `json:"last,omitempty"`
+	Last []Visit `json:"last,omitempty" max:"32"`
 }
 
 // Kind is why a visit is made. It is the value of the taint [conditions.TaintMaintenance], too.
@@ -98,25 +98,25 @@ type Visit struct {
 	Attempt int `json:"attempt,omitempty"`
 	// Template and Args are those of the Job of this attempt.
 	Template string   `json:"template,omitempty"`
-	Args     []string `json:"args,omitempty"`
+	Args     []string `json:"args,omitempty" max:"64,text"`
 	// Reboots is set if the action ends the boot: only a new boot id shows that it was done.
 	Reboots bool `json:"reboots,omitempty"`
 	// ActionSince is since when this action is tried: how long the node may take to become empty counts from it.
 	ActionSince time.Time `json:"actionSince,omitzero"`
 	// Held is what keeps the node from becoming empty or the action from beginning, although no pod is in the way: a pause, an open
 	// breaker, the repair of others. No timeout passes meanwhile.
-	Held string `json:"held,omitempty"`
+	Held string `json:"held,omitempty" max:"text"`
 	// RetryAt is when a Job that was refused is tried again at the earliest.
 	RetryAt time.Time `json:"retryAt,omitzero"`
 	// Skipped are the templates of actions that this visit cannot do, since its last action: they need the addresses of GPUs, and none
 	// are known.
-	Skipped []string `json:"skipped,omitempty"`
+	Skipped []string `json:"skipped,omitempty" max:"64,text"`
 	// Failures counts the Jobs of the visit that could not run.
 	Failures int `json:"failures,omitempty"`
 	// JobUID is the Job of this attempt once it was seen. A Job that was seen and is gone is not created again.
 	JobUID types.UID `json:"jobUID,omitempty"`
 	// Verdict are the conditions that must be on the node after a validation or another check, from the template's annotation.
-	Verdict []string `json:"verdict,omitempty"`
+	Verdict []string `json:"verdict,omitempty" max:"64,text"`
 	// Deadline is when the Job of this attempt has ended at the latest. While Ending, it is when the node has rebooted at the latest;
 	// zero: no reboot is to come.
 	Deadline time.Time `json:"deadline,omitzero"`
@@ -125,7 +125,7 @@ type Visit struct {
 	// JobEndedAt is when the Job of this attempt was seen to have ended, or the node to be in a new boot.
 	JobEndedAt time.Time `json:"jobEndedAt,omitzero"`
 	// Outcome is a sentence: what the visit waits for or, once it is closed, what became of it.
-	Outcome string `json:"outcome,omitempty"`
+	Outcome string `json:"outcome,omitempty" max:"text"`
 }
 
 // Action is one repair that was begun.
@@ -135,7 +135,7 @@ type Action struct {
 	// Quarantine is the id of the quarantine.
 	Quarantine string `json:"quarantine"`
 	// Skipped are the templates of the actions that were skipped right before it, see [Visit.Skipped].
-	Skipped []string `json:"skipped,omitempty"`
+	Skipped []string `json:"skipped,omitempty" max:"64,text"`
 	// Proven is set when the fault had cleared afterwards.
 	Proven bool `json:"proven,omitempty"`
 }
@@ -145,7 +145,7 @@ type Checked struct {
 	At       time.Time `json:"at"`
 	BootID   string    `json:"bootID"`
 	Template string    `json:"template,omitempty"`
-	Args     []string  `json:"args,omitempty"`
+	Args     []string  `json:"args,omitempty" max:"64,text"`
 	// Quarantine is the id of the quarantine that was validated; empty: the node was in service.
 	Quarantine string `json:"quarantine,omitempty"`
 }
@@ -165,7 +165,7 @@ type Request struct {
 	Quarantine string    `json:"quarantine,omitempty"`
 	At         time.Time `json:"at"`
 	User       string    `json:"user,omitempty"`
-	Reason     string    `json:"reason,omitempty"`
+	Reason     string    `json:"reason,omitempty" max:"text"`
 }
 
 // The values of [Advice.Do], as in the AWS GPU health check suite.
@@ -179,6 +179,6 @@ const (
 type Advice struct {
 	Quarantine string    `json:"quarantine"`
 	Do         string    `json:"do"`
-	Why        string    `json:"why"`
+	Why        string    `json:"why" max:"text"`
 	At         time.Time `json:"at"`
 }

@@ -1,14 +1,16 @@
-package repair
+package visit
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
 // Ask returns a copy of a node with the request of a person, which replaces an earlier one. What an earlier one has stopped stays
@@ -22,10 +24,10 @@ func Ask(n *corev1.Node, kind, quarantineID string, by quarantine.Manual, now ti
 	if err != nil {
 		return nil, err
 	}
-	r = r.clone(n)
+	r = r.Clone(n)
 	r.Request = &Request{
 		Kind: kind, Quarantine: quarantineID, At: now.UTC().Truncate(time.Second),
-		User: quarantine.Clip(by.User, maxName/2), Reason: quarantine.Clip(by.Reason, conditions.MaxMessage),
+		User: quarantine.Clip(by.User, record.Name/2), Reason: quarantine.Clip(by.Reason, conditions.MaxMessage),
 	}
 	switch {
 	case kind == RequestStop && quarantineID != "":
@@ -33,10 +35,10 @@ func Ask(n *corev1.Node, kind, quarantineID string, by quarantine.Manual, now ti
 	case kind == RequestRepair && r.Stopped == quarantineID:
 		r.Stopped = ""
 	}
-	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("ask for a %s: %w", kind, err)
+	if !slices.Contains([]string{RequestRepair, RequestStop, RequestCheck, RequestRelease}, kind) || len(quarantineID) > record.Name {
+		return nil, fmt.Errorf("ask for a %q of quarantine %.80q", kind, quarantineID)
 	}
 	after := n.DeepCopy()
-	Step{Record: r}.putRecord(after)
+	r.Put(after)
 	return after, nil
 }

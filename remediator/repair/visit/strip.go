@@ -1,4 +1,4 @@
-package repair
+package visit
 
 import (
 	"slices"
@@ -19,9 +19,9 @@ func Strip(n *corev1.Node) *corev1.Node {
 			return false
 		}
 		if err != nil { // the record is ours, whatever has become of it
-			return slices.Contains([]Kind{Sweep, Repair, Validation, FirstCheck}, Kind(t.Value))
+			return Kind(t.Value).IsKnown()
 		}
-		return record != nil && record.setsTaint(t)
+		return record != nil && record.SetsTaint(t)
 	})
 	return stripped
 }
