@@ -24,14 +24,18 @@ type checkAction struct {
 	command      bool
 	allowHolders bool
 	timeout      time.Duration
-	// args are what follows the flags: those of the plugin, or the command.
-	args []string
+	// args are what follows the flags: those of the plugin, or the command. plugin are further ones of the plugin.
+	args, plugin []string
 }
 
 func (a *checkAction) flags(f *flag.FlagSet) {
 	a.node.flags(f, 30*time.Second)
 	f.IntVar(&a.level, "level", 2, "level of DCGM's diagnostics, 1 to 4: seconds, minutes, half an hour, hours")
 	f.StringVar(&a.dcgm, "dcgm", "", "`path` of the plugin dcgm, which runs them (default: beside this program); what follows -- are flags of it")
+	for _, name := range []string{"dcgm-root", "dcgm-libraries", "nvvs", "hostengine"} {
+		where := "`value` of this flag of the plugin dcgm: where DCGM is"
+		f.Func(name, where, func(value string) error { a.plugin = append(a.plugin, "-"+name, value); return nil })
+	}
 	f.BoolVar(&a.command, "command", false, "run the command that follows -- instead: exit 0 means healthy, 1 a problem, else it failed")
 	f.BoolVar(&a.allowHolders, "allow-holders", false, "run although processes or pods hold accelerators")
 	f.DurationVar(&a.timeout, "timeout", 40*time.Minute, "limit of the check; three quarters of it are DCGM's")
@@ -103,15 +107,12 @@ func (a *checkAction) runDCGM(ctx context.Context) (result repairresult.Result, 
 		path = filepath.Join(filepath.Dir(self), "dcgm")
 	}
 	args := []string{"-run", "-level", strconv.Itoa(a.level), "-timeout", a.timeout.String(), "-state-dir", a.stateDir,
-		"-sysfs", a.sysfs, "-pod-resources", a.podResources}
-	if a.allowHolders {
-		args = append(args, "-force")
-	}
+		"-sysfs", a.sysfs, "-pod-resources", a.podResources, "-force=" + strconv.FormatBool(a.allowHolders)}
 	// Where the driver's tool is, its libraries are. Without it the plugin looks in this container.
 	if tool, err := find("nvidia-smi", "", ""); err == nil && tool.root != "" {
 		args = append(args, "-driver-root", tool.root)
 	}
-	plugin := command{path: path, log: logged{}}.with(a.timeout, append(args, a.args...)...)
+	plugin := command{path: path, log: logged{}}.with(a.timeout, append(append(args, a.plugin...), a.args...)...)
 	line, err := plugin.run(ctx)
 	line = lastLine(line)
 	var exit *exitError
@@ -124,6 +125,8 @@ func (a *checkAction) runDCGM(ctx context.Context) (result repairresult.Result, 
 		return repairresult.Result{Result: repairresult.Problem, Message: line}, nil
 	case strings.HasPrefix(line, "unknown: no diag:") && !strings.Contains(line, "NVML"):
 		return result, refuse("%s", line)
+	case exit.code == 2 && strings.HasPrefix(line, "unknown: "):
+		return result, fmt.Errorf("the diagnostic gave no result: %.400s", strings.TrimPrefix(line, "unknown: "))
 	default:
 		return result, fmt.Errorf("%s exited %d: %.400s", filepath.Base(path), exit.code, line)
 	}

@@ -42,8 +42,8 @@ func TestCheck(t *testing.T) {
 		"healthy":     {"the last diag found no fault", 0, repairresult.Healthy, "diagnostics of level 3: the last diag found no fault"},
 		"problem":     {"Replace dcgm gpu 1: diag test memory failed", 1, repairresult.Problem, "Replace dcgm gpu 1: diag test memory failed"},
 		"busy":        {"unknown: no diag: gpu 0000:15:00 is busy", 2, repairresult.Refused, "unknown: no diag: gpu 0000:15:00 is busy"},
-		"no NVML":     {"unknown: no diag: NVML: the driver does not answer", 2, repairresult.Failed, "dcgm exited 2: unknown: no diag: NVML"},
-		"no DCGM":     {"unknown: DCGM: libdcgm.so.4 not found", 2, repairresult.Failed, "dcgm exited 2: unknown: DCGM: libdcgm.so.4 not found"},
+		"no NVML":     {"unknown: no diag: NVML: the driver does not answer", 2, repairresult.Failed, "the diagnostic gave no result: no diag: NVML"},
+		"no DCGM":     {"unknown: DCGM: libdcgm.so.4 not found", 2, repairresult.Failed, "the diagnostic gave no result: DCGM: libdcgm.so.4 not found"},
 		"other exit":  {"?", 126, repairresult.Failed, "dcgm exited 126: ?"},
 		"silent sick": {"", 1, repairresult.Failed, "dcgm exited 1:"},
 	}
@@ -74,10 +74,14 @@ func TestCheck(t *testing.T) {
 	}
 	n.plugin("the last diag found no fault", 0)
 	want(t, check("-allow-holders"), repairresult.Healthy, "no fault")
-	if args := strings.Fields(n.read("dcgm-args")); !slices.Contains(args, "-force") {
+	if args := strings.Fields(n.read("dcgm-args")); !slices.Contains(args, "-force=true") {
 		t.Errorf("dcgm %s", args)
 	}
 	n.give()
+	check("-hostengine=10.0.0.1:5555", "-dcgm-root=/r", "-dcgm-libraries=/l", "-nvvs=/n")
+	if args := n.read("dcgm-args"); !strings.HasSuffix(args, " -hostengine 10.0.0.1:5555 -dcgm-root /r -dcgm-libraries /l -nvvs /n") {
+		t.Errorf("dcgm %s", args)
+	}
 	want(t, check("-dcgm", n.path("none")), repairresult.Failed, "no such file or directory")
 	want(t, check("-level", "5"), repairresult.Refused, "-level 5 is not 1 to 4")
 	want(t, check("true"), repairresult.Refused, `unexpected argument "true": only -command takes a command`)
@@ -152,7 +156,7 @@ func TestCheckWithThePluginItself(t *testing.T) {
 	gpus.Want("exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: GPU 1 had row remap failures: 100/ of banks, see manual; " +
 		"dcgm gpu 2: diag test memory failed, DCGM error 999: GPU 2 needs a reset.; " +
 		"dcgm cpu 0: diag test memory failed, DCGM error 998: Of a severity to come.; dcgm gpu 3: diag test memory failed")
-	want(t, check("SOURCES.txt", 203), repairresult.Failed, "exited 2: unknown: dcgmi exited 203")
+	want(t, check("SOURCES.txt", 203), repairresult.Failed, "the diagnostic gave no result: dcgmi exited 203")
 	gpus.Say("5.processes 1")
 	want(t, check("dcgmi-4.x-r2-pass.json", 0), repairresult.Refused, "unknown: no diag: gpu 0000:15:00 is busy")
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -33,13 +34,35 @@ func (m *host) addHardware(t *testing.T) *hardware {
 	if m.hardware != nil {
 		return m.hardware
 	}
-	m.library(t, "libdcgm.so.4", "plugins/dcgm/testdata/libdcgm.c", "DCGM_STANDIN", "/diag", "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+	m.dcgm(t)
 	m.nvidiaSMI(t)
 	m.podResources(t)
 	h := &hardware{m: m, reboots: make(chan struct{}, 100)}
 	h.logind(t)
 	m.hardware = h
 	return h
+}
+
+// dcgm puts DCGM below the driver's root, where NVIDIA's packages have it: the library, the module that it opens by name, and the program
+// that it starts, which needs the driver's libraries.
+func (m *host) dcgm(t *testing.T) {
+	t.Helper()
+	m.library(t, "libdcgm.so.4", "plugins/dcgm/testdata/libdcgm.c", "DCGM_STANDIN", "/diag", "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+	nvvs := filepath.Join(driverRoot, "usr/libexec/datacenter-gpu-manager-4/nvvs")
+	if err := os.MkdirAll(filepath.Dir(nvvs), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	empty := m.Write(t, "empty.c", "int nothing;")
+	libraries := filepath.Join(driverRoot, "usr/lib64")
+	for _, args := range [][]string{
+		{"-shared", "-Wl,-soname,libdcgmmodulediag.so.4", "-o", filepath.Join(libraries, "libdcgmmodulediag.so.4"), empty},
+		{"-shared", "-Wl,-soname,libcuda.so.1", "-o", filepath.Join(libraries, "libcuda.so.1"), empty},
+		{"-o", nvvs, filepath.Join(m.Root, "plugins/dcgm/testdata/nvvs.c")},
+	} {
+		if out, err := exec.CommandContext(t.Context(), "gcc", append([]string{"-fPIC"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("gcc %q: %v\n%s", args, err, out)
+		}
+	}
 }
 
 // pciBus makes the sysfs of a node with one GPU, and returns the commands that give it to containers.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/NVIDIA/go-dcgm/pkg/dcgm" // its module has NVIDIA's headers
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
 	"github.com/pitcrew-dev/pitcrew/internal/table"
 )
@@ -28,6 +31,9 @@ const healthy = "the last diag found no fault"
 
 //go:embed testdata/libdcgm.c
 var standin string
+
+//go:embed testdata/nvvs.c
+var nvvs string
 
 // node is a node with a stand-in for DCGM's library and a kubelet's pod resources socket.
 type node struct {
@@ -41,7 +47,8 @@ type node struct {
 func newNode(t *testing.T) *node {
 	n := &node{Node: nvmltest.New(t), t: t}
 	n.pods.Store(&podresources.ListPodResourcesResponse{})
-	n.Library("libdcgm.so.4", standin, "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+	n.install("driver")
+	n.Library("libcuda.so.1", "int cuInit(unsigned flags) { return (int)flags; }", "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
 	t.Setenv("DCGM_STANDIN", n.Path("dcgm"))
 	n.dcgm("")
 	// A Unix socket's path is short.
@@ -64,6 +71,21 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// install puts DCGM where NVIDIA's packages have it below a root.
+func (n *node) install(root string) {
+	n.t.Helper()
+	for name, source := range map[string]string{"libdcgm.so.4": standin, "libdcgmmodulediag.so.4": "int dcgm_alloc_module_instance;"} {
+		path := root + "/usr/lib64/" + name
+		n.Write(path+".c", source)
+		npdtest.Library(n.t, n.Path(path), "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+	}
+	program := root + "/usr/libexec/datacenter-gpu-manager-4/nvvs"
+	n.Write(program+".c", nvvs)
+	if out, err := exec.CommandContext(n.t.Context(), "gcc", "-o", n.Path(program), n.Path(program+".c")).CombinedOutput(); err != nil {
+		n.t.Fatalf("compile nvvs: %v\n%s", err, out)
+	}
 }
 
 func (n *node) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
@@ -148,10 +170,11 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	n.dcgm("result 0 15 0 0")
 	n.diag("exit 0\n" + healthy)
 	tests := map[string][]string{
-		"DCGM: error starting nv-hostengine: Generic unspecified error": {"start -1"},
-		"DCGM diag: In use":                                 {"diag -34", "result 0 15 3 80 x"},
-		"DCGM diag gave no result":                          {""},
-		"DCGM diag, test \"software\": unknown status \"\"": {"result 0 15 7 0"},
+		"DCGM: start a host engine: Generic unspecified error": {"start -3"},
+		"DCGM: start a host engine: status -99":                {"start -99"},
+		"DCGM diag: In use":                                    {"diag -34", "result 0 15 3 80 x"},
+		"DCGM diag gave no result":                             {""},
+		"DCGM diag, test \"software\": unknown status 7":       {"result 0 15 7 0"},
 	}
 	for want, answers := range tests {
 		n.dcgm(answers...)
@@ -163,7 +186,7 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	if took := time.Since(start); took > time.Minute {
 		t.Errorf("a diagnostic that hangs took %s", took)
 	}
-	n.diag("exit 2\nunknown: DCGM: libdcgm.so.4 not found", "-driver-root", n.nvmlOnly())
+	n.diag("exit 2\nunknown: DCGM: no libdcgm.so.4 below /, "+n.nvmlOnly()+", /host (see docs/dcgm.md)", "-driver-root", n.nvmlOnly())
 	n.Write("standin", "init 9\n")
 	n.diag("exit 2\nunknown: no diag: NVML: the driver does not answer")
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
@@ -180,12 +203,17 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 // nvmlOnly returns a driver root without DCGM.
 func (n *node) nvmlOnly() string {
 	n.t.Helper()
-	lib, err := os.ReadFile(filepath.Join(n.DriverRoot(), "usr/lib64/libnvidia-ml.so.1"))
+	n.Write("nvml/usr/lib64/libnvidia-ml.so.1", string(n.read("driver/usr/lib64/libnvidia-ml.so.1")))
+	return n.Path("nvml")
+}
+
+func (n *node) read(name string) []byte {
+	n.t.Helper()
+	data, err := os.ReadFile(n.Path(name))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.Write("nvml/usr/lib64/libnvidia-ml.so.1", string(lib))
-	return n.Path("nvml")
+	return data
 }
 
 func TestRunsOnlyOnAnIdleNode(t *testing.T) {
@@ -438,20 +466,134 @@ func TestTheFormOfDCGM33(t *testing.T) {
 		n.prints(out(`{"status": "Fail", "warnings": [{"error_id": 9, "warning": "A corrupt InfoROM has been detected in GPU 1."}]}`, `{"gpu_id": "0", "status": "Pass"}`), 226))
 }
 
-// The library gives an error of no GPU to GPU 0, and to each GPU of a test its first error only.
-func TestSoftwareThatFailsThroughTheLibrary(t *testing.T) {
+// An error of no GPU makes the test fail on each. The library has all errors, as dcgmi prints them.
+func TestErrorsOfTheLibraryAreThoseOfWhomTheyAreAbout(t *testing.T) {
 	n := newNode(t)
 	n.maintain()
-	n.dcgm("result 0 15 3 20 7 GPUs", "result 1 15 3 0", "result 2 15 3 0", "result 0 0 0 0")
+	n.dcgm("result 0 15 3 0", "result 1 15 3 0", "result 2 15 3 0", "error -1 15 20 7 GPUs", "result 0 0 0 0")
 	n.diag("exit 0\n" + healthy)
+	n.dcgm("result 0 15 3 0", "result 1 15 3 0", "result 2 15 3 0", "error -1 15 9 GPU 1 has a corrupt InfoROM", "result 0 0 0 0")
+	n.diag("exit 1\nInspect dcgm gpu 1: diag test software failed, DCGM error 9 CORRUPT_INFOROM: GPU 1 has a corrupt InfoROM")
+	// The worst of several, which need not be the first.
+	n.dcgm("result 0 0 0 0", "result 1 0 3 51 CUDA", "error 1 0 80 banks", "error -1 0 22 no library")
+	n.diag("exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: banks; dcgm node: diag test memory failed, " +
+		"DCGM error 22 CANNOT_OPEN_LIB: no library")
 	n.dcgm("result 0 15 0 0", "result 1 15 0 0", "result 0 0 1 0", "result 1 0 1 0")
 	n.diag("exit 2\nunknown: diag: no hardware test ran, skipped: memory")
+}
+
+// What NVIDIA's files need each other for: without one, the diagnostic does not run, and that is what is reported.
+func TestAnInstallationThatLacksAFile(t *testing.T) {
+	const nvvsFolder = "/usr/libexec/datacenter-gpu-manager-4"
+	const refused = "DCGM diag: Error when executing the diagnostic: "
+	linker := func(name string) string {
+		return refused + "DCGM GPU Diagnostic returned an error Nvvs stderr: nvvs: error while loading shared libraries: " + name +
+			": cannot open shared object file: No such file or directory (see docs/dcgm.md)"
+	}
+	tests := map[string]struct {
+		remove, env string
+		args        func(n *node) []string
+		want        func(n *node) string
+	}{
+		"library": {remove: "/usr/lib64/libdcgm.so.4", want: func(n *node) string { return "DCGM: no libdcgm.so.4 below " + n.Path("dcgm4") + " (see docs/dcgm.md)" }},
+		"module": {remove: "/usr/lib64/libdcgmmodulediag.so.4", want: func(*node) string {
+			return "DCGM diag: This request is serviced by a module of DCGM that is not currently loaded: libdcgmmodulediag.so.4 does not load (see docs/dcgm.md)"
+		}},
+		"nvvs": {remove: nvvsFolder + "/nvvs", want: func(n *node) string {
+			return "DCGM: no program nvvs in " + n.Path("dcgm4") + nvvsFolder + " (see docs/dcgm.md)"
+		}},
+		"CUDA": {remove: "/../driver/usr/lib64/libcuda.so.1", want: func(*node) string { return linker("libcuda.so.1") }},
+		"folder of libraries": {args: func(n *node) []string { return []string{"-dcgm-libraries", n.Path("none")} }, want: func(n *node) string {
+			return "DCGM: " + n.Path("none/libdcgm.so.4") + ": cannot open shared object file: No such file or directory (see docs/dcgm.md)"
+		}},
+		"folder of nvvs": {args: func(n *node) []string { return []string{"-nvvs", n.Path("none")} }, want: func(n *node) string {
+			return "DCGM: no program nvvs: stat " + n.Path("none/nvvs") + ": no such file or directory (see docs/dcgm.md)"
+		}},
+		"variable": {env: "/none", want: func(*node) string {
+			return "DCGM: no program nvvs: stat /none/nvvs: no such file or directory (see docs/dcgm.md)"
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.maintain()
+			n.install("dcgm4")
+			n.dcgm("result 0 15 0 0", "result 0 0 0 0")
+			args := []string{"-dcgm-root", n.Path("dcgm4")}
+			n.diag("exit 0\n"+healthy, args...)
+			if _, err := os.Stat(filepath.Join(n.State(), "dcgm-libraries")); err == nil {
+				t.Error("the folder of links stays")
+			}
+			if test.remove != "" {
+				if err := os.Remove(n.Path("dcgm4" + test.remove)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.env != "" {
+				t.Setenv("NVVS_BIN_PATH", test.env)
+			}
+			if test.args != nil {
+				args = append(args, test.args(n)...)
+			}
+			n.diag("exit 2\nunknown: "+test.want(n), args...)
+			// The last report stays.
+			if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+				t.Fatal(err)
+			}
+			n.Want("exit 0\n" + healthy)
+		})
+	}
+}
+
+// The folders by their flags and by NVIDIA's variable, and a driver that is elsewhere than DCGM.
+func TestAnInstallationInFoldersOfItsOwn(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.install("image")
+	n.dcgm("result 0 15 0 0", "result 0 0 0 0")
+	libraries, program := n.Path("image/usr/lib64"), n.Path("image/usr/libexec/datacenter-gpu-manager-4")
+	driver := []string{"-driver-root", n.nvmlOnly()}
+	n.diag("exit 2\nunknown: DCGM: no program nvvs in /usr/libexec/datacenter-gpu-manager-4, "+n.nvmlOnly()+"/usr/libexec/datacenter-gpu-manager-4, "+
+		"/host/usr/libexec/datacenter-gpu-manager-4 (see docs/dcgm.md)",
+		append(driver, "-dcgm-libraries", libraries)...)
+	n.Write("nvml/usr/lib64/libcuda.so.1", string(n.read("driver/usr/lib64/libcuda.so.1")))
+	n.diag("exit 0\n"+healthy, append(driver, "-dcgm-libraries", libraries, "-nvvs", program)...)
+	t.Setenv("NVVS_BIN_PATH", program)
+	n.diag("exit 0\n"+healthy, append(driver, "-dcgm-libraries", libraries)...)
+}
+
+// A host engine has libraries, modules and nvvs of its own. It must be that of this node.
+func TestADiagnosticOfAHostEngine(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	if err := errors.Join(os.Remove(n.Path("driver/usr/lib64/libdcgmmodulediag.so.4")), os.RemoveAll(n.Path("driver/usr/libexec"))); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-hostengine", "10.0.0.1:5555", "-procfs", n.Path("proc")}
+	engine := []string{"connect 10.0.0.1:5555", "uuid GPU-1a", "uuid GPU-2b", "result 0 15 0 0", "result 0 0 0 0"}
+	n.diag("exit 2\nunknown: DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)", args...)
+	n.dcgm(engine...)
+	const foreign = "exit 2\nunknown: DCGM: the host engine at 10.0.0.1:5555 has GPU \"GPU-2b\", which is not one of the 1 of this node: " +
+		"it must be this node's (see docs/dcgm.md)"
+	n.Write("proc/driver/nvidia/gpus/0000:10:00.0/information", "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1a\nVideo BIOS: ??\n")
+	n.diag(foreign, args...)
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	n.Want(foreign, append(args, "-report=false", "-health")...)
+	n.maintain()
+	n.Write("proc/driver/nvidia/gpus/0000:11:00.0/information", "GPU UUID: \t GPU-2B\n")
+	n.diag("exit 0\n"+healthy, args...)
+	n.dcgm(append(engine, "diag -33")...)
+	n.diag("exit 2\nunknown: DCGM diag: This request is serviced by a module of DCGM that is not currently loaded: libdcgmmodulediag.so.4 does not load "+
+		"(see docs/dcgm.md)", args...)
 }
 
 func TestHealthWatchesOfAHostEngine(t *testing.T) {
 	n := newNode(t)
 	args := []string{"-health", "-hostengine", "10.0.0.1:5555"}
-	n.Want("exit 2\nunknown: DCGM: error connecting to nv-hostengine: Not connected", args...)
+	const unanswered = "exit 2\nunknown: DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)"
+	n.Want(unanswered, args...)
 	n.dcgm("connect 10.0.0.1:5555")
 	n.Want("exit 2\nunknown: DCGM health: the host engine watches nothing", args...)
 	n.dcgm("connect 10.0.0.1:5555", "watch 255")
@@ -507,7 +649,7 @@ func TestClassOfAResult(t *testing.T) {
 	}
 }
 
-// The library returns only the number of an error.
+// The health watches give only the number of an error.
 func TestEveryErrorOfTheLibraryHasItsClass(t *testing.T) {
 	classes := map[string]conditions.Repair{
 		"MONITOR": conditions.Monitor, "CONFIG": conditions.Monitor, "ISOLATE": conditions.Inspect,

@@ -143,7 +143,7 @@ func (w warning) classify() (conditions.Repair, string) {
 	return repair, text
 }
 
-// class is [warning.classify] by number and severity. The library does not give the severity of its errors; the table does.
+// class is [warning.classify] by number and severity. Health watches do not give the severity of their errors; the table does.
 func (w warning) class() (conditions.Repair, string) {
 	row, known := errorRows()[w.ID]
 	if row.text != "" {

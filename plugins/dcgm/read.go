@@ -37,6 +37,7 @@ type reader struct {
 	interval, maxAge, idleFor            time.Duration
 	level                                int
 	hostengine, dcgmi, tests             string
+	root, libraries, nvvs, procfs        string
 	podResources                         string
 }
 

@@ -16,8 +16,7 @@ check:
     terminationGracePeriodSeconds: 30
     containers:
     - name: check
-      {{- toYaml $container | nindent 6 }}
-      args: [check]
+      {{- toYaml (merge (include "pitcrew.dcgmContainer" . | fromYaml) $container) | nindent 6 }}
       # The device cgroup denies the GPUs to an unprivileged container, and the links of other pods' processes need CAP_SYS_PTRACE.
       securityContext: {privileged: true, readOnlyRootFilesystem: true}
       volumeMounts:
@@ -33,7 +32,7 @@ check:
     - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
     # To stop and start the services that have a GPU open.
     - {name: systemd, hostPath: {path: /run/systemd, type: DirectoryOrCreate}}
-    # The driver's libraries and tools.
+    # The driver's libraries and tools, and the node's DCGM.
     - {name: host, hostPath: {path: /, type: Directory}}
 reset-gpu:
   spec:

@@ -1,15 +1,20 @@
-// A stand-in for libdcgm.so.4. What it answers stands in the file that the environment variable DCGM_STANDIN names:
+// A stand-in for libdcgm.so.4, which opens its module by the bare name and starts nvvs as NVIDIA's does (DcgmHostEngineHandler.cpp,
+// DcgmDiagManager.cpp of DCGM 4.6). What it answers stands in the file that the environment variable DCGM_STANDIN names:
 //
 //	start -3                          what dcgmStartEmbedded returns
 //	connect ADDRESS                   the only address at which a host engine listens
+//	uuid UUID                         a GPU of the host engine
 //	hang                              the diagnostic never ends
 //	diag -34                          what dcgmRunDiagnostic returns
-//	result GPU TEST RESULT CODE TEXT  one result of the diagnostic, in numbers of dcgm_structs.h; CODE 0 for no error
+//	result GPU TEST RESULT CODE TEXT  one result of the diagnostic, in numbers of dcgm_structs.h; CODE 0 for no error, GPU -1 for none
+//	error GPU TEST CODE TEXT          one more error
 //	watch MASK                        what the host engine watches
 //	incident GPU HEALTH CODE TEXT     what it has seen
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "dcgm_agent.h"
 #include "dcgm_structs.h"
@@ -30,15 +35,23 @@ static int number(const char *name, int otherwise) {
 	return n;
 }
 
+// remote is set while the host engine is another process, which has modules and nvvs of its own.
+static int remote;
+
 dcgmReturn_t dcgmInit(void) { return DCGM_ST_OK; }
 dcgmReturn_t dcgmShutdown(void) { return DCGM_ST_OK; }
-dcgmReturn_t dcgmStartEmbedded(dcgmOperationMode_t mode, dcgmHandle_t *handle) { (void)mode; *handle = 1; return number("start", DCGM_ST_OK); }
+dcgmReturn_t dcgmStartEmbedded(dcgmOperationMode_t mode, dcgmHandle_t *handle) {
+	(void)mode;
+	*handle = 1;
+	return number("start", DCGM_ST_OK);
+}
 dcgmReturn_t dcgmStopEmbedded(dcgmHandle_t handle) { (void)handle; return DCGM_ST_OK; }
 dcgmReturn_t dcgmConnect_v2(const char *address, dcgmConnectV2Params_t *params, dcgmHandle_t *handle) {
 	FILE *f = answers();
 	char line[512], listens[512];
 	dcgmReturn_t r = DCGM_ST_CONNECTION_NOT_VALID;
-	(void)params;
+	remote = 1;
+	if (params->version != dcgmConnectV2Params_version2) return DCGM_ST_VER_MISMATCH;
 	*handle = 1;
 	while (f && fgets(line, sizeof line, f))
 		if (sscanf(line, "connect %511s", listens) == 1 && strcmp(listens, address) == 0) r = DCGM_ST_OK;
@@ -47,34 +60,129 @@ dcgmReturn_t dcgmConnect_v2(const char *address, dcgmConnectV2Params_t *params, 
 }
 dcgmReturn_t dcgmDisconnect(dcgmHandle_t handle) { (void)handle; return DCGM_ST_OK; }
 const char *errorString(dcgmReturn_t r) {
-	return r == DCGM_ST_IN_USE ? "In use" : r == DCGM_ST_CONNECTION_NOT_VALID ? "Not connected" : "Generic unspecified error";
+	switch (r) {
+	case DCGM_ST_IN_USE: return "In use";
+	case DCGM_ST_CONNECTION_NOT_VALID: return "Host engine connection invalid/disconnected";
+	case DCGM_ST_MODULE_NOT_LOADED: return "This request is serviced by a module of DCGM that is not currently loaded";
+	case DCGM_ST_NVVS_BINARY_NOT_FOUND: return "The NVVS binary was not found in the specified location";
+	case DCGM_ST_NVVS_ERROR: return "DCGM GPU Diagnostic returned an error";
+	case DCGM_ST_GENERIC_ERROR: return "Generic unspecified error";
+	default: return NULL;
+	}
+}
+
+static dcgmReturn_t systemError(dcgmDiagResponse_t *response, dcgmReturn_t r, const char *stderr) {
+	dcgmDiagError_v1 *error = &response->errors[response->numErrors++];
+	error->entity.entityGroupId = DCGM_FE_NONE;
+	error->testId = DCGM_DIAG_RESPONSE_SYSTEM_ERROR;
+	snprintf(error->msg, sizeof error->msg, "Error when executing the diagnostic: %s\nNvvs stderr: \n%s\n", errorString(r), stderr);
+	return r;
+}
+
+// nvvs starts the program as the diag module does.
+static dcgmReturn_t nvvs(dcgmDiagResponse_t *response) {
+	char path[4096] = "/usr/libexec/datacenter-gpu-manager-4/nvvs", named[4096], out[256] = "";
+	const char *dir = getenv("NVVS_BIN_PATH");
+	int fds[2], status = 0;
+	if (!dlopen("libdcgmmodulediag.so.4", RTLD_NOW)) return DCGM_ST_MODULE_NOT_LOADED;
+	if (dir && snprintf(named, sizeof named, "%s/nvvs", dir) && access(named, F_OK) == 0) strcpy(path, named);
+	if (access(path, F_OK)) return systemError(response, DCGM_ST_NVVS_BINARY_NOT_FOUND, "");
+	if (pipe(fds)) return DCGM_ST_GENERIC_ERROR;
+	pid_t child = fork();
+	if (!child) {
+		dup2(fds[1], 2);
+		execl(path, path, (char *)NULL);
+		_exit(127);
+	}
+	close(fds[1]);
+	if (read(fds[0], out, sizeof out - 1) < 0) out[0] = 0;
+	close(fds[0]);
+	waitpid(child, &status, 0);
+	return status ? systemError(response, DCGM_ST_NVVS_ERROR, out) : DCGM_ST_OK;
+}
+
+static dcgmDiagTestRun_v2 *testOf(dcgmDiagResponse_t *response, int id) {
+	const char *names[] = {"memory", "diagnostic", "pcie", "sm_stress", "targeted_stress", "targeted_power", "memory_bandwidth", "memtest",
+		"pulse_test", "eud"};
+	const char *name = id == DCGM_SOFTWARE_INDEX ? "software" : id < 10 ? names[id] : "another";
+	for (int i = 0; i < response->numTests; i++)
+		if (strcmp(response->tests[i].name, name) == 0) return &response->tests[i];
+	dcgmDiagTestRun_v2 *test = &response->tests[response->numTests++];
+	strcpy(test->name, name);
+	test->categoryIndex = id == DCGM_SOFTWARE_INDEX ? 0 : 1;
+	test->result = DCGM_DIAG_RESULT_NOT_RUN;
+	return test;
+}
+
+static void addError(dcgmDiagResponse_t *response, int gpu, int test, int code, const char *text) {
+	dcgmDiagTestRun_v2 *run = testOf(response, test);
+	dcgmDiagError_v1 *error = &response->errors[response->numErrors];
+	run->errorIndices[run->numErrors++] = response->numErrors++;
+	error->entity.entityGroupId = gpu < 0 ? DCGM_FE_NONE : DCGM_FE_GPU;
+	error->entity.entityId = gpu < 0 ? 0 : gpu;
+	error->testId = test;
+	error->code = code;
+	switch (code) { /* as DCGM's table has them: TRIAGE, CONFIG, MONITOR, ISOLATE */
+	case 62: error->severity = 4; break;
+	case 20: case 29: error->severity = 5; break;
+	case 51: case 999: error->severity = 1; break;
+	default: error->severity = 2;
+	}
+	snprintf(error->msg, sizeof error->msg, "%s", text);
 }
 
 dcgmReturn_t dcgmRunDiagnostic(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmDiagnosticLevel_t level, dcgmDiagResponse_t *response) {
 	FILE *f = answers();
 	char line[512];
+	dcgmReturn_t r;
 	(void)handle;
-	if (group != DCGM_GROUP_ALL_GPUS || level < DCGM_DIAG_LVL_SHORT || response->version != dcgmDiagResponse_version12) return DCGM_ST_BADPARAM;
+	if (group != DCGM_GROUP_ALL_GPUS || level < DCGM_DIAG_LVL_SHORT) return DCGM_ST_BADPARAM;
+	if (response->version != dcgmDiagResponse_version12) return DCGM_ST_VER_MISMATCH;
+	if (!remote && (r = nvvs(response))) return r;
+	strcpy(response->categories[0], "Deployment");
+	strcpy(response->categories[1], "Hardware");
 	while (f && fgets(line, sizeof line, f)) {
 		int gpu, test, result, code, at = 0;
 		line[strcspn(line, "\n")] = 0;
 		if (strcmp(line, "hang") == 0)
 			for (;;) pause();
+		if (sscanf(line, "error %d %d %d %n", &gpu, &test, &code, &at) >= 3) addError(response, gpu, test, code, line + at);
 		if (sscanf(line, "result %d %d %d %d %n", &gpu, &test, &result, &code, &at) < 4) continue;
-		dcgmDiagEntityResult_v1 *to = &response->results[response->numResults++];
+		dcgmDiagTestRun_v2 *run = testOf(response, test);
+		dcgmDiagEntityResult_v1 *to = &response->results[response->numResults];
+		run->resultIndices[run->numResults++] = response->numResults++;
 		to->entity.entityGroupId = DCGM_FE_GPU;
 		to->entity.entityId = gpu;
 		to->testId = test;
 		to->result = result;
-		if (!code) continue;
-		dcgmDiagError_v1 *error = &response->errors[response->numErrors++];
-		error->entity = to->entity;
-		error->testId = test;
-		error->code = code;
-		snprintf(error->msg, sizeof error->msg, "%s", line + at);
+		if (run->result == DCGM_DIAG_RESULT_NOT_RUN || result == DCGM_DIAG_RESULT_FAIL || result > DCGM_DIAG_RESULT_NOT_RUN) run->result = result;
+		if (code) addError(response, gpu, test, code, line + at);
 	}
 	if (f) fclose(f);
 	return number("diag", DCGM_ST_OK);
+}
+
+dcgmReturn_t dcgmGetAllDevices(dcgmHandle_t handle, unsigned int ids[DCGM_MAX_NUM_DEVICES], int *count) {
+	FILE *f = answers();
+	char line[512];
+	(void)handle;
+	*count = 0;
+	while (f && fgets(line, sizeof line, f))
+		if (strncmp(line, "uuid ", 5) == 0) ids[*count] = *count, ++*count;
+	if (f) fclose(f);
+	return DCGM_ST_OK;
+}
+
+dcgmReturn_t dcgmGetDeviceAttributes(dcgmHandle_t handle, unsigned int gpu, dcgmDeviceAttributes_t *attributes) {
+	FILE *f = answers();
+	char line[512];
+	unsigned int i = 0;
+	(void)handle;
+	if (attributes->version != dcgmDeviceAttributes_version3) return DCGM_ST_VER_MISMATCH;
+	while (f && fgets(line, sizeof line, f))
+		if (strncmp(line, "uuid ", 5) == 0 && i++ == gpu) sscanf(line, "uuid %255s", attributes->identifiers.uuid);
+	if (f) fclose(f);
+	return DCGM_ST_OK;
 }
 
 dcgmReturn_t dcgmHealthGet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSystems_t *systems) {
@@ -86,6 +194,7 @@ dcgmReturn_t dcgmHealthCheck(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealth
 	FILE *f = answers();
 	char line[512];
 	(void)handle, (void)group;
+	if (response->version != dcgmHealthResponse_version5) return DCGM_ST_VER_MISMATCH;
 	while (f && fgets(line, sizeof line, f)) {
 		int gpu, health, code, at = 0;
 		line[strcspn(line, "\n")] = 0;
