@@ -29,9 +29,12 @@ type variant struct {
 	inits string
 
 	process *exec.Cmd
-	opens   *opens
-	before  map[string]time.Duration
-	pss     []int64
+	// ended is closed when process has ended, with err.
+	ended  chan struct{}
+	err    error
+	opens  *opens
+	before map[string]time.Duration
+	pss    []int64
 
 	length time.Duration
 	// cpu and starts are those of the whole measurement, by program.
@@ -64,11 +67,34 @@ func (v *variant) start() error {
 	v.process = exec.Command(v.args[0], v.args[1:]...) //nolint:noctx // ended by close, with all that it started
 	v.process.Env = append(os.Environ(), v.env...)
 	v.process.Stdout, v.process.Stderr = log, log
-	return v.process.Start()
+	if err := v.process.Start(); err != nil {
+		return err
+	}
+	v.ended = make(chan struct{})
+	go func() {
+		v.err = v.process.Wait()
+		close(v.ended)
+	}()
+	return nil
+}
+
+// running returns an error if the program has ended, with the end of what it printed: what ended costs nothing.
+func (v *variant) running() error {
+	select {
+	case <-v.ended:
+	default:
+		return nil
+	}
+	log, _ := os.ReadFile(filepath.Join(v.dir, "log"))
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return fmt.Errorf("it has ended (%v), its last line is %q", v.err, lines[len(lines)-1])
 }
 
 // begin starts the measurement.
 func (v *variant) begin() (err error) {
+	if err := v.running(); err != nil {
+		return err
+	}
 	v.opens.take()
 	v.before, err = v.usage()
 	return err
@@ -76,8 +102,8 @@ func (v *variant) begin() (err error) {
 
 // sample notes the memory now.
 func (v *variant) sample() error {
-	if v.process.ProcessState != nil {
-		return errors.New("it has ended")
+	if err := v.running(); err != nil {
+		return err
 	}
 	groups, err := os.ReadDir(v.group)
 	if err != nil {
@@ -120,6 +146,9 @@ func pss(pid string) int64 {
 
 // end ends the measurement.
 func (v *variant) end(length time.Duration) error {
+	if err := v.running(); err != nil {
+		return err
+	}
 	after, err := v.usage()
 	if err != nil {
 		return err
@@ -182,8 +211,8 @@ func (v *variant) close() (err error) {
 		}
 		err = errors.Join(err, os.WriteFile(filepath.Join(group, "cgroup.kill"), []byte("1"), 0))
 	}
-	if v.process != nil {
-		_ = v.process.Wait() // it was killed
+	if v.ended != nil {
+		<-v.ended // it was killed
 	}
 	if v.opens != nil {
 		err = errors.Join(err, v.opens.close())
