@@ -1,4 +1,4 @@
-// Package podresources asks the kubelet of this node which pods hold accelerators.
+// Package podresources asks the kubelet of this node which pods hold accelerators, and how many it offers.
 package podresources
 
 import (
@@ -19,6 +19,25 @@ import (
 //
 // It is PodResourcesLister.List of k8s.io/kubelet/pkg/apis/podresources/v1, one gRPC call. A gRPC library would be most of a plugin.
 func Holders(ctx context.Context, socket, prefix string) ([]string, error) {
+	response, err := call(ctx, socket, "List")
+	if err != nil {
+		return nil, err
+	}
+	return holders(response, prefix)
+}
+
+// Offered returns how many devices the kubelet offers to pods of the extended resources whose names begin with prefix: those that a device
+// plugin has registered and calls healthy, whether pods hold them or not (PodResourcesLister.GetAllocatableResources).
+func Offered(ctx context.Context, socket, prefix string) (int, error) {
+	response, err := call(ctx, socket, "GetAllocatableResources")
+	if err != nil {
+		return 0, err
+	}
+	return offered(response, prefix)
+}
+
+// call returns the message with which the kubelet answers an empty one.
+func call(ctx context.Context, socket, method string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	protocols := new(http.Protocols)
@@ -32,7 +51,7 @@ func Holders(ctx context.Context, socket, prefix string) ([]string, error) {
 	defer transport.CloseIdleConnections()
 	// An empty message: not compressed, length 0.
 	body := strings.NewReader("\x00\x00\x00\x00\x00")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1.PodResourcesLister/List", body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1.PodResourcesLister/"+method, body)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +74,7 @@ func Holders(ctx context.Context, socket, prefix string) ([]string, error) {
 	if len(data) < 5 || data[0] != 0 || int(binary.BigEndian.Uint32(data[1:5])) != len(data)-5 {
 		return nil, errors.New("kubelet's answer is not one uncompressed message")
 	}
-	return holders(data[5:], prefix)
+	return data[5:], nil
 }
 
 // Field numbers of podresources/v1/api.proto.
@@ -67,7 +86,38 @@ const (
 	containerDevices = 2 // ContainerResources.devices
 	containerClaims  = 5 // ContainerResources.dynamic_resources
 	deviceResource   = 1 // ContainerDevices.resource_name
+	deviceID         = 2 // ContainerDevices.device_ids
+
+	allocatableDevices = 1 // AllocatableResourcesResponse.devices
 )
+
+func offered(response []byte, prefix string) (int, error) {
+	devices := map[string]bool{}
+	err := fields(response, func(number int, value []byte) error {
+		if number != allocatableDevices {
+			return nil
+		}
+		var resource string
+		var ids []string
+		err := fields(value, func(number int, value []byte) error {
+			switch number {
+			case deviceResource:
+				resource = string(value)
+			case deviceID:
+				ids = append(ids, string(value))
+			}
+			return nil
+		})
+		for _, id := range ids {
+			// A device with memory on two NUMA nodes is listed for each.
+			if strings.HasPrefix(resource, prefix) {
+				devices[resource+"/"+id] = true
+			}
+		}
+		return err
+	})
+	return len(devices), err
+}
 
 func holders(response []byte, prefix string) ([]string, error) {
 	var found []string

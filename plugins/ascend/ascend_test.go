@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
 )
@@ -47,6 +53,67 @@ func TestACardThatIsLostAfterTheBoot(t *testing.T) {
 	want(fine)
 	write("npu-smi", "#!/bin/sh\nexit 1")
 	want("exit 2\nunknown: npu-smi: " + filepath.Join(dir, "npu-smi") + " info -l: exit status 1\n")
+}
+
+// kubelet answers with the devices that it offers, nil for an error.
+type kubelet struct {
+	podresources.UnimplementedPodResourcesListerServer
+	offers []*podresources.ContainerDevices
+}
+
+func (k *kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	if k.offers == nil {
+		return nil, errors.New("not yet")
+	}
+	return &podresources.AllocatableResourcesResponse{Devices: k.offers}, nil
+}
+
+// A device plugin offers a chip no more that it takes for sick, although npu-smi lists its card.
+func TestWhatTheKubeletOffers(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	for path, content := range map[string]string{
+		"proc/sys/kernel/random/boot_id": "first", "proc/uptime": "86400.00 1.00", "npu-smi": "#!/bin/sh\necho 'Total Count : 2\nNPU ID : 0\nNPU ID : 1'",
+		"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x19e5", "sys/bus/pci/devices/0000:c1:00.0/device": "0xd802", "sys/bus/pci/devices/0000:c1:00.0/class": "0x120000",
+	} {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content+"\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A Unix socket's path is short.
+	socket, err := os.MkdirTemp("", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(socket) })
+	socket = filepath.Join(socket, "s")
+	devices := func(resource string, ids ...string) *podresources.ContainerDevices {
+		return &podresources.ContainerDevices{ResourceName: resource, DeviceIds: ids, Topology: &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: 1}}}}
+	}
+	others := devices("example.com/nic", "0", "1", "2")
+	want := func(want string, offers ...*podresources.ContainerDevices) {
+		t.Helper()
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer()
+		podresources.RegisterPodResourcesListerServer(server, &kubelet{offers: offers})
+		go func() { _ = server.Serve(listener) }()
+		defer server.Stop()
+		got := npdtest.Run(t, binary, "-only", "card", "-npu-smi", filepath.Join(dir, "npu-smi"), "-sysfs", filepath.Join(dir, "sys"),
+			"-procfs", filepath.Join(dir, "proc"), "-state-dir", filepath.Join(dir, "state"), "-pod-resources", socket)
+		if got != want+"\n" {
+			t.Errorf("got  %swant %s", got, want)
+		}
+	}
+	const fine = "exit 0\nAscend NPUs are as expected"
+	want(fine, others, devices("huawei.com/Ascend910", "Ascend910-0", "Ascend910-1"))
+	want(fine, devices("huawei.com/Ascend910", "Ascend910-0"), devices("huawei.com/Ascend910", "Ascend910-0", "Ascend910-1"))
+	want(fine, devices("huawei.com/Ascend910", "0", "1", "2", "3")) // two chips a card
+	want("exit 1\nInspect npu: the kubelet offers 1 of 2", others, devices("huawei.com/Ascend910", "Ascend910-0"), devices("huawei.com/Ascend910", "Ascend910-0"))
+	want("exit 1\nInspect npu: the kubelet offers none of 2, does the device plugin run?", others)
+	want("exit 2\nunknown: kubelet: how many NPUs it offers: kubelet answered HTTP 200, gRPC \"2\" not yet")
 }
 
 func FuzzParsers(f *testing.F) {

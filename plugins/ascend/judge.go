@@ -46,7 +46,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 		result.NotRead("npu-smi", err)
 	}
 	for _, n := range s.Tools.NPUs {
-		l.npu(n, &result)
+		l.npu(n, s.Only, &result)
 	}
 	result.Unshared(s.Unshared)
 	return result
@@ -68,12 +68,32 @@ func (l *limits) number(s snapshot, result *npd.Result) {
 	default:
 		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
 	}
+	s.offer(s.Boot.Uptime < l.plugin.Grace, result)
 }
 
-func (l *limits) npu(n npu, result *npd.Result) {
+// offer judges how many NPUs the kubelet offers to pods: a device plugin that takes one for sick offers it no more. It offers chips, of which
+// a card has at least one.
+func (s snapshot) offer(booting bool, result *npd.Result) {
+	switch {
+	case s.OfferedErr != "":
+		result.NotRead("kubelet", "how many NPUs it offers: "+s.OfferedErr)
+	case s.Offered != nil && *s.Offered == 0 && len(s.Tools.NPUs) > 0:
+		result.Absent(booting, conditions.Inspect, "npu", fmt.Sprintf("the kubelet offers none of %d, does the device plugin run?", len(s.Tools.NPUs)))
+	case s.Offered != nil && *s.Offered < len(s.Tools.NPUs):
+		result.Absent(booting, conditions.Inspect, "npu", fmt.Sprintf("the kubelet offers %d of %d", *s.Offered, len(s.Tools.NPUs)))
+	}
+}
+
+func (l *limits) npu(n npu, only []string, result *npd.Result) {
 	subject := fmt.Sprintf("npu %d", n.ID)
 	for _, c := range n.Chips {
-		c.judge(subject, result)
+		what := "health"
+		if c.ID == mcu {
+			what = "mcu"
+		}
+		if slices.Contains(only, what) {
+			c.judge(subject, result)
+		}
 	}
 	if n.Pages != nil && *n.Pages >= l.Pages {
 		result.Found(conditions.Replace, subject, fmt.Sprintf("%d or more isolated pages", l.Pages))

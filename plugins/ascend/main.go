@@ -16,6 +16,7 @@ func main() {
 	p.StringVar(&r.hccn, "hccn-tool", "/usr/local/Ascend/driver/tools/hccn_tool", "`path` of hccn_tool")
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
+	p.StringVar(&r.podResources, "pod-resources", "", "`path` of kubelet's socket: it must offer as many NPUs to pods as there are (default: not asked)")
 	flags.List(p.FlagSet, &r.only, "only", "`list` of what is checked", checkSubject)
 	p.TextVar(&r.at, "at", daily.Schedule{}, "run the tools once a day at this `HH:MM` and repeat what they found; by default at every check")
 	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily runs of the nodes are spread after -at")

@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/daily"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/podresources"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
 	"github.com/pitcrew-dev/pitcrew/internal/tool"
 )
@@ -27,6 +28,9 @@ type snapshot struct {
 	PCIErr string   `json:"pciErr,omitempty"`
 	// Tools is the output of the tools; they are not run where there is no NPU.
 	Tools tools `json:"tools"`
+	// Offered is how many the kubelet offers to pods, nil if it is not asked; OfferedErr says why that is not known.
+	Offered    *int   `json:"offered,omitempty"`
+	OfferedErr string `json:"offeredErr,omitempty"`
 	// Most is the largest number of NPUs in this boot.
 	Most int `json:"most"`
 	// Unshared says why the state could not be kept.
@@ -55,7 +59,7 @@ type npu struct {
 }
 
 // all are the subjects that can be checked.
-var all = []string{"card", "health", "ecc", "net"}
+var all = []string{"card", "health", "ecc", "net", "mcu"}
 
 func checkSubject(name string) error {
 	if !slices.Contains(all, name) {
@@ -75,6 +79,7 @@ const (
 type reader struct {
 	plugin                    *npd.Plugin
 	tool, hccn, sysfs, procfs string
+	podResources              string
 	only                      []string
 	at                        daily.Schedule
 	spread                    time.Duration
@@ -112,6 +117,13 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	before, _ := r.store.Update(func(*state) bool { return false })
 	if len(s.PCI) > 0 {
 		s.Tools = r.askTools(ctx, before.Tools[asked], network)
+	}
+	if r.podResources != "" && len(s.PCI) > 0 && slices.Contains(r.only, "card") {
+		if offered, err := podresources.Offered(ctx, r.podResources, "huawei.com/"); err != nil {
+			s.OfferedErr = err.Error()
+		} else {
+			s.Offered = &offered
+		}
 	}
 	after, err := r.store.Update(func(st *state) bool {
 		if st.Tools == nil {
@@ -186,7 +198,7 @@ func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
 	var errs []error
 	id := strconv.Itoa(n.ID)
-	if slices.Contains(r.only, "health") {
+	if slices.Contains(r.only, "health") || slices.Contains(r.only, "mcu") {
 		chips, err := parsed(parseHealth)(tool.Run(ctx, r.tool, "info", "-t", "health", "-i", id))
 		n.Chips = chips
 		errs = append(errs, err)
