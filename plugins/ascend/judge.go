@@ -71,14 +71,15 @@ func (l *limits) number(s snapshot, result *npd.Result) {
 	s.offer(s.Boot.Uptime < l.plugin.Grace, result)
 }
 
-// offer judges how many NPUs the kubelet offers to pods: a device plugin that takes one for sick offers it no more. It offers chips, of which
-// a card has at least one.
+// offer judges how many NPUs the kubelet offers to pods: a device plugin that takes one for sick offers it no more. It offers chips, of
+// which a card has at least one.
 func (s snapshot) offer(booting bool, result *npd.Result) {
 	switch {
 	case s.OfferedErr != "":
 		result.NotRead("kubelet", "how many NPUs it offers: "+s.OfferedErr)
 	case s.Offered != nil && *s.Offered == 0 && len(s.Tools.NPUs) > 0:
-		result.Absent(booting, conditions.Inspect, "npu", fmt.Sprintf("the kubelet offers none of %d, does the device plugin run?", len(s.Tools.NPUs)))
+		text := fmt.Sprintf("the kubelet offers none of %d, does the device plugin run?", len(s.Tools.NPUs))
+		result.Absent(booting, conditions.Inspect, "npu", text)
 	case s.Offered != nil && *s.Offered < len(s.Tools.NPUs):
 		result.Absent(booting, conditions.Inspect, "npu", fmt.Sprintf("the kubelet offers %d of %d", *s.Offered, len(s.Tools.NPUs)))
 	}
