@@ -72,7 +72,7 @@ func (v *variant) start() error {
 	}
 	v.ended = make(chan struct{})
 	go func() {
-		v.err = v.process.Wait()
+		_ = v.process.Wait() // its state says how it ended
 		close(v.ended)
 	}()
 	return nil
@@ -87,7 +87,7 @@ func (v *variant) running() error {
 	}
 	log, _ := os.ReadFile(filepath.Join(v.dir, "log"))
 	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-	return fmt.Errorf("it has ended (%v), its last line is %q", v.err, lines[len(lines)-1])
+	return fmt.Errorf("it has ended (%s), its last line is %q", v.process.ProcessState, lines[len(lines)-1])
 }
 
 // begin starts the measurement.
