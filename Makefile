@@ -117,11 +117,14 @@ operators:
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
 
-.PHONY: week nightly
+.PHONY: week silences nightly
 week: test-components
 	go test ./remediator/visits -vet=off -count=1 -timeout 60m -v -run TestAWeekOfSweeps -args -week.days 7 -week.nodes 50
 
-nightly: week ## what is too long for CI: a week of sweeps, an hour of chaos, and the operators on the older Kubernetes
+silences: test-components
+	go test ./e2e/outage -vet=off -count=1 -timeout 30m -v -run Silent -args -silences
+
+nightly: week silences ## what is too long for CI: a week of sweeps, silent watches, an hour of chaos, and the operators on the older Kubernetes
 	@$(MAKE) --no-print-directory chaos FOR=1h
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 

@@ -84,11 +84,11 @@ type Cluster struct {
 	freePort func() (int, error)
 	ca       *authority
 
-	apiServer     *Process
-	apiServerArgs []string
-	wasDown       atomic.Bool // the API server was stopped
-	controllers   atomic.Pointer[Process]
-	kubelets      *Kubelets
+	etcd, apiServer *Process
+	apiServerArgs   []string
+	wasDown         atomic.Bool // the API server was stopped
+	controllers     atomic.Pointer[Process]
+	kubelets        *Kubelets
 
 	ctx  context.Context
 	fail context.CancelCauseFunc

@@ -66,25 +66,13 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 	if err := c.write("audit.yaml", auditPolicy); err != nil {
 		return err
 	}
-	// Unix sockets in c.Dir, where both programs run. etcd requires the form host:port.
-	const clients, peers = etcdSocket, "etcd:2"
-	etcd, err := c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir=etcd-data",
-		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
-		"--listen-peer-urls=unix://"+peers, "--initial-advertise-peer-urls=unix://"+peers,
-		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync", "--quota-backend-bytes=8589934592") // 8 GiB, for bench/scale
-	if err != nil {
-		return err
-	}
-	c.need(etcd)
 	if err := c.makeCredentials(); err != nil {
 		return err
 	}
-	if err := etcd.ready(ctx, func(context.Context) error {
-		_, err := os.Stat(filepath.Join(c.Dir, clients))
-		return err
-	}); err != nil {
+	if err := c.startEtcd(ctx); err != nil {
 		return err
 	}
+	var err error
 	if err := c.onFreePort(ctx, func(port int) (*Process, func(context.Context) error, error) {
 		base := &rest.Config{Host: hostURL(port), TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.PEM}, QPS: -1}
 		if c.Admin, err = c.authenticate(base, "admin", "system:masters"); err != nil {
@@ -92,7 +80,7 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		}
 		c.apiServerArgs = []string{
 			"kube-apiserver",
-			"--etcd-servers=unix://" + clients,
+			"--etcd-servers=unix://" + etcdSocket,
 			"--bind-address=" + loopback, "--secure-port=" + strconv.Itoa(port), "--advertise-address=" + loopback,
 			"--endpoint-reconciler-type=none", // no program uses the API server's own Service
 			"--service-cluster-ip-range=10.0.0.0/24",
@@ -121,6 +109,24 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	return nil
+}
+
+// startEtcd starts etcd over its folder, and waits until it listens.
+func (c *Cluster) startEtcd(ctx context.Context) (err error) {
+	// Unix sockets in c.Dir, where both programs run. etcd requires the form host:port.
+	const clients, peers = etcdSocket, "etcd:2"
+	c.etcd, err = c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir="+etcdData,
+		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
+		"--listen-peer-urls=unix://"+peers, "--initial-advertise-peer-urls=unix://"+peers,
+		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync", "--quota-backend-bytes=8589934592") // 8 GiB, for bench/scale
+	if err != nil {
+		return err
+	}
+	c.need(c.etcd)
+	return c.etcd.ready(ctx, func(context.Context) error {
+		_, err := os.Stat(filepath.Join(c.Dir, clients))
+		return err
+	})
 }
 
 // StopAPIServer stops the API server: connections break and new ones are refused.

@@ -39,6 +39,15 @@ func (f RoundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 // StartProxyThrough starts a proxy. What wrap makes of the way to the API server carries every request: it may delay a request, refuse it
 // or, by a panic with [http.ErrAbortHandler], lose its answer.
 func (c *Cluster) StartProxyThrough(wrap func(http.RoundTripper) http.RoundTripper) (*Proxy, error) {
+	return c.startProxy(wrap, false)
+}
+
+// StartHTTP2Proxy is [Cluster.StartProxyThrough] over HTTP/2, as the API server itself: all requests of a client share one connection.
+func (c *Cluster) StartHTTP2Proxy(wrap func(http.RoundTripper) http.RoundTripper) (*Proxy, error) {
+	return c.startProxy(wrap, true)
+}
+
+func (c *Cluster) startProxy(wrap func(http.RoundTripper) http.RoundTripper, http2 bool) (*Proxy, error) {
 	to, err := url.Parse(c.Admin.Host)
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
@@ -56,6 +65,7 @@ func (c *Cluster) StartProxyThrough(wrap func(http.RoundTripper) http.RoundTripp
 		ErrorLog:      quiet,
 	})
 	server.Config.ErrorLog = quiet
+	server.EnableHTTP2 = http2
 	server.StartTLS()
 	return &Proxy{server}, nil
 }
@@ -71,8 +81,8 @@ func (p *Proxy) port() string {
 	return port
 }
 
-// redirect has a client go through the proxy.
-func (p *Proxy) redirect(cfg *rest.Config) {
+// Redirect has a client go through the proxy.
+func (p *Proxy) Redirect(cfg *rest.Config) {
 	cfg.Host = p.server.URL
 	cfg.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -53,19 +54,33 @@ func (c *Cluster) RunReplica(ctx context.Context, through *Proxy, args ...string
 	if err := components.BuildOurs(ctx, c.Root, "./remediator"); err != nil {
 		return nil, err
 	}
-	cfg, err := c.ServiceAccountConfig(ctx, remediatorNamespace, remediatorAccount)
-	if err != nil {
-		return nil, err
-	}
 	name := "remediator"
+	var redirect func(*rest.Config)
 	if through != nil {
-		through.redirect(cfg)
+		redirect = through.Redirect
 		name += "-" + through.port() // another one may start at the same time
 	}
-	kubeconfig, err := c.WriteKubeconfig(name, cfg)
+	kubeconfig, err := c.RemediatorKubeconfig(ctx, name, redirect)
 	if err != nil {
 		return nil, err
 	}
+	return c.RunWith(kubeconfig, args...)
+}
+
+// RemediatorKubeconfig writes a kubeconfig of the remediator's account, which reaches the API server as redirect says; nil: directly.
+func (c *Cluster) RemediatorKubeconfig(ctx context.Context, name string, redirect func(*rest.Config)) (string, error) {
+	cfg, err := c.ServiceAccountConfig(ctx, remediatorNamespace, remediatorAccount)
+	if err != nil {
+		return "", err
+	}
+	if redirect != nil {
+		redirect(cfg)
+	}
+	return c.WriteKubeconfig(name, cfg)
+}
+
+// RunWith starts a remediator that was built. It asks the API server for nothing.
+func (c *Cluster) RunWith(kubeconfig string, args ...string) (*Process, error) {
 	var env []string
 	if os.Getenv("GOGC") == goGC { // that of the tests; a test may set another
 		env = []string{"GOGC="}

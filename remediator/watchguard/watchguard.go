@@ -23,15 +23,16 @@ import (
 // MaxSilence is how long a watch may get nothing: two bookmarks are missing then.
 const MaxSilence = 2*time.Minute + 10*time.Second
 
-// Guard ends silent watches, and has who watches list anew: over a restored etcd a server takes a watch from a version that it has not
-// reached yet, and is silent until it has, https://github.com/kubernetes/kubernetes/issues/107457.
+// Guard ends silent watches, and has who watches list anew, from no version: over a restored etcd a server takes a watch from a version
+// that it has not reached yet, and is silent until it has, https://github.com/kubernetes/kubernetes/issues/107457. A list from such a
+// version waits, too, and client-go asks ten times for it.
 type Guard struct {
 	clock  clock.WithDelayedExecution
 	log    logr.Logger
 	silent *prometheus.CounterVec
 
 	mu sync.Mutex
-	// expired are the watches, by what they ask for, that were silent and were not begun anew yet.
+	// expired are the watches, by what they ask for, that were silent, and for which nothing was listed since.
 	expired map[string]bool
 }
 
@@ -48,12 +49,18 @@ func New(registry prometheus.Registerer, clock clock.WithDelayedExecution, log l
 // Wrap guards all watches that a transport makes. It is for [k8s.io/client-go/rest.Config.Wrap].
 func (g *Guard) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{g, next} }
 
-// takeExpired reports whether the last watch for the same was silent, once.
-func (g *Guard) takeExpired(what string) bool {
+func (g *Guard) isExpired(what string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	defer delete(g.expired, what)
 	return g.expired[what]
+}
+
+func (g *Guard) setExpired(what string, expired bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if delete(g.expired, what); expired {
+		g.expired[what] = true
+	}
 }
 
 type transport struct {
@@ -63,24 +70,28 @@ type transport struct {
 
 // RoundTrip makes a request. A watch that asks for bookmarks ends when it is silent, also before the server has answered at all
 // (https://github.com/kubernetes/kubernetes/issues/109603). The next one for the same is answered with 410 Gone: then a client lists anew.
+// That list, which may be a watch that begins with one, gets the newest version whatever version it asks for.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
-	if query.Get("watch") == "" || query.Get("allowWatchBookmarks") != "true" {
-		return t.next.RoundTrip(r) //nolint:wrapcheck // a transport adds nothing to the error of another
-	}
 	what := fmt.Sprintf("%s?fieldSelector=%s&labelSelector=%s", r.URL.Path, query.Get("fieldSelector"), query.Get("labelSelector"))
-	// A watch with initial events is a list itself.
-	if t.takeExpired(what) && query.Get("sendInitialEvents") != "true" {
+	watches := query.Get("watch") != ""
+	switch lists := !watches || query.Get("sendInitialEvents") == "true"; {
+	case !t.isExpired(what):
+	case lists:
+		t.setExpired(what, false)
+		r = fromNoVersion(r, watches)
+	default:
 		return gone(r), nil
+	}
+	if !watches || query.Get("allowWatchBookmarks") != "true" {
+		return t.next.RoundTrip(r) //nolint:wrapcheck // a transport adds nothing to the error of another
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	b := &body{cancel: cancel}
 	b.timer = t.clock.AfterFunc(MaxSilence, func() {
 		t.log.Info("A watch was silent and is begun anew", "what", what, "for", MaxSilence)
 		t.silent.WithLabelValues(path.Base(r.URL.Path)).Inc()
-		t.mu.Lock()
-		t.expired[what] = true
-		t.mu.Unlock()
+		t.setExpired(what, true)
 		b.silent.Store(true)
 		cancel()
 	})
@@ -92,6 +103,18 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	b.ReadCloser, response.Body = response.Body, b
 	return response, nil
+}
+
+// fromNoVersion is a request for what is newest.
+func fromNoVersion(r *http.Request, watches bool) *http.Request {
+	r = r.Clone(r.Context())
+	query := r.URL.Query()
+	query.Del("resourceVersion")
+	if !watches { // a watch that begins with a list must have it
+		query.Del("resourceVersionMatch")
+	}
+	r.URL.RawQuery = query.Encode()
+	return r
 }
 
 // gone is the answer of an API server that no longer has the version from which a watch would go on.

@@ -175,6 +175,7 @@ func (*listing) IsWatchListSemanticsUnSupported() bool { return true }
 func TestAReflectorListsAnewAfterASilence(t *testing.T) {
 	w := newWorld(t)
 	var lists atomic.Int32
+	var version atomic.Value
 	watching := make(chan struct{}, 10)
 	w.onRequest = func(out http.ResponseWriter, r *http.Request) (done bool) {
 		if r.URL.Query().Get("watch") != "" {
@@ -182,6 +183,7 @@ func TestAReflectorListsAnewAfterASilence(t *testing.T) {
 			return false
 		}
 		lists.Add(1)
+		version.Store(r.URL.Query().Get("resourceVersion"))
 		out.Header().Set("Content-Type", "application/json")
 		io.WriteString(out, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
 		return true
@@ -216,9 +218,31 @@ func TestAReflectorListsAnewAfterASilence(t *testing.T) {
 	before := lists.Load()
 	w.clock.Step(watchguard.MaxSilence + time.Second)
 	<-watching
-	if after := lists.Load(); after != before+1 {
-		t.Errorf("%d lists before the silence, %d after it", before, after)
+	if after := lists.Load(); after != before+1 || version.Load() != "" {
+		t.Errorf("%d lists before the silence, %d after it, from version %q", before, after, version.Load())
 	}
 	stop()
 	<-ended
+}
+
+// A watch that begins with a list is one, also if it is that which was silent.
+func TestAWatchWithAListBeginsAnewFromNoVersion(t *testing.T) {
+	w := newWorld(t)
+	asked := make(chan string, 1)
+	w.onRequest = func(_ http.ResponseWriter, r *http.Request) (done bool) {
+		asked <- r.URL.Query().Get("resourceVersion") + " " + r.URL.Query().Get("resourceVersionMatch")
+		return false
+	}
+	const list = watching + "&sendInitialEvents=true&resourceVersion=8&resourceVersionMatch=NotOlderThan"
+	for _, want := range []string{"8 NotOlderThan", " NotOlderThan", " NotOlderThan"} {
+		failed := ends(w.get(list))
+		if got := <-asked; got != want {
+			t.Errorf("asked from version %q, not %q", got, want)
+		}
+		w.clock.Step(watchguard.MaxSilence + time.Second)
+		<-failed
+	}
+	if w.get(watching); len(asked) > 0 {
+		t.Error("a watch that goes on was asked for")
+	}
 }
