@@ -130,7 +130,7 @@ const AnnotationEvidenceAt = Domain + "/evidence-at"
 const BreakerConfigMap = "pitcrew-breaker"
 
 // KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes. Its key [AppliedKey] has
-// what the leading remediator applies now.
+// what the leading remediator applies now, and its key "repairs" the last starts of repairs.
 const KnownConfigMap = "pitcrew-known"
 
 // AppliedKey is the key of [KnownConfigMap] with an [Applied], JSON.

@@ -36,7 +36,7 @@ type Repair struct {
 	Mode RepairMode `yaml:"mode" values:"off approve auto"`
 	// maxConcurrent is how many nodes are repaired or validated at the same time.
 	MaxConcurrent int `yaml:"maxConcurrent" unit:"nodes" min:"1"`
-	// maxPerDay is how many repairs may begin within 24 hours. 0 sets no bound.
+	// maxPerDay is how many repairs may begin within 24 hours. 0 sets no bound. The default is enough for 1,000 nodes.
 	MaxPerDay int `yaml:"maxPerDay" unit:"repairs" min:"0"`
 	// scope is the key of a node label. maxConcurrent and maxPerDay are then for each of its values.
 	Scope string `yaml:"scope" unit:"label key"`
@@ -210,7 +210,7 @@ const (
 )
 
 func (r *Repair) setDefaults() {
-	r.Mode, r.MaxConcurrent, r.ProofTimeout = RepairApprove, 1, DefaultProofTimeout
+	r.Mode, r.MaxConcurrent, r.MaxPerDay, r.ProofTimeout = RepairApprove, 1, 20, DefaultProofTimeout
 	r.Drain = Drain{Mode: DrainWait, Timeout: defaultDrainTimeout}
 	r.Lemon = Lemon{Repairs: defaultLemonRepairs, Window: defaultLemonWindow}
 }

@@ -284,14 +284,11 @@ func (d *decider) actions(class conditions.Repair) []policy.Check {
 
 // lemon says that the node was repaired too often; empty: it was not.
 func (d *decider) lemon() string {
-	if d.policy.Repair == nil {
+	if d.policy.Repair == nil || d.policy.Repair.Lemon.Repairs == 0 {
 		return ""
 	}
 	l := d.policy.Repair.Lemon
-	if l.Repairs == 0 {
-		return ""
-	}
-	count := 0
+	count := d.facts.Earlier.Count(d.facts.Node, d.now.Add(-l.Window))
 	for _, a := range d.record.Repairs {
 		if d.now.Sub(a.At) < l.Window {
 			count++
@@ -304,7 +301,6 @@ func (d *decider) lemon() string {
 }
 
 func days(d time.Duration) string {
-	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {
 		return fmt.Sprintf("%d days", d/day)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -75,6 +76,8 @@ type Facts struct {
 	BreakerOpen bool
 	// Peers are all other nodes.
 	Peers []Peer
+	// Earlier are the starts of repairs on nodes of this name that the record does not have.
+	Earlier starts.Ring
 }
 
 // Needs are facts that cost a request or a look at all nodes, and that few steps need.

@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 )
 
 const testPolicy = `
@@ -79,9 +80,11 @@ type world struct {
 	templates map[string]*corev1.PodTemplate
 	paused    string
 	breaker   bool
-	events    []string
-	created   map[string]int
-	evicted   int
+	// starts are remembered as each Job is created.
+	starts  starts.Ring
+	events  []string
+	created map[string]int
+	evicted int
 	// onCreate sees each Job when it is created.
 	onCreate func(m *machine, job *batchv1.Job)
 }
@@ -226,6 +229,9 @@ func (w *world) facts(m *machine) Facts {
 	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(m.Node)
 	f.Job = m.jobs[f.Record.JobName(m.Node)]
 	f.Selected, f.Awaited = m.selected, m.awaited
+	f.Earlier = w.starts.Unknown(m.Name, func(quarantine string, at time.Time) bool {
+		return f.Record != nil && slices.ContainsFunc(f.Record.Repairs, func(a Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
+	})
 	return f
 }
 
@@ -251,6 +257,11 @@ func (w *world) visitOnce(m *machine) (more bool) {
 					f.Peers = append(f.Peers, PeerOf(w.policy, other.Node, w.now))
 				}
 			}
+			of := map[string]bool{}
+			for _, s := range f.Earlier.Today(w.policy.Repair, m.Node, w.now) {
+				of[s.Quarantine] = true
+			}
+			f.Peers = append(f.Peers, Peer{Scope: m.Labels[w.policy.Repair.Scope], Begun: len(of)})
 		}
 		if s = Next(w.policy, f, w.now); s.Needs == n {
 			w.Fatalf("the next step still needs %+v", n)
@@ -259,6 +270,10 @@ func (w *world) visitOnce(m *machine) (more bool) {
 	m.waiting = s.Waits
 	before := m.DeepCopy()
 	s.Apply(m.Node)
+	if f.Record != nil && s.Record != nil && len(s.Record.Repairs) < len(f.Record.Repairs) {
+		undone := f.Record.Repairs[len(f.Record.Repairs)-1]
+		w.starts = w.starts.Without(starts.Of(nil, m.Node, undone.Quarantine, undone.Template, undone.At))
+	}
 	for _, e := range s.Events {
 		w.events = append(w.events, fmt.Sprintf("%s %s: %s", m.Name, e.Reason, e.Message))
 	}
@@ -286,6 +301,10 @@ func (w *world) create(m *machine, job *batchv1.Job) {
 	w.created[job.Name]++
 	if w.created[job.Name] > 1 {
 		w.Fatalf("Job %s was created %d times", job.Name, w.created[job.Name])
+	}
+	if r := m.record(); r.Current != nil && r.Current.Kind == Repair && len(r.Repairs) > 0 {
+		last := r.Repairs[len(r.Repairs)-1]
+		w.starts = w.starts.With(starts.Of(w.policy.Repair, m.Node, last.Quarantine, last.Template, last.At), w.policy.Repair, w.now)
 	}
 	job = job.DeepCopy()
 	job.UID = types.UID("uid-" + job.Name)

@@ -6,6 +6,7 @@
 //	observe.go      what a step needs to know
 //	store.go        the locked patch, and the places under the limits of visits that were just begun
 //	jobs.go         Jobs and evictions
+//	starts.go       the last starts of repairs, for the limits
 //	records.go      the parsed records of all nodes
 //	source.go       which nodes are looked at although nothing changed
 //	sweeper.go      which idle nodes a sweep checks next, and for which pods it makes way
@@ -21,8 +22,8 @@
 // a process that dies between two writes leaves nothing that the next one would do twice.
 //
 // RBAC that this package needs: nodes get, list, watch, patch; pods list; pods/eviction create; the ConfigMaps of the pause and of the
-// breaker get; events.k8s.io/events create, patch; what remediator/jobs needs to find the owner of a pod, if pods are evicted; and in
-// the namespace of the repair Jobs: jobs get, list, watch, create, delete; podtemplates get.
+// breaker get; ConfigMap pitcrew-known get, create, patch; events.k8s.io/events create, patch; what remediator/jobs needs to find the
+// owner of a pod, if pods are evicted; and in the namespace of the repair Jobs: jobs get, list, watch, create, delete; podtemplates get.
 package visits
 
 import (
@@ -56,7 +57,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 )
 
 const (
@@ -103,6 +106,7 @@ type Controller struct {
 	reports   reports
 	problems  problems
 	orphans   orphans
+	starts    *startsStore
 	sweeper   *sweeper
 
 	// deciding is held for one decision that counts other nodes: two nodes decided side by side would both take the last place under a limit. No request to the
@@ -180,6 +184,10 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		reports:   newReports(),
 		problems:  newProblems(),
 		orphans:   orphans{byNode: map[string]time.Time{}},
+		starts: &startsStore{key: keystore.Key{
+			Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Name: starts.Key,
+			ConfigMap: client.ObjectKey{Namespace: o.Namespace, Name: conditions.KnownConfigMap},
+		}},
 	}
 }
 
@@ -265,6 +273,9 @@ func (c *Controller) act(ctx context.Context, n *corev1.Node, s repair.Step) err
 		return nil
 	}
 	if s.Create != nil {
+		if err := c.saveStart(ctx, n); err != nil {
+			return err
+		}
 		if err := c.create(ctx, n, s.Create); err != nil {
 			return err
 		}

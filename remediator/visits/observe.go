@@ -29,6 +29,12 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (rep
 	f.Record, f.RecordErr = repair.RecordOf(n)
 	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(n)
 	f.OrphanSince = c.orphans.since(n.Name, repair.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
+	if p.Repair != nil {
+		if err := c.starts.load(ctx, c.clock.Now()); err != nil {
+			return repair.Step{}, err
+		}
+		f.Earlier = c.starts.earlier(n, f.Record)
+	}
 	c.sweeper.facts(n.Name, &f)
 	var err error
 	if f.Paused, err = pause.Reason(ctx, c.client, c.namespace); err != nil {
@@ -176,16 +182,18 @@ func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Fa
 			nodes.Items = append(nodes.Items, *visit.overlay(&n)) // one that is gone has no record
 		}
 		var peers []repair.Peer
+		known := map[string]*repair.Record{f.Node.Name: f.Record}
 		for i := range nodes.Items {
 			n := &nodes.Items[i]
 			if n.Name == f.Node.Name {
 				continue
 			}
 			if r, err := c.records.of(n); err == nil && r != nil {
+				known[n.Name] = r
 				peers = append(peers, repair.PeerWith(p, n, r, now))
 			}
 		}
-		return peers, nil
+		return append(peers, c.starts.peers(p.Repair, f.Node, known, now)...), nil
 	}
 }
 

@@ -35,6 +35,9 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 		return fmt.Errorf("patch node %s: %w", before.Name, err)
 	}
 	c.pending.written(after)
+	if r, err := repair.RecordOf(before); err == nil {
+		c.starts.dropUndone(after, r, s.Record)
+	}
 	c.problems.set(before.Name, "")
 	for _, e := range s.Events {
 		c.emit(after, e)

@@ -1,0 +1,147 @@
+package visits
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+)
+
+// startsStore keeps the last starts of repairs in a ConfigMap. The leader reads it once and writes it before each action. A nil store
+// remembers nothing.
+type startsStore struct {
+	key keystore.Key
+
+	mu     sync.Mutex
+	ring   starts.Ring
+	loaded bool
+
+	saving sync.Mutex // held during a write: a slow one must not land after a later one
+}
+
+// load reads the starts, unless they are known.
+func (s *startsStore) load(ctx context.Context, now time.Time) error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	loaded := s.loaded
+	s.mu.Unlock()
+	if loaded {
+		return nil
+	}
+	text, err := s.key.Read(ctx)
+	if err != nil {
+		return err
+	}
+	ring, err := starts.Parse(text, now)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The starts of earlier repairs are lost, except for those in the records of nodes")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		s.ring, s.loaded = ring, true
+	}
+	return nil
+}
+
+// all are the starts that are remembered. They must not be changed.
+func (s *startsStore) all() starts.Ring {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ring
+}
+
+// save stores the last action in the record of a node. Its Job may be created only then.
+func (s *startsStore) save(ctx context.Context, p *policy.Repair, n *corev1.Node, r *repair.Record, now time.Time) error {
+	if s == nil || r == nil || r.Current == nil || r.Current.Kind != repair.Repair || len(r.Repairs) == 0 {
+		return nil
+	}
+	last := r.Repairs[len(r.Repairs)-1]
+	start := starts.Of(p, n, last.Quarantine, last.Template, last.At)
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	ring := s.all()
+	if ring.Has(start) {
+		return nil
+	}
+	ring = ring.With(start, p, now)
+	if err := s.key.Write(ctx, ring.String()); err != nil {
+		return err
+	}
+	s.set(ring)
+	return nil
+}
+
+func (s *startsStore) set(ring starts.Ring) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ring = ring
+}
+
+// dropUndone forgets the last action of a record if the next record does not have it: the action has done nothing. The ConfigMap has that
+// with the next start.
+func (s *startsStore) dropUndone(n *corev1.Node, before, after *repair.Record) {
+	if s == nil || before == nil || after == nil || len(before.Repairs) == 0 || len(after.Repairs) >= len(before.Repairs) {
+		return
+	}
+	undone := before.Repairs[len(before.Repairs)-1]
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.set(s.all().Without(starts.Of(nil, n, undone.Quarantine, undone.Template, undone.At)))
+}
+
+// saveStart stores the start of the action that the record of a node begins.
+func (c *Controller) saveStart(ctx context.Context, n *corev1.Node) error {
+	r, err := repair.RecordOf(n)
+	if err != nil {
+		return err
+	}
+	if err := c.starts.save(ctx, c.policy.Policy().Repair, n, r, c.clock.Now()); err != nil {
+		return fmt.Errorf("no repair of node %s begins before its start is stored: %w", n.Name, err)
+	}
+	return nil
+}
+
+// earlier are the starts on nodes of the name that the record of the node does not have. r may be nil.
+func (s *startsStore) earlier(n *corev1.Node, r *repair.Record) starts.Ring {
+	return s.all().Unknown(n.Name, func(quarantine string, at time.Time) bool {
+		return r != nil && slices.ContainsFunc(r.Repairs, func(a repair.Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
+	})
+}
+
+// peers count the starts of repairs that no record counts for the limits of a node. records has those of nodes, by name.
+func (s *startsStore) peers(p *policy.Repair, n *corev1.Node, records map[string]*repair.Record, now time.Time) (peers []repair.Peer) {
+	if p == nil {
+		return nil
+	}
+	for name, list := range s.all().Today(p, n, now).ByNode() {
+		of := map[string]bool{}
+		for _, start := range list {
+			of[start.Quarantine] = true
+		}
+		if r := records[name]; r != nil {
+			for _, a := range r.Repairs {
+				delete(of, a.Quarantine)
+			}
+			if r.Current != nil && r.Current.Kind == repair.Repair {
+				delete(of, r.Current.Quarantine)
+			}
+		}
+		peers = append(peers, repair.Peer{Scope: n.Labels[p.Scope], Begun: len(of)})
+	}
+	return peers
+}
