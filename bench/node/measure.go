@@ -31,7 +31,6 @@ type variant struct {
 	process *exec.Cmd
 	// ended is closed when process has ended, with err.
 	ended  chan struct{}
-	err    error
 	opens  *opens
 	before map[string]time.Duration
 	pss    []int64

@@ -26,14 +26,14 @@ func Holders(ctx context.Context, socket, prefix string) ([]string, error) {
 	return holders(response, prefix)
 }
 
-// Offered returns how many devices the kubelet offers to pods of the extended resources whose names begin with prefix: those that a device
-// plugin has registered and calls healthy, whether pods hold them or not (PodResourcesLister.GetAllocatableResources).
-func Offered(ctx context.Context, socket, prefix string) (int, error) {
+// Offered returns how many devices the kubelet offers to pods of the extended resources that counts accepts by their names: those that a
+// device plugin has registered and calls healthy, whether pods hold them or not (PodResourcesLister.GetAllocatableResources).
+func Offered(ctx context.Context, socket string, counts func(resource string) bool) (int, error) {
 	response, err := call(ctx, socket, "GetAllocatableResources")
 	if err != nil {
 		return 0, err
 	}
-	return offered(response, prefix)
+	return offered(response, counts)
 }
 
 // call returns the message with which the kubelet answers an empty one.
@@ -91,7 +91,7 @@ const (
 	allocatableDevices = 1 // AllocatableResourcesResponse.devices
 )
 
-func offered(response []byte, prefix string) (int, error) {
+func offered(response []byte, counts func(string) bool) (int, error) {
 	devices := map[string]bool{}
 	err := fields(response, func(number int, value []byte) error {
 		if number != allocatableDevices {
@@ -110,7 +110,7 @@ func offered(response []byte, prefix string) (int, error) {
 		})
 		for _, id := range ids {
 			// A device with memory on two NUMA nodes is listed for each.
-			if strings.HasPrefix(resource, prefix) {
+			if counts(resource) {
 				devices[resource+"/"+id] = true
 			}
 		}

@@ -18,9 +18,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// A chart cannot read files outside of itself. It has copies of these, by their folder below files/.
+// A chart cannot read files outside of itself. It has copies of these, by their folder below files/; several are separated by a blank.
 var copies = map[string]string{
-	"monitors":                       "../../monitors/*.json",
+	"monitors":                       "../../monitors/*.json ../../monitors/modelarts/*.json",
 	"alerts-without-remediator":      "../alerts/without-remediator/*.yaml",
 	"dashboards":                     "../dashboards/*.json",
 	"alerts":                         "../alerts/*.yaml",
@@ -40,9 +40,13 @@ var copies = map[string]string{
 
 func TestGeneratedCopies(t *testing.T) {
 	for to, from := range copies {
-		sources, err := filepath.Glob(from)
-		if err != nil || len(sources) == 0 {
-			t.Errorf("%s: nothing there, %v", from, err)
+		var sources []string
+		for pattern := range strings.FieldsSeq(from) {
+			found, err := filepath.Glob(pattern)
+			if err != nil || len(found) == 0 {
+				t.Errorf("%s: nothing there, %v", pattern, err)
+			}
+			sources = append(sources, found...)
 		}
 		var names []string
 		for _, source := range sources {
@@ -119,21 +123,47 @@ func readKnown(t *testing.T) (k known) {
 	return k
 }
 
+// checkPlugins are the plugins of all conditions that the chart can deploy: Pitcrew's own, and those of ModelArts' node agent.
+func checkPlugins(t *testing.T) map[string]string {
+	t.Helper()
+	plugins := map[string]string{}
+	for _, c := range conditions.All {
+		plugins[c.Type] = c.Plugin
+	}
+	others, err := filepath.Glob("../../monitors/modelarts/*.json")
+	if err != nil || len(others) != 7 {
+		t.Fatalf("monitors of ModelArts: %q, %v", others, err)
+	}
+	for _, path := range others {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var monitor struct{ Source string }
+		if err := json.Unmarshal(text, &monitor); err != nil {
+			t.Fatal(err)
+		}
+		plugins[strings.TrimSuffix(filepath.Base(path), ".json")] = monitor.Source
+	}
+	return plugins
+}
+
 func TestTheChartKnowsEveryCheck(t *testing.T) {
 	k := readKnown(t)
-	for _, c := range conditions.All {
-		check, ok := k.Checks[c.Type]
+	plugins := checkPlugins(t)
+	for condition := range plugins {
+		check, ok := k.Checks[condition]
 		if !ok {
-			t.Errorf("files/checks.yaml: no %s", c.Type)
+			t.Errorf("files/checks.yaml: no %s", condition)
 		}
 		for _, need := range check.Needs {
 			if k.Needs[need] == nil {
-				t.Errorf("files/checks.yaml: %s needs %s, which nothing explains", c.Type, need)
+				t.Errorf("files/checks.yaml: %s needs %s, which nothing explains", condition, need)
 			}
 		}
 	}
-	if len(k.Checks) != len(conditions.All) {
-		t.Errorf("files/checks.yaml has %d checks, there are %d", len(k.Checks), len(conditions.All))
+	if len(k.Checks) != len(plugins) {
+		t.Errorf("files/checks.yaml has %d checks, there are %d", len(k.Checks), len(plugins))
 	}
 	for name, preset := range k.Presets {
 		for _, check := range preset.Checks {
@@ -169,10 +199,10 @@ func TestGeneratedSchema(t *testing.T) {
 	slices.Sort(presets)
 	definitions["pool"].(map[string]any)["properties"].(map[string]any)["preset"] = map[string]any{"enum": presets}
 	checks := map[string]any{}
-	for _, c := range conditions.All {
-		checks[c.Type] = object(map[string]any{
+	for condition, plugin := range checkPlugins(t) {
+		checks[condition] = object(map[string]any{
 			"enabled": map[string]any{"type": "boolean"},
-			"args":    object(flags(t, c.Plugin)),
+			"args":    object(flags(t, plugin)),
 		})
 	}
 	definitions["checks"] = object(checks)

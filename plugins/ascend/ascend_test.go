@@ -112,6 +112,7 @@ func TestWhatTheKubeletOffers(t *testing.T) {
 	want(fine, devices("huawei.com/Ascend910", "Ascend910-0"), devices("huawei.com/Ascend910", "Ascend910-0", "Ascend910-1"))
 	want(fine, devices("huawei.com/Ascend910", "0", "1", "2", "3")) // two chips a card
 	want("exit 1\nInspect npu: the kubelet offers 1 of 2", others, devices("huawei.com/Ascend910", "Ascend910-0"), devices("huawei.com/Ascend910", "Ascend910-0"))
+	want("exit 1\nInspect npu: the kubelet offers 1 of 2", devices("huawei.com/ascend-1980", "0"), devices("huawei.com/ascend-1980-memory", "0", "1", "2"))
 	want("exit 1\nInspect npu: the kubelet offers none of 2, does the device plugin run?", others)
 	want("exit 2\nunknown: kubelet: how many NPUs it offers: kubelet answered HTTP 200, gRPC \"2\" not yet")
 }

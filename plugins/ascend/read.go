@@ -119,7 +119,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		s.Tools = r.askTools(ctx, before.Tools[asked], network)
 	}
 	if r.podResources != "" && len(s.PCI) > 0 && slices.Contains(r.only, "card") {
-		if offered, err := podresources.Offered(ctx, r.podResources, "huawei.com/"); err != nil {
+		if offered, err := podresources.Offered(ctx, r.podResources, isNPU); err != nil {
 			s.OfferedErr = err.Error()
 		} else {
 			s.Offered = &offered
@@ -138,6 +138,12 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	s.Most = after.Most
 	return s, nil
+}
+
+// isNPU reports whether an extended resource is one of whole chips: huawei.com/Ascend910, and huawei.com/ascend-1980 of ModelArts, whose
+// huawei.com/ascend-1980-memory has slices of their memory.
+func isNPU(resource string) bool {
+	return strings.HasPrefix(resource, "huawei.com/") && !strings.HasSuffix(resource, "-memory")
 }
 
 // clear forgets how many NPUs there were, for a node from which some were taken on purpose.

@@ -123,7 +123,9 @@ and its variables have the expressions that are there by their names. */}}
 {{- range $name, $preset := (.Files.Get "files/checks.yaml" | fromYaml).presets }}
 {{- /* The first is that of the accelerator; a network adapter alone is on other nodes, too. */}}
 {{- with first $preset.matchExpressions }}
-{{- $without = append $without (dict "key" .key "operator" "NotIn" "values" .values) }}
+{{- $not := dict "key" .key "operator" "NotIn" "values" .values }}
+{{- if eq .operator "Exists" }}{{ $not = dict "key" .key "operator" "DoesNotExist" }}{{ end }}
+{{- $without = append $without $not }}
 {{- end }}
 {{- end }}
 {{- toYaml (uniq $without) }}
