@@ -15,8 +15,8 @@ import (
 // One broken link of an NVLink fabric makes faults on all GPUs that use it. The node with an Xid 149, or with a link that an Xid
 // calls fatal, is the origin, and is quarantined as its rule says. A node whose only faults are Xid 145, and Xid 45 caused by an Xid
 // 145 or 149, is a victim: it is tainted with effect NoSchedule while the origin is quarantined, its jobs are not restarted and its
-// GPUs are not reset, and it uses up no place of a budget. Two or more victims without an origin point at the switches: their
-// faults then have the class Inspect, whatever their message says.
+// GPUs are not reset, and it uses up no place of a budget. It returns to service with the origin. Two or more victims without an
+// origin point at the switches: their faults then have the class Inspect, whatever their message says. A domain has 72 nodes at most.
 //
 // A node without any of the labels is a domain of its own: two or more GPUs that are victims point at the switches of its board.
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
 // The rules of these fleets, beside gpu and disk: soft leaves nodes in service, bad has a budget of one.
@@ -486,7 +487,7 @@ func TestSlimManagedFieldsKeepTheTimeOfACordon(t *testing.T) {
 	again := slim.DeepCopy()
 	again.ManagedFields = node.SlimManagedFields(slim)
 	for _, got := range []*corev1.Node{n, slim, again} {
-		if _, since := outOfService(got); !since.Equal(at.Time) {
+		if _, since := units.OutOfService(got); !since.Equal(at.Time) {
 			t.Errorf("cordoned at %s, want %s: %v", since, at, got.ManagedFields)
 		}
 	}

@@ -506,3 +506,178 @@ func TestAForgedOriginHoldsNoNode(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 }
+
+// S4: three victims have used up the budget as nodes of a suspect switch when the origin reports. Both are of one broken link, so it gets
+// their place, they give theirs back, and none of them returns before it.
+func TestALateOriginTakesOverItsVictims(t *testing.T) {
+	f := newRack(t, 5, "budget: {maxNodes: 3}\ndomains: [{label: clique}]")
+	f.worlds[4].node.Labels["clique"] = "b"
+	for _, w := range f.worlds[1:4] {
+		gpu(xid145)(w)
+	}
+	f.round()
+	f.passes(3 * time.Second)
+	f.round()
+	f.wantLinks("-hhh-")
+	f.passes(10 * time.Second)
+	reports(xid149)(f.worlds[0])
+	f.round()
+	f.round()
+	f.wantLinks("Rhhh-")
+	for _, w := range f.worlds[1:4] {
+		if got := w.record().Taint.HeldFor; got != "n0" {
+			t.Errorf("%s is held for %q", w.node.Name, got)
+		}
+	}
+	f.passes(time.Hour)
+	f.round()
+	f.wantLinks("Rhhh-")
+	gpu(ecc)(f.worlds[4]) // two places are free again
+	f.round()
+	f.wantLinks("RhhhR")
+	gpuFine(f.worlds[0])
+	f.decide(0)
+	f.passes(2 * time.Minute)
+	f.round()
+	f.wantLinks("----R")
+}
+
+// S4: an origin that gets no place was never quarantined, so its victims stay.
+func TestAnOriginWithoutAPlaceReleasesNoVictim(t *testing.T) {
+	for name, spec := range map[string]string{
+		"the budget is used up": "budget: {maxNodes: 3}\ndomains: [{label: clique}]",
+		"the breaker is open":   "budget: {maxNodes: 9}\nbreaker: {maxNodes: 2, window: 10m, coolDown: 30m, pace: 5m}\ndomains: [{label: clique}]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newRack(t, 4, spec)
+			f.worlds[3].node.Labels["clique"] = "b"
+			for _, w := range f.worlds[1:3] {
+				gpu(xid145)(w)
+			}
+			f.round()
+			f.passes(3 * time.Second)
+			f.round()
+			f.wantLinks("-hh-")
+			if f.worlds[3].policy.Breaker == nil {
+				gpu(ecc)(f.worlds[3])
+				f.round()
+				f.worlds[3].policy.Budget.MaxNodes = 1
+			}
+			f.passes(10 * time.Second)
+			for range 3 {
+				reports(xid149)(f.worlds[0])
+				f.round()
+				f.passes(time.Minute)
+			}
+			if got := f.links(); got[:3] != "shh" {
+				t.Fatalf("the nodes are %s", got)
+			}
+			gpuFine(f.worlds[0])
+			f.passes(time.Hour)
+			f.round()
+			if got := f.links(); got[:3] != "-hh" {
+				t.Errorf("the nodes are %s", got)
+			}
+		})
+	}
+}
+
+// S4: hours later a node claims the clique and an Xid 149 from then. We saw it too late, whatever its condition, its label or its record
+// say, and its quarantine ends those of no others.
+func TestABackdatedOriginIsNone(t *testing.T) {
+	for name, forge := range map[string]func(w *world){
+		"by its condition": func(*world) {},
+		"by its record": func(w *world) {
+			r := w.record()
+			r.Causes[0].FirstSeen = r.Causes[0].Link.Since
+			r.Causes[0].Link.Seen = r.Causes[0].Link.Since
+			w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newRack(t, 3, "budget: {maxNodes: 3}\ndomains: [{label: clique}]")
+			attacker := f.worlds[2]
+			attacker.node.Labels["clique"] = "b"
+			began := f.worlds[0].now
+			for _, w := range f.worlds[:2] {
+				gpu(xid145)(w)
+			}
+			f.round()
+			f.passes(3 * time.Second)
+			f.round()
+			f.wantLinks("hh-")
+			f.passes(5 * time.Hour)
+			attacker.node.Labels["clique"] = "a"
+			reports(xid149)(attacker)
+			for i := range attacker.node.Status.Conditions {
+				attacker.node.Status.Conditions[i].LastTransitionTime = metav1.NewTime(began)
+			}
+			f.decide(2)
+			forge(attacker)
+			f.round()
+			gpuFine(attacker)
+			f.round()
+			f.passes(2 * time.Minute)
+			f.round()
+			f.wantLinks("hh-")
+			for _, w := range f.worlds[:2] {
+				if r := w.record(); r.Causes[0].Link.Origin != "" {
+					t.Errorf("%+v", r.Causes[0].Link)
+				}
+			}
+		})
+	}
+}
+
+// A record alone, which a kubelet can write, does not make an origin one that was quarantined.
+func TestAVictimIsNotHeldForAClaimedQuarantine(t *testing.T) {
+	f := newRack(t, 2, "budget: {maxNodes: 1}\ndomains: [{label: clique}]")
+	gpu(xid149)(f.worlds[0])
+	f.round()
+	f.worlds[0].node.Spec.Taints = nil
+	gpu(xid145)(f.worlds[1])
+	if w := f.decide(1); w.record().Phase != Suspect || w.last.Blocked.Reason != BlockedByOrigin {
+		t.Errorf("%s", w.record())
+	}
+}
+
+// S4: a node that changes its label with its fault stays in the domain from before.
+func TestTheDomainOfAFaultIsThatFromBefore(t *testing.T) {
+	f := newRack(t, 2, cliques)
+	w := f.worlds[0]
+	before := DomainOf(w.policy, w.node, limits.Domain{})
+	w.node.Labels["clique"] = "b"
+	gpu(xid149)(w)
+	if got := DomainOf(w.policy, w.node, before); got != before {
+		t.Errorf("it is in %s", got)
+	}
+	gpuFine(w)
+	if got := DomainOf(w.policy, w.node, before); got.Value != "b" {
+		t.Errorf("without a fault it is in %s", got)
+	}
+}
+
+// S9: a label that most nodes have names no domain, and its nodes are held back by the limits as without one.
+func TestACoarseDomainClosesNoMoreThanTheBudget(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes int
+		spec  string
+	}{
+		"100 nodes":          {100, "budget: {maxNodes: 3}\ndomains: [{label: clique}]"},
+		"more than maxNodes": {8, "budget: {maxNodes: 3}\ndomains: [{label: clique, incidents: {minNodes: 4, maxNodes: 6}}]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newRack(t, test.nodes, test.spec)
+			gpu(xid149)(f.worlds[0])
+			for _, w := range f.worlds[1:] {
+				gpu(xid145)(w)
+			}
+			f.round()
+			f.passes(3 * time.Second)
+			f.round()
+			if got := f.links(); strings.Count(got, "s") != test.nodes-3 {
+				t.Errorf("the nodes are %s", got)
+			}
+		})
+	}
+}

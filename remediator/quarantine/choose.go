@@ -25,8 +25,6 @@ type situation struct {
 	conditions assessment
 	// decided is set once this decision has put a taint of the policy on the node, within all limits.
 	decided bool
-	// forgot is set once this decision has dropped a suspicion: it begins no other one.
-	forgot bool
 }
 
 // act is what a choice does.
@@ -99,7 +97,7 @@ func (s *situation) chooseInService() (c choice) {
 			}
 		}
 	}
-	if !s.forgot && s.conditions.has(isNew) {
+	if s.conditions.has(isNew) {
 		c.do = open
 	}
 	return c

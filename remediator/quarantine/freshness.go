@@ -152,7 +152,8 @@ func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
 		if !ok && isCause {
 			rule, ok = a.ruleOf(&Cause{Condition: c.Type})
 		}
-		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || !c.LastHeartbeatTime.Time.Before(a.bootSeen.Truncate(time.Second)) || a.isCurrent(c, rule) {
+		isAfterBoot := !c.LastHeartbeatTime.Time.Before(a.bootSeen.Truncate(time.Second))
+		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || isAfterBoot || a.isCurrent(c, rule) {
 			continue
 		}
 		return fmt.Sprintf("waiting for a heartbeat of %s: the last one, at %s, is from before the node came back at %s",

@@ -58,7 +58,8 @@ const (
 )
 
 // QuarantineManually returns a copy of the node with a quarantine that only a person ends; its jobs are left alone, unless the node
-// also has a fault whose rule restarts them. It is an error when the node is quarantined manually already, or has a record that does not parse.
+// also has a fault whose rule restarts them. It is an error when the node is quarantined manually already, or has a record that does not
+// parse.
 func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, error) {
 	by = by.clean()
 	d, err := newManualDecider(n, now)

@@ -38,7 +38,8 @@ func (d *decider) updateNotices() {
 		// No full stop: a signature separates the id from the time with one.
 		ID: fmt.Sprintf("%s-%s-%d", r.ID, event, now.UnixMilli()), Event: event, At: now,
 		Case: handoff.Case{
-			Quarantine: r.ID, Condition: cause.Condition, Rule: r.Taint.Rule, Repair: r.Taint.Repair, Message: cause.Message, Taint: r.Taint.String(),
+			Quarantine: r.ID, Condition: cause.Condition, Rule: r.Taint.Rule, Repair: r.Taint.Repair, Message: cause.Message,
+			Taint: r.Taint.String(),
 		},
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
 // PeerOf sums up a node for the limits of others. Nodes that are [Excluded] are no peers.
@@ -22,7 +23,7 @@ func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer {
 // lost the label.
 func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, domain limits.Domain) limits.Peer {
 	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n)}
-	peer.Why, peer.ParkedSince = outOfService(n)
+	peer.Why, peer.ParkedSince = units.OutOfService(n)
 	peer.OutOfService = peer.Why != ""
 	for _, c := range n.Status.Conditions {
 		if _, _, ok := p.Match(n.Labels, c); ok {
@@ -43,44 +44,56 @@ func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, d
 		_, ok := currentWithin(c, rule, boot)
 		return ok
 	})
-	var known time.Time
 	switch {
-	case err != nil:
+	case err == nil:
+		known := record.describePeer(&peer, p, n)
+		remembered.AddTo(&peer, n.UID, known)
+		return peer
+	case hasTaintOf(p, n):
 		// Of another version, or forged: the record proves nothing, so only what else is on the node counts.
-		if hasTaintOf(p, n) {
-			outByQuarantine(&peer)
-		}
-	case record == nil:
-	case record.Phase == Quarantined && limits.IsSoft(record.Taint.Effect):
-		peer.Soft, peer.Rule = true, record.Taint.Rule
-		peer.Waiting = record.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
-	case record.Phase == Quarantined:
 		outByQuarantine(&peer)
-		peer.Rule, peer.HeldFor = record.Taint.Rule, record.Taint.HeldFor
-		if rule, _ := p.Rule(record.Taint.Rule); notReady && rule.Condition == corev1.NodeReady {
-			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
-			peer.ParkedSince = node.NotReadySince(n, ready)
-		}
-	case record.Phase == Suspect:
-		peer.Waiting = record.waits(p, n, func(policy.Rule) bool { return true })
 	}
-	if record != nil {
-		for i, q := range append([]Quarantine{record.Quarantine}, record.Last...) {
-			if q.Taint == nil || q.Taint.HeldFor != "" {
-				continue
-			}
-			peer.Starts = append(peer.Starts, limits.Start{
-				Rule: q.Taint.Rule, At: q.QuarantinedAt, Soft: limits.IsSoft(q.Taint.Effect), Proven: i == 0 && record.IsTainted(p, n),
-			})
-			for _, at := range []time.Time{q.QuarantinedAt, q.Taint.Since} {
-				if at.After(known) {
-					known = at
-				}
-			}
-		}
-	}
-	remembered.AddTo(&peer, n.UID, known)
+	remembered.AddTo(&peer, n.UID, time.Time{})
 	return peer
+}
+
+// describePeer adds to a peer what the record tells of it, and returns when its latest quarantine began or changed; zero: there was none.
+// r may be nil.
+func (r *Record) describePeer(peer *limits.Peer, p *policy.Policy, n *corev1.Node) (known time.Time) {
+	switch {
+	case r == nil:
+		return time.Time{}
+	case r.Phase == Quarantined && limits.IsSoft(r.Taint.Effect):
+		peer.Soft, peer.Rule = true, r.Taint.Rule
+		peer.Waiting = r.waits(p, n, func(r policy.Rule) bool { return !limits.IsSoft(r.Taint.Effect) })
+	case r.Phase == Quarantined:
+		outByQuarantine(peer)
+		peer.Rule, peer.HeldFor = r.Taint.Rule, r.Taint.HeldFor
+		if rule, _ := p.Rule(r.Taint.Rule); rule.Condition == corev1.NodeReady {
+			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
+			if ready, notReady := node.NotReady(n); notReady {
+				peer.ParkedSince = node.NotReadySince(n, ready)
+			}
+		}
+	case r.Phase == Suspect:
+		peer.Waiting = r.waits(p, n, func(policy.Rule) bool { return true })
+	}
+	for i, q := range append([]Quarantine{r.Quarantine}, r.Last...) {
+		if q.Taint == nil {
+			continue
+		}
+		for _, at := range []time.Time{q.QuarantinedAt, q.Taint.Since} {
+			if at.After(known) {
+				known = at
+			}
+		}
+		if q.Taint.HeldFor == "" {
+			peer.Starts = append(peer.Starts, limits.Start{
+				Rule: q.Taint.Rule, At: q.QuarantinedAt, Soft: limits.IsSoft(q.Taint.Effect), Proven: i == 0 && r.IsTainted(p, n),
+			})
+		}
+	}
+	return known
 }
 
 // hasTaintOf tells whether a node has a taint with which a quarantine takes nodes out of service.

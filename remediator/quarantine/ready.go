@@ -13,7 +13,8 @@ import (
 
 // DescribeNotReady says since when a node is not Ready, and why as far as its condition Ready tells.
 func DescribeNotReady(c corev1.NodeCondition) string {
-	return fmt.Sprintf("Ready is %s since %s (%s)", c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), Clip(c.Message, conditions.MaxMessage/4))
+	since := c.LastTransitionTime.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("Ready is %s since %s (%s)", c.Status, since, Clip(c.Message, conditions.MaxMessage/4))
 }
 
 // Unhandled says that a node is not Ready and no rule acts on that, and why; empty for any other node.

@@ -124,7 +124,8 @@ func (s *situation) endedOrigin() (origin string, waits bool) {
 		if c.Link.Origin == "" {
 			return false
 		}
-		if s.observed.Peers.IsQuarantined(c.Link.Origin) {
+		// That an origin is not quarantined proves nothing until it was seen quarantined.
+		if s.record.Taint.HeldFor != c.Link.Origin || s.observed.Peers.IsQuarantined(c.Link.Origin) {
 			waits = true
 			return false
 		}

@@ -33,7 +33,7 @@ func (d *decider) render(c choice) (goesOn bool) {
 	case open:
 		d.record = openNext(d.record, d.observed.Node, d.conditions.bootSeen, d.now)
 	case forget:
-		d.record, d.forgot = d.record.withoutCurrent(), true
+		d.record = d.record.withoutCurrent()
 	case restore:
 		d.restore()
 	case taintAnew:

@@ -30,10 +30,20 @@ func (a *assessment) updateLink(c *Cause, p problem) {
 		if since.IsZero() {
 			since = a.now
 		}
-		c.Link = Link{Role: p.role, Since: since}
+		c.Link = Link{Role: p.role, Since: since, Seen: a.now}
 	default:
 		c.Link = Link{}
 	}
+}
+
+// linkFault is the role of a cause as the limits of others need it.
+func (q *Quarantine) linkFault(c *Cause, observed bool) limits.LinkFault {
+	f := limits.LinkFault{Role: c.Link.Role, Since: c.Link.Since, Seen: c.Link.Seen, Observed: observed}
+	if f.Role != "" && f.Seen.IsZero() {
+		f.Seen = c.FirstSeen
+	}
+	f.Held = q.Phase == Quarantined && f.Role == limits.Victim && q.isOnlyHeld()
+	return f
 }
 
 // held is a problem as what was found about its cause makes it: a victim is neither repaired nor are its jobs restarted.
@@ -57,8 +67,8 @@ func (r *Record) held(p problem) problem {
 }
 
 // isOnlyHeld reports whether the node is quarantined as a victim: its jobs go on. The record must have a taint.
-func (r *Record) isOnlyHeld() bool {
-	return r.Taint.HeldFor != "" || r.Taint.Repair <= conditions.Inspect && r.Decisive().Link.IsFound()
+func (q *Quarantine) isOnlyHeld() bool {
+	return q.Taint.HeldFor != "" || q.Taint.Repair <= conditions.Inspect && q.Decisive().Link.IsFound()
 }
 
 // switchSideVictims is how many victims without an origin point at the switches: nodes of a domain, or GPUs of a node that is in none.
@@ -75,17 +85,28 @@ func (d *decider) judgeLinks() {
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		p, isProblem := d.conditions.problems[c.Condition]
-		if !isProblem || c.Link.Role != limits.Victim || c.Link.Origin != "" || d.record.isRepaired(c) {
+		if !isProblem || c.Link.Role != limits.Victim || d.record.isRepaired(c) {
 			continue
 		}
-		found, settled := d.findOrigin(c, p)
-		d.next.requeueAt(settled)
-		if found != c.Link {
-			c.Link, c.Repair, changed = found, min(c.Repair, conditions.Inspect), true
+		if c.Link.Origin == "" {
+			found, again := d.findOrigin(c, p)
+			d.next.requeueAt(again)
+			if found != c.Link {
+				c.Link, c.Repair, changed = found, min(c.Repair, conditions.Inspect), true
+			}
 		}
+		holdFor(d.record, c, d.observed.Peers)
 	}
 	if changed {
 		d.find()
+	}
+}
+
+// holdFor notes that a victim is held for its origin once that one is quarantined: only then can the end of that release it. A victim that
+// had a place of its own gives it back.
+func holdFor(r *Record, c *Cause, peers limits.Peers) {
+	if origin := c.Link.Origin; origin != "" && r.Phase == Quarantined && r.isOnlyHeld() && peers.IsTainted(origin) {
+		r.Taint.HeldFor = origin
 	}
 }
 
@@ -94,25 +115,30 @@ func (q *Quarantine) isRepaired(c *Cause) bool {
 	return q.Phase == Quarantined && q.Taint.Rule == c.Rule && q.Taint.Repair > conditions.Inspect
 }
 
-// findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it. settled is
-// when they tell it, if that is still to come.
-func (s *situation) findOrigin(c *Cause, p problem) (link Link, settled time.Time) {
+// findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it. again is when
+// they may tell more. An origin that shows only after the window, by our clock, is none: whoever claims to be one later could end the
+// quarantine of victims by ending its own.
+func (s *situation) findOrigin(c *Cause, p problem) (link Link, again time.Time) {
 	link = c.Link
-	fault := limits.LinkFault{Role: limits.Victim, Since: c.Link.Since, Observed: p.rule.Observe}
+	fault := s.record.linkFault(c, p.rule.Observe)
 	domain, configured := s.policy.Domain(s.domain.Label)
-	if !configured {
+	if !configured || s.observed.Peers.AreTooMany(domain, s.domain, fault) {
 		link.SwitchSide = link.SwitchSide || units.Subjects(p.condition.Message) >= switchSideVictims
 		return link, time.Time{}
 	}
-	if link.Origin = s.observed.Peers.OriginOf(domain, s.domain, fault); link.Origin != "" {
-		link.SwitchSide = false
-		return link, time.Time{}
+	// A record is written some time after its decision, and read after that.
+	if s.now.Sub(fault.Seen) <= domain.Window+recheck {
+		again = s.now.Add(recheck)
+		if link.Origin = s.observed.Peers.OriginOf(domain, s.domain, fault); link.Origin != "" {
+			link.SwitchSide = false
+			return link, again
+		}
 	}
-	if settled = c.FirstSeen.Add(domain.Settle); s.now.Before(settled) {
+	if settled := c.FirstSeen.Add(domain.Settle); s.now.Before(settled) {
 		return link, settled
 	}
 	link.SwitchSide = link.SwitchSide || 1+s.observed.Peers.VictimsBeside(domain, s.domain, fault) >= switchSideVictims
-	return link, time.Time{}
+	return link, again
 }
 
 // linkOf is the role of a node for others. A node that is being worked on, or that others have cordoned, is no victim: its faults may be
@@ -126,17 +152,17 @@ func linkOf(p *policy.Policy, n *corev1.Node, r *Record) limits.LinkFault {
 		for _, c := range r.Causes {
 			rule, known := p.Rule(c.Rule)
 			if known && c.Link.Role != "" && c.HealthySince.IsZero() && (takesPart || c.Link.Role == limits.Origin) {
-				return limits.LinkFault{Role: c.Link.Role, Since: c.Link.Since, Observed: rule.Observe}
+				return r.linkFault(&c, rule.Observe)
 			}
 		}
 	}
 	for _, c := range n.Status.Conditions {
-		role := units.RoleOf(c)
-		if role == "" || !takesPart {
+		// Since when the node is an origin counts by the time at which we have seen it, which a record has.
+		if units.RoleOf(c) != limits.Victim || !takesPart {
 			continue
 		}
 		if rule, _, matches := p.Match(n.Labels, c); matches && !rule.AlertOnly {
-			return limits.LinkFault{Role: role, Since: c.LastTransitionTime.UTC(), Observed: rule.Observe}
+			return limits.LinkFault{Role: limits.Victim, Since: c.LastTransitionTime.UTC(), Observed: rule.Observe}
 		}
 	}
 	return limits.LinkFault{}
@@ -147,12 +173,7 @@ func isWorkedOn(n *corev1.Node, r *Record) bool {
 	return node.MarkedMaintained(n) || n.Spec.Unschedulable && (r == nil || r.HandOff == nil || !r.HandOff.Cordon)
 }
 
-// failedSince is when two independent witnesses on a node of a domain, the fabric ports and one more, have begun to say that the node has
-// failed; the zero value: they do not. Of several such pairs it is the one whose conditions began closest together. isCurrent tells
-// whether a condition that matches a rule counts now.
-//
-// A driver, a rollout of it or its detector can be wrong about many nodes at once, and makes conditions of many types. A rollout that
-// restarts the nodes makes them not Ready, too. Neither takes down the ports of the fabric, so these must have failed.
+// failedSince is [units.FailedSince] of a node in its domain; the zero value if its faults may be those of planned work.
 func failedSince(
 	p *policy.Policy, n *corev1.Node, r *Record, domain limits.Domain, isCurrent func(corev1.NodeCondition, policy.Rule) bool,
 ) limits.Span {
@@ -161,23 +182,7 @@ func failedSince(
 		r != nil && r.Phase == Released && r.ManualReleaseActive {
 		return limits.Span{}
 	}
-	var ports, others []time.Time
-	for _, c := range n.Status.Conditions {
-		witness := conditions.WitnessOf(string(c.Type))
-		rule, _, matches := p.Match(n.Labels, c)
-		switch acts := matches && !rule.AlertOnly && !rule.Observe && isCurrent(c, rule); {
-		case c.Type == corev1.NodeReady:
-			if _, notReady := node.NotReady(n); notReady && (acts || !matches) && !node.NeverReady(n, c) {
-				others = append(others, c.LastTransitionTime.UTC())
-			}
-		case !acts:
-		case witness == conditions.FabricPorts:
-			ports = append(ports, c.LastTransitionTime.UTC())
-		case witness != "":
-			others = append(others, c.LastTransitionTime.UTC())
-		}
-	}
-	return units.Closest(ports, others, d.Window)
+	return units.FailedSince(p, n, d.Window, isCurrent)
 }
 
 // unit is the node as the limits need it, with what fails as one with it, for a problem.
@@ -190,8 +195,7 @@ func (s *situation) unit(p problem) limits.Unit {
 func (s *situation) self(p problem) limits.Peer {
 	self := limits.Peer{Labels: s.observed.Node.Labels, Domain: s.domain}
 	if i := slices.IndexFunc(s.record.Causes, func(c Cause) bool { return c.Condition == p.condition.Type }); i >= 0 {
-		link := s.record.Causes[i].Link
-		self.Link = limits.LinkFault{Role: link.Role, Since: link.Since, Observed: p.rule.Observe}
+		self.Link = s.record.linkFault(&s.record.Causes[i], p.rule.Observe)
 	}
 	return self
 }
@@ -242,14 +246,20 @@ func DomainOf(p *policy.Policy, n *corev1.Node, remembered limits.Domain) limits
 	return domainOf(p, n, record, remembered)
 }
 
-// domainOf is [DomainOf]. r is the record of the node, or nil. The domain in an open record comes before the labels: a label may change
-// when the fabric is faulty, and then the node would leave the others of its wave.
+// domainOf is [DomainOf]. r is the record of the node, or nil. While the node has a fault, its domain is that from before: a label may
+// change when the fabric is faulty, and then the node would leave the others of its wave, or it may be forged to join another one.
 func domainOf(p *policy.Policy, n *corev1.Node, r *Record, remembered limits.Domain) limits.Domain {
+	isFaulty := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		rule, _, matches := p.Match(n.Labels, c)
+		return matches && !rule.AlertOnly
+	})
 	for _, d := range p.Domains {
 		inRecord := r != nil && r.NodeUID == n.UID && r.Domain.Label == d.Label
 		switch value := n.Labels[d.Label]; {
 		case inRecord && !r.closed():
 			return r.Domain
+		case isFaulty && remembered.Label == d.Label:
+			return remembered
 		case value != "":
 			return limits.Domain{Label: d.Label, Value: value}
 		case remembered.Label == d.Label:

@@ -14,8 +14,8 @@ import (
 // MaxKnown bounds how many keys the remediator remembers of policies that are no longer in force.
 const MaxKnown = 512
 
-// Known are the labels, annotations and taints that quarantines put on nodes, and whether they cordon them. A record on a Node is input: whoever may
-// annotate the Node can claim in it that anything is ours. Only what is known is added or removed for the sake of a record.
+// Known are the labels, annotations and taints that quarantines put on nodes, and whether they cordon them. A record on a Node is input:
+// whoever may annotate the Node can claim in it that anything is ours. Only what is known is added or removed for the sake of a record.
 type Known struct {
 	keys map[string]bool
 	// any accepts every annotation, and every label and taint but those of Kubernetes itself.

@@ -10,8 +10,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// Suspected and Cleared are the reasons of [policy.SoperatorCondition] that mark it as ours. soperator's own is "GPUHealthCheckFailed (Soperator)", and it
-// never takes the condition back: it waits until the node is deleted (internal/controller/soperatorchecks).
+// Suspected and Cleared are the reasons of [policy.SoperatorCondition] that mark it as ours. soperator's own is "GPUHealthCheckFailed
+// (Soperator)", and it never takes the condition back: it waits until the node is deleted (internal/controller/soperatorchecks).
 const (
 	Suspected = "QuarantinedByPitcrew"
 	Cleared   = "ReleasedByPitcrew"

@@ -27,6 +27,38 @@ type Unit struct {
 	// Incident is the failure of its domain; nil: none. WhyNone explains that if the node has failed with others.
 	Incident *Incident
 	WhyNone  string
+
+	window time.Duration // within which victims belong to the broken link of the node; zero: none does
+}
+
+// covers reports whether a peer needs no place beside the node: both are of one incident, or it is held already for the broken link of the
+// node, as one of several victims without an origin. nil covers none.
+func (u *Unit) covers(o *Peer) bool {
+	switch {
+	case u == nil:
+		return false
+	case u.Incident != nil:
+		return u.Incident.covers(o)
+	}
+	return u.window > 0 && o.Link.Held && o.Domain == u.Self.Domain && o.Link.pairs(u.Self.Link, u.window)
+}
+
+// Beside are the peers as an incident sees them: its own nodes hold it back no more than itself. nil: no incident.
+func (p Peers) Beside(i *Incident) Peers { return p.besideUnit(Unit{Incident: i}) }
+
+func (p Peers) besideUnit(u Unit) Peers {
+	p.unit = &u
+	return p
+}
+
+// besideAsker are the peers as the unit of a question sees them.
+func (p Peers) besideAsker(q Question) Peers {
+	u := q.Unit
+	domain, configured := q.Policy.Domain(u.Self.Domain.Label)
+	if configured && u.Self.Link.Role == Origin && !p.AreTooMany(domain, u.Self.Domain, u.Self.Link) {
+		u.window = domain.Window
+	}
+	return p.besideUnit(u)
 }
 
 // Question is about the quarantine of a node for a condition, or about the change of the one that it has.
@@ -59,7 +91,7 @@ func (p Peers) Ask(q Question, now time.Time) Answer {
 	if q.Unit.Origin != "" {
 		return p.askOrigin(q)
 	}
-	incident, beside := q.Unit.Incident, p.Beside(q.Unit.Incident)
+	incident, beside := q.Unit.Incident, p.besideAsker(q)
 	budget := func() string { return ExceededBudget(q.Policy, q.Held, q.Rule, q.Unit.Self.Labels, beside, now) }
 	// The breaker is only about nodes that are taken out of service.
 	breaker := func() (t Trip) {
@@ -102,8 +134,11 @@ func (p Peers) AskGuard(q Question) (a Answer) {
 func (p Peers) askOrigin(q Question) Answer {
 	a, self := Answer{ForOthers: true}, q.Unit.Self
 	domain, configured := q.Policy.Domain(self.Domain.Label)
-	if !configured || p.OriginOf(domain, self.Domain, self.Link) != q.Unit.Origin || !p.IsQuarantined(q.Unit.Origin) {
+	switch {
+	case !configured || p.OriginOf(domain, self.Domain, self.Link) != q.Unit.Origin || !p.IsTainted(q.Unit.Origin):
 		a.Refusal = Refusal{ByOrigin, "which is not quarantined"}
+	case p.AreTooMany(domain, self.Domain, self.Link):
+		a.Refusal = Refusal{ByOrigin, "but " + self.Domain.String() + " has more nodes than a domain can have"}
 	}
 	return a
 }

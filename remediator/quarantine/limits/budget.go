@@ -57,8 +57,8 @@ type Peer struct {
 	// Domain is the node's, as far as it is known, and Link its role there.
 	Domain Domain
 	Link   LinkFault
-	// Failed is when the first and when the last of two witnesses of the node began to say that it has failed, see [policy.Incidents]; the zero
-	// value: they do not.
+	// Failed is when the first and when the last of two witnesses of the node began to say that it has failed, see [policy.Incidents]; the
+	// zero value: they do not.
 	Failed Span
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
@@ -237,15 +237,12 @@ func (b budget) nodes(labels map[string]string, peers Peers, now time.Time) (lis
 	return list
 }
 
-// users are the peers that use up the budget in the scope of labels, and why. Of the nodes of one incident it is one.
+// users are the peers that use up the budget in the scope of labels, and why. Of the nodes of one unit it is one.
 func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter.Seq2[*Peer, string] {
 	return func(yield func(*Peer, string) bool) {
 		var counted []Domain
 		for p := range peers.notable(now.Add(-max(b.Window, GoneFor))) {
-			if !p.sharesScope(b.Scope, labels) || peers.incident.covers(p) {
-				continue
-			}
-			if p.HeldFor != "" && peers.IsQuarantined(p.HeldFor) {
+			if !p.sharesScope(b.Scope, labels) || peers.unit.covers(p) || p.HeldFor != "" && peers.IsQuarantined(p.HeldFor) {
 				continue
 			}
 			why, incident := b.use(p, now)
@@ -264,7 +261,8 @@ func (b budget) users(labels map[string]string, peers Peers, now time.Time) iter
 }
 
 // use is why a peer uses up a place of the budget; empty when it does not. incident is that which has the place, if one has. A rule's
-// own budget counts what it quarantined; that of all rules counts every node that is out of service, for whatever reason, unless it is parked.
+// own budget counts what it quarantined; that of all rules counts every node that is out of service, for whatever reason, unless it is
+// parked.
 func (b budget) use(p *Peer, now time.Time) (why string, incident Domain) {
 	switch {
 	case b.rule != "" && p.Rule == b.rule, b.rule == "" && b.soft && p.Soft:
@@ -275,6 +273,11 @@ func (b budget) use(p *Peer, now time.Time) (why string, incident Domain) {
 	case b.rule == "" && !b.soft && p.OutOfService && (!p.Unchecked || p.Why == Quarantined) && !b.isParked(p, now):
 		return cmp.Or(p.Why, Quarantined), p.incident()
 	}
+	return b.useOfStarts(p, now)
+}
+
+// useOfStarts is [budget.use] of a peer that uses up a place by its earlier quarantines alone.
+func (b budget) useOfStarts(p *Peer, now time.Time) (why string, incident Domain) {
 	for _, s := range p.Starts {
 		if b.rule != "" && s.Rule != b.rule || b.rule == "" && s.Soft != b.soft {
 			continue

@@ -39,7 +39,7 @@ func Correlated(p *policy.Policy, condition corev1.NodeCondition, self Peer, pee
 			continue
 		}
 		for peer := range peers.notable(always.Add(-1)) {
-			if peer.Gone || scope != "" && peer.Labels[scope] != value || isExplained(peer) || peers.incident != nil && peer.Domain == peers.incident.Domain {
+			if peer.Gone || scope != "" && peer.Labels[scope] != value || isExplained(peer) {
 				continue
 			}
 			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
@@ -52,9 +52,11 @@ func Correlated(p *policy.Policy, condition corev1.NodeCondition, self Peer, pee
 				where = scope + "=" + labels[scope]
 			}
 			if isReady {
-				return fmt.Sprintf("%d of %d nodes of %s are not Ready, all within %s: more likely the network or the control plane than the nodes", count, nodes, where, guard.Window)
+				return fmt.Sprintf("%d of %d nodes of %s are not Ready, all within %s: more likely the network or the control plane than the nodes",
+					count, nodes, where, guard.Window)
 			}
-			return fmt.Sprintf("%d of %d nodes of %s became faulty within %s: the detector, or what they share, is suspect", count, nodes, where, guard.Window)
+			return fmt.Sprintf("%d of %d nodes of %s became faulty within %s: the detector, or what they share, is suspect",
+				count, nodes, where, guard.Window)
 		}
 	}
 	return ""

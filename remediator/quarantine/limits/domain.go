@@ -2,6 +2,7 @@ package limits
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,16 +35,19 @@ const (
 // LinkFault is the role of a node; the zero value is none.
 type LinkFault struct {
 	Role LinkRole
-	// Since is when its faults were first seen in that role. A node that reports it cannot choose a time to come.
-	Since time.Time
+	// Since is when its faults began in that role by the clock of the node, Seen when we saw them first; zero: no record tells it.
+	Since, Seen time.Time
 	// Observed is set when the rule for its faults only observes.
 	Observed bool
+	// Held is set for a victim that is quarantined as one.
+	Held bool
 }
 
-// pairs reports whether two faults may be of the same broken link: they began within the window. A rule that only observes decides
-// nothing for one that acts.
+// pairs reports whether two faults may be of the same broken link: they began within the window by the clocks of the nodes, and we have
+// seen both within it. A rule that only observes decides nothing for one that acts.
 func (f LinkFault) pairs(other LinkFault, window time.Duration) bool {
-	return f.Since.Sub(other.Since).Abs() <= window && (f.Observed || !other.Observed)
+	areSeen := !f.Seen.IsZero() && !other.Seen.IsZero()
+	return f.Since.Sub(other.Since).Abs() <= window && (!areSeen || f.Seen.Sub(other.Seen).Abs() <= window) && (f.Observed || !other.Observed)
 }
 
 // OriginOf is the name of the node whose broken link explains the faults of a victim in a domain; empty: none does. Of several it is
@@ -82,6 +86,34 @@ func (p Peers) IsQuarantined(name string) bool {
 	return false
 }
 
+// IsTainted is [Peers.IsQuarantined] of a node on which more than its record tells of that.
+func (p Peers) IsTainted(name string) bool {
+	for o := range p.named(name) {
+		if o.Why == Quarantined && !o.Gone && slices.ContainsFunc(o.Starts, func(s Start) bool { return s.Proven && !s.Gone && !s.Soft }) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxDomain is how many nodes a domain has at most: those of the largest rack that one NVLink fabric joins.
+const maxDomain = 72
+
+// AreTooMany reports whether more nodes claim to be of one domain, or of the broken link of a fault, than can be. A label that most nodes
+// of a cluster have names no domain, and one broken link would close them all with one place of each limit.
+func (p Peers) AreTooMany(d policy.Domain, domain Domain, fault LinkFault) bool {
+	most := maxDomain
+	if d.Incidents != nil {
+		most = d.Incidents.MaxNodes
+	}
+	there := p.in(domain.Label, map[string]string{domain.Label: domain.Value})
+	nodes := 1 + p.VictimsBeside(d, domain, fault)
+	if fault.Role == Victim {
+		nodes++ // its origin
+	}
+	return nodes > most || 1+there.checked+there.unchecked > max(most, maxDomain)
+}
+
 // inDomain are the peers of a domain with a role.
 func (p Peers) inDomain(domain Domain, role LinkRole) func(yield func(*Peer) bool) {
 	return func(yield func(*Peer) bool) {
@@ -113,31 +145,26 @@ func (p Peers) named(name string) func(yield func(*Peer) bool) {
 	}
 }
 
-// explained tells of a peer whether the broken link of another node, which may be self, explains its condition: then it says nothing
-// about the detector.
+// explained tells of a peer whether it says nothing about the detector: it is of the domain of the incident of self, or the broken link of
+// another node, which may be self, explains its condition.
 func explained(p *policy.Policy, self Peer, condition corev1.NodeConditionType, peers Peers) func(*Peer) bool {
-	if len(p.Domains) == 0 || condition != conditions.GPUXidError {
-		return func(*Peer) bool { return false }
-	}
 	origins := map[Domain][]LinkFault{}
-	if self.Link.Role == Origin {
-		origins[self.Domain] = append(origins[self.Domain], self.Link)
-	}
-	for o := range peers.notable(always.Add(-1)) {
-		if o.Link.Role == Origin && !o.Gone {
-			origins[o.Domain] = append(origins[o.Domain], o.Link)
+	if len(p.Domains) > 0 && condition == conditions.GPUXidError {
+		if self.Link.Role == Origin {
+			origins[self.Domain] = append(origins[self.Domain], self.Link)
+		}
+		for o := range peers.notable(always.Add(-1)) {
+			if o.Link.Role == Origin && !o.Gone {
+				origins[o.Domain] = append(origins[o.Domain], o.Link)
+			}
 		}
 	}
 	return func(peer *Peer) bool {
-		d, configured := p.Domain(peer.Domain.Label)
-		if !configured || peer.Link.Role != Victim {
-			return false
+		if u := peers.unit; u != nil && u.Incident != nil && peer.Domain == u.Incident.Domain {
+			return true
 		}
-		for _, o := range origins[peer.Domain] {
-			if peer.Link.pairs(o, d.Window) {
-				return true
-			}
-		}
-		return false
+		d, _ := p.Domain(peer.Domain.Label)
+		isOfOrigin := func(o LinkFault) bool { return peer.Link.pairs(o, d.Window) }
+		return peer.Link.Role == Victim && slices.ContainsFunc(origins[peer.Domain], isOfOrigin)
 	}
 }

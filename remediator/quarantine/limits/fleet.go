@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -80,18 +81,17 @@ func (m *member) hasFailed() bool {
 	return !m.Failed.From.IsZero() && m.Domain != (Domain{}) && !m.Gone
 }
 
-// isSame reports whether no budget and no suspicion can tell two versions of a peer apart. What a peer waits for is left out: it only keeps
-// an open breaker open, and changes with each heartbeat.
+// isSame reports whether no budget and no suspicion can tell two versions of a peer apart. Of the labels only the scopes count. What a peer
+// waits for is left out: it only keeps an open breaker open, and changes with each heartbeat.
 func (f *Fleet) isSame(a, b *Peer) bool {
 	for scope := range f.counts {
 		if !a.sharesScope(scope, b.Labels) {
 			return false
 		}
 	}
-	return a.Name == b.Name && a.OutOfService == b.OutOfService && a.Why == b.Why && a.ParkedSince.Equal(b.ParkedSince) &&
-		a.Unchecked == b.Unchecked && a.Gone == b.Gone && a.Rule == b.Rule && a.Soft == b.Soft &&
-		a.HeldFor == b.HeldFor && a.Domain == b.Domain && a.Link == b.Link && a.Failed.equals(b.Failed) && slices.Equal(a.Starts, b.Starts) &&
-		maps.EqualFunc(a.ProblemSince, b.ProblemSince, time.Time.Equal)
+	without := *a
+	without.Labels, without.Waiting = b.Labels, b.Waiting
+	return reflect.DeepEqual(&without, b)
 }
 
 // Delete removes the peer of that name, if there is one.
@@ -156,8 +156,8 @@ func (f *Fleet) Others(name string) Peers { return Peers{fleet: f, except: f.mem
 type Peers struct {
 	fleet  *Fleet
 	except *member // nil: none
-	// incident is that of the node; nil: none.
-	incident *Incident
+	// unit is what fails as one with the node; nil: nothing.
+	unit *Unit
 }
 
 // PeersOf are the peers of a list, which may have none or the same name.

@@ -37,8 +37,8 @@ func (p *Peer) incident() Domain {
 	return latest.Incident
 }
 
-// IncidentOf is the incident in which self takes part, of which Domain and Failed are read; nil: none. why explains that if self has failed.
-// d is the policy of its domain.
+// IncidentOf is the incident in which self takes part, of which Domain and Failed are read; nil: none. why explains that if self has
+// failed. d is the policy of its domain.
 //
 // The nodes themselves show the incident, so nothing is stored: it is over when they show it no longer. That a node has failed is never
 // concluded from others. One that lies about itself can only help to make an incident of nodes that corroborate themselves, too.
@@ -57,26 +57,11 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 	if len(failed) > d.Incidents.MaxNodes {
 		return nil, tooMany
 	}
-	found = &Incident{Domain: self.Domain, failed: map[*Peer]bool{}}
-	most := 0
-	for _, first := range failed {
-		// The window that begins with this one.
-		isWithin := func(o *Peer) bool {
-			return !o.Failed.From.Before(first.Failed.From) && o.Failed.Until.Sub(first.Failed.From) <= d.Window
-		}
-		wave := slices.DeleteFunc(slices.Clone(failed), func(o *Peer) bool { return !isWithin(o) })
-		if slices.Contains(wave, &self) {
-			most = max(most, len(wave))
-		}
-		if len(wave) < d.Incidents.MinNodes {
-			continue
-		}
-		for _, o := range wave {
-			found.failed[o] = true
-		}
-	}
+	found = &Incident{Domain: self.Domain}
+	most := found.addWaves(d, &self, failed)
 	if !found.failed[&self] {
-		return nil, fmt.Sprintf("%d of the %d nodes of %s that make an incident have failed within %s", most, d.Incidents.MinNodes, self.Domain, d.Window)
+		return nil, fmt.Sprintf("%d of the %d nodes of %s that make an incident have failed within %s",
+			most, d.Incidents.MinNodes, self.Domain, d.Window)
 	}
 	found.Nodes = len(found.failed)
 	all := found.Nodes
@@ -98,8 +83,23 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 	return found, ""
 }
 
-// Beside are the peers as an incident sees them: its own nodes hold it back no more than itself. nil: no incident.
-func (p Peers) Beside(i *Incident) Peers {
-	p.incident = i
-	return p
+// addWaves adds the nodes that have failed within one window with enough others, and returns how many have with self at most.
+func (i *Incident) addWaves(d policy.Domain, self *Peer, failed []*Peer) (most int) {
+	i.failed = map[*Peer]bool{}
+	for _, first := range failed {
+		// The window that begins with this one.
+		wave := slices.DeleteFunc(slices.Clone(failed), func(o *Peer) bool {
+			return o.Failed.From.Before(first.Failed.From) || o.Failed.Until.Sub(first.Failed.From) > d.Window
+		})
+		if slices.Contains(wave, self) {
+			most = max(most, len(wave))
+		}
+		if len(wave) < d.Incidents.MinNodes {
+			continue
+		}
+		for _, o := range wave {
+			i.failed[o] = true
+		}
+	}
+	return most
 }

@@ -77,7 +77,8 @@ func (e Entry) isKept(keep time.Duration, now time.Time) bool {
 
 // isForged reports whether an entry cannot be one that [Memory.With] took.
 func (e Entry) isForged() bool {
-	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID || len(e.Incident.Label) > maxLabel || len(e.Incident.Value) > maxValue
+	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID ||
+		len(e.Incident.Label) > maxLabel || len(e.Incident.Value) > maxValue
 }
 
 // RememberFor is how long the policy needs the start of a quarantine; zero when it has no limits.
@@ -268,7 +269,8 @@ func (n *NodeStarts) AddTo(peer *Peer, uid types.UID, known time.Time) {
 				s.Incident = e.Incident // the record tells of the same start
 			}
 		}
-		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: e.UID != uid || known.Before(e.At), Incident: e.Incident})
+		isGone := e.UID != uid || known.Before(e.At)
+		peer.Starts = append(peer.Starts, Start{Rule: e.Rule, At: e.At, Soft: e.Soft, Proven: true, Gone: isGone, Incident: e.Incident})
 	}
 }
 

@@ -13,5 +13,3 @@ type Span struct {
 func (s Span) Contains(at time.Time) bool {
 	return !at.Before(s.From) && (s.Until.IsZero() || !at.After(s.Until))
 }
-
-func (s Span) equals(other Span) bool { return s.From.Equal(other.From) && s.Until.Equal(other.Until) }

@@ -10,14 +10,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // Link is the role of a cause in a broken link of the node's domain; the zero value is none.
 type Link struct {
 	Role limits.LinkRole `json:"role"`
-	// Since is when the faults were first seen in that role. A later message, or a later transition of the condition, does not move it.
+	// Since is when the faults began in that role by the clock of the node, Seen when we saw them first. A later message, or a later
+	// transition of the condition, moves neither. A version before this one did not keep Seen.
 	Since time.Time `json:"since"`
+	Seen  time.Time `json:"seen,omitzero"`
 	// Origin is the node with the broken link, SwitchSide is set where there are several victims and no origin. Either stays for as long
 	// as the cause, whatever becomes of the other nodes. A victim without either has yet to find out.
 	Origin     string `json:"origin,omitempty"`
@@ -86,19 +90,47 @@ func Subjects(message string) int {
 	return len(names)
 }
 
-// Closest is when the first and when the last of two witnesses began to report a fault, of the pair within the window that began closest
+// closest is when the first and when the last of two witnesses began to report a fault, of the pair within the window that began closest
 // together: one of ports, and one of others. The zero value: there is no such pair.
-func Closest(ports, others []time.Time, window time.Duration) (closest limits.Span) {
+func closest(ports, others []time.Time, window time.Duration) (found limits.Span) {
 	for _, a := range ports {
 		for _, b := range others {
 			pair := limits.Span{From: a, Until: b}
 			if b.Before(a) {
 				pair = limits.Span{From: b, Until: a}
 			}
-			if apart := pair.Until.Sub(pair.From); apart <= window && (closest.From.IsZero() || apart < closest.Until.Sub(closest.From)) {
-				closest = pair
+			if apart := pair.Until.Sub(pair.From); apart <= window && (found.From.IsZero() || apart < found.Until.Sub(found.From)) {
+				found = pair
 			}
 		}
 	}
-	return closest
+	return found
+}
+
+// FailedSince is when two independent witnesses on a node, the fabric ports and one more, have begun to say that the node has
+// failed; the zero value: they do not. Of several such pairs it is the one whose conditions began closest together. isCurrent reports
+// whether a condition that matches a rule counts now.
+//
+// A driver, a rollout of it or its detector can be wrong about many nodes at once, and makes conditions of many types. A rollout that
+// restarts the nodes makes them not Ready, too. Neither takes down the ports of the fabric, so these must have failed.
+func FailedSince(
+	p *policy.Policy, n *corev1.Node, window time.Duration, isCurrent func(corev1.NodeCondition, policy.Rule) bool,
+) limits.Span {
+	var ports, others []time.Time
+	for _, c := range n.Status.Conditions {
+		witness := conditions.WitnessOf(string(c.Type))
+		rule, _, matches := p.Match(n.Labels, c)
+		switch acts := matches && !rule.AlertOnly && !rule.Observe && isCurrent(c, rule); {
+		case c.Type == corev1.NodeReady:
+			if _, notReady := node.NotReady(n); notReady && (acts || !matches) && !node.NeverReady(n, c) {
+				others = append(others, c.LastTransitionTime.UTC())
+			}
+		case !acts:
+		case witness == conditions.FabricPorts:
+			ports = append(ports, c.LastTransitionTime.UTC())
+		case witness != "":
+			others = append(others, c.LastTransitionTime.UTC())
+		}
+	}
+	return closest(ports, others, window)
 }

@@ -1,4 +1,4 @@
-package quarantine
+package units
 
 import (
 	"time"
@@ -9,9 +9,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
-// outOfService tells what keeps a node out of service without a quarantine, and since when; empty when nothing does, and a
+// OutOfService says what keeps a node out of service without a quarantine, and since when; empty when nothing does, and a
 // zero time when that is not known.
-func outOfService(n *corev1.Node) (why string, since time.Time) {
+func OutOfService(n *corev1.Node) (why string, since time.Time) {
 	if c, ok := node.NotReady(n); ok {
 		why, since = limits.NotReady, node.NotReadySince(n, c)
 	}
