@@ -172,9 +172,9 @@ const alertOfCondition = `  - alert: CONDITION
         ), "handled", "true", "", "")
     for: 1m
     labels:
-      severity: '{{ if or (eq $labels.repair "Inspect") (eq $labels.handled "true") }}warning{{ else }}critical{{ end }}'
+      severity: '{{ if or (match "^(Monitor|RestartApp|Inspect)$" $labels.repair) (eq $labels.handled "true") }}warning{{ else }}critical{{ end }}'
     annotations:
-      summary: 'Node {{ $labels.node }} needs {{ if eq $labels.repair "Inspect" }}inspection{{ else }}{{ $labels.repair }}{{ end }}: SAYS'
+      summary: 'Node {{ $labels.node }} needs {{ if eq $labels.repair "Inspect" }}inspection{{ else if eq $labels.repair "Monitor" }}no repair{{ else }}{{ $labels.repair }}{{ end }}: SAYS'
       description: 'Node {{ $labels.node }} has condition {{ $labels.condition }} since {{ $value | humanizeTimestamp }} and needs {{ $labels.repair }} (handled: {{ $labels.handled }}; true if Pitcrew has nothing left to do: it is not paused, the node is quarantined and no restart of a job is pending). ` + "`kubectl pitcrew describe {{ $labels.node }}`" + ` shows what was found and what happens next.'
       runbook_url: RUNBOOKSCONDITION.md
 `

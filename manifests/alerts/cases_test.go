@@ -50,6 +50,7 @@ func casesOfConditions(path string) []testCase {
 		all = append(all,
 			testCase{c, "needs a reboot", of("Reboot", "True"), "5m", []firing{{"severity=critical node=n1 handled=false repair=Reboot condition=" + c, epoch}}},
 			testCase{c, "needs an inspection", of("Inspect", "True"), "5m", []firing{{"severity=warning node=n1 handled=false repair=Inspect condition=" + c, epoch}}},
+			testCase{c, "needs no repair", of("Monitor", "True"), "5m", []firing{{"severity=warning node=n1 handled=false repair=Monitor condition=" + c, epoch}}},
 			testCase{c, "needs a reboot and is quarantined", with(of("Reboot", "True"), quarantined, "0x10"), "5m", []firing{{"severity=warning node=n1 handled=true repair=Reboot condition=" + c, epoch}}},
 			testCase{c, "needs an inspection and is quarantined", with(of("Inspect", "True"), quarantined, "0x10"), "5m", []firing{{"severity=warning node=n1 handled=true repair=Inspect condition=" + c, epoch}}},
 			testCase{c, "is quarantined and has cleared", map[string]string{quarantined: "0x10"}, "5m", nil},
