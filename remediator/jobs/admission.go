@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -22,8 +24,7 @@ type admission struct {
 	transitions
 	client    client.Client // has the cache of the nodes
 	apiReader client.Reader
-	causes    *causes
-	places    *places
+	causes    *causes.Confirmed
 	timeouts  restart.PhaseTimeouts
 	// admitting is held from the read of the other restarts until a new one is recorded: two that are admitted side by side
 	// would both take the last place.
@@ -64,12 +65,12 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 	}
 	if delayed {
 		if failed.Reason != restart.ReasonSettling {
-			a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+			a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
 		}
 		return failed.RetryAfter, nil
 	}
 	rec = rec.With(t, moving, now)
-	a.places.begin(requestOf(job), job.Object.GetUID(), moving, now)
+	a.memory.take(requestOf(job), place{job.Object.GetUID(), now, moving})
 	if t.CheckpointGrace > 0 {
 		return 0, a.announce(ctx, kind, job, rec, now.Add(t.CheckpointGrace))
 	}

@@ -2,10 +2,8 @@ package jobs
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -16,61 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
-
-func TestAClaimThatCannotBeReadHoldsBackNoOtherPod(t *testing.T) {
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"}}
-	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-1"}},
-	}}
-	pod := func(name string, claims ...string) corev1.Pod {
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
-		for _, c := range claims {
-			p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c, ResourceClaimName: ptr.To(c)})
-		}
-		return p
-	}
-	pods := []corev1.Pod{pod("unknown", "unreadable"), pod("victim", "held"), pod("both", "unreadable", "held"), pod("other", "gone"), pod("none")}
-	reads := 0
-	api := fake.NewClientBuilder().WithObjects(claim).WithInterceptorFuncs(interceptor.Funcs{
-		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			reads++
-			if key.Name == "unreadable" {
-				return apierrors.NewForbidden(schema.GroupResource{Group: resourceapi.GroupName, Resource: "resourceclaims"}, key.Name, nil)
-			}
-			return api.Get(ctx, key, o, opts...)
-		},
-	}).Build()
-	c := &Controller{apiReader: api}
-	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "n", Devices: []devices.Device{{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}}}
-	var got []string
-	for _, h := range c.holders(t.Context(), q, pods) {
-		if h.unread != nil && !apierrors.IsForbidden(h.unread) {
-			t.Errorf("%s: %v", h.Name, h.unread)
-		}
-		got = append(got, fmt.Sprintf("%s unread=%v", h.Name, h.unread != nil))
-	}
-	if got := strings.Join(got, ", "); got != "unknown unread=true, victim unread=false, both unread=false" {
-		t.Error(got)
-	}
-	if reads != 3 {
-		t.Errorf("%d reads of 3 claims", reads)
-	}
-	q.Devices = []devices.Device{} // of which none is known now
-	if none := c.holders(t.Context(), q, pods[1:2]); len(none) != 0 {
-		t.Errorf("of no device: %v", none)
-	}
-	reads, q.Devices = 0, nil
-	if all := c.holders(t.Context(), q, pods); len(all) != len(pods) || reads != 0 {
-		t.Errorf("of the whole node: %v, %d reads", all, reads)
-	}
-}
 
 func TestAJobWhoseClaimsCannotBeReadIsReported(t *testing.T) {
 	rank := func(i int, claim string) *corev1.Pod {

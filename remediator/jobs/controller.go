@@ -53,8 +53,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -83,7 +85,7 @@ type Controller struct {
 	// apiReader must be live: what a cache holds of pods that are gone proves nothing.
 	apiReader   client.Reader
 	settings    *settings
-	reporter    *reporter
+	reporter    *report.Reporter
 	admission   *admission
 	reconciler  *reconciler
 	podFailures *podFailures
@@ -94,7 +96,7 @@ type Controller struct {
 // manager or the registry refuses a part.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) (*Controller, error) {
 	c := newController(mgr.GetClient(), mgr.GetAPIReader(), o)
-	for _, m := range append(c.reporter.metrics.all(), waitingCollector{c.reporter.waiting, mgr.GetClient()}) {
+	for _, m := range c.reporter.All(mgr.GetClient()) {
 		if err := registry.Register(m); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -133,25 +135,25 @@ func (c *Controller) watchPodFailuresLater(ctx context.Context, mgr ctrl.Manager
 // newController ties the parts of a controller together.
 func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
 	s := &settings{file: o.Policy}
-	report := newReporter(o.Recorder, o.Clock)
+	reporter := report.New(o.Recorder, o.Clock)
 	pods := podreader.Reader{API: apiReader, Kinds: s.kinds}
-	known := newKindsUnderRestart(s)
-	store := newStore(api, report, known)
+	known := newMemory(s)
+	store := &store{client: api, reporter: reporter, memory: known}
 	watch := &watcher{settings: s}
-	change := transitions{store: store, kinds: known, pods: pods, reporter: report, watcher: watch, settings: s, clock: o.Clock}
-	confirmed := newCauses(api)
-	report.causes = confirmed
+	change := transitions{store: store, memory: known, pods: pods, reporter: reporter, watcher: watch, settings: s, clock: o.Clock}
+	confirmed := causes.New(api)
+	reporter.Causes = confirmed
 	timeouts := restart.PhaseTimeouts{
 		Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
 		Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
 	}
-	admit := &admission{client: api, apiReader: apiReader, transitions: change, causes: confirmed, places: newPlaces(), timeouts: timeouts}
+	admit := &admission{client: api, apiReader: apiReader, transitions: change, causes: confirmed, timeouts: timeouts}
 	return &Controller{
 		dryRun:    o.DryRun,
 		apiReader: apiReader,
 		settings:  s,
 		admission: admit,
-		reporter:  report,
+		reporter:  reporter,
 		reconciler: &reconciler{
 			client: api, apiReader: apiReader, namespace: cmp.Or(o.Namespace, "pitcrew"), transitions: change,
 			timeouts: timeouts, causes: confirmed,

@@ -110,7 +110,7 @@ func TestAJobWaitsForADeadNodeAndSaysSoUntilAProofEndsTheWait(t *testing.T) {
 			}
 			g.restartedOnce(q.Node)
 			tm.event("JobRestarting", uid, test.want)
-			if n := gauge(t, r.reporter.metrics.forceDeleted); n != 0 {
+			if n := gauge(t, r.reporter.Metrics.ForceDeleted); n != 0 {
 				t.Errorf("%v pods count as deleted at a risk", n)
 			}
 		})
@@ -313,7 +313,7 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 				objects = append(objects, test.live)
 			}
 			c, _ := offline(t, &policy.Policy{Restart: limits}, objects...)
-			c.reporter.recorder = events.NewFakeRecorder(10)
+			c.reporter.Recorder = events.NewFakeRecorder(10)
 			var pod corev1.Pod
 			key := client.ObjectKeyFromObject(test.pod)
 			if err := c.apiReader.Get(t.Context(), key, &pod); err != nil {
@@ -351,7 +351,7 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 			if err := c.reconciler.forceDelete(t.Context(), read, cur, &pod); err != nil {
 				t.Fatal(err)
 			}
-			said := len(c.reporter.recorder.(*events.FakeRecorder).Events) > 0
+			said := len(c.reporter.Recorder.(*events.FakeRecorder).Events) > 0
 			if forced != test.forced || said != test.forced {
 				t.Errorf("deleted by force: %t, reported: %t, want %t", forced, said, test.forced)
 			}

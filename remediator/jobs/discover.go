@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -29,18 +30,18 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (
 	if c.dryRun {
 		return 0, nil
 	}
-	waiting := c.reporter.waiting
-	waiting.begin(t)
+	waiting := c.reporter.Waiting
+	waiting.Begin(t)
 	defer func() {
-		left := waiting.end(t.ID, err == nil)
-		if often := lookAgain(c.admission.clock.Now().Sub(t.Since)); err == nil && left && (after == 0 || after > often) {
+		left := waiting.End(t.ID, err == nil)
+		if often := report.LookAgain(c.admission.clock.Now().Sub(t.Since)); err == nil && left && (after == 0 || after > often) {
 			after = often
 		}
 	}()
-	c.admission.causes.remember(restart.CauseOf(t))
+	c.admission.causes.Remember(restart.CauseOf(t))
 	found, errs, err := c.workloadsOn(ctx, t)
 	if err != nil {
-		waiting.add(t.ID, unknownJob)
+		waiting.Add(t.ID, report.UnknownJob)
 		return 0, err
 	}
 	for _, on := range found {
@@ -83,11 +84,11 @@ func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all ma
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
 	all = map[workloadKey]*workloadOnNode{}
-	for _, holder := range c.holders(ctx, t, active) {
+	for _, holder := range c.admission.pods.Holders(ctx, t, active) {
 		pod := &holder.Pod
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
-			c.reporter.waiting.add(t.ID, unknownJob)
+			c.reporter.Waiting.Add(t.ID, report.UnknownJob)
 			errs = append(errs, err)
 			continue
 		}
@@ -103,8 +104,8 @@ func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all ma
 		switch {
 		case !workload.Owns(pod):
 			on.foreign = pod.Name
-		case holder.unread != nil:
-			on.unread = holder.unread
+		case holder.Unread != nil:
+			on.unread = holder.Unread
 		default:
 			on.pods = append(on.pods, *pod)
 		}
@@ -141,7 +142,7 @@ func (a *admission) reportForeign(ctx context.Context, t restart.Trigger, w kind
 	if err != nil || !opt.In {
 		return err
 	}
-	a.reporter.reportBlocked(restart.CauseOf(t), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: reasonForeignPod, Text: fmt.Sprintf(
+	a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: report.ReasonForeignPod, Text: fmt.Sprintf(
 		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
 	return nil
 }
@@ -158,7 +159,7 @@ func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds
 	if rec, err := restart.ReadRecord(w.Job.Object); err == nil && rec.Current != nil {
 		return nil
 	}
-	a.reporter.reportBlocked(restart.CauseOf(t), objectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
+	a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
 		Reason: "ClaimUnread", Text: quarantine.Clip(fmt.Sprintf("cannot %v; tried again", why), conditions.MaxMessage),
 	})
 	return nil
@@ -169,7 +170,7 @@ func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds
 func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
 	defer func() {
 		if err != nil {
-			a.reporter.waiting.add(t.ID, waitingFor(w, onNode, reasonError))
+			a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, report.ReasonError))
 		}
 	}()
 	if w.Job == nil || w.Unsupported != nil {
@@ -196,10 +197,10 @@ func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w ki
 
 // restartAlone does the same for a cause of one job, of which no Node has a record: only this process knows that it is true.
 func (a *admission) restartAlone(ctx context.Context, t restart.Trigger, w kinds.Workload, pods []corev1.Pod) (after time.Duration, err error) {
-	a.causes.remember(restart.CauseOf(t))
-	a.reporter.waiting.begin(t)
+	a.causes.Remember(restart.CauseOf(t))
+	a.reporter.Waiting.Begin(t)
 	after, err = a.restartWorkload(ctx, t, w, pods)
-	a.reporter.waiting.end(t.ID, err == nil)
+	a.reporter.Waiting.End(t.ID, err == nil)
 	return after, err
 }
 
@@ -210,23 +211,23 @@ func (a *admission) reportUnsupported(ctx context.Context, t restart.Trigger, w 
 		return err
 	}
 	if w.BarePod != nil {
-		a.reporter.reportBlocked(restart.CauseOf(t), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
+		a.reporter.Blocked(restart.CauseOf(t), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
 		return nil
 	}
 	blocked := restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)}
-	a.reporter.waiting.add(t.ID, waitingFor(w, onNode, blocked.Reason))
-	a.reporter.reportOnce(restart.CauseOf(t), objectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, otherKind, blocked)
+	a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, blocked.Reason))
+	a.reporter.BlockedUnder(restart.CauseOf(t), report.ObjectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, report.OtherKind, blocked)
 	return nil
 }
 
 // waitingFor is a workload as a metric names it. One whose owner is not read is named by its first pod on the node: whoever may create
 // pods can write anything of any length as their owner.
-func waitingFor(w kinds.Workload, onNode []corev1.Pod, reason string) waitingJob {
+func waitingFor(w kinds.Workload, onNode []corev1.Pod, reason string) report.Job {
 	if w.Job != nil && w.Unsupported == nil {
-		return waitingJob{w.Job.GVK.Kind, w.Job.Object.GetNamespace(), w.Job.Object.GetName(), reason}
+		return report.Job{Kind: w.Job.GVK.Kind, Namespace: w.Job.Object.GetNamespace(), Name: w.Job.Object.GetName(), Reason: reason}
 	}
-	return waitingJob{"Pod", onNode[0].Namespace, onNode[0].Name, reason}
+	return report.Job{Kind: "Pod", Namespace: onNode[0].Namespace, Name: onNode[0].Name, Reason: reason}
 }
 
 // missesOptIn reports whether a job would have to opt in to be restarted, and has neither done so nor opted out.
@@ -244,12 +245,12 @@ func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Wor
 		return 0, err
 	}
 	if missesOptIn(t, w, opt) {
-		a.reporter.reportNotOptedIn(restart.CauseOf(t), objectOf(job), opt)
+		a.reporter.NotOptedIn(restart.CauseOf(t), report.ObjectOf(job), opt)
 	}
 	rec, err := restart.ReadRecord(job.Object)
 	if err != nil {
 		if opt.In {
-			a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
+			a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
 		}
 		return 0, nil
 	}
@@ -259,7 +260,7 @@ func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Wor
 	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", t.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)
 	switch verdict {
 	case restart.ReportBlocked:
-		a.reporter.reportBlocked(restart.CauseOf(t), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
+		a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
 	case restart.JoinRestart:
 		rec.Current.AddCause(restart.CauseOf(t))
 		if rec.Current.Phase == restart.Stopping {

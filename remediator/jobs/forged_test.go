@@ -11,10 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -23,30 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// recorded is a node with a quarantine in its record.
-func recorded(name string) *corev1.Node {
-	record := quarantine.Record{V: 1, NodeUID: types.UID(name + "-uid"), Quarantine: quarantine.Quarantine{
-		ID: "q-" + name, Phase: quarantine.Quarantined, QuarantinedAt: noon,
-		Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, FirstSeen: noon, Due: true}},
-		Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Since: noon},
-	}}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid"), Annotations: map[string]string{conditions.AnnotationQuarantine: record.String()}},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}},
-	}
-}
-
-// causeOn is the cause that the record of [recorded] has.
-func causeOn(name string) restart.Cause {
-	return restart.Cause{ID: "q-" + name, Node: name, NodeUID: types.UID(name + "-uid"), Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
-}
+var recorded, causeOn = jobstest.Recorded, jobstest.CauseOn
 
 // labelled is a batch Job under restart, as the API server has it.
 func labelled(t *testing.T, name string, cur restart.Restart) *batchv1.Job {
@@ -160,7 +142,7 @@ func TestWhatARecordSaysTakesAPlaceOnlyIfANodeConfirmsIt(t *testing.T) {
 func TestARestartForAFailedPodTakesAPlaceInTheProcessThatBeganIt(t *testing.T) {
 	cause := restart.Cause{ID: "train-uid-failure-0", Node: "good", NodeUID: "good-uid"}
 	c, _ := offline(t, &policy.Policy{}, labelled(t, "train", restart.Restart{Phase: restart.Starting, Quarantines: []restart.Cause{cause}}))
-	c.admission.causes.remember(cause)
+	c.admission.causes.Remember(cause)
 	if others, err := c.admission.others(t.Context(), request{}); err != nil || len(others) != 1 {
 		t.Errorf("others %+v, %v", others, err)
 	}
@@ -213,50 +195,6 @@ func TestALookCostsFewRequestsWhateverTheRecordSays(t *testing.T) {
 	}
 }
 
-// nodeEvents counts Events by the object they are about.
-type nodeEvents struct{ job, nodes int }
-
-func (e *nodeEvents) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
-	if _, ok := about.(*corev1.Node); ok {
-		e.nodes++
-	} else {
-		e.job++
-	}
-}
-
-func TestEventsAreAboutNodesWhoseRecordsHaveTheCause(t *testing.T) {
-	var objects []client.Object
-	var bogus, many []restart.Cause
-	for i := range 500 {
-		name := fmt.Sprintf("node-%d", i)
-		bogus = append(bogus, restart.Cause{ID: "forged", Node: name, NodeUID: types.UID(name + "-uid")})
-		if i < 50 {
-			objects = append(objects, recorded(name))
-			many = append(many, causeOn(name))
-		}
-	}
-	reader := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).Build()
-	for name, test := range map[string]struct {
-		causes []restart.Cause
-		want   nodeEvents
-	}{
-		"none is true":         {bogus, nodeEvents{job: 1}},
-		"one is":               {append(bogus[:100:100], causeOn("node-7")), nodeEvents{job: 2, nodes: 1}},
-		"all are, of one node": {many[:1], nodeEvents{job: 1, nodes: 1}},
-		"all are, of many":     {many, nodeEvents{job: maxNodesNamed + 1, nodes: maxNodesNamed}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got nodeEvents
-			r := newReporter(&got, clock.RealClock{})
-			r.causes = newCauses(reader)
-			r.reportClosed(t.Context(), blockedJob(), restart.Restart{Quarantines: test.causes}, restart.Step{Phase: restart.Failed, Result: restart.ResultAbandoned}, noon)
-			if got != test.want {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
-		})
-	}
-}
-
 // A Deployment with a label and as many annotations as an object can have.
 func TestTheCacheOfJobsKeepsWhatIsRead(t *testing.T) {
 	huge := strings.Repeat("x", 250<<10)
@@ -302,22 +240,22 @@ func TestTheCacheOfJobsKeepsWhatIsRead(t *testing.T) {
 func TestAKindIsKnownUntilTheRestartOfItsJobIsOver(t *testing.T) {
 	named := policy.JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.suspend", PodLabel: "gang"}
 	s := &settings{file: policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{named}})}
-	k := newKindsUnderRestart(s)
+	k := newMemory(s)
 	req := request{Kind: named.GVK(), NamespacedName: types.NamespacedName{Namespace: "team", Name: "train"}}
-	kind, err := k.of(req)
+	kind, err := k.kindOf(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.remember(req, kind)
+	k.rememberKind(req, kind)
 	s.file = policy.Fixed(&policy.Policy{})
-	if _, err := k.of(req); err != nil {
+	if _, err := k.kindOf(req); err != nil {
 		t.Errorf("in mid-restart: %v", err)
 	}
 	if _, known := kinds.Get(s.kinds(), req.Kind); known {
 		t.Error("a new restart would begin")
 	}
 	k.forget(req)
-	if _, err := k.of(req); err == nil {
+	if _, err := k.kindOf(req); err == nil {
 		t.Error("the kind is never forgotten")
 	}
 }

@@ -140,6 +140,6 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	case err != nil:
 		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.reporter.reportForceDeleted(ctx, job, cur, pod, force)
+	r.reporter.ForceDeleted(ctx, job, cur, pod, force)
 	return nil
 }

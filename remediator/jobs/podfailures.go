@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -164,7 +165,7 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 	}
 	t := restart.Trigger{
 		Kind: restart.PodFailed, Node: in.node, NodeUID: node.UID,
-		ID:     fmt.Sprint(failuresOf(w.UID()), rec.Total), // all failures of one incarnation are one
+		ID:     fmt.Sprint(report.FailuresOf(w.UID()), rec.Total), // all failures of one incarnation are one
 		Reason: fmt.Sprintf("pod %s failed: %s", in.pod, in.why), Since: time.Unix(in.at, 0),
 	}
 	after, err := f.admission.restartAlone(ctx, t, w, nil)
@@ -182,13 +183,10 @@ func (f *podFailures) replacingJob(ctx context.Context, in incident) (w kinds.Wo
 		return w, false, err
 	}
 	if w.UID() == "" {
-		f.admission.reporter.waiting.gone(in.namespace, in.owner.uid)
+		f.admission.reporter.Waiting.Gone(in.namespace, in.owner.uid)
 	}
 	return w, w.Job != nil && w.Unsupported == nil && w.Kind.ReplacesFailedRank && w.Owns(rank), nil
 }
-
-// failuresOf is what the IDs of all failures of pods of a job begin with.
-func failuresOf(job types.UID) string { return string(job) + "-failure-" }
 
 // takeTurn has a failure wait for the restart of an incarnation, and reports whether it does: false if another one waits already. Hundreds
 // of ranks that failed together must not search for room side by side.

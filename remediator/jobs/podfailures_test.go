@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -70,7 +71,7 @@ func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
 	}
 }
 
-var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+var noon = jobstest.Noon
 
 // failing restarts the jobs of failed pods of a team.
 func (tm team) failing(l policy.Restart) func(*Options) {
@@ -176,7 +177,7 @@ func TestOneOfTheFailedRanksWaits(t *testing.T) {
 			t.Errorf("step %d: pod %s is looked at again after %s: %v", i, step.in.pod, result.RequeueAfter, err)
 		}
 	}
-	named := func() int { return len(r.admission.reporter.waiting.current(t.Context(), api)) }
+	named := func() int { return len(r.admission.reporter.Waiting.Current(t.Context(), api)) }
 	if n := named(); n != 1 {
 		t.Errorf("the metric names %d jobs", n)
 	}

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -25,12 +26,12 @@ type reconciler struct {
 	apiReader client.Reader
 	namespace string
 	timeouts  restart.PhaseTimeouts
-	causes    *causes
+	causes    *causes.Confirmed
 }
 
 // Reconcile takes the next step of the restart of one job.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, error) {
-	kind, err := r.kinds.of(req)
+	kind, err := r.memory.kindOf(req)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -47,7 +48,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 		r.store.forget(req)
 		return retryConflict(r.store.dropLabel(ctx, job, err))
 	}
-	r.kinds.remember(req, kind)
+	r.memory.rememberKind(req, kind)
 	now := r.clock.Now()
 	if clamped, changed := rec.Clamp(r.settings.longestGrace(), now); changed {
 		// Unwritten, a restart that began in the future would begin now in every reconcile.
@@ -77,7 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.Record) (facts restart.Facts, err error) {
 	switch cur := rec.Current; cur.Phase {
 	case restart.Checkpointing:
-		confirmed, err := r.causes.causesOn(ctx, cur.Quarantines)
+		confirmed, err := r.causes.Of(ctx, cur.Quarantines)
 		if err != nil {
 			return facts, err
 		}
@@ -101,7 +102,7 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 // act makes the step come true. Acting twice equals acting once.
 func (r *reconciler) act(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts, step restart.Step) error {
 	if step.Action != restart.Hold {
-		r.reporter.notHeld(requestOf(job))
+		r.reporter.NotHeld(requestOf(job))
 	}
 	switch step.Action {
 	case restart.Stop:
@@ -124,7 +125,7 @@ func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Reco
 	if err != nil {
 		return err
 	}
-	r.reporter.held(job, h.pod, h.node)
+	r.reporter.Held(job, h.pod, h.node)
 	if rec.Current.Held != "" {
 		return nil
 	}
@@ -137,7 +138,7 @@ func (r *reconciler) hold(ctx context.Context, job restart.Job, rec restart.Reco
 	if !h.saysWhy {
 		why = fmt.Sprintf("stopping takes longer than %s: %s", r.timeouts.Stop, h.text)
 	}
-	r.reporter.reportHeld(ctx, job, cur, why)
+	r.reporter.HoldBegan(ctx, job, cur, why)
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -296,7 +296,7 @@ func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
 	uid := g.read().Object.GetUID()
 	tm.event("JobRestartBlocked", uid, "pod "+slow.Name+" on node "+slow.Spec.NodeName+" has not ended")
 	tm.event("JobRestartBlocked", q.NodeUID, slow.Name)
-	held := r.reporter.metrics.held.WithLabelValues("Job", tm.name, "train", slow.Name, slow.Spec.NodeName)
+	held := r.reporter.Metrics.Held.WithLabelValues("Job", tm.name, "train", slow.Name, slow.Spec.NodeName)
 	tm.eventually("wait for the metric", func() error {
 		if n := gauge(t, held); n != 1 {
 			return fmt.Errorf("pitcrew_job_restart_held is %v", n)
@@ -314,7 +314,7 @@ func TestAStopThatDoesNotEndIsHeldAndNamed(t *testing.T) {
 		t.Errorf("record %+v", closed)
 	}
 	g.restartedOnce(q.Node)
-	if r.reporter.metrics.held.DeletePartialMatch(map[string]string{"namespace": tm.name}) != 0 {
+	if r.reporter.Metrics.Held.DeletePartialMatch(map[string]string{"namespace": tm.name}) != 0 {
 		t.Error("pitcrew_job_restart_held is still there")
 	}
 	if notes := tm.notes("JobRestartBlocked", uid); len(notes) != 1 {
@@ -331,14 +331,7 @@ func (tm team) setFinalizers(pod *corev1.Pod, finalizers ...string) {
 	}
 }
 
-func gauge(t *testing.T, m interface{ Write(*dto.Metric) error }) float64 {
-	t.Helper()
-	var out dto.Metric
-	if err := m.Write(&out); err != nil {
-		t.Fatal(err)
-	}
-	return out.GetGauge().GetValue() + out.GetCounter().GetValue()
-}
+var gauge = jobstest.Value
 
 // The labels no longer lead to the pod, but its UID is in the record.
 func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
@@ -563,11 +556,11 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 			g := test.create(tm)
 			ranks := g.runs()
 			q := tm.quarantineOf(ranks[0].Spec.NodeName)
-			counted, named := test.kind, jobOnNode{waitingJob{test.kind, tm.name, "train", test.reason}, q.Node}
+			counted, named := test.kind, report.JobOnNode{Job: report.Job{Kind: test.kind, Namespace: tm.name, Name: "train", Reason: test.reason}, Node: q.Node}
 			if metav1.GetControllerOf(g.read().Object) != nil { // of a kind that is not known
-				counted, named.waitingJob = "other", waitingJob{"Pod", tm.name, ranks[0].Name, test.reason}
+				counted, named.Job = "other", report.Job{Kind: "Pod", Namespace: tm.name, Name: ranks[0].Name, Reason: test.reason}
 			}
-			counter := r.reporter.metrics.blocked.WithLabelValues(counted, test.reason)
+			counter := r.reporter.Metrics.Blocked.WithLabelValues(counted, test.reason)
 			before := gauge(t, counter)
 			for range 3 {
 				restartJobs(t, r, q)
@@ -585,12 +578,12 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 				t.Errorf("said %d times: %q", len(notes), notes)
 			}
 			g.unharmed(ranks)
-			now := r.reporter.waiting.current(t.Context(), tm.c.Client)
+			now := r.reporter.Waiting.Current(t.Context(), tm.c.Client)
 			if since, waits := now[named]; !waits || len(now) != 1 || !since.Equal(q.Since) {
 				t.Errorf("the metric names %v, want %v since %s", now, named, q.Since)
 			}
-			if again, err := r.RestartJobsOnNode(t.Context(), q); again != lookSoon || err != nil {
-				t.Errorf("call again after %s, %v; want %s", again, err, lookSoon)
+			if again, err := r.RestartJobsOnNode(t.Context(), q); again != report.LookSoon || err != nil {
+				t.Errorf("call again after %s, %v; want %s", again, err, report.LookSoon)
 			}
 			if err := tm.c.Client.Delete(t.Context(), g.object(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 				t.Fatal(err)
@@ -599,7 +592,7 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 				if _, err := r.RestartJobsOnNode(t.Context(), q); err != nil {
 					return err
 				}
-				if now := r.reporter.waiting.current(t.Context(), tm.c.Client); len(now) > 0 {
+				if now := r.reporter.Waiting.Current(t.Context(), tm.c.Client); len(now) > 0 {
 					return fmt.Errorf("the metric names %v", now)
 				}
 				return nil
@@ -644,7 +637,7 @@ func TestOnlyOptedInJobsAreRestarted(t *testing.T) {
 			}
 			g.unharmed(ranks)
 			if test.note == "" {
-				if n := r.reporter.reported.Len(); n != 0 {
+				if n := r.reporter.Reported.Len(); n != 0 {
 					t.Errorf("reported %d jobs", n)
 				}
 				return
@@ -716,7 +709,7 @@ metadata: {name: tool, namespace: %[1]s}
 		t.Fatal(err)
 	}
 	tm.event("JobRestartBlocked", shell.UID, "it has no controller that would replace it")
-	if n := r.reporter.reported.Len(); n != 2 { // and nothing of the DaemonSet
+	if n := r.reporter.Reported.Len(); n != 2 { // and nothing of the DaemonSet
 		t.Errorf("reported %d objects", n)
 	}
 	if n := len(tm.livePods()); n != 3 {

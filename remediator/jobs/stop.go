@@ -13,15 +13,16 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // transitions are the writes that change the phase of a restart, and what is reported of them once they stand.
 type transitions struct {
 	store    *store
-	kinds    *kindsUnderRestart
+	memory   *memory
 	pods     podreader.Reader
-	reporter *reporter
+	reporter *report.Reporter
 	watcher  *watcher
 	settings *settings
 	clock    clock.PassiveClock
@@ -34,11 +35,11 @@ func (t transitions) announce(ctx context.Context, kind kinds.Kind, job restart.
 	if err := t.watcher.watch(ctx, kind); err != nil {
 		return err
 	}
-	t.kinds.remember(requestOf(job), kind)
+	t.memory.rememberKind(requestOf(job), kind)
 	if err := t.store.write(ctx, job, rec); err != nil {
 		return err
 	}
-	t.reporter.reportCheckpoint(ctx, job, *rec.Current)
+	t.reporter.Checkpoint(ctx, job, *rec.Current)
 	return nil
 }
 
@@ -57,17 +58,17 @@ func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job,
 		return err
 	}
 	if fits := restart.FitsRecord(len(cur.Pods)); !fits.Passed {
-		t.reporter.reportBlocked(causes[0], objectOf(job), job.GVK.Kind, restart.Blocked{Reason: fits.Reason, Text: fits.Text})
+		t.reporter.Blocked(causes[0], report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: fits.Reason, Text: fits.Text})
 		return nil
 	}
 	if err := t.watcher.watch(ctx, kind); err != nil {
 		return err
 	}
-	t.kinds.remember(requestOf(job), kind)
+	t.memory.rememberKind(requestOf(job), kind)
 	if err := t.store.writeAndSuspend(ctx, job, rec); err != nil {
 		return err
 	}
-	t.reporter.reportStopped(ctx, job, *cur, causes)
+	t.reporter.Stopped(ctx, job, *cur, causes)
 	return nil
 }
 
@@ -109,6 +110,6 @@ func (t transitions) close(ctx context.Context, job restart.Job, rec restart.Rec
 	if err := t.store.write(ctx, job, rec.Closed(step, now)); err != nil {
 		return err
 	}
-	t.reporter.reportClosed(ctx, job, *rec.Current, step, now)
+	t.reporter.Closed(ctx, job, *rec.Current, step, now)
 	return nil
 }

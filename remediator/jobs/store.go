@@ -3,29 +3,21 @@ package jobs
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // store writes the records of restarts.
 type store struct {
 	client   client.Client
-	reporter *reporter
-	kinds    *kindsUnderRestart
-
-	mu sync.Mutex
-	// active are the restarts that this process has written and not seen closed; a cache may not show them yet.
-	active map[request]underWay
-}
-
-func newStore(api client.Client, report *reporter, known *kindsUnderRestart) *store {
-	return &store{client: api, reporter: report, kinds: known, active: map[request]underWay{}}
+	reporter *report.Reporter
+	memory   *memory
 }
 
 // write patches the job's record and label. A conflict is returned as such.
@@ -46,23 +38,18 @@ func (s *store) writeWith(ctx context.Context, job restart.Job, rec restart.Reco
 	if err := s.patch(ctx, job, data); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if rec.Current == nil {
-		delete(s.active, requestOf(job))
-	} else {
-		s.active[requestOf(job)] = underWay{job.Object.GetUID(), rec.Current.Summary()}
+	var written *underWay
+	if rec.Current != nil {
+		written = &underWay{job.Object.GetUID(), rec.Current.Summary()}
 	}
+	s.memory.wrote(requestOf(job), written)
 	return nil
 }
 
 // forget drops what is kept about a job that is no longer under restart.
 func (s *store) forget(req request) {
-	s.reporter.notHeld(req)
-	s.kinds.forget(req)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.active, req)
+	s.reporter.NotHeld(req)
+	s.memory.forget(req)
 }
 
 // dropLabel drops the label of a job whose record shows no restart: another writer removed or broke the record, it was copied from
@@ -76,7 +63,7 @@ func (s *store) dropLabel(ctx context.Context, job restart.Job, why error) error
 	if err := s.patch(ctx, job, unlabel); err != nil {
 		return err
 	}
-	s.reporter.recordLost(job, why)
+	s.reporter.RecordLost(job, why)
 	return nil
 }
 

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -25,106 +24,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
-
-func TestTheMetricNamesAJobAsLongAsItWaits(t *testing.T) {
-	clock := clocktesting.NewFakeClock(noon)
-	good := recorded("b")
-	delete(good.Annotations, conditions.AnnotationQuarantine)
-	nodes := fake.NewClientBuilder().WithObjects(recorded("a"), good).Build()
-	r := newReporter(&events.FakeRecorder{}, clock)
-	on := func(node string) restart.Trigger {
-		return restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-" + node, Node: node, NodeUID: types.UID(node + "-uid"), Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy}}
-	}
-	job := blockedJob()
-	left := func(q restart.Trigger, reason string) {
-		r.reportBlocked(restart.CauseOf(q), objectOf(job), job.GVK.Kind, restart.Blocked{Reason: reason, Text: "x"})
-	}
-	names := func(want ...string) {
-		t.Helper()
-		var got []string
-		for j, since := range r.waiting.current(t.Context(), nodes) {
-			got = append(got, fmt.Sprintf("%s %s/%s on %s: %s since %s", j.kind, j.namespace, j.name, j.node, j.reason, since.Format(time.TimeOnly)))
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Fatalf("got %q, want %q", got, want)
-		}
-	}
-	look := func(q restart.Trigger, reasons ...string) bool {
-		r.waiting.begin(q)
-		for _, reason := range reasons {
-			left(q, reason)
-		}
-		return r.waiting.end(q.ID, true)
-	}
-	const managed, backOff = "Job team/train on a: ManagedBy since 12:00:00", "Job team/train on a: BackOff since 12:00:00"
-	names()
-	if !look(on("a"), "ManagedBy") {
-		t.Error("nothing waits")
-	}
-	names(managed)
-	look(on("a"), "BackOff")
-	names(backOff) // one reason at a time
-	look(on("b"), "BackOff")
-	names(backOff) // node b is released
-	left(on("c"), "BackOff")
-	names(backOff) // no look
-	look(on("a"), "ForeignPod")
-	names() // no pod of its own is there
-	look(on("a"), "ManagedBy")
-	r.waiting.begin(on("a"))
-	r.waiting.end("q-a", false) // the jobs could not be read
-	names(managed)
-	if look(on("a")) {
-		t.Error("a job that has ended waits")
-	}
-	names()
-	look(on("a"), "ManagedBy")
-	r.reportStopped(t.Context(), job, restart.Restart{}, nil)
-	names() // its restart has begun
-	look(on("a"), "ManagedBy")
-	r.reportCheckpoint(t.Context(), job, restart.Restart{})
-	names()
-	look(on("a"), "ManagedBy")
-	clock.Step(forgetAfter + time.Second)
-	names() // nothing looks at it any more
-	if n := len(r.waiting.looks); n != 0 {
-		t.Errorf("%d looks are kept: %v", n, slices.Collect(maps.Keys(r.waiting.looks)))
-	}
-
-	failure := restart.Trigger{Kind: restart.PodFailed, ID: "job-uid-failure-0", Node: "b", Since: noon}
-	look(failure, "BudgetPerJob")
-	clock.Step(forgetAfter)
-	names("Job team/train on b: BudgetPerJob since 12:00:00")
-	clock.Step(time.Second)
-	names()
-}
-
-// Anybody may create jobs.
-func TestTheEventsAboutMissingOptInsAreBounded(t *testing.T) {
-	recorder := events.NewFakeRecorder(100)
-	r := newReporter(recorder, clocktesting.NewFakeClock(noon))
-	report := func(quarantine string, n int) {
-		job := blockedJob()
-		object := objectOf(job)
-		object.SetUID(types.UID(fmt.Sprint(n)))
-		r.reportNotOptedIn(restart.Cause{ID: quarantine, Node: "n"}, object, kinds.OptIn{})
-	}
-	for range 3 {
-		for n := range 3 * maxNotOptedIn {
-			report("q", n)
-		}
-	}
-	if n := len(recorder.Events); n != maxNotOptedIn {
-		t.Errorf("%d Events, want %d", n, maxNotOptedIn)
-	}
-	report("another", 0)
-	if n := len(recorder.Events); n != maxNotOptedIn+1 {
-		t.Errorf("%d Events with another quarantine, want %d", n, maxNotOptedIn+1)
-	}
-}
 
 // Services are on most nodes, and no label is no mistake there.
 func TestWhichJobsAreToldThatTheyHaveNotOptedIn(t *testing.T) {
@@ -148,7 +50,7 @@ func TestWhichJobsAreToldThatTheyHaveNotOptedIn(t *testing.T) {
 		"a Deployment":               {tainted, service, none, "", false},
 		"a Deployment with mistakes": {tainted, service, misspelt, "", true},
 	} {
-		j := blockedJob()
+		j := restart.Job{Object: &metav1.ObjectMeta{Namespace: "team", Name: "train"}}
 		j.FinishedReason = test.done
 		if got := missesOptIn(test.q, kinds.Workload{Kind: test.kind, Job: &j}, test.opt); got != test.want {
 			t.Errorf("%s: %t", name, got)
@@ -179,7 +81,7 @@ func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...
 	c.reconciler.watcher.Watcher = watches(t, api)
 	q := restart.Trigger{Kind: restart.NodeQuarantined, ID: "q-a", Node: "a", NodeUID: "a-uid", Since: noon, Taint: corev1.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(waitingCollector{c.reporter.waiting, api}, c.reporter.metrics.blocked)
+	registry.MustRegister(c.reporter.All(api)...)
 	return c, q, func() (all []string) {
 		t.Helper()
 		families, err := registry.Gather()
@@ -192,9 +94,10 @@ func onNodeA(t *testing.T, on interceptor.Funcs, pods []*corev1.Pod, objects ...
 				for _, pair := range m.GetLabel() {
 					l[pair.GetName()] = pair.GetValue()
 				}
-				if f.GetName() == "pitcrew_job_restart_blocked_total" {
+				switch f.GetName() {
+				case "pitcrew_job_restart_blocked_total":
 					all = append(all, fmt.Sprintf("%s counted %v: %s", l["kind"], m.GetCounter().GetValue(), l["reason"]))
-				} else {
+				case "pitcrew_job_not_restarted_timestamp_seconds":
 					all = append(all, fmt.Sprintf("%s %s/%s %s", l["kind"], l["namespace"], l["job"], l["reason"]))
 				}
 			}
@@ -219,7 +122,7 @@ func TestAnUnknownOwnerIsNoLabelOfAMetric(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			team := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: optedIn}}
 			c, q, named := onNodeA(t, interceptor.Funcs{}, []*corev1.Pod{pod}, team)
-			if after, err := c.RestartJobsOnNode(t.Context(), q); after != lookSoon || err != nil {
+			if after, err := c.RestartJobsOnNode(t.Context(), q); after != report.LookSoon || err != nil {
 				t.Errorf("again after %s: %v", after, err)
 			}
 			want := []string{"Pod team/worker UnknownOwner", "other counted 1: UnknownOwner"}
@@ -233,9 +136,9 @@ func TestAnUnknownOwnerIsNoLabelOfAMetric(t *testing.T) {
 // A panic of a collector would end the process, again at each scrape.
 func TestAValueThatIsNoLabelIsLeftOut(t *testing.T) {
 	c, q, named := onNodeA(t, interceptor.Funcs{}, nil)
-	c.reporter.waiting.begin(q)
-	c.reporter.waiting.add(q.ID, waitingJob{"Job", "team", "\xff", "BackOff"})
-	c.reporter.waiting.add(q.ID, waitingJob{"Job", "team", "train", "BackOff"})
+	c.reporter.Waiting.Begin(q)
+	c.reporter.Waiting.Add(q.ID, report.Job{Kind: "Job", Namespace: "team", Name: "\xff", Reason: "BackOff"})
+	c.reporter.Waiting.Add(q.ID, report.Job{Kind: "Job", Namespace: "team", Name: "train", Reason: "BackOff"})
 	if got, want := named(), []string{"Job team/train BackOff"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -311,7 +214,7 @@ func TestANodeIsLookedAtLessOftenLater(t *testing.T) {
 			t.Errorf("after %s: again after %s, want %s: %v", since, after, want, err)
 		}
 	}
-	if forgetAfter < 2*lookLate {
-		t.Errorf("a job is forgotten after %s, between two looks", forgetAfter)
+	if report.ForgetAfter < 2*report.LookLate {
+		t.Errorf("a job is forgotten after %s, between two looks", report.ForgetAfter)
 	}
 }

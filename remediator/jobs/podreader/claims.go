@@ -1,4 +1,4 @@
-package jobs
+package podreader
 
 import (
 	"cmp"
@@ -14,24 +14,24 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// holder is a pod that holds a device of a quarantine, or of which that cannot be told.
-type holder struct {
+// Holder is a pod that holds a device of a quarantine, or of which that cannot be told.
+type Holder struct {
 	corev1.Pod
-	// unread is why it cannot be told; nil: the pod holds one.
-	unread error
+	// Unread is why it cannot be told; nil: the pod holds one.
+	Unread error
 }
 
-// holders keeps the pods that hold a device of the quarantine, and those of which that cannot be told; all pods if it is of the whole node.
-// It reads each claim once, live.
-func (c *Controller) holders(ctx context.Context, t restart.Trigger, pods []corev1.Pod) (kept []holder) {
+// Holders returns the pods that hold a device of the quarantine, and those of which that cannot be told; all pods if it is of the whole
+// node. It reads each claim once, live.
+func (r Reader) Holders(ctx context.Context, t restart.Trigger, pods []corev1.Pod) (kept []Holder) {
 	answers := map[client.ObjectKey]answer{}
 	for i := range pods {
 		a := answer{holds: t.Devices == nil}
 		if !a.holds {
-			a = c.podHolds(ctx, t, &pods[i], answers)
+			a = r.podHolds(ctx, t, &pods[i], answers)
 		}
 		if a.holds || a.err != nil {
-			kept = append(kept, holder{pods[i], a.err})
+			kept = append(kept, Holder{pods[i], a.err})
 		}
 	}
 	return kept
@@ -45,13 +45,13 @@ type answer struct {
 
 // podHolds reports whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
 // claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
-func (c *Controller) podHolds(ctx context.Context, t restart.Trigger, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
+func (r Reader) podHolds(ctx context.Context, t restart.Trigger, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
 	var unread error
 	for _, name := range devices.ClaimsOf(pod) {
 		key := client.ObjectKey{Namespace: pod.Namespace, Name: name}
 		claim, known := answers[key]
 		if !known {
-			claim.holds, claim.err = c.holds(ctx, t, key)
+			claim.holds, claim.err = r.holds(ctx, t, key)
 			answers[key] = claim
 		}
 		if claim.holds {
@@ -63,13 +63,14 @@ func (c *Controller) podHolds(ctx context.Context, t restart.Trigger, pod *corev
 }
 
 // holds reports whether a claim holds a device of the quarantine. One that is gone holds none.
-func (c *Controller) holds(ctx context.Context, t restart.Trigger, key client.ObjectKey) (bool, error) {
+func (r Reader) holds(ctx context.Context, t restart.Trigger, key client.ObjectKey) (bool, error) {
 	var claim resourceapi.ResourceClaim
-	switch err := c.apiReader.Get(ctx, key, &claim); {
+	switch err := r.API.Get(ctx, key, &claim); {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case apierrors.IsForbidden(err):
-		return false, fmt.Errorf("find out which pods hold the isolated devices: get of resourceclaims (resource.k8s.io) is missing in the remediator's role: %w", err)
+		return false, fmt.Errorf("find out which pods hold the isolated devices: "+
+			"get of resourceclaims (resource.k8s.io) is missing in the remediator's role: %w", err)
 	case err != nil:
 		return false, fmt.Errorf("find out which pods hold the isolated devices: get claim %s: %w", key, err)
 	}
