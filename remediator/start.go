@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/away"
 	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
 )
 
@@ -55,10 +55,8 @@ func whileAway[T any](ctx context.Context, healthAddress string, now clock.Passi
 // isAway reports whether a request failed because the API server did not answer, or answered with an error: while it starts, that may be
 // any, such as Forbidden until it has read the roles.
 func isAway(err error) bool {
-	var failed *url.Error
-	var network net.Error
 	var status apierrors.APIStatus
-	return errors.As(err, &failed) || errors.As(err, &network) || errors.As(err, &status)
+	return away.Is(err) || errors.As(err, &status)
 }
 
 // aliveFor serves /healthz with 200 and everything else, /readyz among it, with 503 for a while. The manager needs the address afterwards.

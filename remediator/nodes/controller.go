@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/away"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
@@ -48,8 +49,6 @@ const (
 	// lowPriority is the priority of a reconcile that no change asked for. A change has 0, the first list of nodes has
 	// [handler.LowPriority]; this is lower than both.
 	lowPriority = handler.LowPriority - 1
-	// retryMax bounds the wait after an error, so that an API server that comes back is noticed soon.
-	retryMax = 15 * time.Second
 	// evidenceRetry is how soon evidence that could not be kept is tried again.
 	evidenceRetry = time.Minute
 )
@@ -189,9 +188,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		WithOptions(controller.Options{
 			// Only the writes and the requests about jobs are concurrent, see Controller.decide.
 			MaxConcurrentReconciles: writers,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryMax),
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 15*time.Second),
 		}).
-		Complete(c)
+		Complete(away.Wait(c, o.Clock))
 }
 
 // reconcileNode has a node reconciled when the delivery of a notice is finished, so that its record drops the notice, and when a limit may
