@@ -122,6 +122,12 @@ const (
 // AnnotationVerdict, on a PodTemplate there, lists the conditions by which plugins report what the Job found, with commas.
 const AnnotationVerdict = Domain + "/verdict"
 
+// AnnotationPauses, on a PodTemplate there, names whose pods must let go of the accelerators before the Job begins: [PausesGPUOperator].
+const AnnotationPauses = Domain + "/pauses"
+
+// PausesGPUOperator has the GPU operator's exporter, device plugin and other clients of the GPUs leave the node, by its own labels.
+const PausesGPUOperator = "gpu-operator"
+
 // AnnotationEvidenceAt, on such a ConfigMap, is the time of the newest evidence in it (RFC 3339).
 const AnnotationEvidenceAt = Domain + "/evidence-at"
 

@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 )
 
 // empty waits until nothing is in the way of the next action, and then begins it.
@@ -310,6 +311,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	values[gpusVariable] = strings.Join(d.gpusOf(v), ",")
 	v.Args = arguments(d.facts.Template, check, values)
 	v.Verdict = Verdict(d.facts.Template)
+	v.Pauses = d.facts.Template.Annotations[conditions.AnnotationPauses] == conditions.PausesGPUOperator
 	switch v.Kind {
 	case Repair:
 		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
@@ -376,10 +378,16 @@ func (d *decider) work(v *Visit) {
 
 // create has the Job created, unless a pod has come to the node meanwhile.
 func (d *decider) create(v *Visit) {
+	if v.Pauses && d.needs(Needs{Pods: true}) {
+		return
+	}
+	leaving := operator.Leaving(v.Pauses, d.facts.Node, d.facts.Pods)
 	if !d.now.Before(v.PhaseSince.Add(StartTimeout)) {
 		why := "the Job could not be created"
 		if d.facts.TemplateProblem != "" {
 			why = d.facts.TemplateProblem
+		} else if len(leaving) > 0 {
+			why = podNames(leaving, "has not ended although its label is paused", "have not ended although their labels are paused")
 		}
 		d.notStarted(v, why)
 		return
@@ -394,6 +402,11 @@ func (d *decider) create(v *Visit) {
 	}
 	if settled := v.PhaseSince.Add(settleTaint); v.Kind == Sweep && d.now.Before(settled) {
 		d.requeueAt(settled)
+		return
+	}
+	if len(leaving) > 0 {
+		d.waits("operator", "%s waits for the GPU operator: %s", v.Kind, podNames(leaving, "has not ended", "have not ended"))
+		d.requeue(endPoll)
 		return
 	}
 	if d.needs(Needs{Pods: true, Template: v.Template}) {

@@ -40,7 +40,7 @@ func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle I
 	if q != nil && q.NodeUID == n.UID && q.Phase == quarantine.Suspect {
 		for _, c := range q.Causes {
 			if c.HealthySince.IsZero() {
-				s.SuspectSince = later(s.SuspectSince, c.FirstSeen)
+				s.SuspectSince = firstcheck.Later(s.SuspectSince, c.FirstSeen)
 			}
 		}
 	}

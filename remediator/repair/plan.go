@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -160,6 +161,12 @@ const (
 func (s Step) Apply(n *corev1.Node) {
 	if s.Record != nil {
 		s.Record.Put(n)
+	}
+	switch {
+	case s.maintenance != nil && s.Record.Current.Pauses:
+		n.Labels = operator.Pause(n.Labels)
+	case s.Record != nil || s.orphan != nil: // a record that cannot be read may be about a Job that runs
+		n.Labels = operator.Resume(n.Labels)
 	}
 	n.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
 		return s.Record != nil && s.Record.SetsTaint(t) && (s.maintenance == nil || t.Value != s.maintenance.Value) || s.untaint != "" && t.Key == s.untaint ||
@@ -354,6 +361,9 @@ func otherRepairer(n *corev1.Node, r *Record, now time.Time) string {
 			return "another repairer works on the node: it has taint " + t.ToString()
 		}
 		marked = marked || t.Key == conditions.TaintMaintenance
+	}
+	if label := operator.PausedByOthers(n.Labels); label != "" {
+		return "the GPU operator works on the node, as in a driver upgrade: it has label " + label
 	}
 	if !marked && node.Maintained(n, now) {
 		return "a driver upgrade is under way on the node"

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/gpus"
 )
 
 // state is what a condition shows about a cause of a quarantine.
@@ -131,7 +132,7 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 		now := d.shows(c, v.JobEndedAt)
 		if now == cleared {
 			condition, _ := node.ConditionOf(d.facts.Node, c.Condition)
-			settled := later(condition.LastTransitionTime.Time, v.JobEndedAt).Add(firstcheck.SettleTime(c.Condition))
+			settled := firstcheck.Later(condition.LastTransitionTime.Time, v.JobEndedAt).Add(firstcheck.SettleTime(c.Condition))
 			switch {
 			case c.Repair == conditions.Reboot && boot == v.BootID && c.BootID == boot:
 				now = faulty
@@ -145,13 +146,6 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 		names, still = append(names, string(c.Condition)), still || now == faulty
 	}
 	return names, still
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // judge looks at all conditions of ours on a node after a check: fault is the first that shows one, waits the first that has not been
@@ -197,32 +191,7 @@ func causeNames(q *quarantine.Record) string {
 // gpusOf are the faulty GPUs that a visit is about, by their PCI addresses; none: they are not known.
 func (d *decider) gpusOf(v *Visit) []string {
 	if q := d.facts.Quarantine; q != nil && v.Quarantine != "" {
-		return d.faultyGPUs(q)
+		return gpus.Faulty(d.facts.Node, slices.DeleteFunc(slices.Clone(q.Causes), func(c quarantine.Cause) bool { return !needsAction(&c) }))
 	}
 	return nil
-}
-
-// faultyGPUs are the PCI addresses of the GPUs that need an action, as far as messages name them; none if one names only a part.
-func (d *decider) faultyGPUs(q *quarantine.Record) []string {
-	var gpus []string
-	for i := range q.Causes {
-		c := &q.Causes[i]
-		if !needsAction(c) || !conditions.Ours(string(c.Condition)) {
-			continue
-		}
-		messages := []string{c.Message}
-		if condition, ok := node.ConditionOf(d.facts.Node, c.Condition); ok && condition.Status == corev1.ConditionTrue {
-			messages = append(messages, condition.Message)
-		}
-		for _, message := range messages {
-			if m, err := conditions.ParseMessage(message); err == nil && m.More > 0 {
-				return nil
-			}
-			for _, f := range quarantine.GPUFaults(message) {
-				gpus = append(gpus, f.GPU)
-			}
-		}
-	}
-	slices.Sort(gpus)
-	return slices.Compact(gpus)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 const (
@@ -124,7 +125,7 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 			case now.After(q.Idle.LookedAt):
 				looked[q.Name] = true
 				waiting = append(waiting, q)
-			case late && now.Sub(later(since, q.Idle.Since)) < AwaitedIdle:
+			case late && now.Sub(firstcheck.Later(since, q.Idle.Since)) < AwaitedIdle:
 			case slots > 0 && now.Sub(q.Idle.Since) >= q.idleFor:
 				slots--
 				taken[q.Name] = true
@@ -217,7 +218,7 @@ func period(s *policy.Sweep) time.Duration {
 
 // lastChecked is when the sweep was last at the node. One that never was counts from the node's creation.
 func lastChecked(s *policy.Sweep, n SweepNode, now time.Time) time.Time {
-	return later(n.Created, LastSwept(s, n.Record, now))
+	return firstcheck.Later(n.Created, LastSwept(s, n.Record, now))
 }
 
 // LastSwept is when the sweep, or another check by the same means, was last at the node of a record; zero: it never was. r may be nil.
@@ -231,7 +232,7 @@ func LastSwept(s *policy.Sweep, r *Record, now time.Time) (at time.Time) {
 	}
 	for _, t := range known {
 		if !t.After(now.Add(conditions.MaxClockSkew)) { // the record is input
-			at = later(at, t)
+			at = firstcheck.Later(at, t)
 		}
 	}
 	return at

@@ -133,15 +133,16 @@ func Unproven(p *policy.Policy, n *corev1.Node, verdicts []string) string {
 func bootSince(n *corev1.Node, q *quarantine.Record, now time.Time) time.Time {
 	since := n.CreationTimestamp.Time
 	if q != nil && q.NodeUID == n.UID && q.Boot.ID == n.Status.NodeInfo.BootID {
-		since = later(since, q.Boot.Seen)
+		since = Later(since, q.Boot.Seen)
 	} else if ready, ok := node.ConditionOf(n, corev1.NodeReady); ok && ready.Status == corev1.ConditionTrue &&
 		!quarantine.FromFuture(ready.LastTransitionTime.Time, now) {
-		since = later(since, ready.LastTransitionTime.Time)
+		since = Later(since, ready.LastTransitionTime.Time)
 	}
 	return since.Truncate(time.Second)
 }
 
-func later(a, b time.Time) time.Time {
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

@@ -101,6 +101,8 @@ type Visit struct {
 	Args     []string `json:"args,omitempty" max:"64,text"`
 	// Reboots is set if the action ends the boot: only a new boot id shows that it was done.
 	Reboots bool `json:"reboots,omitempty"`
+	// Pauses is set if the GPU operator's pods that hold accelerators leave the node while the attempt runs.
+	Pauses bool `json:"pauses,omitempty"`
 	// ActionSince is since when this action is tried: how long the node may take to become empty counts from it.
 	ActionSince time.Time `json:"actionSince,omitzero"`
 	// Held is what keeps the node from becoming empty or the action from beginning, although no pod is in the way: a pause, an open

@@ -6,10 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 )
 
-// Strip returns a copy of the node without its record, and without the taint of a visit. A maintenance taint that the record does not
-// explain is somebody else's.
+// Unfinished reports whether a visit has left a taint or a paused label on a node, if no visit is under way.
+func Unfinished(n *corev1.Node) bool { return OrphanOf(n, nil) != nil || operator.IsPaused(n.Labels) }
+
+// Strip returns a copy of the node without its record, the taint of a visit and what it has paused. A taint that no record explains is
+// somebody else's.
 func Strip(n *corev1.Node) *corev1.Node {
 	record, err := RecordOf(n)
 	stripped := n.DeepCopy()
@@ -23,5 +27,6 @@ func Strip(n *corev1.Node) *corev1.Node {
 		}
 		return record != nil && record.SetsTaint(t)
 	})
+	stripped.Labels = operator.Resume(stripped.Labels)
 	return stripped
 }
