@@ -56,14 +56,14 @@ func (d *doctor) repairs(ctx context.Context) ([]finding, error) {
 func (d *doctor) unfinished() []finding {
 	var names []string
 	for i := range d.nodes {
-		if repair.OrphanOf(&d.nodes[i], nil) != nil {
+		if repair.Unfinished(&d.nodes[i]) {
 			names = append(names, d.nodes[i].Name)
 		}
 	}
 	if d.nodesErr != nil || len(names) == 0 {
 		return nil
 	}
-	return []finding{problem("", "wait until no Job in namespace "+conditions.RepairNamespace+" runs there, then kubectl taint nodes NODE "+conditions.TaintMaintenance+"-; or set repair.enabled again",
+	return []finding{problem("", "wait until no Job in namespace "+conditions.RepairNamespace+" runs there, then kubectl taint nodes NODE "+conditions.TaintMaintenance+"-, and set labels nvidia.com/gpu.deploy.* that are paused-for-pitcrew-repair to true; or set repair.enabled again",
 		"visits were not finished before the remediator ran without -repair-namespace: their taint %s stays on nodes: %s", conditions.TaintMaintenance, some(names))}
 }
 

@@ -98,6 +98,9 @@ func TestRepairTemplates(t *testing.T) {
 		if verdict := template.Annotations[conditions.AnnotationVerdict]; verdict != want.verdict || verdict != "" && !conditions.Ours(verdict) {
 			t.Errorf("%s: the verdict is %q", name, verdict)
 		}
+		if pauses := template.Annotations[conditions.AnnotationPauses]; (name == "reset-gpu") != (pauses == conditions.PausesGPUOperator) {
+			t.Errorf("%s: it pauses %q", name, pauses)
+		}
 		if pod.ServiceAccountName != "pitcrew-repair" || !cmp.Equal(pod.AutomountServiceAccountToken, ptr.To(false)) || pod.RestartPolicy != corev1.RestartPolicyNever {
 			t.Errorf("%s: account %s, token %v, restart %s", name, pod.ServiceAccountName, pod.AutomountServiceAccountToken, pod.RestartPolicy)
 		}

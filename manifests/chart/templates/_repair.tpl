@@ -35,6 +35,8 @@ check:
     # The driver's libraries and tools, and the node's DCGM.
     - {name: host, hostPath: {path: /, type: Directory}}
 reset-gpu:
+  # Exporter, device plugin and the like leave the node until the reset is over.
+  annotations: {pitcrew.dev/pauses: gpu-operator}
   spec:
     hostPID: true
     # A reset that has begun is ended, and what was stopped is started again.
