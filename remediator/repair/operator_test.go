@@ -53,6 +53,8 @@ func givenBack(t *testing.T, m *machine) {
 func TestTheGPUOperatorLetsGoWhileAResetRuns(t *testing.T) {
 	w, m := operated(t, false)
 	m.pods = nil
+	w.until("the reset is proven", time.Hour, func() bool { return m.phase() == Proving })
+	givenBack(t, m) // what proves it may need the device plugin
 	w.until("validated and released", time.Hour, func() bool { return !m.isQuarantined() })
 	if !w.happened("RepairSucceeded: reset-gpu has helped") {
 		t.Errorf("events %q", w.events)
@@ -63,6 +65,7 @@ func TestTheGPUOperatorLetsGoWhileAResetRuns(t *testing.T) {
 func TestTheGPUOperatorGetsItsLabelsBackWhateverHappens(t *testing.T) {
 	for name, end := range map[string]func(*world, *machine){
 		"the record is lost":          func(_ *world, m *machine) { delete(m.Annotations, conditions.AnnotationRepair) },
+		"the record cannot be read":   func(_ *world, m *machine) { m.Annotations[conditions.AnnotationRepair] = "{" },
 		"the taint was removed":       func(_ *world, m *machine) { m.Spec.Taints = nil },
 		"a person says skip":          func(_ *world, m *machine) { m.Labels[conditions.LabelSkip] = "true" },
 		"the exporter never leaves":   func(*world, *machine) {},
@@ -76,6 +79,13 @@ func TestTheGPUOperatorGetsItsLabelsBackWhateverHappens(t *testing.T) {
 			end(w, m)
 			if name == "Pitcrew is uninstalled" {
 				givenBack(t, m)
+				return
+			}
+			if name == "the record cannot be read" {
+				w.visit(m)
+				if m.Labels[exporter] != operator.Paused {
+					t.Error("the Job may run")
+				}
 				return
 			}
 			if name == "the record is lost" {

@@ -30,4 +30,5 @@ var (
 	Ask         = visit.Ask
 	Strip       = visit.Strip
 	OrphanOf    = visit.OrphanOf
+	Unfinished  = visit.Unfinished
 )
