@@ -63,7 +63,8 @@ type options struct {
 	figurePattern *regexp.Regexp
 
 	pair tester
-	out  string
+	// send is the folder with kcover's report, and runID what it lacks; empty: this is no sidecar of kcover.
+	out, send, runID string
 	// fromPod: the group is not in the flags, see [options.locate].
 	fromPod bool
 	// pod is the UID of this pod; empty without -from-pod.
@@ -178,7 +179,7 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.StringVar(&unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
 	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
 	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
-	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover's agent expects it, instead of a ConfigMap")
+	o.fileFlags(f)
 	f.StringVar(&o.terminationLog, "termination-log", "", "write the result of a sweep's Job to `file`, as one line of JSON; then exit 0 also when this node is bad, 1 when the result is unknown, and report only a run that rank 0 has ended")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -210,14 +211,18 @@ func parse(args []string, env func(string) string) (options, error) {
 		return o, errors.New("-node, or NODE_NAME, must name this node")
 	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
 		return o, errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
-	case o.fromPod:
-		return o, nil
 	}
 	return o, o.complete(rank, size, leader)
 }
 
-// complete sets the group by the values of the flags.
+// complete sets the group by the values of the flags, unless the pod's place is looked up later.
 func (o *options) complete(rank, size, leader string) error {
+	switch {
+	case o.send != "":
+		return o.forSend(rank)
+	case o.fromPod:
+		return nil
+	}
 	var err error
 	if o.group.rank, err = strconv.Atoi(rank); err != nil {
 		return fmt.Errorf("-rank %q is not a number", rank)
@@ -239,6 +244,12 @@ func (o *options) complete(rank, size, leader string) error {
 func (o options) address(host string) string { return net.JoinHostPort(host, strconv.Itoa(o.port)) }
 
 func run(ctx context.Context, o options) (int, error) {
+	if o.send != "" {
+		if err := sendReport(ctx, o); err != nil {
+			return exitUnknown, err
+		}
+		return exitOK, nil
+	}
 	r := report.Report{Node: o.node, Threshold: o.threshold}
 	r.GPU = runChecks(ctx, o.checks, o.meetTimeout)
 	r.Storage = checkStorage(o.storage)
