@@ -145,7 +145,8 @@ lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabili
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
 	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./repair ./kubectl-pitcrew ./images/install
 
-generate: ## the pages of conditions and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
+generate: ## the pages of conditions, Xids and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
+	go test ./internal/xid -run Page -update
 	go test ./monitors -run Page -update
 	go test ./remediator/policy -run Page -update
 	go test ./manifests/alerts -run Generated -update
