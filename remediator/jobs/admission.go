@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
 // retryAdmission is when to try again if another job is being admitted just now.
@@ -78,7 +79,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 }
 
 // searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
-func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*restart.Search, error) {
+func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time) (*capacity.Search, error) {
 	ranks, err := a.pods.OfGangs(ctx, job, onNode)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
 // limited gives a controller a policy with these limits.
@@ -187,7 +188,7 @@ func TestAJobIsNotStoppedUntilThereIsRoomForItsRanks(t *testing.T) {
 	g := tm.createJob("train", optedIn, tm.jobSpec(4))
 	ranks := g.runs()
 	q := tm.quarantineOf(ranks[0].Spec.NodeName)
-	if again := delayed(t, r, q); again != restart.RetryCapacity {
+	if again := delayed(t, r, q); again != capacity.Retry {
 		t.Errorf("call again after %s", again)
 	}
 	uid := g.read().Object.GetUID()

@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/failure"
 )
 
 // incident is the failure of one rank. It holds all that is needed once the pod is gone: its owner may delete it at once.
@@ -85,7 +86,7 @@ func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
 		HTTPClient: mgr.GetHTTPClient(),
 		Scheme:     mgr.GetScheme(),
 		Mapper:     mgr.GetRESTMapper(),
-		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: restart.SlimPod}},
+		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: failure.Slim}},
 	})
 	if err != nil {
 		return fmt.Errorf("make the cache of pods: %w", err)
@@ -109,7 +110,7 @@ func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
 // incidents is the incident of a pod, if it is one and young.
 func (f *podFailures) incidents(_ context.Context, p *corev1.Pod) []incident {
 	ref := metav1.GetControllerOf(p)
-	why, at := restart.PodFailure(p)
+	why, at := failure.Of(p)
 	if ref == nil || why == "" {
 		return nil
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/failure"
 )
 
 // A process that begins to watch sees all failed pods that are still listed, those of healthy jobs, too.
@@ -60,7 +61,7 @@ func TestOnlyYoungFailuresAreIncidents(t *testing.T) {
 				Status: corev1.PodStatus{Phase: corev1.PodFailed},
 			}
 			test.change(pod)
-			slim, err := restart.SlimPod(pod)
+			slim, err := failure.Slim(pod)
 			if err != nil {
 				t.Fatal(err)
 			}

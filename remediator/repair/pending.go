@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
 // unansweredTimeout is how long a pod counts about which no scheduler has said anything.
@@ -30,5 +30,5 @@ func CouldRunOn(pod *corev1.Pod, node *corev1.Node) bool {
 	}
 	free := *node
 	free.Spec.Taints = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
-	return restart.Fits(&free, pod)
+	return capacity.Fits(&free, pod)
 }

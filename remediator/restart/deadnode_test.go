@@ -16,7 +16,7 @@ import (
 
 // silentNode does not answer since ten minutes before noon.
 func silentNode() *corev1.Node {
-	node := host("bad")
+	node := readyNode("bad")
 	node.Labels[conditions.LabelStatus] = "quarantined"
 	node.Status.Conditions[0].Status, node.Status.Conditions[0].LastTransitionTime = corev1.ConditionUnknown, metav1.NewTime(noon.Add(-10*time.Minute))
 	return &node
@@ -24,7 +24,7 @@ func silentNode() *corev1.Node {
 
 // deletedPod is on that node; its grace period ends then.
 func deletedPod(name string, grace int64, ends time.Time) *corev1.Pod {
-	pod := holder(name, "bad", "8")
+	pod := podOn(name, "bad")
 	pod.UID = types.UID(name)
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: ends}, ptr.To(grace)
 	pod.Finalizers = []string{"example.com/keep"}
@@ -201,4 +201,17 @@ func TestAPodThatIsBeingDeletedIsActiveOnANodeThatIsNotReady(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readyNode is a Ready node.
+func readyNode(name string) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// podOn is a pod on a node.
+func podOn(name, node string) corev1.Pod {
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMayForceDelete(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, ago time.Duration) *corev1.Node {
-		node := host("bad")
+		node := readyNode("bad")
 		node.Labels[conditions.LabelStatus] = "quarantined"
 		node.Status.Conditions[0].Status, node.Status.Conditions[0].LastTransitionTime = status, metav1.NewTime(noon.Add(-ago))
 		return &node
@@ -81,7 +81,7 @@ func TestMayForceDelete(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			pod := holder("x", "bad", "8")
+			pod := podOn("x", "bad")
 			pod.DeletionGracePeriodSeconds = ptr.To[int64](30)
 			if test.graceless {
 				pod.DeletionGracePeriodSeconds = ptr.To[int64](0)

@@ -1,6 +1,9 @@
 package restart
 
 import (
+	"github.com/go-logr/logr" //nolint:depguard // the scheduler's function takes a logger; it gets one that discards
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+
 	"cmp"
 	"fmt"
 	"slices"
@@ -228,7 +231,7 @@ func pinnedToHost(spec corev1.PodSpec) string {
 // comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
 // it for ever; empty when they would not.
 func comesBack(t Trigger, spec corev1.PodSpec) string {
-	if toleratesTaint(spec.Tolerations, &t.Taint) {
+	if scheduling.TolerationsTolerateTaint(logr.Discard(), spec.Tolerations, &t.Taint, true) {
 		return fmt.Sprintf("tolerates the taint %s", t.Taint.ToString())
 	}
 	switch {

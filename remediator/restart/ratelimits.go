@@ -18,13 +18,14 @@ const (
 // ReasonSettling delays a restart without a report: it lasts seconds.
 const ReasonSettling = "Settling"
 
-// Names of the rate limits, in the order in which they are evaluated; [Capacity] follows, and PodsFitRecord is the last.
+// Names of the rate limits, in the order in which they are evaluated.
 const (
 	Settled       = "Settled"       // other nodes of the same wave of faults have had the time to show
 	MaxPerJob     = "MaxPerJob"     // the job has not used up its restarts
 	MaxPerDay     = "MaxPerDay"     // nor those of one day
 	BackOff       = "BackOff"       // it has run for long enough since its last restart
 	MaxConcurrent = "MaxConcurrent" // not too many other jobs are under restart
+	Capacity      = "Capacity"      // the ranks that have to move find room
 	PodsFitRecord = "PodsFitRecord" // its record can hold the UIDs of its pods
 )
 
@@ -169,4 +170,14 @@ func (rec Record) Counted(now time.Time, b policy.BackOff) Record {
 	rec.Recent = append(rec.RestartsOfDay(now), now)
 	rec.Recent = rec.Recent[max(0, len(rec.Recent)-policy.MaxPerDayLimit):]
 	return rec
+}
+
+// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. What
+// the records say has to be bounded by the pods of the jobs before, see [Restart.Moving].
+func ClaimedRanks(all []Restart) int {
+	n := 0
+	for _, r := range all {
+		n += min(max(r.Moving, 0), maxPods)
+	}
+	return n
 }

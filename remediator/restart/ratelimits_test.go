@@ -124,3 +124,10 @@ func TestARestartFitsItsRecord(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// A record is written by whoever may write the job.
+func TestClaimsAreBounded(t *testing.T) {
+	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
+		t.Errorf("got %d", got)
+	}
+}

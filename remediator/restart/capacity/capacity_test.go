@@ -1,8 +1,9 @@
-package restart
+package capacity
 
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +12,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // host is a Ready node of pool a with 8 GPUs and room for 10 pods.
 func host(name string, change ...func(*corev1.Node)) corev1.Node {
@@ -146,8 +150,8 @@ func TestPlace(t *testing.T) {
 // What a cache shows of the node may be older than its taint. A failed pod taints none.
 func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 	nodes := []corev1.Node{host("bad"), host("good")}
-	for kind, want := range map[TriggerKind][]string{NodeQuarantined: {"good"}, PodFailed: nil} {
-		search := NewSearch(Trigger{Kind: kind, Node: "bad"}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
+	for kind, want := range map[restart.TriggerKind][]string{restart.NodeQuarantined: {"good"}, restart.PodFailed: nil} {
+		search := New(restart.Trigger{Kind: kind, Node: "bad"}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
 		var searched []string
 		for node := range search.Nodes() {
 			searched = append(searched, node.Name)
@@ -161,17 +165,10 @@ func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 
 // Whether another device of its node is free for a rank is not known, and no objection.
 func TestAnIsolatedDeviceMovesNoRank(t *testing.T) {
-	q := Trigger{Kind: NodeQuarantined, Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
-	search := NewSearch(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, 0, noon)
+	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
+	search := New(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, 0, noon)
 	if search.Moving != 0 || !search.Result().Passed {
 		t.Errorf("%+v", search)
-	}
-}
-
-// A record is written by whoever may write the job.
-func TestClaimsAreBounded(t *testing.T) {
-	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
-		t.Errorf("got %d", got)
 	}
 }
 
@@ -185,10 +182,10 @@ func BenchmarkSearch(b *testing.B) {
 	for i := range ranks {
 		ranks[i] = holder(fmt.Sprint("rank-", i), nodes[i].Name, "8")
 	}
-	q := Trigger{Kind: NodeQuarantined, Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
+	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		search := NewSearch(q, ranks, nodes, 0, noon)
+		search := New(q, ranks, nodes, 0, noon)
 		for node := range search.Nodes() {
 			search.Place(node, nil)
 		}

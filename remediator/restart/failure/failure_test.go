@@ -1,7 +1,8 @@
-package restart
+package failure
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,14 +49,14 @@ func TestPodFailure(t *testing.T) {
 				pod.Spec.RestartPolicy = test.restart
 			}
 			if test.deleted {
-				pod.DeletionTimestamp = &metav1.Time{Time: noon}
+				pod.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			}
-			slim, err := SlimPod(pod)
+			slim, err := Slim(pod)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for what, p := range map[string]*corev1.Pod{"whole": pod, "slim": slim.(*corev1.Pod)} {
-				if got, _ := PodFailure(p); got != test.want {
+				if got, _ := Of(p); got != test.want {
 					t.Errorf("%s: got %q, want %q", what, got, test.want)
 				}
 			}

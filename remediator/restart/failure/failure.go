@@ -1,4 +1,5 @@
-package restart
+// Package failure reads from a pod how it failed.
+package failure
 
 import (
 	"fmt"
@@ -8,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SlimPod keeps what [PodFailure] reads of a pod, so that a cache of many of them stays small. It is a
+// Slim returns what [Of] reads of a pod, so that a cache of many of them stays small. It is a
 // transform of an informer; what is no pod it leaves alone.
-func SlimPod(object any) (any, error) {
+func Slim(object any) (any, error) {
 	p, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil // a tombstone
@@ -26,7 +27,9 @@ func SlimPod(object any) (any, error) {
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget {
-			slim.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime}}
+			slim.Status.Conditions = []corev1.PodCondition{{
+				Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
+			}}
 		}
 	}
 	slim.Status.InitContainerStatuses = terminations(p.Status.InitContainerStatuses)
@@ -50,10 +53,10 @@ func terminations(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 // nodeLost is the status.reason of a pod whose node does not answer (kubernetes pkg/util/node, NodeUnreachablePodReason).
 const nodeLost = "NodeLost"
 
-// PodFailure returns how a rank failed, and when if that is known; empty: it has not, or it restarts in place. A pod that
+// Of returns how a rank failed, and when if that is known; empty: it has not, or it restarts in place. A pod that
 // was deleted, as a suspended job's controller does, has not failed: it is marked as disrupted if it was evicted or
 // preempted.
-func PodFailure(p *corev1.Pod) (why string, at metav1.Time) {
+func Of(p *corev1.Pod) (why string, at metav1.Time) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
 			return "disrupted: " + c.Reason, c.LastTransitionTime

@@ -1,4 +1,5 @@
-package restart
+// Package capacity searches room for the ranks of a job that cannot stay on their nodes.
+package capacity
 
 import (
 	"fmt"
@@ -17,24 +18,22 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 const (
-	// RetryCapacity is how often room is searched again.
-	RetryCapacity = 10 * time.Second
+	// Retry is how often room is searched again.
+	Retry = 10 * time.Second
 	// maxSearched bounds the nodes whose pods are read in one search; the next search goes on behind them.
 	maxSearched = 200
 )
-
-// Capacity is the name of the precondition that the ranks which have to move find room.
-const Capacity = "Capacity"
 
 var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
 
 // Search searches room: could each rank that cannot stay be scheduled elsewhere now, while the others keep their places?
 // It knows resource requests, priorities, taints, node selectors, required node affinity, cordons and Ready. It does not know quotas,
-// volumes, pod affinity, spread, host ports, an autoscaler that would add nodes, nor pods that wait for the same room; of those it counts the
-// ranks of other restarts that have to move. Nor does it know what is free for resource claims, which is no objection.
+// volumes, pod affinity, spread, host ports, an autoscaler that would add nodes, nor pods that wait for the same room; of those it counts
+// the ranks of other restarts that have to move. Nor does it know what is free for resource claims, which is no objection.
 //
 //	for node := range search.Nodes() { search.Place(node, its pods) }
 type Search struct {
@@ -54,12 +53,12 @@ type Search struct {
 	searched int
 }
 
-// NewSearch begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
-// large cluster it begins at another node every RetryCapacity.
-func NewSearch(t Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
+// New begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
+// large cluster it begins at another node every Retry.
+func New(t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
 	s := &Search{
 		nodes: nodes, others: claimed, claimed: claimed, moving: sets.New[types.NamespacedName](),
-		first: int(now.Unix()/int64(RetryCapacity/time.Second)) * maxSearched,
+		first: int(now.Unix()/int64(Retry/time.Second)) * maxSearched,
 	}
 	if t.IsNode() { // what the caller knows of the node may be older than the taint
 		s.bad = t.Node
@@ -109,26 +108,16 @@ func (s *Search) found() bool {
 }
 
 // Result is the precondition that there is room for all.
-func (s *Search) Result() Precondition {
+func (s *Search) Result() restart.Precondition {
 	if s.found() {
-		return Precondition{Name: Capacity, Passed: true}
+		return restart.Precondition{Name: restart.Capacity, Passed: true}
 	}
 	text := fmt.Sprintf("%d of its ranks must move; found room for %d on the %d nodes where they can be scheduled",
 		s.Moving, s.Moving-len(s.left), s.searched)
 	if s.claimed > 0 {
 		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-s.others)
 	}
-	return delayed(Capacity, RetryCapacity, "Capacity", text)
-}
-
-// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. What
-// the records say has to be bounded by the pods of the jobs before, see [Restart.Moving].
-func ClaimedRanks(all []Restart) int {
-	n := 0
-	for _, r := range all {
-		n += min(max(r.Moving, 0), maxPods)
-	}
-	return n
+	return restart.Precondition{Name: restart.Capacity, Reason: "Capacity", Text: text, RetryAfter: Retry}
 }
 
 // podsToMove returns the pods that could not start again where they are, because the node is gone, bad or no longer takes them.
@@ -159,11 +148,6 @@ func schedulable(n *corev1.Node, pod *corev1.Pod) bool {
 	return !keptOut(n, pod)
 }
 
-// toleratesTaint reports whether one of the tolerations is for the taint.
-func toleratesTaint(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
-	return scheduling.TolerationsTolerateTaint(logr.Discard(), tolerations, taint, true)
-}
-
 // keptOut reports whether a taint keeps the pod from being scheduled to the node.
 func keptOut(node *corev1.Node, pod *corev1.Pod) bool {
 	_, found := scheduling.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
@@ -182,7 +166,7 @@ func Fits(node *corev1.Node, pod *corev1.Pod) bool {
 func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod) (left []corev1.Pod, moreLeft int) {
 	free := node.Status.Allocatable.DeepCopy()
 	for i := range there {
-		if p := &there[i]; !PodFinished(p) && !preempts(like, p) {
+		if p := &there[i]; !restart.PodFinished(p) && !preempts(like, p) {
 			take(free, needs(p))
 		}
 	}
