@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 )
 
 func TestARestartIsAborted(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	c := p.Cluster
 	if err := c.AddNamespace(t.Context(), "team-a", nil); err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestARestartIsAborted(t *testing.T) {
 	if !asked() {
 		t.Error("nobody was asked to abort")
 	}
-	p.wrote(client.ObjectKeyFromObject(job), eventAbortWanted, "abort of the restart requested by person: no reason given")
+	p.wrote(client.ObjectKeyFromObject(job), cli.EventAbortWanted, "abort of the restart requested by person: no reason given")
 }
 
 // wrote waits for no Event: the command has written it.

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
+	commands "github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cluster"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
@@ -18,7 +20,7 @@ import (
 
 // A person releases nodes and uninstalls Pitcrew: the cordon of the remediator goes, that of a person stays although a record claims it.
 func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	nodes, err := p.AddNodes(t.Context(), "cordoned", 4, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +38,7 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		added := &handoff.Added{Cordon: true, Annotations: map[string]string{policy.CordonReason: "Pitcrew: x"}}
 		record := &quarantine.Record{V: 1, NodeUID: before.UID, Boot: quarantine.Boot{ID: before.Status.NodeInfo.BootID, Seen: now}, Quarantine: quarantine.Quarantine{
 			ID: "q", Phase: quarantine.Quarantined, QuarantinedAt: now, HandOff: added,
-			Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: lost, FirstSeen: now, Due: true, BootID: "b"}},
+			Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: clitest.Lost, FirstSeen: now, Due: true, BootID: "b"}},
 			Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: now},
 		}}
 		after.Annotations[conditions.AnnotationQuarantine] = record.String()
@@ -74,11 +76,11 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 	left(nodes[1], true)
 
 	for i, name := range nodes[2:] {
-		for _, change := range cleanNode(p.Client, p.get(name)) {
-			if strings.Contains(change.text, "uncordon") != (i == 0) && strings.Contains(change.text, "taint") {
-				t.Errorf("%s: %s", name, change.text)
+		for _, change := range commands.CleanNode(p.Client, p.get(name)) {
+			if strings.Contains(change.Text, "uncordon") != (i == 0) && strings.Contains(change.Text, "taint") {
+				t.Errorf("%s: %s", name, change.Text)
 			}
-			if err := change.do(t.Context()); err != nil {
+			if err := change.Do(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -92,7 +94,7 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 
 // soperator suspects the node itself while a person is asked whether to uninstall: its condition stays.
 func TestUninstallLeavesAConditionThatOthersHaveTakenOver(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	nodes, err := p.AddNodes(t.Context(), "suspected", 1, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -114,12 +116,12 @@ func TestUninstallLeavesAConditionThatOthersHaveTakenOver(t *testing.T) {
 		}
 	}
 	write(handoff.Suspected)
-	changes := cleanNode(p.Client, p.get(nodes[0]))
+	changes := commands.CleanNode(p.Client, p.get(nodes[0]))
 	if len(changes) != 1 {
 		t.Fatalf("%d changes", len(changes))
 	}
 	write("GPUHealthCheckFailed (Soperator)")
-	if err := changes[0].do(t.Context()); err != nil {
+	if err := changes[0].Do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(p.get(nodes[0]).Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition }) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -15,11 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/node"
 )
 
 // The doctor finds what is wrong on a real control plane, and says what to do.
 func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	names, err := p.AddNodes(t.Context(), "ward", 3, func(n *corev1.Node) {
 		if n.Name == "ward-0" {
 			n.Annotations[conditions.AnnotationQuarantine] = "{"
@@ -73,13 +74,13 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 
 	// Detectors: no node, then a node whose pod is not ready, then ready.
 	set := &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "pitcrew-npd-gpu", Labels: map[string]string{labelName: ownNPD, labelPool: "gpu"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: "pitcrew-npd-gpu", Labels: map[string]string{cli.LabelName: cli.OwnNPD, cli.LabelPool: "gpu"}},
 		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{labelPool: "gpu"}},
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{cli.LabelPool: "gpu"}},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{labelName: ownNPD, labelPool: "gpu"}},
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{cli.LabelName: cli.OwnNPD, cli.LabelPool: "gpu"}},
 				Spec: corev1.PodSpec{
-					Containers:   []corev1.Container{{Name: containerNPD, Image: "none"}},
+					Containers:   []corev1.Container{{Name: node.ContainerNPD, Image: "none"}},
 					NodeSelector: map[string]string{corev1.LabelOSStable: "linux"},
 					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "nvidia.com/gpu.present", Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}},
@@ -146,37 +147,6 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 	}
 	person{t, p.Cluster, kubeconfig}.wants(0, "doctor", "warning  your rights", "stranger may not list nodes, list pods, ", "unknown  remediator's rights", "unknown  admission policies", "unknown  detectors",
 		"unknown  GPU nodes", "unknown  opt-in")
-}
-
-func TestLabelsThatOptNothingIn(t *testing.T) {
-	for _, test := range []struct {
-		labels map[string]string
-		want   string
-	}{
-		{map[string]string{"pitcrew.dev/restart-on-node-fault": "true", "app": "x", "pitcrew.dev/restarting": "true"}, ""},
-		{map[string]string{"pitcrew.dev/restart-on-node-fault": "false"}, ""},
-		{map[string]string{"pitcrew.dev/restart-on-node-fault": "True"}, "pitcrew.dev/restart-on-node-fault=True"},
-		{map[string]string{"pitcrew.dev/restart-on-fault": "true"}, "pitcrew.dev/restart-on-fault=true"},
-		{map[string]string{"pitcrew.io/restart-on-node-fault": "true"}, "pitcrew.io/restart-on-node-fault=true"},
-		{map[string]string{"restartOnNodeFault": "true"}, "restartOnNodeFault=true"},
-	} {
-		if got := strings.Join(wrongOptIns(test.labels), ","); got != test.want {
-			t.Errorf("%v: %q, want %q", test.labels, got, test.want)
-		}
-	}
-}
-
-func TestTheMeaningOfAWrongOptIn(t *testing.T) {
-	const unclear = "true, or =false to opt it out"
-	for value, want := range map[string]string{
-		"True": "true", "yes": "true", "on": "true", "1": "true", "true": "true",
-		"False": "false", "no": "false", "OFF": "false", "0": "false", "false": "false",
-		"": unclear, "maybe": unclear,
-	} {
-		if meant, or := meantBy(value); meant+or != want {
-			t.Errorf("%q: %q, want %q", value, meant+or, want)
-		}
-	}
 }
 
 func policyOf(name string) client.Object {

@@ -22,15 +22,18 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/node"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 )
 
 const (
 	inspect = "Inspect gpu 0000:1b:00: Xid 999 unknown"
-	byPool  = "--pool-label=" + labelPool
+	byPool  = "--pool-label=" + cli.LabelPool
 )
 
-// newPerson builds the plugin, with a kubeconfig of somebody who may do everything.
-func newPerson(t *testing.T) person {
+// NewPerson builds the plugin, with a kubeconfig of somebody who may do everything.
+func NewPerson(t *testing.T) person {
 	t.Helper()
 	c := clustertest.Get(t)
 	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
@@ -50,11 +53,11 @@ func newPerson(t *testing.T) person {
 // The nodes of two pools, of which one is fine.
 func newFleet(t *testing.T) person {
 	t.Helper()
-	p := newPerson(t)
+	p := NewPerson(t)
 	names, err := p.AddNodes(t.Context(), "fleet", 6, func(n *corev1.Node) {
-		n.Labels[labelPool] = "h100"
+		n.Labels[cli.LabelPool] = "h100"
 		if n.Name > "fleet-2" {
-			n.Labels[labelPool] = "h200"
+			n.Labels[cli.LabelPool] = "h200"
 		}
 		if n.Name == "fleet-4" {
 			n.Annotations[conditions.AnnotationQuarantine] = "{"
@@ -107,11 +110,11 @@ h100  3      1            0        1      0        1        0
 	p.says("status -o wide "+byPool, "pitcrew.dev/unhealthy=ByHand:NoSchedule")
 	p.fails("status -o table", "is not wide, json or yaml")
 
-	var f fleet
+	var f status.Fleet
 	if err := json.Unmarshal([]byte(p.run("status", "-o", "json", byPool)), &f); err != nil {
 		t.Fatal(err)
 	}
-	fromYAML := fleet{}
+	fromYAML := status.Fleet{}
 	if err := yaml.Unmarshal([]byte(p.run("status", "-o", "yaml", byPool)), &fromYAML); err != nil {
 		t.Fatal(err)
 	}
@@ -120,36 +123,12 @@ h100  3      1            0        1      0        1        0
 	}
 
 	// A pool of the chart is known by its node-problem-detector.
-	p.pod("pitcrew-npd-training", "fleet-2", ownNPD, corev1.PodSpec{})
+	p.pod("pitcrew-npd-training", "fleet-2", cli.OwnNPD, corev1.PodSpec{})
 	p.says("status --all "+byPool, "training  fleet-2  healthy")
 }
 
-func TestAMessageCannotSteerTheTerminal(t *testing.T) {
-	f := fleet{Nodes: []row{{Node: "n1", Status: isSuspect, Cause: "\x1b[2Jgone\nn2  healthy"}, {Node: "n2", Status: isQuarantined, Cause: "x"}}}
-	var out strings.Builder
-	if err := f.print(&out, false, false, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(out.String(), "\x1b") || strings.Count(out.String(), "\n") != 6 {
-		t.Errorf("%q", out.String())
-	}
-}
-
-func TestColourIsOnlyForPeople(t *testing.T) {
-	f := fleet{Nodes: []row{{Node: "n1", Status: isQuarantined}, {Node: "n2", Status: isHealthy}}}
-	for colour, want := range map[bool]int{true: 1, false: 0} {
-		var out strings.Builder
-		if err := f.print(&out, false, colour, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Count(out.String(), "\x1b[31m"); got != want || !strings.Contains(out.String(), "quarantined") {
-			t.Errorf("colour %t: %d coloured lines, want %d\n%s", colour, got, want, out.String())
-		}
-	}
-}
-
 func TestWatchShowsAChangeAndOutlivesTheAPIServer(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	if _, err := p.AddNodes(t.Context(), "watched", 1, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -355,8 +334,8 @@ func (p person) pod(name, on, app string, spec corev1.PodSpec) {
 	p.Helper()
 	p.namespace()
 	spec.NodeName = on
-	spec.Containers = []corev1.Container{{Name: "shell", Image: "none"}, {Name: containerNPD, Image: "none"}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name, Labels: map[string]string{labelName: app, labelPool: "training"}}, Spec: spec}
+	spec.Containers = []corev1.Container{{Name: "shell", Image: "none"}, {Name: node.ContainerNPD, Image: "none"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name, Labels: map[string]string{cli.LabelName: app, cli.LabelPool: "training"}}, Spec: spec}
 	if err := p.Client.Create(p.Context(), pod); err != nil {
 		p.Fatal(err)
 	}
@@ -385,7 +364,7 @@ func (p person) detector(name, on string, types ...string) {
 		p.Fatal(err)
 	}
 	p.gone(monitors)
-	p.pod(name, on, ownNPD, corev1.PodSpec{Volumes: []corev1.Volume{{Name: "monitors", VolumeSource: corev1.VolumeSource{
+	p.pod(name, on, cli.OwnNPD, corev1.PodSpec{Volumes: []corev1.Volume{{Name: "monitors", VolumeSource: corev1.VolumeSource{
 		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
 	}}}})
 }

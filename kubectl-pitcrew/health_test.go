@@ -25,6 +25,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -79,7 +81,7 @@ func (p person) shipped(names ...string) {
 
 // Every state in which Pitcrew itself does not work, on a real control plane: the header names it, and the exit code says so.
 func TestStatusShowsPitcrewItself(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	names, err := p.AddNodes(t.Context(), "health", 2, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +160,7 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 		"POLICY      valid, hash "+hash+", 0 rules enforce, ", "MODE        observe: nothing is tainted or restarted",
 		"BUDGET      policy: 0/", "BREAKER     closed", "PAUSED      no", "HEALTHY  UNCHECKED")
 	p.wants(0, "version", "kubectl-pitcrew "+version.String()+"\n", "remediator      "+version.String()+"\n", "chart           pitcrew-0.1.0\n", "Kubernetes      v1.")
-	var f fleet
+	var f status.Fleet
 	if err := json.Unmarshal([]byte(p.run("status", "-o", "json")), &f); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +202,7 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 
 	// A pod crashes, as a kubelet shows it.
 	var pods corev1.PodList
-	if err := p.Client.List(t.Context(), &pods, client.InNamespace("pitcrew"), client.MatchingLabels{labelName: quarantine.ControllerName}); err != nil || len(pods.Items) != 2 {
+	if err := p.Client.List(t.Context(), &pods, client.InNamespace("pitcrew"), client.MatchingLabels{cli.LabelName: quarantine.ControllerName}); err != nil || len(pods.Items) != 2 {
 		t.Fatalf("%d pods, %v", len(pods.Items), err)
 	}
 	crash := func(pod corev1.Pod) {
@@ -285,53 +287,6 @@ func TestStatusShowsPitcrewItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wants(2, "status", "PROBLEM: 0 of 0 ready; ", "kubectl scale -n pitcrew deployment/pitcrew-remediator --replicas=2")
-}
-
-// A policy that the remediator has not read three minutes after its change is a problem, and so is one that only this command knows
-// to be invalid, unless the remediator applies it.
-func TestThePolicyInForceCounts(t *testing.T) {
-	changed := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	for _, test := range []struct {
-		name    string
-		after   time.Duration
-		invalid string
-		applied *conditions.Applied
-		want    level
-		seen    string
-	}{
-		{"in force", time.Hour, "", &conditions.Applied{Policy: "new"}, isOK, "valid, hash new"},
-		{"an older remediator", time.Hour, "", nil, isOK, "whether the remediator has read it is not known"},
-		{"just changed", time.Minute, "", &conditions.Applied{Policy: "old"}, isWarning, "not read by the remediator yet; hash old stays in force"},
-		{"never read", time.Hour, "", &conditions.Applied{Policy: "old"}, isProblem, "has not read it; hash old stays in force"},
-		{"just corrected", time.Minute, "", &conditions.Applied{Policy: "old", Invalid: "line 3"}, isWarning, "not read by the remediator yet; hash old stays in force"},
-		{"invalid", time.Hour, "line 3", &conditions.Applied{Policy: "old", Invalid: "line 3"}, isProblem, "invalid, changed 60m ago: line 3; hash old stays in force"},
-		{"none since the start", time.Hour, "line 3", &conditions.Applied{Invalid: "line 3"}, isProblem, "none is in force: nothing is quarantined or released"},
-		{"a newer policy than this command knows", time.Hour, "line 3", &conditions.Applied{Policy: "new"}, isWarning, "hash new is in force, but this command cannot read it: line 3"},
-		{"a newer policy than the remediator knows", time.Hour, "", &conditions.Applied{Policy: "old", Invalid: "line 9"}, isProblem, "the remediator refuses hash new, changed 60m ago: line 9; hash old stays in force"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := &target{namespace: "pitcrew", now: func() time.Time { return changed.Add(test.after) }}
-			h := &inspection{}
-			h.Policy = policyHealth{ConfigMap: "pitcrew-policy", Hash: "new", Invalid: test.invalid, ChangedAt: changed}
-			h.applied = test.applied
-			if f := c.policyState(h); f.Level != test.want || !strings.Contains(f.Seen, test.seen) {
-				t.Errorf("%+v", f)
-			}
-		})
-	}
-}
-
-func TestProblemsAreRedAndInWords(t *testing.T) {
-	facts := []finding{good("pitcrew", "v1"), problem("remediator", "look", "0 of 2\x1b[2J"), warning("paused", "", "since"), notKnown("policy", "forbidden")}
-	var plain, coloured strings.Builder
-	printFacts(&plain, facts, false)
-	printFacts(&coloured, facts, true)
-	if want := "PITCREW     v1\nREMEDIATOR  PROBLEM: 0 of 2�[2J; look\nPAUSED      since\nPOLICY      not known: forbidden\n"; plain.String() != want {
-		t.Errorf("%q, want %q", plain.String(), want)
-	}
-	if !strings.Contains(coloured.String(), "\x1b[31mREMEDIATOR  PROBLEM") || strings.Count(coloured.String(), "\x1b[3") != 2 {
-		t.Errorf("%q", coloured.String())
-	}
 }
 
 // The flags of the connection are on a page of their own.

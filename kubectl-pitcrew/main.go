@@ -7,25 +7,26 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-)
 
-// fieldOwner is the manager of our changes in managedFields.
-const fieldOwner = "kubectl-pitcrew"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cluster"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/doctor"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/explain"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/job"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/node"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/policy"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/preflight"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
+)
 
 func main() {
 	log.SetLogger(logr.Discard()) // errors are returned
@@ -33,7 +34,7 @@ func main() {
 	err := newCommand().ExecuteContext(ctx)
 	stop()
 	switch {
-	case errors.Is(err, errUnhealthy):
+	case errors.Is(err, cli.ErrUnhealthy):
 		os.Exit(2)
 	case err != nil:
 		cli.PrintError(os.Stderr, err)
@@ -41,18 +42,8 @@ func main() {
 	}
 }
 
-// target is where the commands work; the flags say which.
-type target struct {
-	rules     *clientcmd.ClientConfigLoadingRules
-	overrides clientcmd.ConfigOverrides
-	namespace string
-	// npdNamespace is the namespace of a node-problem-detector that the chart has not installed.
-	npdNamespace string
-	now          func() time.Time
-}
-
 func newCommand() *cobra.Command {
-	c := &target{rules: clientcmd.NewDefaultClientConfigLoadingRules(), namespace: "pitcrew", npdNamespace: metav1.NamespaceSystem, now: time.Now}
+	c := &cli.Target{Rules: clientcmd.NewDefaultClientConfigLoadingRules(), Namespace: "pitcrew", NpdNamespace: metav1.NamespaceSystem, Now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and control what Pitcrew does about faulty nodes",
@@ -61,18 +52,18 @@ func newCommand() *cobra.Command {
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pitcrew"},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.rules.ExplicitPath, "kubeconfig", "", "kubeconfig `file`")
+	flags.StringVar(&c.Rules.ExplicitPath, "kubeconfig", "", "kubeconfig `file`")
 	kubectls := clientcmd.RecommendedConfigOverrideFlags("")
 	kubectls.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{} // our -n is Pitcrew's namespace
-	clientcmd.BindOverrideFlags(&c.overrides, flags, kubectls)
-	flags.StringVarP(&c.namespace, "namespace", "n", c.namespace, "`namespace` that Pitcrew runs in")
+	clientcmd.BindOverrideFlags(&c.Overrides, flags, kubectls)
+	flags.StringVarP(&c.Namespace, "namespace", "n", c.Namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
-		statusCommand(c), describeCommand(c), explainCommand(), quarantineCommand(c), releaseCommand(c), repairCommand(c), checkCommand(c),
-		clearCommand(c), abortCommand(c), pauseCommand(c), resumeCommand(c), resetCommand(c), policyCommand(c), preflightCommand(c),
-		doctorCommand(c), uninstallCommand(c),
+		status.Command(c), node.DescribeCommand(c), explain.Command(), node.QuarantineCommand(c), node.ReleaseCommand(c), node.RepairCommand(c), node.CheckCommand(c),
+		node.ClearCommand(c), job.AbortCommand(c), cluster.PauseCommand(c), cluster.ResumeCommand(c), cluster.ResetCommand(c), policy.Command(c), preflight.Command(c),
+		doctor.Command(c), cluster.UninstallCommand(c),
 	)
-	addVersion(c, root)
-	addOptions(root)
+	cluster.AddVersion(c, root)
+	cli.AddOptions(root)
 	// -f was --filename for some commands and --policy for others: each takes both.
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "policy" {
@@ -98,31 +89,4 @@ func nameUse(cmd *cobra.Command) {
 		}
 		return nil
 	}
-}
-
-func (c *target) kubeconfig() clientcmd.ClientConfig {
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides)
-}
-
-func (c *target) config() (*rest.Config, error) {
-	config, err := c.kubeconfig().ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("no kubeconfig found (%s): name one with --kubeconfig or KUBECONFIG", strings.Join(c.rules.GetLoadingPrecedence(), ", "))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find a cluster: %w", err)
-	}
-	return config, nil
-}
-
-func (c *target) client() (client.WithWatch, error) {
-	config, err := c.config()
-	if err != nil {
-		return nil, err
-	}
-	made, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	return made, nil
 }

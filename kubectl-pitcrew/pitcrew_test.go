@@ -19,16 +19,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
 
-const lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
-
 // A person works through a quarantine with the built plugin, beside a running remediator.
 func TestAPersonSteersTheRemediator(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	c := p.Cluster
 	nodes, err := c.AddNodes(t.Context(), "hand", 2, func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}
@@ -95,7 +95,7 @@ spec:
 	p.taints(faulty, "example.com/theirs:NoSchedule")
 
 	const another = "gpu 0000:5e:00: Xid 79 GPU has fallen off the bus"
-	p.reports(faulty, "True", lost+"; "+another)
+	p.reports(faulty, "True", clitest.Lost+"; "+another)
 	p.until("another GPU's fault is dealt with", func() error { return p.tainted(faulty, "GPUXidError") })
 	p.says("status", "GPUXidError: Reboot "+another)
 	p.says("describe "+faulty, "Cause:    GPUXidError: Reboot "+another)
@@ -240,14 +240,14 @@ func (p person) get(name string) *corev1.Node {
 
 func (p person) taints(name, want string) {
 	p.Helper()
-	if got := taints(p.get(name)); got != want {
+	if got := cli.Taints(p.get(name)); got != want {
 		p.Errorf("node %s has taints %q, want %q", name, got, want)
 	}
 }
 
 func (p person) tainted(name, value string) error {
 	p.Helper()
-	if got := taints(p.get(name)); !strings.Contains(got, "="+value+":") {
+	if got := cli.Taints(p.get(name)); !strings.Contains(got, "="+value+":") {
 		return fmt.Errorf("taints %q", got)
 	}
 	return nil
@@ -256,7 +256,7 @@ func (p person) tainted(name, value string) error {
 // report is what the Node Problem Detector reports of a lost GPU.
 func (p person) report(name string) {
 	p.Helper()
-	p.reports(name, "True", lost)
+	p.reports(name, "True", clitest.Lost)
 }
 
 func (p person) until(what string, check func() error) {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
-
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,17 +21,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
+	commands "github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cluster"
 )
 
 // What install.yaml put into the cluster is all gone in the end, and nothing is before the last restart is through.
 func TestUninstallOfADeploymentWaitsForRestarts(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	nodes, err := p.AddNodes(t.Context(), "uninstall", 2, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +82,7 @@ func TestUninstallOfADeploymentWaitsForRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.gone(job)
-	p.reports(nodes[0], "True", lost)
+	p.reports(nodes[0], "True", clitest.Lost)
 
 	p.awaitsKind("Gang")
 	for _, object := range past {
@@ -198,7 +195,7 @@ spec:
 		object.SetName("past")
 		object.SetLabels(map[string]string{conditions.LabelRestartOnNodeFault: "true"})
 		annotations := map[string]string{"example.com/theirs": "kept"}
-		for _, key := range jobAnnotations {
+		for _, key := range commands.JobAnnotations {
 			annotations[key] = "x"
 		}
 		object.SetAnnotations(annotations)
@@ -212,8 +209,8 @@ spec:
 // awaitsKind checks that uninstall knows a kind of jobs from the policy that the remediator's pods mount, and waits for its jobs.
 func (p person) awaitsKind(kind string) {
 	p.Helper()
-	c := &target{namespace: "pitcrew", now: time.Now}
-	kinds, unknown, err := c.jobKinds(p.Context(), p.Client, "")
+	c := &cli.Target{Namespace: "pitcrew", Now: time.Now}
+	kinds, unknown, err := commands.JobKinds(p.Context(), c, p.Client, "")
 	i := slices.IndexFunc(kinds, func(k schema.GroupVersionKind) bool { return k.Kind == kind })
 	if err != nil || unknown != "" || i < 0 {
 		p.Fatalf("kinds %v, unknown: %q, %v", kinds, unknown, err)
@@ -226,8 +223,8 @@ func (p person) awaitsKind(kind string) {
 	if err := p.Client.Create(p.Context(), job); err != nil {
 		p.Fatal(err)
 	}
-	underWay, err := restarting(p.Context(), p.Client, kinds)
-	if err != nil || !slices.ContainsFunc(underWay, func(j *metav1.PartialObjectMetadata) bool { return jobName(j) == kind+" default/stopping" }) {
+	underWay, err := cli.Restarting(p.Context(), p.Client, kinds)
+	if err != nil || !slices.ContainsFunc(underWay, func(j *metav1.PartialObjectMetadata) bool { return cli.JobName(j) == kind+" default/stopping" }) {
 		p.Errorf("jobs under restart: %v, %v", underWay, err)
 	}
 	if err := p.Client.Delete(p.Context(), job); err != nil {
@@ -237,7 +234,7 @@ func (p person) awaitsKind(kind string) {
 
 // While paused, a restart that waits for the job's checkpoint goes on waiting. Nothing of the job was stopped, and nothing is.
 func TestUninstallAbortsARestartThatWaitsForACheckpoint(t *testing.T) {
-	p := newPerson(t)
+	p := NewPerson(t)
 	if _, err := p.AddNodes(t.Context(), "saving", 2, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +307,7 @@ spec:
 		t.Fatal(err)
 	}
 	metadata := &metav1.PartialObjectMetadata{ObjectMeta: job.ObjectMeta}
-	if left := keysOn(metadata); len(left) > 0 || ptr.Deref(job.Spec.Suspend, false) {
+	if left := commands.KeysOn(metadata); len(left) > 0 || ptr.Deref(job.Spec.Suspend, false) {
 		t.Errorf("suspend %v, left on the job: %v", job.Spec.Suspend, left)
 	}
 	if job.Labels[conditions.LabelRestartOnNodeFault] != "true" {
@@ -319,76 +316,5 @@ spec:
 	pod := pods.Items[0].DeepCopy()
 	if err := p.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.UID != pods.Items[0].UID || pod.DeletionTimestamp != nil {
 		t.Errorf("the job was stopped: %v, %v", pod.DeletionTimestamp, err)
-	}
-}
-
-func TestAnUnfinishedRestartIsNotCleaned(t *testing.T) {
-	const current = `{"v":1,"jobUID":"u","current":{"phase":"Stopping"}}`
-	for name, test := range map[string]struct {
-		label  bool
-		record string
-		want   bool
-	}{
-		"under restart":                {true, current, true},
-		"the restart has ended":        {false, `{"v":1,"jobUID":"u","last":[{}]}`, false},
-		"the label was copied":         {true, "", false},
-		"the record is of another job": {true, strings.Replace(current, `"u"`, `"other"`, 1), false},
-		"a record of the past":         {true, `{"v":1,"jobUID":"u"}`, false},
-	} {
-		job := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", Annotations: map[string]string{conditions.AnnotationRestart: test.record}}}
-		if test.label {
-			metav1.SetMetaDataLabel(&job.ObjectMeta, conditions.LabelRestarting, "true")
-		}
-		if got := unfinished(job); got != test.want {
-			t.Errorf("%s: %t, want %t", name, got, test.want)
-		}
-	}
-}
-
-func TestAnUninstallThatGivesUpEndsItsOwnPauseOnly(t *testing.T) {
-	stopped := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stopped", Labels: map[string]string{conditions.LabelRestarting: "true"}}}
-	c := &target{namespace: "pitcrew"}
-	for name, test := range map[string]struct {
-		objects      []client.Object
-		interrupted  bool
-		fails, pause bool
-	}{
-		"no restart is under way":       {pause: true},
-		"a restart does not end":        {objects: []client.Object{stopped}, fails: true},
-		"interrupted":                   {objects: []client.Object{stopped}, interrupted: true, fails: true},
-		"it was paused before by users": {objects: []client.Object{stopped, c.configMap(conditions.PauseConfigMap)}, fails: true, pause: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			api := fake.NewClientBuilder().WithObjects(test.objects...).WithInterceptorFuncs(interceptor.Funcs{
-				Delete: func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-					return errors.Join(ctx.Err(), api.Delete(context.WithoutCancel(ctx), o, opts...))
-				},
-			}).Build()
-			now := time.Now()
-			c := &target{namespace: "pitcrew", now: func() time.Time { now = now.Add(quietPeriod); return now }}
-			var out strings.Builder
-			changes, err := c.finishRestarts(t.Context(), &out, api, []schema.GroupVersionKind{batchv1.SchemeGroupVersion.WithKind("Job")}, time.Millisecond)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd := &cobra.Command{}
-			cmd.SetOut(io.Discard)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			if cmd.SetContext(ctx); test.interrupted {
-				cancel()
-			}
-			err = (&confirmation{yes: true}).apply(cmd, changes)
-			if (err != nil) != test.fails || test.fails && !strings.Contains(err.Error(), "Job default/stopped is being restarted") {
-				t.Errorf("it fails: %v, want %t", err, test.fails)
-			}
-			if said := strings.Contains(out.String(), "the remediator goes on"); said != (test.fails && !test.pause) {
-				t.Errorf("printed %q", out.String())
-			}
-			err = api.Get(t.Context(), client.ObjectKey{Namespace: "pitcrew", Name: conditions.PauseConfigMap}, &corev1.ConfigMap{})
-			if client.IgnoreNotFound(err) != nil || (err == nil) != test.pause {
-				t.Errorf("it is paused: %v, want %t", err == nil, test.pause)
-			}
-		})
 	}
 }

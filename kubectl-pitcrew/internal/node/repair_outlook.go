@@ -1,0 +1,319 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+)
+
+// visitor reads what the remediator reads before it decides about a visit to a node.
+type visitor struct {
+	*cli.Target
+	api    client.Client
+	policy *policy.Policy
+	nodes  []corev1.Node
+	facts  repair.Facts
+	// forbidden is what the user may not read; nil: nothing.
+	forbidden error
+}
+
+func visitorTo(ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node) (*visitor, error) {
+	v := &visitor{Target: c, api: api, policy: p, nodes: nodes, facts: repair.Facts{Node: n, Namespace: conditions.RepairNamespace}}
+	v.facts.Record, v.facts.RecordErr = repair.RecordOf(n)
+	v.facts.Quarantine, v.facts.QuarantineErr = quarantine.RecordOf(n)
+	var err error
+	if v.facts.Paused, err = pause.Reason(ctx, api, c.Namespace); err != nil {
+		return nil, err
+	}
+	if name := v.facts.Record.JobName(n); name != "" {
+		var job batchv1.Job
+		switch err := api.Get(ctx, client.ObjectKey{Namespace: v.facts.Namespace, Name: name}, &job); {
+		case err == nil:
+			v.facts.Job = &job
+		case apierrors.IsForbidden(err):
+			v.forbidden = err
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("get Job %s/%s: %w", v.facts.Namespace, name, err)
+		}
+	}
+	return v, nil
+}
+
+// next is what the remediator does about the node now. It is nil where the user may not read what that depends on.
+func (v *visitor) next(ctx context.Context) (*repair.Step, error) {
+	for v.forbidden == nil {
+		step := repair.Next(v.policy, v.facts, v.Now().UTC())
+		if !step.Needs.Any() {
+			return &step, nil
+		}
+		if err := v.read(ctx, step.Needs); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil //nolint:nilnil // it is not known
+}
+
+// read adds facts. What the user may not read stays missing, and forbidden says so.
+func (v *visitor) read(ctx context.Context, needs repair.Needs) error {
+	f := &v.facts
+	switch err := v.request(ctx, needs); {
+	case apierrors.IsForbidden(err):
+		v.forbidden = err
+		return nil
+	case err != nil:
+		return err
+	}
+	if needs.Peers {
+		for i := range v.nodes {
+			if n := &v.nodes[i]; n.Name != f.Node.Name {
+				f.Peers = append(f.Peers, repair.PeerOf(v.policy, n, v.Now().UTC()))
+			}
+		}
+	}
+	f.Has = f.Has.Plus(needs)
+	return nil
+}
+
+// request reads from the API server.
+func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
+	f := &v.facts
+	if needs.Pods {
+		var pods corev1.PodList
+		if err := v.api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": f.Node.Name}); err != nil {
+			return fmt.Errorf("list the pods on node %s: %w", f.Node.Name, err)
+		}
+		f.Pods = pods.Items
+	}
+	if needs.JobPods {
+		var pods corev1.PodList
+		if err := v.api.List(ctx, &pods, client.InNamespace(f.Namespace), client.MatchingLabels{batchv1.JobNameLabel: f.Record.JobName(f.Node)}); err != nil {
+			return fmt.Errorf("list the pods of the Job: %w", err)
+		}
+		f.JobPods = pods.Items
+	}
+	if needs.Template != "" {
+		var template corev1.PodTemplate
+		switch err := v.api.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: needs.Template}, &template); {
+		case err == nil:
+			f.Template = &template
+		case apierrors.IsNotFound(err):
+			f.Template = nil
+		default:
+			return fmt.Errorf("get PodTemplate %s/%s: %w", f.Namespace, needs.Template, err)
+		}
+	}
+	if needs.Breaker {
+		breaker, err := v.Target.Read(ctx, v.api, conditions.BreakerConfigMap)
+		if err != nil {
+			return err
+		}
+		f.BreakerOpen = breaker != nil && breaker.Data[limits.BreakerKey] != ""
+	}
+	return nil
+}
+
+// showRepair prints how a node would be repaired, and what that waits for.
+func showRepair(ctx context.Context, c *cli.Target, out io.Writer, api client.Client, name, file string) error {
+	nodes, n, err := cli.NodesWith(ctx, api, name)
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
+		return fmt.Errorf("there is no node %s", name)
+	}
+	p, from, err := c.PolicyInForce(ctx, api, file)
+	if err != nil {
+		return err
+	}
+	r := status.RowOf(n, c.Now())
+	cli.Fprintf(out, "Node:     %s, %s%s\n", n.Name, r.Status, after(": ", r.Cause))
+	if p == nil {
+		cli.Fprintf(out, "Repair:   not known: %s\n", from)
+		return describeVisits(ctx, out, api, n, c.Ago)
+	}
+	v, err := visitorTo(ctx, c, api, p, nodes, n)
+	if err != nil {
+		return err
+	}
+	if err := v.describeNext(ctx, out, from); err != nil {
+		return err
+	}
+	if err := v.describeOutlook(ctx, out); err != nil {
+		return err
+	}
+	return describeVisits(ctx, out, api, n, c.Ago)
+}
+
+// describeRepair prints what the remediator does about repairs and checks of a node, where it does any, and what it has done.
+func describeRepair(ctx context.Context, c *cli.Target, out io.Writer, api client.Client, nodes []corev1.Node, n *corev1.Node, file string) error {
+	p, from, err := c.PolicyInForce(ctx, api, file)
+	if err != nil {
+		return err
+	}
+	visits, err := repair.RecordOf(n)
+	underWay := err == nil && visits != nil && visits.Current != nil
+	if p != nil && cli.VisitsNodes(p) && !underWay {
+		v, err := visitorTo(ctx, c, api, p, nodes, n)
+		if err != nil {
+			return err
+		}
+		if err := v.describeNext(ctx, out, from); err != nil {
+			return err
+		}
+	}
+	return describeVisits(ctx, out, api, n, c.Ago)
+}
+
+// describeNext prints what the remediator does about the node now, or why it does nothing.
+func (v *visitor) describeNext(ctx context.Context, out io.Writer, from string) error {
+	step, err := v.next(ctx)
+	if err != nil {
+		return err
+	}
+	text := ""
+	switch {
+	case step == nil:
+		text = fmt.Sprintf("not known: %v", v.forbidden)
+	case step.Waits != nil:
+		text = step.Waits.Message
+	default:
+		text = v.does(step)
+	}
+	cli.Fprintf(out, "Repair:   %s (by %s)\n", text, from)
+	return nil
+}
+
+// does describes a step that waits for nothing.
+func (v *visitor) does(step *repair.Step) string {
+	n, q, before, next := v.facts.Node, v.facts.Quarantine, v.facts.Record, step.Record
+	if before == nil {
+		before = &repair.Record{}
+	}
+	switch is, becomes := before.Current, next.Current; {
+	case is == nil && becomes != nil:
+		return fmt.Sprintf("%s begins", becomes.Kind)
+	case is != nil && becomes != nil:
+		return fmt.Sprintf("%s is under way", becomes.Kind)
+	case is != nil:
+		return fmt.Sprintf("%s has ended", is.Kind)
+	case q == nil || q.Phase != quarantine.Quarantined:
+		return "none: the node is not quarantined"
+	case before.Request != nil && before.Request.Kind == repair.RequestStop:
+		return "none in this quarantine: " + quarantine.Manual{User: before.Request.User, Reason: before.Request.Reason}.Note("stopped")
+	case before.Stopped == q.ID:
+		return "none in this quarantine: a person has stopped it; `kubectl pitcrew repair " + n.Name + " --approve` begins it again"
+	case before.Validated(n, q, v.Now()):
+		return "none: the node has passed its check"
+	case v.policy.Repair == nil || v.policy.Repair.Mode == policy.RepairOff:
+		return "none: the policy repairs no nodes"
+	}
+	for _, last := range before.Last {
+		if last.Quarantine == q.ID && last.Phase == repair.Failed {
+			return fmt.Sprintf("none: %s, %s; `kubectl pitcrew repair %s --approve` tries again what is left", last.Kind, last.Outcome, n.Name)
+		}
+	}
+	switch o := repair.OutlookOf(v.policy, v.facts, v.Now().UTC()); {
+	case o.Class == 0:
+		return "none: " + o.Why
+	case o.Lemon != "":
+		return "none: " + o.Lemon
+	case len(o.Left) == 0:
+		return fmt.Sprintf("none: no action for class %s is left", o.Class)
+	}
+	return "none is due"
+}
+
+// describeOutlook prints the actions for a quarantined node, the limits, and the pods in the way.
+func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
+	q := v.facts.Quarantine
+	if v.policy.Repair == nil || v.facts.RecordErr != nil || q == nil || q.Phase != quarantine.Quarantined {
+		return nil //nolint:nilerr // what is wrong was printed
+	}
+	now := v.Now().UTC()
+	o := repair.OutlookOf(v.policy, v.facts, now)
+	if o.Class == 0 {
+		cli.Fprintf(out, "Actions:  none: %s\n", o.Why)
+		return nil
+	}
+	var actions []string
+	for _, a := range o.Left {
+		actions = append(actions, fmt.Sprintf("%s (at most %s)", jobText(a.Template, a.Args), duration.HumanDuration(a.Timeout)))
+	}
+	switch {
+	case len(actions) == 0:
+		cli.Fprintf(out, "Actions:  none is left for class %s\n", o.Class)
+		return nil
+	case o.Lemon != "":
+		cli.Fprintf(out, "Actions:  none: %s\n", o.Lemon)
+		return nil
+	}
+	cli.Fprintf(out, "Actions:  %s for class %s\n", strings.Join(actions, ", then "), o.Class)
+	if c := v.policy.Repair.Validate; c != nil && awaitsValidation(v.policy, v.facts.Node, now) {
+		cli.Fprintf(out, "          then the check %s (at most %s)\n", jobText(c.Template, c.Args), duration.HumanDuration(c.Timeout))
+	}
+	cli.Fprintf(out, "Limits:   %s\n", v.limits(now))
+	if err := v.read(ctx, repair.Needs{Pods: true, Template: o.Left[0].Template}); err != nil {
+		return err
+	}
+	if v.forbidden != nil {
+		cli.Fprintf(out, "Pods:     not known: %s\n", v.forbidden.Error())
+		return nil //nolint:nilerr // that it may not be read is the answer
+	}
+	if v.facts.Template == nil {
+		cli.Fprintf(out, "Pods:     not known: there is no PodTemplate %s in namespace %s\n", o.Left[0].Template, v.facts.Namespace)
+		return nil
+	}
+	var pods []string
+	for _, pod := range repair.OutlookOf(v.policy, v.facts, now).InTheWay {
+		pods = append(pods, pod.Namespace+"/"+pod.Name)
+	}
+	slices.Sort(pods)
+	if len(pods) == 0 {
+		pods = []string{"none is in the way"}
+	} else {
+		pods[0] = "in the way: " + pods[0]
+	}
+	cli.Fprintf(out, "Pods:     %s\n", strings.Join(pods, ", "))
+	return nil
+}
+
+// limits counts what the limits of repairs are about.
+func (v *visitor) limits(now time.Time) string {
+	r := v.policy.Repair
+	active, begun, within := 0, 0, ""
+	for i := range v.nodes {
+		if n := &v.nodes[i]; r.Scope == "" || n.Labels[r.Scope] == v.facts.Node.Labels[r.Scope] {
+			peer := repair.PeerOf(v.policy, n, now)
+			begun += peer.Begun
+			if peer.Active {
+				active++
+			}
+		}
+	}
+	if r.Scope != "" {
+		within = fmt.Sprintf(", of those with %s=%s", r.Scope, v.facts.Node.Labels[r.Scope])
+	}
+	text := fmt.Sprintf("%d of %d nodes are repaired or validated now%s; %d repairs within 24 h", active, r.MaxConcurrent, within, begun)
+	if r.MaxPerDay > 0 {
+		text += fmt.Sprintf(" of %d", r.MaxPerDay)
+	}
+	return text
+}

@@ -1,0 +1,92 @@
+// Package outlook says what the remediator would do, by the functions with which it decides.
+package outlook
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
+)
+
+// WhatIf decides about all nodes by a policy.
+func WhatIf(ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node) ([]simulate.Outcome, error) {
+	paused, err := pause.Reason(ctx, api, c.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	breaker, err := c.Read(ctx, api, conditions.BreakerConfigMap)
+	if err != nil {
+		return nil, err
+	}
+	return simulate.Run(p, nodes, paused, breaker, c.Now().UTC()), nil
+}
+
+// Text describes an outcome.
+func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
+	var words []string
+	for _, e := range o.Events {
+		words = append(words, e.Reason+": "+e.Message)
+	}
+	if o.Blocked != nil {
+		words = append(words, "blocked by "+o.Blocked.Reason+": "+o.Blocked.Message)
+		for _, too := range o.BlockedToo {
+			words = append(words, "also blocked by "+too.Reason+": "+too.Message)
+		}
+	}
+	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Suspect && o.Blocked == nil {
+		for _, cause := range o.State.Record.Causes {
+			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
+				stands, restart := string(cause.Condition)+" stands", ""
+				if cause.Condition == corev1.NodeReady {
+					stands = "the node is not Ready"
+				}
+				if rule.RestartJobs {
+					restart = " and restart its jobs"
+				}
+				words = append(words, fmt.Sprintf("at %s, if %s until then: add taint %s%s",
+					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, rule.Taint.ToString(), restart))
+			}
+		}
+	}
+	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Quarantined {
+		words = append(words, "the quarantine stands")
+		if o.Blocked == nil {
+			if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
+				words = append(words, why)
+			}
+		}
+	}
+	if o.RestartJobs {
+		words = append(words, "restart the opted-in jobs with pods on it")
+	}
+	if len(words) > 0 {
+		return strings.Join(words, "; ")
+	}
+	switch {
+	case o.State == nil:
+		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
+	case o.State.Record != nil && o.State.Record.Phase == quarantine.Released && o.State.Record.ManualReleaseActive:
+		by := "a user released the node"
+		if o.State.Record.ReleasedBy == quarantine.ByPitcrew {
+			by = "the broken link of another node caused the faults, and the quarantine of that one has ended"
+		}
+		return "nothing: " + by + "; it stays released until its faults have cleared"
+	}
+	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
+		return "nothing: " + why
+	}
+	if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
+		return why
+	}
+	return "nothing: no rule matches its conditions"
+}
