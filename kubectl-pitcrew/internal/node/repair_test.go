@@ -66,7 +66,7 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 	auto := strings.Replace(clitest.RepairPolicy, "mode: approve", "mode: auto\n    scope: pool\n    maxPerDay: 10", 1)
 	const node = "Node:     gpu-1, quarantined: GPUXidError: " + clitest.Lost + "\n"
 	const actions = "Actions:  reset-gpu (at most 10m), then reboot (at most 20m) for class ResetGPU\n          then the check check -level 3 (at most 45m)\n"
-	limits := "Limits:   0 of 1 nodes are repaired or validated now; 0 repairs within 24 h\n"
+	limits := "Limits:   0 of 1 nodes are repaired or validated now; 0 repairs within 24 h of 20\n"
 	for name, test := range map[string]struct {
 		node   *corev1.Node
 		policy string
@@ -88,7 +88,7 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 		}}), want: node +
 			"Repair:   none: repair, given up: pod ml/train-0 has not ended; `kubectl pitcrew repair gpu-1 --approve` tries again what is left (by POLICY)\n" +
 			"Actions:  reboot (at most 20m) for class ResetGPU\n          then the check check -level 3 (at most 45m)\n" +
-			"Limits:   0 of 1 nodes are repaired or validated now; 1 repairs within 24 h\nPods:     in the way: ml/train-0, ml/web-0\n" +
+			"Limits:   0 of 1 nodes are repaired or validated now; 1 repairs within 24 h of 20\nPods:     in the way: ml/train-0, ml/web-0\n" +
 			"Visited:  repair, 2026-11-20T12:00:00Z, 0s ago: Failed: given up: pod ml/train-0 has not ended\n"},
 		"stopped": {node: clitest.Visited(reset(), &repair.Record{Stopped: "q1", Request: &repair.Request{Kind: repair.RequestStop, Quarantine: "q1", At: clitest.Now, User: "ann", Reason: "mine"}}), want: node +
 			"Repair:   none in this quarantine: stopped by ann: mine (by POLICY)\n" + actions + limits + "Pods:     in the way: ml/train-0\n" +
