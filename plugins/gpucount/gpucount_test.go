@@ -284,7 +284,9 @@ func TestExpectedCount(t *testing.T) {
 	n.Want("exit 2\nunknown: gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8", "-grace", "1000000h")
 	n.Want("exit 1\nInspect gpu count: 7 GPUs on the PCI bus, expected 4", "-expect", "4")
 	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-instance-type", "p5.48xlarge")
-	n.Want("exit 0\n"+healthy, "-instance-type", "unknown.type")
+	// A number that was asked for and is not known; what is found counts nevertheless.
+	n.Want("exit 2\nunknown: gpu count: no row for instance type \"unknown.type\"", "-instance-type", "unknown.type")
+	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-instance-type", "unknown.type", "-expect", "8")
 	n.Write("sys/class/dmi/id/product_name", "p6-b200.48xlarge\n")
 	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus")
 
@@ -313,6 +315,7 @@ func TestExpectedCount(t *testing.T) {
 
 	n.Write("profiles", "# ours\n\nshelf|7|2|true|\n")
 	n.Want("exit 0\n"+healthy, "-profiles", n.Path("profiles"), "-instance-type", "shelf")
+	n.Want("exit 2\nunknown: gpu count: no row for instance type \"HVM domU\"", "-profiles", n.Path("profiles"), "-imds", "127.0.0.1:1")
 	n.Write("profiles", "shelf|many\n")
 	n.Want("exit 2\nunknown: profile \"shelf|many\" has no number of GPUs", "-profiles", n.Path("profiles"))
 }

@@ -18,5 +18,5 @@ func main() {
 	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI, or the answer of EC2)")
 	p.StringVar(&r.imds, "imds", "169.254.169.254:80", "`address` of EC2's instance metadata service, asked for a second on instances without a name in DMI")
 	p.StringVar(&r.profiles, "profiles", "", "`file` with rows type|gpus|nics|nvlink|fabric instead of the built-in ones")
-	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Clear: r.clear, Driver: r.source.Module, Shared: r.source.Shared(nvml.Identity)})
+	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judgeListed, Clear: r.clear, Driver: r.source.Module, Shared: r.source.Shared(nvml.Identity)})
 }

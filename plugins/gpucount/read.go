@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,6 +21,8 @@ type snapshot struct {
 	Grace time.Duration `json:"grace"`
 	// Expected is how many GPUs the node should have, 0 if not known.
 	Expected int `json:"expected"`
+	// Unlisted says which instance type has no row although one was asked for, by -instance-type or -profiles.
+	Unlisted string `json:"unlisted,omitempty"`
 	// MayHaveNone says that a node without any GPU is as expected.
 	MayHaveNone bool `json:"mayHaveNone,omitempty"`
 	// Seen are the GPUs that were on the PCI bus earlier in this boot.
@@ -47,7 +50,7 @@ type reader struct {
 func (r *reader) read(ctx context.Context) (snapshot, error) {
 	s := snapshot{Grace: r.plugin.Grace, MayHaveNone: r.expect == 0}
 	var err error
-	if s.Expected, err = r.expected(ctx); err != nil {
+	if s.Expected, s.Unlisted, err = r.expected(ctx); err != nil {
 		return s, err
 	}
 	if s.Reading, err = r.source.ReadShared(ctx); err != nil {
@@ -66,21 +69,34 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	return s, nil
 }
 
-// expected asks the flag, then the profile of the instance type.
-func (r *reader) expected(ctx context.Context) (int, error) {
+// expected asks the flag, then the profile of the instance type. unlisted names a type without one that somebody has asked for.
+func (r *reader) expected(ctx context.Context) (count int, unlisted string, err error) {
 	if r.expect > 0 {
-		return r.expect, nil
+		return r.expect, "", nil
 	}
 	rows := instances.Builtin
 	if r.profiles != "" {
 		data, err := os.ReadFile(r.profiles)
 		if err != nil {
-			return 0, err
+			return 0, "", err
 		}
 		rows = string(data)
 	}
-	i, _, err := instances.Find(rows, r.instanceType(ctx))
-	return i.GPUs, err
+	instance := r.instanceType(ctx)
+	i, found, err := instances.Find(rows, instance)
+	if !found && err == nil && (r.instance != "" || r.profiles != "") {
+		unlisted = fmt.Sprintf("no row for instance type %.60q", instance)
+	}
+	return i.GPUs, unlisted, err
+}
+
+// judgeListed is [judge], and Unknown where the number that was asked for is not known.
+func judgeListed(s snapshot) npd.Result {
+	result := judge(s)
+	if s.Unlisted != "" {
+		result.NotRead("gpu count", s.Unlisted)
+	}
+	return result
 }
 
 func deviceFiles(dev string) (minors []int) {
