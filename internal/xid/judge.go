@@ -61,6 +61,8 @@ type Case struct {
 	// Recovered is when each GPU was last seen to need no reset any more, by Device. A fault that a reset clears is over if it was
 	// last reported before that time. A reset by `nvidia-smi -r` may log nothing.
 	Recovered map[string]time.Duration
+	// Storms makes Inspect of corrected errors and timeouts that repeat at the rate of their row.
+	Storms bool
 }
 
 // GPU is what the driver reports about a GPU apart from faults.
@@ -232,7 +234,7 @@ func (c Case) byKind(e Event) (conditions.Repair, string) {
 	case KindUncoded:
 		return classifyUncoded(c.Events, e)
 	case KindHardware:
-		return hardwareRepair(e), e.Text
+		return classifyHardware(e, c.Storms)
 	}
 	return conditions.Monitor, e.Text
 }

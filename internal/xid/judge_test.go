@@ -265,7 +265,7 @@ func TestClearTakesHardwareOrAllElse(t *testing.T) {
 	s := log(t, "1 a 79, x")
 	e, _ := Parse("EDAC MC0: 1 UE memory read error on DIMM")
 	s.Add(e)
-	if got := s.Clear("", true, 9); len(got) != 1 || got[0] != "memory 0" {
+	if got := s.Clear("", true, 9); len(got) != 1 || got[0] != "memory 0 DIMM" {
 		t.Errorf("cleared %q", got)
 	}
 	if got := s.Clear("", false, 9); len(got) != 1 || got[0] != "gpu 0000:0a:00" {

@@ -58,6 +58,8 @@ type Event struct {
 	At    time.Duration `json:"at"`
 	Last  time.Duration `json:"last"`
 	Count int           `json:"count"`
+	// Rate is that of a hardware line.
+	Rate Rate `json:"rate,omitzero"`
 	// Seen and SeenLast are CLOCK_MONOTONIC when the first and the last line were read; 0 if not recorded. The
 	// kernel stamps its records with a clock of its own that drifts from it by seconds in a month.
 	Seen     time.Duration `json:"seen,omitempty"`

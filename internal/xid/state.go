@@ -109,6 +109,9 @@ func (s *State) Identify(gpu, uuid string) bool {
 // Add takes one event in. A line that repeats a recent one only counts: a crashing application can print thousands.
 func (s *State) Add(e Event) {
 	e.Last, e.SeenLast, e.Count = e.At, e.Seen, 1
+	if e.Kind == KindHardware {
+		e.Rate = Rate{From: e.At, Lines: 1, Most: 1}
+	}
 	s.add(e)
 }
 
@@ -129,6 +132,7 @@ func (s *State) add(e Event) {
 		if o.same(&e) && e.At-o.Last <= e.quiet() {
 			o.Last, o.SeenLast = e.Last, e.SeenLast
 			o.Count += e.Count
+			o.Rate.add(e.At, e.Rate)
 			return
 		}
 	}
@@ -141,6 +145,9 @@ func (s *State) add(e Event) {
 func (e Event) quiet() time.Duration {
 	if entry, _ := Lookup(e.Code); entry.Rule == "settle" {
 		return settle
+	}
+	if e.Kind == KindHardware {
+		return rateWindow
 	}
 	return burst
 }

@@ -17,6 +17,8 @@ func main() {
 	p := npd.New("xid", "checks the kernel log of this boot for Xids, SXids and lost GPUs")
 	r := &reader{plugin: p}
 	p.BoolVar(&r.hardware, "hardware", false, "report the kernel's lines about failing hardware instead of those of the GPU driver")
+	p.BoolVar(&r.storms, "storms", false,
+		"with -hardware, also report corrected errors and timeouts that repeat, and a kubelet or runtime that hangs")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`; a file or FIFO with records in the same form works, too")
 	p.StringVar(&r.text, "log", "", "judge this plain text log `file` instead; nothing else of this host is touched")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for the boot id and the driver's list of GPUs")

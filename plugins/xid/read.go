@@ -32,6 +32,8 @@ type snapshot struct {
 	Overrides xid.Overrides      `json:"overrides,omitempty"`
 	// Recovered is what the ecc check saw of GPUs that needed a reset and then needed none.
 	Recovered map[string]time.Duration `json:"recovered,omitempty"`
+	// Storms is -storms.
+	Storms bool `json:"storms,omitempty"`
 	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
@@ -47,7 +49,7 @@ func (s snapshot) complete(state xid.State) snapshot {
 }
 
 func (s snapshot) asCase() xid.Case {
-	return xid.Case{Events: s.Events, Now: s.Now, GPUs: s.GPUs, Overrides: s.Overrides, Recovered: s.Recovered}
+	return xid.Case{Events: s.Events, Now: s.Now, GPUs: s.GPUs, Overrides: s.Overrides, Recovered: s.Recovered, Storms: s.Storms}
 }
 
 func (s snapshot) faults() []xid.Fault { return s.asCase().Judge() }
@@ -59,6 +61,7 @@ type reader struct {
 	journalctl, journalDir  string
 	overridesFile           string
 	hardware, allowInjected bool
+	storms                  bool
 	journal                 bool
 
 	store  *npd.Store[xid.State]
@@ -114,6 +117,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	s := snapshot{
 		BootID: r.store.BootID, Now: now, GPUs: gpus(state.UUIDs, list), Overrides: overrides, Recovered: r.recovered(),
+		Storms: r.storms,
 	}.complete(state)
 	r.settled = s.asCase().Settled()
 	switch {

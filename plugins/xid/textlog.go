@@ -43,7 +43,9 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 		t.unread = err.Error()
 	}
 	// A file is no live log: nothing in it is still settling.
-	return snapshot{Now: t.now + time.Hour, GPUs: gpus(t.state.UUIDs, nil), Overrides: overrides, Unread: t.unread}.complete(t.state), nil
+	return snapshot{
+		Now: t.now + time.Hour, GPUs: gpus(t.state.UUIDs, nil), Overrides: overrides, Unread: t.unread, Storms: r.storms,
+	}.complete(t.state), nil
 }
 
 // textLog is what is known from the lines so far.
