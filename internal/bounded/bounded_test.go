@@ -42,6 +42,34 @@ func TestAThingThatHangsIsAskedOnceAndHidesNoOther(t *testing.T) {
 	})
 }
 
+func TestTwoThingsThatHangAreAskedOnceEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Calls
+		calls := map[string]int{}
+		answer := make(chan struct{})
+		defer close(answer)
+		for range 3 {
+			for _, thing := range []string{"a", "b"} {
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+				asked := make(chan struct{}, 1)
+				_, err := Do(ctx, &c, thing, func() (int, error) {
+					asked <- struct{}{}
+					<-answer
+					return 0, nil
+				})
+				calls[thing] += len(asked)
+				cancel()
+				if !errors.Is(err, ErrNoAnswer) {
+					t.Error(err)
+				}
+			}
+		}
+		if calls["a"] != 1 || calls["b"] != 1 {
+			t.Errorf("%v calls", calls)
+		}
+	})
+}
+
 func TestACallMayFailOrPanic(t *testing.T) {
 	var c Calls
 	failed := errors.New("no")
