@@ -54,7 +54,8 @@ func TestTheJournalFillsWhatTheRingHasLost(t *testing.T) {
 	defer log.Close()
 	journal := startJournald(t)
 
-	const gpu = "7e57:01:00"
+	// A GPU of its own for each run: what an earlier one has written may still be in the ring.
+	gpu := fmt.Sprintf("7e57:%02x:%02x", time.Now().UnixNano()>>8&0xff, time.Now().UnixNano()>>16&0x1f)
 	fault := func(line string) {
 		t.Helper()
 		if _, err := log.Write(t.Context(), fmt.Sprintf("NVRM: Xid (PCI:%s): %s", gpu, line)); err != nil {
@@ -96,5 +97,36 @@ func TestTheJournalFillsWhatTheRingHasLost(t *testing.T) {
 	}
 	if !strings.Contains(with, `"text": "Xid 119 GSP RPC timeout"`) {
 		t.Errorf("the journal's record is not judged:\n%s", with)
+	}
+	readOnByCursor(t, filepath.Join(root, "bin/xid"), journal, marker)
+}
+
+// readOnByCursor has the first run get the first records of the journal only, and the second read on from there with the real journalctl.
+func readOnByCursor(t *testing.T, xid, journal, marker string) {
+	t.Helper()
+	dir := t.TempDir()
+	journalctl := filepath.Join(dir, "journalctl")
+	const script = `#!/bin/sh
+echo "$*" >>"$0.args"
+[ -e "$0.cut" ] && exec journalctl "$@"
+: >"$0.cut"
+journalctl "$@" | head -n 3
+exec sleep 60
+`
+	if err := os.WriteFile(journalctl, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-state-dir", filepath.Join(dir, "state"), "-journal", "-journal-dir", journal, "-journalctl", journalctl, "-timeout", "4s"}
+	if out, _ := exec.Command(xid, args...).Output(); !strings.Contains(string(out), "still reading the journal") {
+		t.Errorf("the first run has answered %q", out)
+	}
+	out, err := exec.Command(xid, append(args, "-timeout", "1m", "-dump")...).Output()
+	if err != nil || strings.Count(string(out), "Timeout "+marker) != 1 || strings.Contains(string(out), `"unread"`) {
+		t.Errorf("the second run has read (%v):\n%s", err, out)
+	}
+	asked, err := os.ReadFile(journalctl + ".args")
+	if calls := strings.Split(strings.TrimSpace(string(asked)), "\n"); err != nil || len(calls) != 2 ||
+		strings.Contains(calls[0], "--after-cursor=") || !strings.Contains(calls[1], "--after-cursor=s=") {
+		t.Errorf("journalctl was asked (%v):\n%s", err, asked)
 	}
 }
