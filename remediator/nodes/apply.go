@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
@@ -31,13 +32,13 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 	c.reportRefusal(ctx, n, d, err)
 	if err != nil {
 		if isRefusal(err) {
-			c.pending.refused(n.Name)
+			c.pending.Refused(n.Name)
 		} else {
-			c.pending.doubt(n.Name, unansweredWrite{d, started, after})
+			c.pending.Doubt(n.Name, pending.Unanswered{d, started, after})
 		}
 		return err
 	}
-	c.burst.wrote(n.Name, after.ResourceVersion)
+	c.burst.Wrote(n.Name, after.ResourceVersion)
 	c.breaker.remember(c.policy.Policy(), after, d.Started)
 	c.publishEvents(ctx, after, d, started)
 	return nil
@@ -106,12 +107,12 @@ func isDenied(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsF
 // settle finds out whether the node has a write whose answer was lost, and reports the decision if it has. Until that is
 // known nothing else is decided about the node.
 func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
-	lost, ok := c.pending.doubtful(n.Name)
+	lost, ok := c.pending.Doubtful(n.Name)
 	if !ok {
 		return nil
 	}
 	now := n
-	if n.UID == lost.uid && n.ResourceVersion == lost.over {
+	if n.UID == lost.UID && n.ResourceVersion == lost.Over {
 		ctx, cancel := context.WithTimeout(ctx, settleDeadline)
 		defer cancel()
 		now = &corev1.Node{}
@@ -121,18 +122,18 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 			return fmt.Errorf("find out whether node %s was written: %w", n.Name, err)
 		}
 	}
-	if now == nil || now.UID != lost.uid {
+	if now == nil || now.UID != lost.UID {
 		c.rememberDoubtful(lost)
 	}
-	if c.pending.settle(n.Name, now) {
+	if c.pending.Settle(n.Name, now) {
 		c.rememberDoubtful(lost)
-		c.publishEvents(ctx, n, lost.unanswered.decision, lost.unanswered.started)
+		c.publishEvents(ctx, n, lost.Unanswered.Decision, lost.Unanswered.Started)
 	}
 	return nil
 }
 
 // rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
 // know whether it was written.
-func (c *Controller) rememberDoubtful(w pendingWrite) {
-	c.breaker.remember(c.policy.Policy(), w.unanswered.node, w.unanswered.decision.Started)
+func (c *Controller) rememberDoubtful(w pending.Write) {
+	c.breaker.remember(c.policy.Policy(), w.Unanswered.Node, w.Unanswered.Decision.Started)
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -31,7 +32,7 @@ func TestTaintsComeBeforeJobsAndEvidence(t *testing.T) {
 	if !slices.Equal(r.client.patched, []string{"a"}) || len(r.restarts.quarantines)+len(r.client.created) > 0 {
 		t.Errorf("while node b waits, the nodes %v were written, %d jobs restarted and %d ConfigMaps created", r.client.patched, len(r.restarts.quarantines), len(r.client.created))
 	}
-	if result.RequeueAfter != afterTaints || *result.Priority != 0 {
+	if result.RequeueAfter != burst.AfterTaints || *result.Priority != 0 {
 		t.Errorf("the jobs of node a are looked at after %v with priority %d", result.RequeueAfter, *result.Priority)
 	}
 	told.Update(event.UpdateEvent{ObjectOld: &r.client.nodes[1], ObjectNew: &r.client.nodes[1]}) // a heartbeat
@@ -72,7 +73,7 @@ func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
 		rule func(*policy.Rule)
 		want time.Duration
 	}{
-		"no pod is deleted":              {func(*policy.Rule) {}, jobsWait},
+		"no pod is deleted":              {func(*policy.Rule) {}, burst.JobsWait},
 		"the taint deletes pods":         {func(rule *policy.Rule) { rule.Taint.Effect = corev1.TaintEffectNoExecute }, 0},
 		"a taint beside it deletes pods": {func(rule *policy.Rule) { rule.HandOff.Taints = []corev1.Taint{noExecute} }, 0},
 	} {
@@ -81,8 +82,8 @@ func TestJobsAndEvidenceWaitForTaintsABoundedTime(t *testing.T) {
 			for i := range r.policy.Policy().Rules {
 				test.rule(&r.policy.Policy().Rules[i])
 			}
-			if jobs, evidence := whileOthersChange(t, r); jobs != test.want || evidence != evidenceWait {
-				t.Errorf("the jobs are looked at after %v, want %v; the evidence is kept after %v, want %v", jobs, test.want, evidence, evidenceWait)
+			if jobs, evidence := whileOthersChange(t, r); jobs != test.want || evidence != burst.EvidenceWait {
+				t.Errorf("the jobs are looked at after %v, want %v; the evidence is kept after %v, want %v", jobs, test.want, evidence, burst.EvidenceWait)
 			}
 		})
 	}
@@ -95,7 +96,7 @@ func TestTheNextLeaderPostponesNoOldQuarantine(t *testing.T) {
 	r.client.nodes[0] = *r.client.live["a"]
 	next := newRig(t, "a", "b")
 	next.client.nodes[0] = *r.client.live["a"]
-	next.clock.SetTime(r.clock.Now().Add(evidenceWait))
+	next.clock.SetTime(r.clock.Now().Add(burst.EvidenceWait))
 	if jobs, evidence := whileOthersChange(t, next); jobs != 0 || evidence != 0 {
 		t.Errorf("it looks at the jobs after %v, and keeps the evidence after %v", jobs, evidence)
 	}
@@ -176,10 +177,10 @@ func TestTheJobsOfFewNodesAreLookedAtBetweenTaints(t *testing.T) {
 		after time.Duration
 		want  int
 	}{
-		{jobsWait - 1, 0},
-		{jobsWait, looksBetween},
-		{jobsLatest - 1, looksBetween},
-		{jobsLatest, 4},
+		{burst.JobsWait - 1, 0},
+		{burst.JobsWait, burst.LooksBetween},
+		{burst.JobsLatest - 1, burst.LooksBetween},
+		{burst.JobsLatest, 4},
 	} {
 		if got := atOnce(t, test.after, "a", "b", "c", "d"); got != test.want {
 			t.Errorf("after %v the jobs of %d of 4 nodes are looked at, want %d", test.after, got, test.want)
@@ -234,7 +235,7 @@ func TestWhatWeHaveWrittenIsNoChangeOfOthers(t *testing.T) {
 		shown := r.client.live["a"].DeepCopy()
 		shown.ResourceVersion = version
 		told.Create(event.CreateEvent{Object: shown})
-		return r.burst.others()
+		return r.burst.HasOthers()
 	}
 	r.reconcile(t, "a")
 	if shows("1+") {
@@ -251,28 +252,28 @@ func TestWhatWeHaveWrittenIsNoChangeOfOthers(t *testing.T) {
 
 func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
 	var told []bool
-	b := newBurst(func(begins bool) { told = append(told, begins) })
+	b := burst.New(func(begins bool) { told = append(told, begins) })
 	now := time.Now()
 	reconcile := func(i int) {
-		_, end := b.begin(strconv.Itoa(i), now)
+		_, end := b.Begin(strconv.Itoa(i), now)
 		end()
 	}
-	for i := range 2 * bigBurst {
-		b.lookAgain(strconv.Itoa(i)) // as all nodes are at the start
+	for i := range 2 * burst.BigBurst {
+		b.LookAgain(strconv.Itoa(i)) // as all nodes are at the start
 	}
-	for i := range bigBurst - 1 {
-		b.change(strconv.Itoa(i), "1")
+	for i := range burst.BigBurst - 1 {
+		b.Change(strconv.Itoa(i), "1")
 	}
 	if reconcile(-1); len(told) > 0 {
-		t.Errorf("told %v of %d nodes", told, bigBurst-1)
+		t.Errorf("told %v of %d nodes", told, burst.BigBurst-1)
 	}
-	b.change("one more", "1")
-	for i := range bigBurst - bigBurst/10 {
+	b.Change("one more", "1")
+	for i := range burst.BigBurst - burst.BigBurst/10 {
 		if reconcile(i); !slices.Equal(told, []bool{true}) {
-			t.Fatalf("told %v after %d of %d nodes", told, i+1, bigBurst)
+			t.Fatalf("told %v after %d of %d nodes", told, i+1, burst.BigBurst)
 		}
 	}
-	for i := range bigBurst {
+	for i := range burst.BigBurst {
 		reconcile(i)
 	}
 	if !slices.Equal(told, []bool{true, false}) {
@@ -283,24 +284,24 @@ func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
 func TestNodesThatWereThereBeforeMakeNoBigBurst(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		var told []bool
-		c := &Controller{burst: newBurst(func(begins bool) { told = append(told, begins) })}
-		for i := range bigBurst {
+		c := &Controller{burst: burst.New(func(begins bool) { told = append(told, begins) })}
+		for i := range burst.BigBurst {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(i), ResourceVersion: "1"}}
 			if !c.counted().Create(event.CreateEvent{Object: n, IsInInitialList: before}) {
 				t.Errorf("node %d is not reconciled", i)
 			}
 		}
-		c.burst.begin("0", time.Now())
+		c.burst.Begin("0", time.Now())
 		if (len(told) > 0) == before {
 			t.Errorf("nodes of the first list %t: told %v", before, told)
 		}
-		for i := range bigBurst {
-			c.burst.lookAgain(strconv.Itoa(i))
+		for i := range burst.BigBurst {
+			c.burst.LookAgain(strconv.Itoa(i))
 		}
-		for i := range bigBurst / 10 { // many of them need something
-			c.burst.wrote(strconv.Itoa(i), "2")
+		for i := range burst.BigBurst / 10 { // many of them need something
+			c.burst.Wrote(strconv.Itoa(i), "2")
 		}
-		c.burst.begin("1", time.Now())
+		c.burst.Begin("1", time.Now())
 		if !slices.Equal(told, []bool{true}) {
 			t.Errorf("nodes of the first list %t: told %v after many writes", before, told)
 		}
@@ -318,8 +319,8 @@ func TestJobsAreNotLookedAtAgainForTheEvidence(t *testing.T) {
 			return r.reconcile(t, "a").RequeueAfter
 		}
 		reconcile()
-		r.clock.SetTime(r.clock.Now().Add(jobsWait))
-		want := jobsWait // the evidence
+		r.clock.SetTime(r.clock.Now().Add(burst.JobsWait))
+		want := burst.JobsWait // the evidence
 		if again > 0 {
 			want = min(want, again)
 		}

@@ -33,6 +33,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	isolator "github.com/pitcrew-dev/pitcrew/remediator/followers/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -94,12 +97,12 @@ type Controller struct {
 	webhooks  *webhook.Sender
 	metrics   controllerMetrics
 	breaker   *breakerStore
-	pending   *pendingWrites
+	pending   *pending.Writes
 	reports   *reports
 	known     *knownStore
 	looks     looks
-	burst     *burst
-	devices   *deviceStore
+	burst     *burst.Burst
+	devices   *isolator.Store
 
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    fleet
@@ -131,15 +134,15 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
 			unsavedStarts: make(chan struct{}, 1),
 		},
-		pending: newPendingWrites(o.DryRun),
+		pending: pending.New(o.DryRun),
 		reports: newReports(),
 		known:   &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
 		seen:    map[string]quarantine.Seen{},
 		held:    map[string]limitsState{},
 		domains: domains{},
 		looks:   looks{byNode: map[string]look{}},
-		burst:   newBurst(o.OnBigBurst),
-		devices: newDeviceStore(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
+		burst:   burst.New(o.OnBigBurst),
+		devices: isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -163,7 +166,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 	if err := mgr.Add(&waker{c, reconcileNode(again), limits.RetryBlocked}); err != nil {
 		return fmt.Errorf("add what wakes the nodes that a limit holds back: %w", err)
 	}
-	if err := mgr.Add(&ruleSweeper{c, reconcileNode(again), rulesSweep}); err != nil {
+	if err := mgr.Add(&isolator.Sweeper{Store: c.devices, CanIsolate: c.canIsolate, Node: c.cachedNode, Again: reconcileNode(again)}); err != nil {
 		return fmt.Errorf("add what searches for rules that are left: %w", err)
 	}
 	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(again), registry); err != nil {
@@ -224,7 +227,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 	}
 	var requests []reconcile.Request
 	for i := range nodes.Items {
-		c.burst.lookAgain(nodes.Items[i].Name)
+		c.burst.LookAgain(nodes.Items[i].Name)
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
 	}
 	return requests
@@ -236,7 +239,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 // Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
 // is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	rest, end := c.burst.begin(req.Name, c.clock.Now())
+	rest, end := c.burst.Begin(req.Name, c.clock.Now())
 	defer end()
 	if !c.policy.Known() {
 		return ctrl.Result{}, nil
@@ -287,8 +290,8 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	devicesWait := c.devices.apply(ctx, &n, look, decision.Devices)
-	jobsWait, evidenceWait := c.burst.taintsFirst(n.Name, decision, started)
+	devicesWait := c.devices.Apply(ctx, &n, look, decision.Devices)
+	jobsWait, evidenceWait := c.burst.TaintsFirst(n.Name, decision, started)
 	if jobsWait > 0 {
 		// Not with a low priority: among nodes that change all the time its turn would never come.
 		return ctrl.Result{RequeueAfter: earlier(jobsWait, devicesWait), Priority: ptr.To(0)}, nil
@@ -299,7 +302,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
 	if evidenceWait > 0 {
 		if err == nil {
-			c.burst.looked(n.Name, c.clock.Now(), evidenceWait, after)
+			c.burst.Looked(n.Name, c.clock.Now(), evidenceWait, after)
 		}
 		return ctrl.Result{RequeueAfter: earlier(after, evidenceWait), Priority: ptr.To(0)}, err
 	}
@@ -350,8 +353,8 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(n), n); client.IgnoreNotFound(err) != nil {
 		return quarantine.Decision{}, fmt.Errorf("get node %s: %w", n.Name, err)
 	}
-	c.pending.dropFailed(n.Name)
-	c.pending.overlay(n)
+	c.pending.DropFailed(n.Name)
+	c.pending.Overlay(n)
 	observation, err := c.observe(ctx, p, n)
 	if err != nil {
 		return quarantine.Decision{}, err
@@ -367,7 +370,7 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 		c.breaker.remember(p, n, d.Started) // before the write: until it is remembered, another domain may fail as an incident, too
 	}
 	if d.Changes(n) {
-		c.pending.add(n, d.State.Record)
+		c.pending.Add(n, d.State.Record)
 	}
 	return d, nil
 }
@@ -385,10 +388,10 @@ func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quaran
 func (c *Controller) forget(name string) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
-	if lost, ok := c.pending.doubtful(name); ok {
+	if lost, ok := c.pending.Doubtful(name); ok {
 		c.rememberDoubtful(lost)
 	}
-	c.pending.discard(name)
+	c.pending.Discard(name)
 	c.reports.isNew(name, nil)
 	c.reports.isNewStaleUpgrade(name, false)
 	c.reports.isNewRefusal(name, false)
@@ -396,8 +399,8 @@ func (c *Controller) forget(name string) {
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)
-	c.burst.forget(name)
-	c.devices.forget(name)
+	c.burst.Forget(name)
+	c.devices.Forget(name)
 	delete(c.held, name)
 	delete(c.seen, name)
 	delete(c.domains, name)

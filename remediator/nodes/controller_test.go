@@ -197,7 +197,7 @@ func TestALongEventIsCut(t *testing.T) {
 
 func TestADryRunRestartsNoJobs(t *testing.T) {
 	r := newRig(t, "a")
-	r.dryRun, r.pending.dryRun, r.breaker.dryRun = true, true, true
+	r.dryRun, r.pending.DryRun, r.breaker.dryRun = true, true, true
 	r.evidence = evidence.New(r.client, r.client, evidence.Options{DryRun: true})
 	for range 2 {
 		r.reconcile(t, "a")
@@ -215,7 +215,7 @@ func TestADryRunRestartsNoJobs(t *testing.T) {
 func TestATaintWithoutARecordIsRemovedOnce(t *testing.T) {
 	for _, dryRun := range []bool{false, true} {
 		r := newRig(t, "a")
-		r.dryRun, r.pending.dryRun, r.breaker.dryRun = dryRun, dryRun, dryRun
+		r.dryRun, r.pending.DryRun, r.breaker.dryRun = dryRun, dryRun, dryRun
 		r.client.nodes[0].Status.Conditions = nil
 		r.client.nodes[0].Spec.Taints = []corev1.Taint{{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}}
 		for range 3 {

@@ -14,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
@@ -65,7 +66,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	api := &cached{byName: map[string]*corev1.Node{}}
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
-		client: api, policy: policy.Fixed(p), recorder: events.NewFakeRecorder(0), clock: clock, metrics: newMetrics(), pending: newPendingWrites(false),
+		client: api, policy: policy.Fixed(p), recorder: events.NewFakeRecorder(0), clock: clock, metrics: newMetrics(), pending: pending.New(false),
 		breaker: &breakerStore{clock: clock}, reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{},
 	}
 	if c.webhooks, err = webhook.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
@@ -103,7 +104,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 		d := decide(n.DeepCopy())
 		d.State.Apply(n)
 		n.ResourceVersion = "8"
-		c.pending.touched.add(n.Name)
+		c.pending.Touch(n.Name)
 	}
 	fault := &api.nodes[0]
 	b.ReportAllocs()
@@ -112,6 +113,6 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 		if d.Blocked != nil || d.Started == nil {
 			b.Fatalf("%+v", d.Blocked)
 		}
-		c.pending.discard(fault.Name)
+		c.pending.Discard(fault.Name)
 	}
 }

@@ -95,7 +95,7 @@ func TestAHeldNodeFollowsItsOrigin(t *testing.T) {
 	}
 	r.client.nodes[0].Name, r.client.nodes[0].UID = "c", "c" // the machine was replaced
 	r.forget("a")
-	r.pending.touched.add("a")
+	r.pending.Touch("a")
 	if names, err := r.mayGoOn(t.Context()); err != nil || len(names) != 1 || names[0] != "b" {
 		t.Errorf("%v %v go on when the origin is gone", names, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,36 +25,12 @@ type fleet struct {
 	memory limits.Memory
 }
 
-// touched are the names of nodes of which something has changed since they were summed up. The order in which they are noted and
-// summed up does not matter: what is summed up is what the cache shows then.
-type touched struct {
-	mu    sync.Mutex
-	names map[string]bool // nil: nobody takes them yet
-}
-
-func (t *touched) add(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.names != nil {
-		t.names[name] = true
-	}
-}
-
-// take returns the names and notes further ones from now on.
-func (t *touched) take() map[string]bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	taken := t.names
-	t.names = map[string]bool{}
-	return taken
-}
-
 // follow passes the changes of nodes in the cache that can change a decision, and notes all of them before, heartbeats included: a decision
 // knows of what came before the change that it was made for. While the fleet is summed up and no decision is being made, it is brought up
 // to date at once, so that the next decision need not do it for all.
 func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 	return predicate.And(predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.pending.touched.add(n.GetName())
+		c.pending.Touch(n.GetName())
 		if c.deciding.TryLock() {
 			defer c.deciding.Unlock()
 			if c.fleet.policy != nil {
@@ -69,7 +44,7 @@ func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 // counted tells the burst of the nodes that will be reconciled.
 func (c *Controller) counted() predicate.Predicate {
 	every := predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.burst.change(n.GetName(), n.GetResourceVersion())
+		c.burst.Change(n.GetName(), n.GetResourceVersion())
 		return true
 	})
 	changes := every.CreateFunc
@@ -77,7 +52,7 @@ func (c *Controller) counted() predicate.Predicate {
 		if !e.IsInInitialList {
 			return changes(e)
 		}
-		c.burst.lookAgain(e.Object.GetName())
+		c.burst.LookAgain(e.Object.GetName())
 		return true
 	}
 	return every
@@ -96,12 +71,12 @@ func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string)
 
 // rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which nobody has noticed yet.
 func (c *Controller) rememberLost(ctx context.Context) error {
-	for name, w := range c.pending.allDoubtful() {
+	for name, w := range c.pending.AllDoubtful() {
 		n, err := c.cachedNode(ctx, name)
 		if err != nil {
 			return err
 		}
-		if n == nil || n.UID != w.uid {
+		if n == nil || n.UID != w.UID {
 			c.rememberDoubtful(w)
 		}
 	}
@@ -114,7 +89,7 @@ func (c *Controller) sumUp(ctx context.Context, p *policy.Policy) error {
 	if c.fleet.policy != p {
 		return c.sumUpAll(ctx, p, memory)
 	}
-	names := c.pending.touched.take()
+	names := c.pending.TakeTouched()
 	if !memory.Is(c.fleet.memory) {
 		maps.Copy(names, memory.Differing(c.fleet.memory))
 		c.fleet.memory = memory
@@ -133,7 +108,7 @@ func (c *Controller) sumUp(ctx context.Context, p *policy.Policy) error {
 // sumUpAll begins anew.
 func (c *Controller) sumUpAll(ctx context.Context, p *policy.Policy, memory limits.Memory) error {
 	c.fleet = fleet{}
-	c.pending.touched.take() // before the nodes are read: what changes from now on is summed up again
+	c.pending.TakeTouched() // before the nodes are read: what changes from now on is summed up again
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
@@ -165,11 +140,11 @@ func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node,
 // fail, and the quarantine of another node may reach the API server before it.
 func (c *Controller) peerAsWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
 	shown := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
-	if !c.pending.hasRecord(n.Name) {
+	if !c.pending.HasRecord(n.Name) {
 		return shown
 	}
 	n = n.DeepCopy()
-	c.pending.overlay(n)
+	c.pending.Overlay(n)
 	written := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
 	if !c.dryRun && (shown.OutOfService && !written.OutOfService || shown.Soft && !written.Soft) {
 		return shown

@@ -38,8 +38,8 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 		}
 		present[n.Name] = true
 		peer := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{})
-		if w := r.pending.all()[n.Name]; w.record != nil && w.uid == n.UID && w.over == n.ResourceVersion {
-			quarantine.Overlay(n, w.record)
+		if w := r.pending.All()[n.Name]; w.Record != nil && w.UID == n.UID && w.Over == n.ResourceVersion {
+			quarantine.Overlay(n, w.Record)
 			// What gives a place back may still fail.
 			if written := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}); (written.OutOfService || !peer.OutOfService) && (written.Soft || !peer.Soft) {
 				peer = written
@@ -251,8 +251,8 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			_, _ = r.Controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
 			r.client.refuse, r.client.unanswered = nil, nil
 			r.reasons()
-			for _, w := range r.pending.all() {
-				if w.unanswered != nil {
+			for _, w := range r.pending.All() {
+				if w.Unanswered != nil {
 					doubtful++
 				}
 			}

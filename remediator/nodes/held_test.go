@@ -17,7 +17,7 @@ import (
 func (r rig) wakes(t *testing.T, touched ...string) []string {
 	t.Helper()
 	for _, name := range touched {
-		r.pending.touched.add(name)
+		r.pending.Touch(name)
 	}
 	names, err := r.mayGoOn(t.Context())
 	if err != nil {

@@ -63,7 +63,7 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 
 // collectNodes names the nodes that need attention.
 func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Node) {
-	p, pending := c.policy.Policy(), c.pending.all()
+	p, pending := c.policy.Policy(), c.pending.All()
 	skipped := 0
 	for i := range nodes {
 		n := &nodes[i]
@@ -83,7 +83,7 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 		}
 		record, err := quarantine.RecordOf(n)
 		if write, ok := pending[n.Name]; ok {
-			record, err = write.record, nil
+			record, err = write.Record, nil
 		}
 		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
 			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, knownRule(p, record.Taint.Rule), record.Worst().String(), c.effectOn(record))

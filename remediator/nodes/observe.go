@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -85,11 +86,34 @@ func (c *Controller) quarantinedBy(ctx context.Context, rule string) (map[string
 	for i := range nodes.Items {
 		names[nodes.Items[i].Name] = true
 	}
-	for name, write := range c.pending.all() {
+	for name, write := range c.pending.All() {
 		delete(names, name)
-		if slices.Contains(indexRecord(write.record), rule) {
+		if slices.Contains(indexRecord(write.Record), rule) {
 			names[name] = true
 		}
 	}
 	return names, nil
+}
+
+// lookAtDevices is [Store.look], but nothing while everything is paused, or if no policy has ever isolated devices.
+func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
+	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
+		return nil, nil
+	}
+	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
+		return nil, err
+	}
+	return c.devices.Look(ctx, c.policy.Policy(), n), nil
+}
+
+// canIsolate reports whether a policy has ever isolated devices.
+func (c *Controller) canIsolate(ctx context.Context) (bool, error) {
+	if !c.policy.Known() {
+		return false, nil
+	}
+	p := c.policy.Policy()
+	if err := c.known.refresh(ctx, p); err != nil {
+		return false, err
+	}
+	return c.known.of(p).CanIsolate(), nil
 }

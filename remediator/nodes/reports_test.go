@@ -119,7 +119,7 @@ func TestWhatIsReportedIsForgottenWithItsNodeAndItsRule(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		r.reconcile(t, name)
 	}
-	if len(r.reports.blocked)+len(r.pending.byNode)+len(r.seen) != 0 {
-		t.Errorf("without nodes, memory holds %v, %v and %v", r.reports.blocked, r.pending.byNode, r.seen)
+	if len(r.reports.blocked)+len(r.pending.All())+len(r.seen) != 0 {
+		t.Errorf("without nodes, memory holds %v, %v and %v", r.reports.blocked, r.pending.All(), r.seen)
 	}
 }

@@ -20,6 +20,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -169,8 +171,8 @@ func newRig(t testing.TB, names ...string) rig {
 		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
-		pending:  newPendingWrites(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
-		burst: newBurst(nil), domains: domains{},
+		pending:  pending.New(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
+		burst: burst.New(nil), domains: domains{},
 	}
 	if r.webhooks, err = webhook.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
@@ -181,7 +183,7 @@ func newRig(t testing.TB, names ...string) rig {
 // Reconcile is [Controller.Reconcile] after the cache has told what has become of all nodes.
 func (r rig) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	for _, name := range r.names {
-		r.pending.touched.add(name)
+		r.pending.Touch(name)
 	}
 	return r.Controller.Reconcile(ctx, req)
 }

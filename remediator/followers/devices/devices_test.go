@@ -1,4 +1,4 @@
-package nodes
+package devices
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // storeThatFindsNothing has an API server that answers every request for rules with NotFound.
-func storeThatFindsNothing() *deviceStore {
+func storeThatFindsNothing() *Store {
 	missing := apierrors.NewNotFound(schema.GroupResource{Group: resourceapi.GroupName, Resource: "devicetaintrules"}, "")
 	api := interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return missing },
@@ -29,7 +29,7 @@ func storeThatFindsNothing() *deviceStore {
 			return missing
 		},
 	})
-	s := newDeviceStore(api, api, nil, false)
+	s := New(api, api, nil, false)
 	s.version = "v1beta2"
 	return s
 }
@@ -49,7 +49,7 @@ func TestARuleThatIsDeletedBeforeItIsUpdatedIsNotRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storeThatFindsNothing()
-			if after := s.apply(t.Context(), n, &devices.Look{Rules: test.has}, want); after != devicesRetry {
+			if after := s.Apply(t.Context(), n, &devices.Look{Rules: test.has}, want); after != devicesRetry {
 				t.Errorf("again after %s", after)
 			}
 			if got := s.refused[n.Name]; (got != "") != test.refused {

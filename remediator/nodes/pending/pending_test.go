@@ -1,4 +1,4 @@
-package nodes
+package pending
 
 import (
 	"testing"
@@ -6,23 +6,28 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
 func TestAPendingWriteShowsUntilTheCacheShowsIt(t *testing.T) {
-	quarantined := released()
-	quarantined.Phase = quarantine.Quarantined
-	newPending := func(dryRun bool) *pendingWrites {
-		w := newPendingWrites(dryRun)
-		w.add(slimNode(), quarantined)
+	quarantined := &quarantine.Record{NodeUID: "u", Quarantine: quarantine.Quarantine{
+		ID: "0123456789ab", Phase: quarantine.Quarantined, Taint: &quarantine.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule"},
+	}}
+	slimNode := func() *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7"}}
+	}
+	newPending := func(dryRun bool) *Writes {
+		w := New(dryRun)
+		w.Add(slimNode(), quarantined)
 		return w
 	}
-	shown := func(w *pendingWrites, change func(*corev1.Node)) bool {
+	shown := func(w *Writes, change func(*corev1.Node)) bool {
 		n := slimNode()
 		change(n)
 		as := n.DeepCopy()
-		w.overlay(n)
+		w.Overlay(n)
 		return !equality.Semantic.DeepEqual(n, as)
 	}
 	same := func(*corev1.Node) {}

@@ -1,4 +1,5 @@
-package nodes
+// Package devices keeps the DeviceTaintRules of nodes as decided, and reads what a decision about devices needs.
+package devices
 
 import (
 	"context"
@@ -20,7 +21,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/deviceapi"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
-	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -28,6 +28,8 @@ import (
 const (
 	// devicesDeadline bounds one look at the devices of a node, and one round of writes.
 	devicesDeadline = 5 * time.Second
+	// lookAgain is how soon rules that were written are looked at.
+	lookAgain = 20 * time.Millisecond
 	// devicesRetry is how soon rules that could not be written are tried again.
 	devicesRetry = 5 * time.Second
 	// rulesSweep is how often rules without a quarantine are searched. A release deletes its own; what is found was left by a crash, or
@@ -35,9 +37,9 @@ const (
 	rulesSweep = 5 * time.Minute
 )
 
-// deviceStore reads the devices of nodes and keeps their DeviceTaintRules as decided. It watches nothing, and makes no request about a
+// Store reads the devices of nodes and keeps their DeviceTaintRules as decided. It watches nothing, and makes no request about a
 // node until a rule of the policy that isolates devices matches one of its conditions. A nil store does nothing.
-type deviceStore struct {
+type Store struct {
 	client    client.Client
 	apiReader client.Reader
 	mapper    meta.RESTMapper
@@ -56,15 +58,16 @@ type deviceStore struct {
 	lost chan struct{}
 }
 
-func newDeviceStore(api client.Client, apiReader client.Reader, mapper meta.RESTMapper, dryRun bool) *deviceStore {
-	return &deviceStore{
+// New makes a store that asks the API server.
+func New(api client.Client, apiReader client.Reader, mapper meta.RESTMapper, dryRun bool) *Store {
+	return &Store{
 		client: api, apiReader: apiReader, mapper: mapper, dryRun: dryRun, ruled: map[string]bool{}, refused: map[string]string{},
 		pretended: map[string][]resourceapi.DeviceTaintRule{}, lost: make(chan struct{}, 1),
 	}
 }
 
-// look reads the devices of a node; nil: nothing is to be decided about them. What cannot be read is said in the look.
-func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node) *devices.Look {
+// Look reads the devices of a node; nil: nothing is to be decided about them. What cannot be read is said in the look.
+func (s *Store) Look(ctx context.Context, p *policy.Policy, n *corev1.Node) *devices.Look {
 	if s == nil {
 		return nil
 	}
@@ -85,7 +88,8 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 		look.SlicesErr = whyUnread("ResourceSlices", err)
 	}
 	if !s.dryRun {
-		if look.Rules, err = s.list(ctx, client.MatchingLabels{devices.LabelNodeUID: string(n.UID), devices.LabelManagedBy: devices.ManagedBy}); err != nil {
+		ours := client.MatchingLabels{devices.LabelNodeUID: string(n.UID), devices.LabelManagedBy: devices.ManagedBy}
+		if look.Rules, err = s.list(ctx, ours); err != nil {
 			look.RulesErr = whyUnread("DeviceTaintRules", err)
 		}
 	}
@@ -97,17 +101,6 @@ func (s *deviceStore) look(ctx context.Context, p *policy.Policy, n *corev1.Node
 		delete(s.ruled, n.Name)
 	}
 	return look
-}
-
-// lookAtDevices is [deviceStore.look], but nothing while everything is paused, or if no policy has ever isolated devices.
-func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
-	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
-		return nil, nil
-	}
-	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
-		return nil, err
-	}
-	return c.devices.look(ctx, c.policy.Policy(), n), nil
 }
 
 // whyUnread says why objects could not be read, and what to do about it.
@@ -124,7 +117,7 @@ func whyUnread(resource string, err error) string {
 }
 
 // served is the version of the rules that the API server serves.
-func (s *deviceStore) served() (schema.GroupVersionKind, error) {
+func (s *Store) served() (schema.GroupVersionKind, error) {
 	s.mu.Lock()
 	version := s.version
 	s.mu.Unlock()
@@ -142,7 +135,7 @@ func (s *deviceStore) served() (schema.GroupVersionKind, error) {
 }
 
 // forgetVersion has the version found again if an answer says that it may not be served any more, as after a downgrade of the API server.
-func (s *deviceStore) forgetVersion(err error) {
+func (s *Store) forgetVersion(err error) {
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		s.mu.Lock()
 		s.version = ""
@@ -151,7 +144,7 @@ func (s *deviceStore) forgetVersion(err error) {
 }
 
 // list reads rules, in pages.
-func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (rules []resourceapi.DeviceTaintRule, err error) {
+func (s *Store) list(ctx context.Context, labels client.MatchingLabels) (rules []resourceapi.DeviceTaintRule, err error) {
 	kind, err := s.served()
 	if err != nil {
 		return nil, err
@@ -163,9 +156,9 @@ func (s *deviceStore) list(ctx context.Context, labels client.MatchingLabels) (r
 	return rules, nil
 }
 
-// apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after
+// Apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after
 // is zero, the node is to be decided again after that time.
-func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.Look, rules *quarantine.DeviceRules) (after time.Duration) {
+func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, rules *quarantine.DeviceRules) (after time.Duration) {
 	if s == nil || look == nil || rules == nil {
 		return 0
 	}
@@ -190,14 +183,14 @@ func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.L
 		if existing != nil && devices.IsSame(existing, want) {
 			continue
 		}
-		after = conflictRetry // look at what was written
+		after = lookAgain // Look at what was written
 		s.mu.Lock()
 		s.ruled[n.Name] = true
 		s.mu.Unlock()
 		if err := s.write(ctx, want, existing); err != nil {
 			errs = append(errs, fmt.Errorf("write DeviceTaintRule %s for %s: %w", want.Name, n.Name, err))
 			// One that somebody has deleted since the look is not refused.
-			if isDenied(err) || apierrors.IsNotFound(err) && existing == nil || meta.IsNoMatchError(err) {
+			if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) && existing == nil || meta.IsNoMatchError(err) {
 				s.mu.Lock()
 				s.refused[n.Name] = fmt.Sprintf("the API server refuses the DeviceTaintRule: %v", err)
 				s.mu.Unlock()
@@ -205,7 +198,7 @@ func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.L
 		}
 	}
 	for _, left := range has {
-		after = conflictRetry
+		after = lookAgain
 		if err := s.delete(ctx, left); err != nil {
 			errs = append(errs, err)
 		}
@@ -217,7 +210,7 @@ func (s *deviceStore) apply(ctx context.Context, n *corev1.Node, look *devices.L
 	return after
 }
 
-func (s *deviceStore) write(ctx context.Context, want, existing *resourceapi.DeviceTaintRule) error {
+func (s *Store) write(ctx context.Context, want, existing *resourceapi.DeviceTaintRule) error {
 	kind, err := s.served()
 	if err != nil {
 		return err
@@ -239,7 +232,7 @@ func (s *deviceStore) write(ctx context.Context, want, existing *resourceapi.Dev
 	return s.client.Create(ctx, target, client.FieldOwner(quarantine.ControllerName)) //nolint:wrapcheck // by the caller
 }
 
-func (s *deviceStore) delete(ctx context.Context, rule *resourceapi.DeviceTaintRule) error {
+func (s *Store) delete(ctx context.Context, rule *resourceapi.DeviceTaintRule) error {
 	kind, err := s.served()
 	if err != nil {
 		return err
@@ -253,8 +246,8 @@ func (s *deviceStore) delete(ctx context.Context, rule *resourceapi.DeviceTaintR
 	return nil
 }
 
-// forget drops what is known about a node that is gone. Its rules are searched soon.
-func (s *deviceStore) forget(node string) {
+// Forget drops what is known about a node that is gone. Its rules are searched soon.
+func (s *Store) Forget(node string) {
 	if s == nil {
 		return
 	}
@@ -270,81 +263,4 @@ func (s *deviceStore) forget(node string) {
 	case s.lost <- struct{}{}:
 	default:
 	}
-}
-
-// ruleSweeper finds the rules that no quarantine explains, if a policy has ever isolated devices.
-type ruleSweeper struct {
-	*Controller
-	again func(ctx context.Context, node string)
-	every time.Duration
-}
-
-// Start runs until the context ends.
-func (w *ruleSweeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(w.every)
-	defer ticker.Stop()
-	for {
-		if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether DeviceTaintRules are left of earlier quarantines; tried again in "+w.every.String())
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		case <-w.devices.lost:
-		}
-	}
-}
-
-// sweep deletes the rules of nodes that are gone, and has the others decided whose records have no isolation.
-func (w *ruleSweeper) sweep(ctx context.Context) error {
-	if w.dryRun || !w.policy.Known() {
-		return nil
-	}
-	p := w.policy.Policy()
-	if err := w.known.refresh(ctx, p); err != nil {
-		return err
-	}
-	if !w.known.of(p).CanIsolate() {
-		return nil
-	}
-	rules, err := w.devices.list(ctx, client.MatchingLabels{devices.LabelManagedBy: devices.ManagedBy})
-	if meta.IsNoMatchError(err) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("list DeviceTaintRules: %w", err)
-	}
-	var errs []error
-	left := map[string]bool{}
-	for i := range rules {
-		name := devices.NodeOf(&rules[i])
-		n, err := w.cachedNode(ctx, name)
-		if err == nil && n == nil {
-			n = &corev1.Node{}
-			err = w.apiReader.Get(ctx, client.ObjectKey{Name: name}, n)
-		}
-		switch {
-		case apierrors.IsNotFound(err), err == nil && string(n.UID) != rules[i].Labels[devices.LabelNodeUID]:
-			errs = append(errs, w.devices.delete(ctx, &rules[i]))
-		case err != nil:
-			errs = append(errs, fmt.Errorf("get node %s: %w", name, err))
-		default:
-			record, err := quarantine.RecordOf(n)
-			left[name] = err == nil && (record == nil || record.Isolation == nil)
-		}
-	}
-	for name, isLeft := range left {
-		if isLeft {
-			w.devices.mayHaveRules(name)
-			w.again(ctx, name)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// mayHaveRules has the next look read the rules of a node, whatever its record says.
-func (s *deviceStore) mayHaveRules(node string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ruled[node] = true
 }
