@@ -45,11 +45,11 @@ var imports = map[string]map[string]string{
 	"internal/preflight/verdict/client.go":   {"k8s.io/client-go/rest": "its controller reads and writes the cluster"},
 	"internal/preflight/verdict/logs/log.go": {"log/slog": "its caller logs it"},
 	"kubectl-pitcrew/controllers.go": {
-		module + "remediator/nodes":     "only the remediator runs controllers",
-		module + "remediator/jobs":      "only the remediator runs controllers",
-		module + "remediator/preflight": "only the remediator runs controllers",
-		module + "remediator/evidence":  "only the remediator runs controllers",
-		module + "remediator/webhook":   "only the remediator runs controllers",
+		module + "remediator/nodes":              "only the remediator runs controllers",
+		module + "remediator/jobs":               "only the remediator runs controllers",
+		module + "remediator/preflight":          "only the remediator runs controllers",
+		module + "remediator/followers/evidence": "only the remediator runs controllers",
+		module + "remediator/followers/webhooks": "only the remediator runs controllers",
 	},
 	"repair/controllers.go": {module + "remediator/nodes": "only the remediator runs controllers"},
 	"preflight/shared.go": {
@@ -322,7 +322,7 @@ func makeModule(t *testing.T, dir string) {
 		write(t, filepath.Join(dir, "bin/stubs", stub, "stub.go"), "package "+name(stub)+"\n")
 	}
 	for _, ours := range []string{
-		"remediator/nodes", "remediator/jobs", "remediator/jobs/kinds", "remediator/preflight", "remediator/evidence", "remediator/webhook",
+		"remediator/nodes", "remediator/jobs", "remediator/jobs/kinds", "remediator/preflight", "remediator/followers/evidence", "remediator/followers/webhooks",
 		"remediator/quarantine", "internal/preflight/verdict",
 	} {
 		write(t, filepath.Join(dir, ours, "doc.go"), "// Package "+name(ours)+" is empty.\npackage "+name(ours)+"\n")

@@ -29,7 +29,7 @@ func pure(t *testing.T, root string) (folders []string) {
 }
 
 // controllers are the packages that only the remediator may contain.
-var controllers = []string{"remediator/nodes", "remediator/jobs", "remediator/preflight", "remediator/evidence", "remediator/webhook"}
+var controllers = []string{"remediator/nodes", "remediator/jobs", "remediator/preflight", "remediator/followers/evidence", "remediator/followers/webhooks"}
 
 // The linter checks the imports of a file. A program also contains the packages that these import.
 func TestNoPackageComesInThroughAnother(t *testing.T) {

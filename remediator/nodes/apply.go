@@ -34,7 +34,7 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		if isRefusal(err) {
 			c.pending.Refused(n.Name)
 		} else {
-			c.pending.Doubt(n.Name, pending.Unanswered{d, started, after})
+			c.pending.Doubt(n.Name, pending.Unanswered{Decision: d, Started: started, Node: after})
 		}
 		return err
 	}

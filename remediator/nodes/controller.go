@@ -5,7 +5,6 @@ package nodes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -32,15 +32,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/away"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
-	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
 	isolator "github.com/pitcrew-dev/pitcrew/remediator/followers/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
-	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 const (
@@ -94,7 +95,8 @@ type Controller struct {
 	clock     clock.PassiveClock
 	jobs      JobRestarter
 	evidence  *evidence.Store
-	webhooks  *webhook.Sender
+	webhooks  *webhooks.Sender
+	soperator *soperator.Follower
 	metrics   controllerMetrics
 	breaker   *breakerStore
 	pending   *pending.Writes
@@ -134,15 +136,16 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
 			unsavedStarts: make(chan struct{}, 1),
 		},
-		pending: pending.New(o.DryRun),
-		reports: newReports(),
-		known:   &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
-		seen:    map[string]quarantine.Seen{},
-		held:    map[string]limitsState{},
-		domains: domains{},
-		looks:   looks{byNode: map[string]look{}},
-		burst:   burst.New(o.OnBigBurst),
-		devices: isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
+		pending:   pending.New(o.DryRun),
+		reports:   newReports(),
+		known:     &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
+		seen:      map[string]quarantine.Seen{},
+		held:      map[string]limitsState{},
+		domains:   domains{},
+		looks:     looks{byNode: map[string]look{}},
+		burst:     burst.New(o.OnBigBurst),
+		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
+		soperator: soperator.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
 	}
 	for _, m := range append(c.metrics.collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
@@ -163,24 +166,21 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		return fmt.Errorf("index nodes: %w", err)
 	}
 	again := make(chan event.GenericEvent)
-	if err := mgr.Add(&waker{c, reconcileNode(again), limits.RetryBlocked}); err != nil {
-		return fmt.Errorf("add what wakes the nodes that a limit holds back: %w", err)
-	}
-	if err := mgr.Add(&isolator.Sweeper{Store: c.devices, CanIsolate: c.canIsolate, Node: c.cachedNode, Again: reconcileNode(again)}); err != nil {
-		return fmt.Errorf("add what searches for rules that are left: %w", err)
-	}
-	if c.webhooks, err = webhook.New(o.Policy, o.Clock, reconcileNode(again), registry); err != nil {
+	if c.webhooks, err = webhooks.New(o.Policy, o.Clock, reconcileNode(again), registry); err != nil {
 		return fmt.Errorf("webhooks: %w", err)
 	}
-	if err := mgr.Add(c.webhooks); err != nil {
-		return fmt.Errorf("add the sender of webhooks: %w", err)
-	}
-	if err := mgr.Add(&startsSaver{c.breaker, startsPause, limits.RetryBlocked}); err != nil {
-		return fmt.Errorf("add the writer of the starts of quarantines: %w", err)
-	}
 	changes := make(chan event.GenericEvent, 1)
-	if err := mgr.Add(&reloader{Controller: c, changes: changes}); err != nil {
-		return fmt.Errorf("watch the policy: %w", err)
+	for _, runs := range []manager.Runnable{
+		&waker{c, reconcileNode(again), limits.RetryBlocked},
+		&isolator.Sweeper{Store: c.devices, CanIsolate: canIsolate(c), Node: c.cachedNode, Again: reconcileNode(again)},
+		c.soperator,
+		c.webhooks,
+		&startsSaver{c.breaker, startsPause, limits.RetryBlocked},
+		&reloader{Controller: c, changes: changes},
+	} {
+		if err := mgr.Add(runs); err != nil {
+			return fmt.Errorf("add %T: %w", runs, err)
+		}
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("node").
@@ -297,9 +297,8 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: earlier(jobsWait, devicesWait), Priority: ptr.To(0)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
-	again, notShown := c.showSuspicion(ctx, &n, decision, started)
-	after = earlier(after, devicesWait)
-	after, err = earlier(earlier(decision.RequeueAfter, after), again), errors.Join(err, notShown)
+	c.tellSoperator(&n, decision)
+	after = earlier(earlier(decision.RequeueAfter, after), devicesWait)
 	if evidenceWait > 0 {
 		if err == nil {
 			c.burst.Looked(n.Name, c.clock.Now(), evidenceWait, after)
@@ -375,15 +374,6 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 	return d, nil
 }
 
-// keepEvidence tells whether there is nothing to keep about the node, or it is kept.
-func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quarantine.Record) bool {
-	if err := c.evidence.Keep(ctx, n, r); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
-		return false
-	}
-	return true
-}
-
 // forget drops what is kept in memory about a node that is gone.
 func (c *Controller) forget(name string) {
 	c.deciding.Lock()
@@ -395,7 +385,7 @@ func (c *Controller) forget(name string) {
 	c.reports.isNew(name, nil)
 	c.reports.isNewStaleUpgrade(name, false)
 	c.reports.isNewRefusal(name, false)
-	c.reports.isNewRefusal(statusOf(name), false)
+	c.soperator.Forget(name)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)

@@ -14,10 +14,10 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 // cached is a client that reads nodes as the manager's cache does: one by its name, or all of them without a copy.
@@ -69,7 +69,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 		client: api, policy: policy.Fixed(p), recorder: events.NewFakeRecorder(0), clock: clock, metrics: newMetrics(), pending: pending.New(false),
 		breaker: &breakerStore{clock: clock}, reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{},
 	}
-	if c.webhooks, err = webhook.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
+	if c.webhooks, err = webhooks.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		b.Fatal(err)
 	}
 	for i := range size {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )

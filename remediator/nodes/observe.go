@@ -106,14 +106,16 @@ func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*device
 	return c.devices.Look(ctx, c.policy.Policy(), n), nil
 }
 
-// canIsolate reports whether a policy has ever isolated devices.
-func (c *Controller) canIsolate(ctx context.Context) (bool, error) {
-	if !c.policy.Known() {
-		return false, nil
+// canIsolate returns what reports whether a policy has ever isolated devices.
+func canIsolate(c *Controller) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		p := c.policy.Policy()
+		if !c.policy.Known() {
+			return false, nil
+		}
+		if err := c.known.refresh(ctx, p); err != nil {
+			return false, err
+		}
+		return c.known.of(p).CanIsolate(), nil
 	}
-	p := c.policy.Policy()
-	if err := c.known.refresh(ctx, p); err != nil {
-		return false, err
-	}
-	return c.known.of(p).CanIsolate(), nil
 }

@@ -19,13 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
-	"github.com/pitcrew-dev/pitcrew/remediator/webhook"
 )
 
 const testPolicy = `
@@ -172,9 +173,9 @@ func newRig(t testing.TB, names ...string) rig {
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
 		pending:  pending.New(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
-		burst: burst.New(nil), domains: domains{},
+		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), domains: domains{},
 	}
-	if r.webhooks, err = webhook.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
+	if r.webhooks, err = webhooks.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
 	return r

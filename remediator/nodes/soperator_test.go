@@ -3,17 +3,15 @@ package nodes
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
@@ -22,8 +20,6 @@ import (
 type statuses struct {
 	*laggard
 	written []corev1.NodeCondition
-	// refuse has the API server refuse the writes.
-	refuse bool
 }
 
 func (c *statuses) Status() client.SubResourceWriter { return statusWriter{statuses: c} }
@@ -43,9 +39,6 @@ func (w statusWriter) Patch(_ context.Context, o client.Object, p client.Patch, 
 		return err
 	}
 	w.written = append(w.written, body.Status.Conditions...)
-	if w.refuse {
-		return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, o.GetName(), nil)
-	}
 	return nil
 }
 
@@ -61,10 +54,21 @@ func newSoperatorRig(t *testing.T, output bool) (rig, *statuses) {
 	r.policy = policy.Fixed(p)
 	status := &statuses{laggard: r.client}
 	r.Controller.client = status
+	r.soperator = soperator.New(status, liveReads{r.client}, r.clock)
 	r.client.nodes[0].Status.Conditions = append(r.client.nodes[0].Status.Conditions, corev1.NodeCondition{
 		Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: handoff.Suspected, LastTransitionTime: metav1.NewTime(r.clock.Now().Add(-time.Hour)),
 	})
 	return r, status
+}
+
+// writeConditions writes what is to be written to the conditions for soperator.
+func (r rig) writeConditions(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it ends when nothing is left to do
+	if err := r.soperator.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // undecided are nodes about which nothing is decided.
@@ -83,6 +87,7 @@ func TestSwitchingOffSoperatorClearsEveryNode(t *testing.T) {
 		r, status := newSoperatorRig(t, false)
 		change(&r.client.nodes[0])
 		r.reconcile(t, "a")
+		r.writeConditions(t)
 		if len(status.written) != 1 || status.written[0].Status != corev1.ConditionFalse || status.written[0].Reason != handoff.Cleared {
 			t.Errorf("%s: written %v", name, status.written)
 		}
@@ -95,34 +100,9 @@ func TestSoperatorKeepsWhatItWasToldOfUndecidedNodes(t *testing.T) {
 		r, status := newSoperatorRig(t, true)
 		change(&r.client.nodes[0])
 		r.reconcile(t, "a")
+		r.writeConditions(t)
 		if len(status.written) > 0 {
 			t.Errorf("%s: written %v", name, status.written)
 		}
-	}
-}
-
-// A condition that the API server refuses, as without a permission or with output.soperator unknown to the admission policy, holds up
-// nothing else, and is tried again.
-func TestARefusedConditionForSoperatorFailsNoReconcile(t *testing.T) {
-	for name, output := range map[string]bool{"on": true, "off": false} {
-		r, status := newSoperatorRig(t, output)
-		status.refuse = true
-		for range 3 {
-			if after := r.reconcile(t, "a").RequeueAfter; after == 0 || after > suspicionRetry {
-				t.Errorf("%s: tried again after %s", name, after)
-			}
-		}
-		if len(status.written) != 3 {
-			t.Errorf("%s: %d writes", name, len(status.written))
-		}
-		if !slices.Contains(r.client.patched, "a") || len(r.restarts.quarantines) == 0 {
-			t.Errorf("%s: the node was not quarantined, or its jobs not restarted", name)
-		}
-	}
-	r, status := newSoperatorRig(t, false)
-	status.refuse = true
-	undecided["skipped"](&r.client.nodes[0])
-	if after := r.reconcile(t, "a").RequeueAfter; after != suspicionRetry {
-		t.Errorf("a node for which nothing else is to be done is tried again after %s", after)
 	}
 }

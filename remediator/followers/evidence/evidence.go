@@ -33,8 +33,8 @@ const (
 	maxInventory = 8 << 10
 )
 
-// Snapshot is what the conditions of a node were at TakenAt, after it was quarantined: in a burst that may be half a minute. A reboot clears the conditions, and a repair needs
-// to know what they were.
+// Snapshot is what the conditions of a node were at TakenAt, after it was quarantined: in a burst that may be half a minute. A reboot
+// clears the conditions, and a repair needs to know what they were.
 type Snapshot struct {
 	Node    string    `json:"node"`
 	NodeUID types.UID `json:"nodeUID"`

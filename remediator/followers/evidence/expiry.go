@@ -44,7 +44,8 @@ func (s *Store) Start(ctx context.Context) error {
 func (s *Store) expire(ctx context.Context) error {
 	var kept metav1.PartialObjectMetadataList
 	kept.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
-	if err := s.apiReader.List(ctx, &kept, client.InNamespace(s.namespace), client.MatchingLabels{"app.kubernetes.io/managed-by": quarantine.ControllerName}); err != nil {
+	ours := client.MatchingLabels{"app.kubernetes.io/managed-by": quarantine.ControllerName}
+	if err := s.apiReader.List(ctx, &kept, client.InNamespace(s.namespace), ours); err != nil {
 		return fmt.Errorf("list the evidence in namespace %s: %w", s.namespace, err)
 	}
 	for _, old := range expired(kept.Items, s.clock.Now()) {

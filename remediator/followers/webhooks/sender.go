@@ -1,6 +1,6 @@
-// Package webhook delivers notices about nodes over HTTP. A notice stays in the node's record until it is delivered, so a
+// Package webhooks delivers notices about nodes over HTTP. A notice stays in the node's record until it is delivered, so a
 // crash at worst repeats a delivery, with the same id. No decision waits for a delivery.
-package webhook
+package webhooks
 
 import (
 	"bytes"
@@ -77,9 +77,12 @@ type Sender struct {
 }
 
 // New makes a sender that calls onFinished whenever a delivery of a node needs no more attempts.
-func New(p *policy.File, clock clock.PassiveClock, onFinished func(ctx context.Context, node string), registry prometheus.Registerer) (*Sender, error) {
+func New(
+	p *policy.File, clock clock.PassiveClock, onFinished func(ctx context.Context, node string), registry prometheus.Registerer,
+) (*Sender, error) {
 	s := &Sender{
-		policy: p, clock: clock, onFinished: onFinished, states: map[string]map[Receipt]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
+		policy: p, clock: clock, onFinished: onFinished,
+		states: map[string]map[Receipt]*state{}, queues: map[string]workqueue.TypedDelayingInterface[key]{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_webhook_deliveries_total",
 			Help: "Attempts to deliver to a webhook: sent, failed (and tried again) or dropped (after 24 h).",

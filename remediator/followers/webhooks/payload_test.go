@@ -1,4 +1,4 @@
-package nodes
+package webhooks
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -14,21 +15,40 @@ import (
 )
 
 func TestADeliverySaysWhatHappenedAndKeepsItsID(t *testing.T) {
-	r := newRig(t, "n")
-	r.policy.Policy().Webhooks = []policy.Webhook{{Name: "pager", Events: policy.WebhookEvents}, {Name: "tickets", Events: policy.WebhookEvents}}
-	n := &r.client.nodes[0]
+	p, err := policy.Parse([]byte(`
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  rules:
+    gpu:
+      match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Webhooks = []policy.Webhook{{Name: "pager", Events: policy.WebhookEvents}, {Name: "tickets", Events: policy.WebhookEvents}}
+	const ecc = "ResetGPU gpu 0000:1b:00: Xid 95 uncontained ECC error"
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}, Status: corev1.NodeStatus{
+		NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"},
+		Conditions: []corev1.NodeCondition{{
+			Type: "GPUXidError", Status: corev1.ConditionTrue, Message: ecc, LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
+		}},
+	}}
 	record := func() *quarantine.Record {
 		t.Helper()
 		record, err := quarantine.RecordOf(n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := quarantine.Decide(r.policy.Policy(), quarantine.Observation{Node: n, Record: record}, r.clock.Now())
+		d := quarantine.Decide(p, quarantine.Observation{Node: n, Record: record}, now)
 		d.State.Apply(n)
 		return d.State.Record
 	}
 	first := record()
-	list, err := deliveries(n, first)
+	list, err := DeliveriesOf(n, first)
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%d deliveries, %v", len(list), err)
 	}
@@ -47,11 +67,11 @@ func TestADeliverySaysWhatHappenedAndKeepsItsID(t *testing.T) {
 		t.Errorf("the signature parts id %s from the time with a full stop", list[0].ID)
 	}
 	for range 12 { // an hour with heartbeats
-		r.clock.SetTime(r.clock.Now().Add(5 * time.Minute))
-		n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(r.clock.Now())
+		now = now.Add(5 * time.Minute)
+		n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(now)
 		record()
 	}
-	again, err := deliveries(n, record())
+	again, err := DeliveriesOf(n, record())
 	if diff := cmp.Diff(list, again); diff != "" || err != nil || list[0].ID == "" {
 		t.Error(diff, err)
 	}

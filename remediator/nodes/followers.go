@@ -1,0 +1,61 @@
+package nodes
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+)
+
+// deliver passes the notices of the node's record to the sender.
+func (c *Controller) deliver(n *corev1.Node, d quarantine.Decision) error {
+	if c.dryRun {
+		return nil
+	}
+	var record *quarantine.Record
+	if d.State != nil {
+		record = d.State.Record
+	} else if on, err := quarantine.RecordOf(n); err == nil {
+		record = on
+	}
+	wanted, err := webhooks.DeliveriesOf(n, record)
+	if err != nil {
+		return err
+	}
+	c.webhooks.Deliver(n.Name, wanted)
+	return nil
+}
+
+// delivered are the notices of a node that need no further delivery.
+func (c *Controller) delivered(node string) map[handoff.Receipt]bool {
+	receipts := map[handoff.Receipt]bool{}
+	for receipt := range c.webhooks.Finished(node) {
+		receipts[handoff.Receipt{Webhook: receipt.Webhook, NoticeID: receipt.ID}] = true
+	}
+	return receipts
+}
+
+// tellSoperator has the condition for soperator follow the node, once the node was written. Once the output is off, the condition is
+// taken back, also from nodes that are not decided about.
+func (c *Controller) tellSoperator(n *corev1.Node, d quarantine.Decision) {
+	message, known := "", true
+	if c.policy.Policy().Output.Soperator {
+		message, known = d.State.Suspicion()
+	}
+	if known && !c.dryRun {
+		c.soperator.Want(n, message)
+	}
+}
+
+// keepEvidence tells whether there is nothing to keep about the node, or it is kept.
+func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quarantine.Record) bool {
+	if err := c.evidence.Keep(ctx, n, r); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
+		return false
+	}
+	return true
+}
