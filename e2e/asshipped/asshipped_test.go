@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +36,8 @@ const (
 )
 
 func TestAsShipped(t *testing.T) {
-	c := install(t)
+	c := install(t, func(string) string { return values },
+		authorizationv1.ResourceAttributes{Verb: "create", Group: resourceapi.GroupName, Resource: "devicetaintrules"})
 	for name, test := range map[string]func(*testing.T, *cluster.Cluster){
 		"fault": fault, "dead node": deadNode, "one GPU": oneGPU, "rack": rack,
 	} {

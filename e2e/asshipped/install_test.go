@@ -1,6 +1,7 @@
 package asshipped_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,14 +44,14 @@ policy:
 `
 
 // install applies the rendered chart, but for what would run as a pod, and starts the remediator as its Deployment would.
-func install(t *testing.T) *cluster.Cluster {
+func install(t *testing.T, values func(root string) string, may ...authorizationv1.ResourceAttributes) *cluster.Cluster {
 	t.Helper()
 	c := clustertest.Get(t)
 	if err := components.Build(t.Context(), os.Stderr, c.Root, components.Helm); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(values(c.Root)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	chart := filepath.Join(c.Root, "manifests", "chart")
@@ -86,13 +88,13 @@ func install(t *testing.T) *cluster.Cluster {
 		}
 		kept = append(kept, document)
 	}
-	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil {
+	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil && !apierrors.IsAlreadyExists(errors.Unwrap(err)) {
 		t.Fatal(err)
 	}
 	if err := c.Apply(t.Context(), []byte(strings.Join(kept, "\n---\n"))); err != nil {
 		t.Fatal(err)
 	}
-	clustertest.Until(t, patience, "the roles are known", func() error { return mayWork(t, c) })
+	clustertest.Until(t, patience, "the roles are known", func() error { return mayWork(t, c, may) })
 	for i := range args {
 		args[i] = strings.Replace(args[i], "/etc/pitcrew/policy.yaml", policy, 1)
 	}
@@ -109,14 +111,13 @@ func install(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// mayWork reports whether the API server knows the roles of the remediator, of which the last concerns another namespace.
-func mayWork(t *testing.T, c *cluster.Cluster) error {
-	for _, may := range []authorizationv1.ResourceAttributes{
+// mayWork reports whether the API server knows the roles of the remediator, some of which concern another namespace.
+func mayWork(t *testing.T, c *cluster.Cluster, more []authorizationv1.ResourceAttributes) error {
+	for _, may := range append([]authorizationv1.ResourceAttributes{
 		{Verb: "patch", Resource: "nodes"},
-		{Verb: "create", Group: resourceapi.GroupName, Resource: "devicetaintrules"},
 		{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace},
 		{Verb: "create", Resource: "configmaps", Namespace: "pitcrew-evidence"},
-	} {
+	}, more...) {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: "system:serviceaccount:" + namespace + ":pitcrew-remediator", ResourceAttributes: &may,
 		}}
