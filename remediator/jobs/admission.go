@@ -41,7 +41,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 		return 0, a.close(ctx, job, begun, step)
 	}
 	limits := restart.LimitsOf(t, job, a.settings.restartPolicy())
-	var others []restart.Restart
+	var others []restart.Other
 	if limits.MaxConcurrent > 0 || limits.CheckCapacity {
 		// Who is second does not wait here: a node's controller that waits would delay taints.
 		if !a.admitting.TryLock() {
@@ -55,7 +55,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 	}
 	now = a.clock.Now()
 	moving := 0
-	failed, delayed := restart.FirstFailed(restart.RateLimits(t, rec, others, limits, now))
+	failed, delayed := restart.FirstFailed(restart.RateLimits(t, job.Object.GetNamespace(), rec, others, limits, now))
 	if !delayed && limits.CheckCapacity {
 		search, err := a.searchRoom(ctx, t, job, onNode, restart.ClaimedRanks(others), now)
 		if err != nil {
@@ -71,7 +71,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 		return failed.RetryAfter, nil
 	}
 	rec = rec.With(t, moving, now)
-	a.memory.take(requestOf(job), place{job.Object.GetUID(), now, moving})
+	a.memory.take(requestOf(job), place{job.Object.GetUID(), now, moving, t.Kind == restart.NodeQuarantined})
 	if t.CheckpointGrace > 0 {
 		return 0, a.announce(ctx, kind, job, rec, now.Add(t.CheckpointGrace))
 	}

@@ -143,8 +143,32 @@ func TestARestartForAFailedPodTakesAPlaceInTheProcessThatBeganIt(t *testing.T) {
 	cause := restart.Cause{ID: "train-uid-failure-0", Node: "good", NodeUID: "good-uid"}
 	c, _ := offline(t, &policy.Policy{}, labelled(t, "train", restart.Restart{Phase: restart.Starting, Quarantines: []restart.Cause{cause}}))
 	c.admission.causes.Remember(cause)
-	if others, err := c.admission.others(t.Context(), request{}); err != nil || len(others) != 1 {
+	if others, err := c.admission.others(t.Context(), request{}); err != nil || len(others) != 1 || others[0].NodeFault || others[0].Namespace != "team" {
 		t.Errorf("others %+v, %v", others, err)
+	}
+}
+
+// A tenant's own restart must not hold up one for the fault of a node, whatever its record adds.
+func TestWhichRestartsOfOthersAreForTheFaultOfANode(t *testing.T) {
+	failure := restart.Cause{ID: "train-uid-failure-0", Node: "good", NodeUID: "good-uid"}
+	forged := restart.Cause{ID: "q-good", Node: "good", NodeUID: "good-uid", Taint: corev1.Taint{Key: conditions.TaintUnhealthy}}
+	for name, test := range map[string]struct {
+		causes []restart.Cause
+		want   bool
+	}{
+		"a failed pod":                       {[]restart.Cause{failure}, false},
+		"a failed pod with a taint":          {[]restart.Cause{{ID: failure.ID, Node: failure.Node, NodeUID: failure.NodeUID, Taint: forged.Taint}}, false},
+		"a failed pod and a forged fault":    {[]restart.Cause{failure, forged}, false},
+		"a failed pod and a fault":           {[]restart.Cause{failure, causeOn("bad")}, true},
+		"the fault of a node, and forgeries": {[]restart.Cause{causeOn("bad"), forged}, true},
+	} {
+		good := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good-uid"}}
+		job := labelled(t, "train", restart.Restart{Phase: restart.Starting, Quarantines: test.causes})
+		c, _ := offline(t, &policy.Policy{}, recorded("bad"), good, job)
+		c.admission.causes.Remember(failure)
+		if others, err := c.admission.others(t.Context(), request{}); err != nil || len(others) != 1 || others[0].NodeFault != test.want {
+			t.Errorf("%s: others %+v, %v", name, others, err)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error
 
 // others are the restarts of other jobs that are under way and take a place: of those that the cache shows, and those that this
 // process has started and the cache may not show yet.
-func (a *admission) others(ctx context.Context, self request) ([]restart.Restart, error) {
+func (a *admission) others(ctx context.Context, self request) ([]restart.Other, error) {
 	all, err := a.watcher.underRestart(ctx)
 	if err != nil {
 		return nil, err
@@ -58,25 +58,25 @@ func (a *admission) others(ctx context.Context, self request) ([]restart.Restart
 	a.memory.complete(all)
 	delete(all, self)
 	now := a.clock.Now()
-	var others []restart.Restart
+	var others []restart.Other
 	for req, cur := range all {
 		taken := a.memory.of(req).place
 		if taken == nil || taken.job != cur.job {
-			confirmed, err := a.anyConfirmed(ctx, cur.Quarantines)
+			confirmed, nodeFault, err := a.causes.AnyNodeFault(ctx, cur.Quarantines[:min(len(cur.Quarantines), maxCauses)])
 			if err != nil {
 				return nil, err
 			}
 			if !confirmed {
 				continue
 			}
-			taken = &place{cur.job, now, a.movable(ctx, req, cur)}
+			taken = &place{cur.job, now, a.movable(ctx, req, cur), nodeFault}
 			a.memory.take(req, *taken)
 		}
 		if now.Sub(taken.since) > a.longest() {
 			continue
 		}
 		cur.Moving = min(max(cur.Moving, 0), taken.moving)
-		others = append(others, cur.Restart)
+		others = append(others, restart.Other{Restart: cur.Restart, Namespace: req.Namespace, NodeFault: taken.nodeFault})
 	}
 	return others, nil
 }
@@ -90,16 +90,8 @@ func (a *admission) longest() time.Duration {
 	return grace + a.timeouts.Stop + a.timeouts.Start
 }
 
-// anyConfirmed reports whether one of the first causes is true. The first cause is the one for which a restart began.
-func (a *admission) anyConfirmed(ctx context.Context, of []restart.Cause) (bool, error) {
-	const first = 8
-	for _, c := range of[:min(len(of), first)] {
-		if confirmed, err := a.causes.Confirm(ctx, c); confirmed || err != nil {
-			return confirmed, err
-		}
-	}
-	return false, nil
-}
+// maxCauses is how many of the causes of a restart are confirmed. The first one is that for which it began.
+const maxCauses = 8
 
 // movable bounds what the record of another process's restart says about ranks that have to move: by the active pods that the job
 // has. It is asked once for each restart. A job that cannot be read moves none; its owner may have made it so.
@@ -148,6 +140,8 @@ type place struct {
 	since time.Time
 	// moving bounds [restart.Restart.Moving].
 	moving int
+	// nodeFault is [restart.Other.NodeFault].
+	nodeFault bool
 }
 
 func newMemory(s *settings) *memory { return &memory{settings: s, jobs: map[request]remembered{}} }

@@ -30,8 +30,8 @@ type Restart struct {
 	MaxPerJob int `yaml:"maxPerJob" unit:"restarts" min:"0"`
 	// backOff is how long a job is left alone after a restart. It is for the same jobs as maxPerDay.
 	BackOff BackOff `yaml:"backOff"`
-	// maxConcurrent bounds the jobs in the cluster that stop or start at the same time. 0 sets no bound. Jobs whose stop is
-	// blocked do not count.
+	// maxConcurrent bounds the jobs that stop or start at the same time; jobs whose stop is blocked do not count. 0 sets no bound. Restarts
+	// for failed pods and stalls hold up none for the fault of a node, and those of one namespace take at most a quarter of it.
 	MaxConcurrent int `yaml:"maxConcurrent" unit:"jobs" min:"0"`
 	// checkCapacity blocks a restart until there is room for the ranks that have to move. Leave it off where an autoscaler adds
 	// nodes for pending pods.

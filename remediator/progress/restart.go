@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	// sharedNamespaces is in how many namespaces jobs have to be silent since about the same time, so that what they share is suspected: those
-	// that stand still, and those that may be silent for longer, but never were.
-	// Namespaces count and not jobs: one tenant must not hold up the restarts of others.
-	sharedNamespaces = 3
+	// sharedNamespaces is in how many other namespaces jobs have to be silent since about the same time, so that what they share is
+	// suspected: those that stand still, and those that may be silent for longer, but never were. Namespaces count and not jobs, and
+	// they have to be one in sharedPart of the others with followed jobs: a tenant with a namespace or two whose jobs stand still on
+	// purpose must not hold up the restarts of others.
+	sharedNamespaces, sharedPart = 3, 4
 	// sharedWindow is how far apart these times may be.
 	sharedWindow = 10 * time.Minute
 )
@@ -33,11 +34,11 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 	if f.Policy.Policy().Restart.Stalls.Mode != policy.StallsRestart {
 		return nil
 	}
-	if n := f.sharedBy(v.Since); n >= sharedNamespaces {
+	if n, shared := f.sharedBy(req.Namespace, v.Since); shared {
 		if !known.said.Has(saidShared) {
 			known.said.Insert(saidShared)
 			f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Shared", "%s", fmt.Sprintf(
-				"not restarted: jobs of %d namespaces are silent since about the same time, so the cause may be what they share, such as storage or the network", n))
+				"not restarted: jobs of %d other namespaces are silent since about the same time, so the cause may be what they share, such as storage or the network", n))
 		}
 		return nil
 	}
@@ -49,15 +50,20 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 	return f.Jobs.RestartStalled(ctx, jobs.Stall{Kind: kind, NamespacedName: req.NamespacedName, UID: known.uid, Pods: known.job.Incarnation(), Since: v.Since})
 }
 
-// sharedBy is in how many namespaces jobs are silent since about a time.
-func (f *follower) sharedBy(since time.Time) int {
+// sharedBy returns in how many other namespaces jobs are silent since about a time, and reports whether what they share is suspected.
+func (f *follower) sharedBy(namespace string, since time.Time) (n int, suspected bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	namespaces := sets.New[string]()
+	silent := sets.New[string]()
 	for req, at := range f.silent {
 		if at.Sub(since).Abs() <= sharedWindow {
-			namespaces.Insert(req.Namespace)
+			silent.Insert(req.Namespace)
 		}
 	}
-	return namespaces.Len()
+	silent.Delete(namespace)
+	others := len(f.places)
+	if _, itself := f.places[namespace]; itself {
+		others--
+	}
+	return silent.Len(), silent.Len() >= sharedNamespaces && silent.Len()*sharedPart >= others
 }

@@ -33,18 +33,22 @@ func (a *asked) RestartStalled(_ context.Context, s jobs.Stall) error {
 	return nil
 }
 
-// One namespace with many jobs holds up nobody; three namespaces at about the same time have something in common.
+// Two namespaces hold up nobody, whatever their jobs do; three others at about the same time, if those are many of all that are followed,
+// have something in common.
 func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode     policy.StallsMode
 		others   map[string]time.Duration // by namespace, how much later
+		running  int                      // further namespaces with followed jobs
 		restarts bool
 	}{
-		"alone":                        {policy.StallsRestart, nil, true},
-		"observed":                     {policy.StallsObserve, nil, false},
-		"beside one namespace":         {policy.StallsRestart, map[string]time.Duration{"b": 0}, true},
-		"beside two":                   {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": sharedWindow}, false},
-		"beside two, one much earlier": {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": -sharedWindow - time.Second}, true},
+		"alone":                          {policy.StallsRestart, nil, 0, true},
+		"observed":                       {policy.StallsObserve, nil, 0, false},
+		"beside two namespaces":          {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": 0}, 0, true},
+		"beside three":                   {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": sharedWindow, "d": 0}, 0, false},
+		"beside three, one much earlier": {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": -sharedWindow - time.Second, "d": 0}, 0, true},
+		"beside three of twelve":         {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": 0, "d": 0}, 9, false},
+		"beside three of thirteen":       {policy.StallsRestart, map[string]time.Duration{"b": 0, "c": 0, "d": 0}, 10, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, recorder := newFollower()
@@ -55,6 +59,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			at := func(namespace, name string, since time.Time) request {
 				req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 				f.enter(req, &followed{}, stall.Verdict{State: stall.Stalled, Since: since})
+				f.places[namespace]++
 				return req
 			}
 			for i := range 5 {
@@ -62,6 +67,9 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			}
 			for namespace, later := range test.others {
 				at(namespace, "train", noon.Add(later))
+			}
+			for i := range test.running {
+				f.places[fmt.Sprint("running-", i)]++
 			}
 			req := at("a", "train", noon)
 			known, object := &followed{uid: "uid", said: sets.New[string]()}, &metav1.PartialObjectMetadata{}
@@ -89,11 +97,11 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			}
 			shared := 0
 			for len(recorder.Events) > 0 {
-				if strings.Contains(<-recorder.Events, "jobs of 3 namespaces are silent") {
+				if strings.Contains(<-recorder.Events, "jobs of 3 other namespaces are silent") {
 					shared++
 				}
 			}
-			if want := map[bool]int{true: 1}[len(test.others) == 2 && !test.restarts]; shared != want {
+			if want := map[bool]int{true: 1}[len(test.others) == 3 && !test.restarts]; shared != want {
 				t.Errorf("%d Events about what they share, want %d", shared, want)
 			}
 			f.enter(req, known, stall.Verdict{State: stall.Running})

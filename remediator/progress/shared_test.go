@@ -28,7 +28,7 @@ func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 		text string
 	}
 	var all []*job
-	for namespace, after := range map[string]string{"a": "5m", "b": "30m", "c": "2h"} {
+	for namespace, after := range map[string]string{"a": "5m", "b": "30m", "c": "2h", "d": "3h"} {
 		settings, err := stall.Parse(stall.Annotations{Progress: `step (?P<step>\d+)`, StalledAfter: after}, stall.Compile)
 		if err != nil {
 			t.Fatal(err)
@@ -60,12 +60,12 @@ func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 			}
 		}
 	}
-	minutes(10, "abc")
+	minutes(10, "abcd")
 	minutes(15, "")
 	if len(ask.stalls) > 0 {
-		t.Errorf("restarted while jobs of three namespaces are silent: %+v", ask.stalls)
+		t.Errorf("restarted while jobs of three other namespaces are silent: %+v", ask.stalls)
 	}
-	minutes(3, "bc")
+	minutes(3, "bcd")
 	if len(ask.stalls) == 0 || ask.stalls[0].UID != "a" {
 		t.Errorf("not restarted when the others went on: %+v", ask.stalls)
 	}

@@ -111,7 +111,7 @@ func TestABackOffWithoutAFirstPauseEnds(t *testing.T) {
 	rec := Record{Last: []Restart{{Streak: math.MaxInt64, EndedAt: noon}}}
 	ended := make(chan []Precondition, 1)
 	go func() {
-		ended <- RateLimits(Trigger{}, rec, nil, policy.Restart{BackOff: policy.BackOff{Max: 30 * time.Minute}}, noon)
+		ended <- RateLimits(Trigger{}, "team", rec, nil, policy.Restart{BackOff: policy.BackOff{Max: 30 * time.Minute}}, noon)
 	}()
 	select {
 	case limits := <-ended:
@@ -212,11 +212,11 @@ func walk(t *testing.T, rec Record, suspended Job, facts []Facts) {
 	}
 	for _, job := range []Job{jobOf(trainer()), suspended} {
 		Evaluate(quarantine, job, rec, true, nil)
-		var others []Restart
+		var others []Other
 		if rec.Current != nil {
-			others = append(others, rec.Current.Summary())
+			others = append(others, OtherOf(rec.Current.Summary(), "team"))
 		}
-		RateLimits(quarantine, rec, others, limits, noon)
+		RateLimits(quarantine, "team", rec, others, limits, noon)
 		if claimed := ClaimedRanks(others); claimed > maxPods {
 			t.Errorf("%d ranks are claimed", claimed)
 		}

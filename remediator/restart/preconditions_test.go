@@ -349,7 +349,7 @@ func TestFailsOnStop(t *testing.T) {
 func TestPreconditionsAreInOrder(t *testing.T) {
 	var names []string
 	_, list := Evaluate(quarantine, jobOf(trainer()), Record{}, true, nil)
-	for _, p := range append(list, RateLimits(quarantine, Record{}, nil, policy.Restart{}, noon)...) {
+	for _, p := range append(list, RateLimits(quarantine, "team", Record{}, nil, policy.Restart{}, noon)...) {
 		if !p.Passed {
 			t.Errorf("%s has not passed: %s", p.Name, p.Text)
 		}

@@ -29,15 +29,27 @@ const (
 	PodsFitRecord = "PodsFitRecord" // its record can hold the UIDs of its pods
 )
 
-// RateLimits evaluates which limits of the policy let a restart of a job begin now. others are the restarts of other jobs that
-// are under way.
-func RateLimits(t Trigger, rec Record, others []Restart, limits policy.Restart, now time.Time) []Precondition {
+// Other is a restart of another job that is under way.
+type Other struct {
+	Restart
+	Namespace string
+	// NodeFault: it began because a node was quarantined, which no tenant can bring about.
+	NodeFault bool
+}
+
+// OtherOf returns a restart as its record tells it: NodeFault if it names a cause on a node, and neither failed pods nor a stall.
+func OtherOf(r Restart, namespace string) Other {
+	return Other{Restart: r, Namespace: namespace, NodeFault: slices.ContainsFunc(r.Quarantines, Cause.IsNodeFault)}
+}
+
+// RateLimits evaluates which limits of the policy let a restart of a job of a namespace begin now.
+func RateLimits(t Trigger, namespace string, rec Record, others []Other, limits policy.Restart, now time.Time) []Precondition {
 	return []Precondition{
 		settled(t, limits, now),
 		maxPerJob(rec, limits),
 		maxPerDay(rec, limits, now),
 		backedOff(rec, limits, now),
-		maxConcurrent(others, limits),
+		maxConcurrent(t, namespace, others, limits),
 	}
 }
 
@@ -96,17 +108,41 @@ func backedOff(rec Record, limits policy.Restart, now time.Time) Precondition {
 		last.EndedAt.UTC().Format(time.RFC3339), last.Streak, pause, next.UTC().Format(time.RFC3339)))
 }
 
-func maxConcurrent(others []Restart, limits policy.Restart) Precondition {
-	if n := Concurrent(others); limits.MaxConcurrent > 0 && n >= limits.MaxConcurrent {
+// shareOfNamespace is which part of maxConcurrent one namespace may take for failed pods and stalled jobs.
+const shareOfNamespace = 4
+
+// maxConcurrent bounds the restarts under way. A tenant can bring about as many failed pods and stalled jobs as it likes. So restarts for
+// them hold up none for the fault of a node, wait for all others, and a namespace has its share.
+func maxConcurrent(t Trigger, namespace string, others []Other, limits policy.Restart) Precondition {
+	if limits.MaxConcurrent <= 0 {
+		return Precondition{Name: MaxConcurrent, Passed: true}
+	}
+	n := Concurrent(t, others)
+	if n >= limits.MaxConcurrent {
 		return delayed(MaxConcurrent, retryCrowded, "Concurrency", fmt.Sprintf(
 			"%d other jobs are being restarted, and maxConcurrent is %d", n, limits.MaxConcurrent))
+	}
+	if t.Kind == NodeQuarantined {
+		return Precondition{Name: MaxConcurrent, Passed: true}
+	}
+	its := Concurrent(t, slices.DeleteFunc(slices.Clone(others), func(o Other) bool { return o.NodeFault || o.Namespace != namespace }))
+	if share := max(1, limits.MaxConcurrent/shareOfNamespace); its >= share {
+		return delayed(MaxConcurrent, retryCrowded, "Concurrency", fmt.Sprintf(
+			"%d other jobs of namespace %s are being restarted for failed pods or stalls, and its share of maxConcurrent is %d",
+			its, namespace, share))
 	}
 	return Precondition{Name: MaxConcurrent, Passed: true}
 }
 
-// Concurrent counts the restarts under way that take a place of maxConcurrent. Held ones do not.
-func Concurrent(others []Restart) int {
-	return len(slices.DeleteFunc(slices.Clone(others), func(r Restart) bool { return r.Held != "" }))
+// Concurrent counts the restarts under way that take a place of maxConcurrent. Held ones do not, and for the fault of a node only those
+// for such faults do.
+func Concurrent(t Trigger, others []Other) (n int) {
+	for _, o := range others {
+		if o.Held == "" && (o.NodeFault || t.Kind != NodeQuarantined) {
+			n++
+		}
+	}
+	return n
 }
 
 // FitsRecord is the precondition that the record can hold the pods that are to be stopped. It is evaluated last, when they are
@@ -174,7 +210,7 @@ func (rec Record) Counted(now time.Time, b policy.BackOff) Record {
 
 // ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. What
 // the records say has to be bounded by the pods of the jobs before, see [Restart.Moving].
-func ClaimedRanks(all []Restart) int {
+func ClaimedRanks(all []Other) int {
 	n := 0
 	for _, r := range all {
 		n += min(max(r.Moving, 0), maxPods)

@@ -22,15 +22,15 @@ func TestRateLimits(t *testing.T) {
 	tests := map[string]struct {
 		since  time.Duration // of the quarantine, ago; an hour unless set
 		rec    Record
-		others []Restart
+		others []Other
 		limits policy.Restart
 		reason string
 		says   string
 		after  time.Duration
 	}{
-		"no limits": {since: 1, rec: Record{Total: 100, Recent: []time.Time{at(1)}, Last: []Restart{stopped(9, 0)}}, others: make([]Restart, 99)},
+		"no limits": {since: 1, rec: Record{Total: 100, Recent: []time.Time{at(1)}, Last: []Restart{stopped(9, 0)}}, others: make([]Other, 99)},
 		"within all limits": {limits: all, rec: Record{Total: 9, Recent: []time.Time{at(2 * time.Hour), at(time.Hour)}, Last: []Restart{stopped(1, time.Hour)}},
-			others: make([]Restart, 1)},
+			others: make([]Other, 1)},
 		"the fault is young":  {limits: all, since: 2 * time.Second, reason: ReasonSettling, after: 3 * time.Second},
 		"the fault has aged":  {limits: all, since: 5 * time.Second},
 		"the job's budget":    {limits: all, rec: Record{Total: 10}, reason: "BudgetPerJob", says: "restarted 10 times"},
@@ -44,8 +44,8 @@ func TestRateLimits(t *testing.T) {
 		"the longest pause":     {limits: all, rec: Record{Last: []Restart{stopped(60, time.Minute)}}, reason: "BackOff", after: 9 * time.Minute},
 		"one that never stopped the job has no pause, the one before has": {limits: all, rec: Record{Last: []Restart{{EndedAt: at(time.Second)}, stopped(1, 10*time.Second)}},
 			reason: "BackOff", after: 20 * time.Second},
-		"many others at once":     {limits: all, others: make([]Restart, 2), reason: "Concurrency", says: "2 other jobs are being restarted, and maxConcurrent is 2", after: retryCrowded},
-		"others that are held up": {limits: all, others: []Restart{{}, {Held: "pod x"}, {Held: "pod y"}}},
+		"many others at once":     {limits: all, others: make([]Other, 2), reason: "Concurrency", says: "2 other jobs are being restarted, and maxConcurrent is 2", after: retryCrowded},
+		"others that are held up": {limits: all, others: []Other{{}, {Restart: Restart{Held: "pod x"}}, {Restart: Restart{Held: "pod y"}}}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestRateLimits(t *testing.T) {
 			if since == 0 {
 				since = time.Hour
 			}
-			got, _ := FirstFailed(RateLimits(Trigger{Since: at(since)}, test.rec, test.others, test.limits, noon))
+			got, _ := FirstFailed(RateLimits(Trigger{Since: at(since)}, "team", test.rec, test.others, test.limits, noon))
 			if got.Reason != test.reason || got.RetryAfter != test.after || !strings.Contains(got.Text, test.says) {
 				t.Errorf("got %+v, want %s after %s: %s", got, test.reason, test.after, test.says)
 			}
@@ -127,7 +127,42 @@ func TestARestartFitsItsRecord(t *testing.T) {
 
 // A record is written by whoever may write the job.
 func TestClaimsAreBounded(t *testing.T) {
-	if got := ClaimedRanks([]Restart{{Moving: 3}, {Moving: -1 << 62}, {Moving: 1 << 62}}); got != 3+maxPods {
+	if got := ClaimedRanks([]Other{{Restart: Restart{Moving: 3}}, {Restart: Restart{Moving: -1 << 62}}, {Restart: Restart{Moving: 1 << 62}}}); got != 3+maxPods {
 		t.Errorf("got %d", got)
+	}
+}
+
+// A tenant can bring about as many failed pods and stalled jobs as it likes.
+func TestWhatATenantBringsAboutGivesWay(t *testing.T) {
+	others := func(namespaces ...string) (all []Other) {
+		for _, namespace := range namespaces {
+			all = append(all, Other{Namespace: namespace, NodeFault: namespace == "node"})
+		}
+		return all
+	}
+	limits := policy.Restart{MaxConcurrent: 8}
+	for name, test := range map[string]struct {
+		kind   TriggerKind
+		others []Other
+		want   string
+	}{
+		"a node fault beside a tenant that fills all places": {NodeQuarantined, others("a", "a", "a", "a", "a", "a", "a", "a", "team"), ""},
+		"a node fault beside as many node faults": {NodeQuarantined, others("node", "node", "node", "node", "node", "node", "node", "node"),
+			"8 other jobs are being restarted, and maxConcurrent is 8"},
+		"a stall beside node faults": {JobStalled, others("node", "node", "node", "node", "node", "node", "node", "node"),
+			"8 other jobs are being restarted, and maxConcurrent is 8"},
+		"a stall beside the share of its namespace": {JobStalled, others("team", "team"),
+			"2 other jobs of namespace team are being restarted for failed pods or stalls, and its share of maxConcurrent is 2"},
+		"a failed pod beside the share of its namespace": {PodFailed, others("team", "team"),
+			"2 other jobs of namespace team are being restarted for failed pods or stalls, and its share of maxConcurrent is 2"},
+		"a stall beside the shares of others":          {JobStalled, others("a", "a", "b", "b", "team"), ""},
+		"a stall beside node faults of its namespace":  {JobStalled, []Other{{Namespace: "team", NodeFault: true}, {Namespace: "team", NodeFault: true}}, ""},
+		"a node fault beside stalls of its namespace":  {NodeQuarantined, others("team", "team", "team"), ""},
+		"a stall beside held restarts of its own kind": {JobStalled, []Other{{Namespace: "team", Restart: Restart{Held: "x"}}, {Namespace: "team", Restart: Restart{Held: "x"}}}, ""},
+	} {
+		failed, delayed := FirstFailed(RateLimits(Trigger{Kind: test.kind, Since: noon.Add(-time.Hour)}, "team", Record{}, test.others, limits, noon))
+		if failed.Text != test.want || delayed && failed.RetryAfter <= 0 {
+			t.Errorf("%s: %q after %s, want %q", name, failed.Text, failed.RetryAfter, test.want)
+		}
 	}
 }

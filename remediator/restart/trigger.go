@@ -78,3 +78,6 @@ func (c Cause) Kind() TriggerKind {
 	}
 	return NodeQuarantined
 }
+
+// IsNodeFault reports whether the cause is the quarantine of a node or of its devices.
+func (c Cause) IsNodeFault() bool { return c.Kind() == NodeQuarantined }

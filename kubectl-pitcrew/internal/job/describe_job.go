@@ -55,7 +55,7 @@ type jobFacts struct {
 	step restart.Step
 	// others are the restarts of other jobs that are under way, as far as the user may list them: othersErr is that they may not all
 	// be listed.
-	others    []restart.Restart
+	others    []restart.Other
 	othersErr error
 	nodes     []nodeFacts
 	// capacity answers whether there is room for ranks; nil: the policy does not ask.
@@ -298,13 +298,13 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 }
 
 // restartsOfOthers are the restarts of other jobs that are under way.
-func restartsOfOthers(ctx context.Context, api client.Client, supported []kinds.Kind, self restart.Job) ([]restart.Restart, error) {
-	var others []restart.Restart
+func restartsOfOthers(ctx context.Context, api client.Client, supported []kinds.Kind, self restart.Job) ([]restart.Other, error) {
+	var others []restart.Other
 	underWay, err := cli.Restarting(ctx, api, cli.GvksOf(supported))
 	for _, job := range underWay {
 		// The remediator drops the label of a job whose record does not parse.
 		if rec, err := restart.ReadRecord(job); err == nil && rec.Current != nil && job.UID != self.Object.GetUID() {
-			others = append(others, *rec.Current)
+			others = append(others, restart.OtherOf(*rec.Current, job.Namespace))
 		}
 	}
 	return others, err

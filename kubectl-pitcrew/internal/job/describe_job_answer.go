@@ -72,7 +72,7 @@ func (f *jobFacts) evaluate(q restart.Trigger, onNode []corev1.Pod) (evaluation,
 		return e, nil
 	}
 	limits := restart.LimitsOf(q, job, f.policy.Restart)
-	e.list = append(e.list, restart.RateLimits(q, f.record, f.others, limits, f.now)...)
+	e.list = append(e.list, restart.RateLimits(q, job.Object.GetNamespace(), f.record, f.others, limits, f.now)...)
 	if f.othersErr != nil && limits.MaxConcurrent > 0 {
 		e.unknown[restart.MaxConcurrent] = "jobs of other namespaces cannot be listed"
 	}

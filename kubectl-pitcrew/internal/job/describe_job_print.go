@@ -194,7 +194,7 @@ func (f *jobFacts) printLimits(out io.Writer) {
 		texts = append(texts, fmt.Sprintf("backOff %s to %s", limits.BackOff.First, limits.BackOff.Max))
 	}
 	if f.othersErr == nil {
-		of("maxConcurrent", restart.Concurrent(f.others), limits.MaxConcurrent)
+		of("maxConcurrent", restart.Concurrent(restart.Trigger{Kind: restart.NodeQuarantined}, f.others), limits.MaxConcurrent)
 	} else if limits.MaxConcurrent > 0 {
 		texts = append(texts, "maxConcurrent unknown: jobs of other namespaces cannot be listed")
 	}

@@ -354,7 +354,7 @@ metadata:
   namespace: elsewhere
   uid: other
   labels: {pitcrew.dev/restarting: "true"}
-  annotations: {pitcrew.dev/restart: '{"v":1,"jobUID":"other","current":{"id":"r","phase":"Stopping","quarantines":[],"startedAt":"2026-11-20T11:59:00Z","phaseSince":"2026-11-20T11:59:00Z"}}'}`},
+  annotations: {pitcrew.dev/restart: '{"v":1,"jobUID":"other","current":{"id":"r","phase":"Stopping","quarantines":[{"id":"q","node":"n2","nodeUID":"u2","taint":{"key":"pitcrew.dev/unhealthy","effect":"NoSchedule"}}],"startedAt":"2026-11-20T11:59:00Z","phaseSince":"2026-11-20T11:59:00Z"}}'}`},
 			[]string{"the restart waits (Concurrency): 1 other jobs are being restarted, and maxConcurrent is 1", "maxConcurrent 1/1"}},
 		"no room": {jobWorld{quarantined: "gpu", policy: limited("checkCapacity: true"), node: func(*corev1.Node) {}, objects: `
 ---

@@ -42,31 +42,57 @@ func New(cached client.Reader) *Confirmed {
 
 // Remember keeps a cause that this process was called for.
 func (k *Confirmed) Remember(c restart.Cause) {
+	k.add(c, c.Kind())
+}
+
+func (k *Confirmed) add(c restart.Cause, kind restart.TriggerKind) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.confirmed.Add(causeKey{c.ID, c.Node, c.NodeUID}, nil)
+	k.confirmed.Add(causeKey{c.ID, c.Node, c.NodeUID}, kind)
 }
 
 // Confirm reports whether a cause is true.
 func (k *Confirmed) Confirm(ctx context.Context, c restart.Cause) (bool, error) {
+	kind, err := k.Kind(ctx, c)
+	return kind != "", err
+}
+
+// Kind returns of which kind a true cause is; empty: it is not true. The record of the job does not decide that.
+func (k *Confirmed) Kind(ctx context.Context, c restart.Cause) (restart.TriggerKind, error) {
 	k.mu.Lock()
-	_, known := k.confirmed.Get(causeKey{c.ID, c.Node, c.NodeUID})
+	known, ok := k.confirmed.Get(causeKey{c.ID, c.Node, c.NodeUID})
 	k.mu.Unlock()
-	if known || c.ID == "" || c.Kind() == restart.JobStalled {
-		return known, nil
+	if ok {
+		return known.(restart.TriggerKind), nil //nolint:forcetypeassert // nothing else is in it
+	}
+	if c.ID == "" || c.Node == "" {
+		return "", nil
 	}
 	var node corev1.Node
 	if err := k.client.Get(ctx, client.ObjectKey{Name: c.Node}, &node); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return false, nil
+			return "", nil
 		}
-		return false, fmt.Errorf("get node %s: %w", c.Node, err)
+		return "", fmt.Errorf("get node %s: %w", c.Node, err)
 	}
 	if !hasCause(&node, c) {
-		return false, nil
+		return "", nil
 	}
-	k.Remember(c)
-	return true, nil
+	k.add(c, restart.NodeQuarantined)
+	return restart.NodeQuarantined, nil
+}
+
+// AnyNodeFault reports whether one of the causes is true, and whether one that is true is the quarantine of a node.
+func (k *Confirmed) AnyNodeFault(ctx context.Context, all []restart.Cause) (confirmed, nodeFault bool, err error) {
+	for _, c := range all {
+		kind, err := k.Kind(ctx, c)
+		if err != nil {
+			return false, false, err
+		}
+		confirmed = confirmed || kind != ""
+		nodeFault = nodeFault || kind == restart.NodeQuarantined
+	}
+	return confirmed, nodeFault, nil
 }
 
 // hasCause reports whether the Node's own record has the quarantine, or had it lately.
