@@ -8,8 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 )
 
 // breakerDeadline bounds a request for the ConfigMap of the breaker. An API server that works answers within milliseconds.
@@ -150,14 +149,7 @@ func (b *breakerStore) writeKey(ctx context.Context, key, text string) error {
 
 // writeKey writes one key of a ConfigMap, which is created if it does not exist, and leaves all others.
 func writeKey(ctx context.Context, api client.Client, of client.ObjectKey, key, text string) error {
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}}
-	before := object.DeepCopy()
-	object.Data = map[string]string{key: text}
-	err := api.Patch(ctx, object.DeepCopy(), client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
-	if apierrors.IsNotFound(err) {
-		return api.Create(ctx, object, client.FieldOwner(quarantine.ControllerName))
-	}
-	return err
+	return keystore.Key{Client: api, ConfigMap: of, Name: key}.Write(ctx, text)
 }
 
 // setBreaker opens or closes the breaker as a decision asks.
