@@ -127,7 +127,7 @@ func duringRestart(t Trigger, job Job, rec Record, onNode []corev1.Pod) (Verdict
 		return StartRestart, passed // it can wait no longer
 	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
-	case covers && !boundLate(t, job, onNode):
+	case covers && !boundLate(t, *cur, job, onNode):
 		return ReportBlocked, reported(NoRestartUnderWay, Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
 	}
 	return StartRestart, passed
@@ -138,20 +138,22 @@ func createdSince(pods []corev1.Pod, t time.Time) bool {
 	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !p.CreationTimestamp.Time.Before(t.Truncate(time.Second)) })
 }
 
-// schedulerDelay is for how long after a quarantine a scheduler may not have seen the taint yet.
-const schedulerDelay = 30 * time.Second
-
 // boundLate reports whether pods that are replaced one by one, and so at once, may have been bound to the node by a scheduler that had not
 // seen the taint yet. Then they are replaced once more: nothing else ever would. A job that is stopped as a whole takes longer than that.
-func boundLate(t Trigger, job Job, onNode []corev1.Pod) bool {
-	return job.Gang != nil && !createdSince(onNode, t.Since.Add(schedulerDelay))
+// Nor is it so if the node was tainted anew since that restart: another writer had dropped the taint (ADR 40).
+func boundLate(t Trigger, by Restart, job Job, onNode []corev1.Pod) bool {
+	const schedulerDelay = 30 * time.Second
+	return job.Gang != nil && !t.Since.After(by.Quarantines[by.cause(t.ID)].Since) && !createdSince(onNode, t.Since.Add(schedulerDelay))
 }
 
 func notYetRestarted(t Trigger, job Job, rec Record, onNode []corev1.Pod) Precondition {
-	for _, past := range rec.Last {
-		if past.coversNames(t) && !boundLate(t, job, onNode) {
+	replacedLate := false
+	for _, past := range append([]Restart{ptr.Deref(rec.Current, Restart{})}, rec.Last...) {
+		covers := past.coversNames(t) && past.Phase != Checkpointing
+		if covers && (replacedLate || !boundLate(t, past, job, onNode)) {
 			return reported(NotYetRestarted, Blocked{"AlreadyRestarted", "this quarantine has already restarted the job once: " + past.Outcome})
 		}
+		replacedLate = replacedLate || covers
 	}
 	return reported(NotYetRestarted, Blocked{})
 }
@@ -228,13 +230,11 @@ func pinnedToHost(spec corev1.PodSpec) string {
 	return ""
 }
 
-// comesBack returns why a pod, or the pods of a template, would come back to the node in spite of its taint, or wait for
-// it for ever; empty when they would not.
+// comesBack returns why a pod, or one of a template, would come back to the node despite its taint, or wait for it; empty: it would not.
 func comesBack(t Trigger, spec corev1.PodSpec) string {
-	if scheduling.TolerationsTolerateTaint(logr.Discard(), spec.Tolerations, &t.Taint, true) {
-		return fmt.Sprintf("tolerates the taint %s", t.Taint.ToString())
-	}
 	switch {
+	case scheduling.TolerationsTolerateTaint(logr.Discard(), spec.Tolerations, &t.Taint, true):
+		return fmt.Sprintf("tolerates the taint %s", t.Taint.ToString())
 	case spec.NodeName == t.Node:
 		return "sets nodeName, which bypasses every taint"
 	case spec.NodeSelector[corev1.LabelHostname] == t.Node:

@@ -122,8 +122,8 @@ func TestPodsThatWereBoundLateAreReplacedAgain(t *testing.T) {
 	q := quarantine
 	q.Since = noon
 	early, late := rank(corev1.PodSpec{}, noon.Add(29*time.Second)), rank(corev1.PodSpec{}, noon.Add(31*time.Second))
-	done := Record{Last: []Restart{{Quarantines: []Cause{{ID: "q1"}}}}}
-	starting := Record{Current: &Restart{Phase: Starting, PhaseSince: noon, Quarantines: []Cause{{ID: "q1"}}}}
+	done := Record{Last: []Restart{{Quarantines: []Cause{{ID: "q1", Since: noon}}}}}
+	starting := Record{Current: &Restart{Phase: Starting, PhaseSince: noon, Quarantines: []Cause{{ID: "q1", Since: noon}}}}
 	one := func(metav1.Object) string { return "" }
 	for name, test := range map[string]struct {
 		gang func(metav1.Object) string

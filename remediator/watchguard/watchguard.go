@@ -6,8 +6,10 @@ package watchguard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path"
 	"strings"
@@ -22,6 +24,9 @@ import (
 
 // MaxSilence is how long a watch may get nothing: two bookmarks are missing then.
 const MaxSilence = 2*time.Minute + 10*time.Second
+
+// again is how often a watch is tried while nothing listens.
+const again = time.Second
 
 // Guard ends silent watches, and has who watches list anew, from no version: over a restored etcd a server takes a watch from a version
 // that it has not reached yet, and is silent until it has, https://github.com/kubernetes/kubernetes/issues/107457. A list from such a
@@ -71,6 +76,9 @@ type transport struct {
 // RoundTrip makes a request. A watch that asks for bookmarks ends when it is silent, also before the server has answered at all
 // (https://github.com/kubernetes/kubernetes/issues/109603). The next one for the same is answered with 410 Gone: then a client lists anew.
 // That list, which may be a watch that begins with one, gets the newest version whatever version it asks for.
+//
+// While nothing listens, a watch waits here. A client would wait, too, but longer and longer: the back-off of client-go goes on for up to a
+// minute after the API server is back.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	what := fmt.Sprintf("%s?fieldSelector=%s&labelSelector=%s", r.URL.Path, query.Get("fieldSelector"), query.Get("labelSelector"))
@@ -86,6 +94,27 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !watches || query.Get("allowWatchBookmarks") != "true" {
 		return t.next.RoundTrip(r) //nolint:wrapcheck // a transport adds nothing to the error of another
 	}
+	for {
+		response, err := t.watch(r, what)
+		if err == nil || !isRefused(err) {
+			return response, err
+		}
+		select {
+		case <-t.clock.After(again):
+		case <-r.Context().Done():
+			return nil, err
+		}
+	}
+}
+
+// isRefused reports whether there was no connection for a request.
+func isRefused(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
+
+// watch makes a request for a watch.
+func (t *transport) watch(r *http.Request, what string) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	b := &body{cancel: cancel}
 	b.timer = t.clock.AfterFunc(MaxSilence, func() {

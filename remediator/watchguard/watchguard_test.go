@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -193,7 +197,7 @@ func TestAReflectorListsAnewAfterASilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := &listing{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (kruntime.Object, error) {
 			return api.CoreV1().Nodes().List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -244,5 +248,48 @@ func TestAWatchWithAListBeginsAnewFromNoVersion(t *testing.T) {
 	}
 	if w.get(watching); len(asked) > 0 {
 		t.Error("a watch that goes on was asked for")
+	}
+}
+
+func TestAWatchWaitsWhileNothingListens(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	tries := 0
+	refuse := roundTrip(func(*http.Request) (*http.Response, error) {
+		if tries++; tries > 3 {
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(""))}, nil
+		}
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	})
+	client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), clock, logr.Discard()).Wrap(refuse)}
+	get := func(ctx context.Context, path string) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		return err
+	}
+	if err := get(t.Context(), "/api/v1/nodes"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a list: %v", err)
+	}
+	answered := make(chan error, 1)
+	go func() { answered <- get(t.Context(), watching) }()
+	for range 2 {
+		for !clock.HasWaiters() {
+			runtime.Gosched()
+		}
+		clock.Step(time.Second)
+	}
+	if err := <-answered; err != nil || tries != 4 {
+		t.Errorf("%v after %d tries", err, tries)
+	}
+	tries = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := get(ctx, watching); err == nil {
+		t.Error("it outlives its context")
 	}
 }
