@@ -46,7 +46,7 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 	peer := Peer{Begun: r.Begun(day, now)}
 	if r.Current != nil { // else the quarantine does not matter
 		q, err := quarantine.RecordOf(n)
-		peer.Active = err == nil && isActive(r, n, q)
+		peer.Active = err == nil && isActive(p, r, n, q)
 		peer.FirstCheck = r.Current.Kind == FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 	}
 	if p.Repair != nil {
@@ -55,11 +55,11 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 	return peer
 }
 
-// isActive tells whether a repair or a validation is under way. Where both the taint of the quarantine and that of the visit are
-// missing, the record is not believed: a kubelet can forge it and would keep the place from others.
-func isActive(r *Record, n *corev1.Node, q *quarantine.Record) bool {
-	v := r.Current
-	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (standing(n, q) != nil || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
+// isActive reports whether a repair or a validation is under way. Without a taint of the quarantine that the policy sets, and without that
+// of the visit, the record is not believed: a kubelet can forge it, with a taint of others, and would keep the place from other nodes.
+func isActive(p *policy.Policy, r *Record, n *corev1.Node, q *quarantine.Record) bool {
+	v, isTainted := r.Current, standing(n, q) != nil && q.IsTainted(p, n)
+	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
 // exceeded says which limit keeps a visit from beginning; empty: none does.

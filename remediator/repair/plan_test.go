@@ -1343,6 +1343,19 @@ func TestLimits(t *testing.T) {
 		if p.Active {
 			t.Error("it counts")
 		}
+		// S11: nor with a quarantine that is claimed of a taint of others.
+		for _, taint := range []corev1.Taint{
+			{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}, {Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule},
+		} {
+			b.Spec.Taints = []corev1.Taint{taint}
+			b.Annotations[conditions.AnnotationQuarantine] = (&quarantine.Record{V: 1, NodeUID: b.UID, Quarantine: quarantine.Quarantine{
+				ID: "q", Phase: quarantine.Quarantined, Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Due: true, Repair: conditions.Reboot}},
+				Taint: &quarantine.Taint{Key: taint.Key, Effect: taint.Effect, Rule: "gpu", Repair: conditions.Reboot},
+			}}).String()
+			if got, want := PeerOf(w.policy, b.Node, w.now).Active, taint.Key == conditions.TaintUnhealthy; got != want {
+				t.Errorf("with taint %s it counts: %v", taint.Key, got)
+			}
+		}
 	})
 }
 
