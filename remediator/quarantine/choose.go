@@ -7,6 +7,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -22,7 +23,7 @@ type situation struct {
 	// record, changes and conditions are the record, the node and what its conditions mean, as they have become so far.
 	record     *Record
 	changes    handoff.NodeChanges
-	conditions assessment
+	conditions causes.Assessment
 	// decided is set once this decision has put a taint of the policy on the node, within all limits.
 	decided bool
 }
@@ -50,7 +51,7 @@ const (
 type choice struct {
 	do act
 	// worst is the problem that decides; incident that as a part of which the node is quarantined for it, nil: for itself.
-	worst    problem
+	worst    causes.Problem
 	incident *limits.Incident
 	// held is the place under the limits that the node has already.
 	held limits.Held
@@ -87,17 +88,17 @@ func (s *situation) choose() choice {
 // chooseInService begins a suspicion. While a manual release lasts, only a new fault or one of a worse class does: whoever released the
 // node did not know of that one.
 func (s *situation) chooseInService() (c choice) {
-	isNew := problem.isActionable
+	isNew := causes.Problem.IsActionable
 	if s.record != nil && s.record.ManualReleaseActive {
-		isNew = s.record.exceeds
-		for _, p := range s.conditions.sorted() {
-			if p.isEnforced() && !s.record.hasCause(p.condition.Type) && !isNew(p) {
-				c.wait.blocked = blocked(p.rule.Name, BlockedByManualRelease,
-					"%s, but the node was released manually and %s has not cleared", describe(p), causeNames(s.record))
+		isNew = s.record.Exceeds
+		for _, p := range s.conditions.Sorted() {
+			if p.IsEnforced() && !s.record.HasCause(p.Condition.Type) && !isNew(p) {
+				c.wait.blocked = causes.NewBlocked(p.Rule.Name, BlockedByManualRelease,
+					"%s, but the node was released manually and %s has not cleared", causes.Describe(p), causes.CauseNames(s.record))
 			}
 		}
 	}
-	if s.conditions.has(isNew) {
+	if s.conditions.Has(isNew) {
 		c.do = open
 	}
 	return c
@@ -108,19 +109,19 @@ func (s *situation) chooseSuspect() choice {
 	if len(s.record.Causes) == 0 {
 		return choice{do: forget}
 	}
-	if worst, due := s.conditions.worst(s.record, problem.isEnforced); due {
+	if worst, due := s.conditions.Worst(s.record, causes.Problem.IsEnforced); due {
 		return s.unlessLimited(choice{do: quarantineNode, worst: worst})
 	}
-	if p, due := s.conditions.worst(s.record, problem.isObserved); due {
-		return choice{do: observe, worst: p, wait: wait{blocked: blocked(p.rule.Name, BlockedByObserve,
-			"%s; observe mode: would %s%s", describe(p), wouldDo(p), andRestart(p.rule))}}
+	if p, due := s.conditions.Worst(s.record, causes.Problem.IsObserved); due {
+		return choice{do: observe, worst: p, wait: wait{blocked: causes.NewBlocked(p.Rule.Name, BlockedByObserve,
+			"%s; observe mode: would %s%s", causes.Describe(p), causes.WouldDo(p), causes.AndRestart(p.Rule))}}
 	}
 	return choice{}
 }
 
 // chooseQuarantined releases the node, or else keeps the taint as it must be.
 func (s *situation) chooseQuarantined() choice {
-	if c := s.chooseRelease(); c.do == releaseNode || s.conditions.maintained {
+	if c := s.chooseRelease(); c.do == releaseNode || s.conditions.Maintained {
 		return c
 	} else if !s.isTainted() {
 		return s.chooseTaint(c.wait)
@@ -145,9 +146,9 @@ func (s *situation) chooseTaint(w wait) choice {
 	default:
 		return choice{do: restore, wait: w}
 	}
-	worst, due := s.conditions.worst(s.record, problem.isEnforced)
+	worst, due := s.conditions.Worst(s.record, causes.Problem.IsEnforced)
 	if !due {
-		w.blocked = blocked(taint.Rule, BlockedByUnconfirmed,
+		w.blocked = causes.NewBlocked(taint.Rule, BlockedByUnconfirmed,
 			"the record says that the node is quarantined by rule %s, but %s, and no condition explains it now, so the node is not tainted; "+
 				"run `kubectl pitcrew release`, or quarantine it anew", taint.Rule, why)
 		return choice{wait: w}
@@ -157,14 +158,14 @@ func (s *situation) chooseTaint(w wait) choice {
 
 // chooseUpgrade follows a problem that needs more than the one that decided so far.
 func (s *situation) chooseUpgrade(w wait) choice {
-	worst, due := s.conditions.worst(s.record, problem.isEnforced)
+	worst, due := s.conditions.Worst(s.record, causes.Problem.IsEnforced)
 	if !due {
 		return choice{wait: w}
 	}
 	taint := s.record.Taint
 	// A rule that the policy no longer has restarts nothing.
 	decided, _ := s.policy.Rule(taint.Rule)
-	if worst.strength() <= strength(taint.Repair, taint.Effect, s.record.IsIsolated(), decided.RestartJobs) && !s.hasMoreGPUs(worst) {
+	if worst.Strength() <= causes.Strength(taint.Repair, taint.Effect, s.record.IsIsolated(), decided.RestartJobs) && !s.hasMoreGPUs(worst) {
 		return choice{wait: w}
 	}
 	return s.unlessLimited(choice{do: upgrade, worst: worst, held: s.held(), wait: w})
@@ -172,10 +173,10 @@ func (s *situation) chooseUpgrade(w wait) choice {
 
 // unlessLimited is a choice that puts a taint on the node, unless its devices are unknown or a limit holds it back.
 func (s *situation) unlessLimited(c choice) choice {
-	if c.worst.reach.Extent == isolate.DevicesUnknown {
+	if c.worst.Reach.Extent == isolate.DevicesUnknown {
 		c.do = stay
-		c.wait.blocked = blocked(c.worst.rule.Name, BlockedByDevices, "%s, but %s; the whole node is quarantined if that lasts for %s",
-			describe(c.worst), c.worst.reach.Wait, isolate.Settle)
+		c.wait.blocked = causes.NewBlocked(c.worst.Rule.Name, BlockedByDevices, "%s, but %s; the whole node is quarantined if that lasts for %s",
+			causes.Describe(c.worst), c.worst.Reach.Wait, isolate.Settle)
 		return c
 	}
 	q := s.question(c.worst, c.held)
@@ -193,13 +194,13 @@ func (s *situation) unlessLimited(c choice) choice {
 }
 
 // question asks the limits about a quarantine for a problem. held is the place that the node has already.
-func (s *situation) question(p problem, held limits.Held) limits.Question {
-	return limits.Question{Policy: s.policy, Condition: p.condition, Rule: p.rule, Held: held, Unit: s.unit(p), Breaker: s.observed.Breaker}
+func (s *situation) question(p causes.Problem, held limits.Held) limits.Question {
+	return limits.Question{Policy: s.policy, Condition: p.Condition, Rule: p.Rule, Held: held, Unit: s.unit(p), Breaker: s.observed.Breaker}
 }
 
 // waitFor is what a quarantine for a problem waits for by an answer of the limits. The nodes that are held back are also decided again when
 // the others change: time alone frees a place in minutes, not seconds.
-func waitFor(p problem, a limits.Answer, now time.Time) wait {
+func waitFor(p causes.Problem, a limits.Answer, now time.Time) wait {
 	w := wait{forOthers: a.ForOthers, opened: a.Opened}
 	if a.By == "" {
 		return w
@@ -208,11 +209,11 @@ func waitFor(p problem, a limits.Answer, now time.Time) wait {
 	if a.By == limits.ByOrigin {
 		but = ", "
 	}
-	w.blocked = blocked(p.rule.Name, a.By, "%s%s%s", describe(p), but, a.Why)
+	w.blocked = causes.NewBlocked(p.Rule.Name, a.By, "%s%s%s", causes.Describe(p), but, a.Why)
 	w.limited = a.By == limits.ByBudget || a.By == limits.ByBreaker
-	w.until = []time.Time{a.RetryAt, now.Add(recheck)}
+	w.until = []time.Time{a.RetryAt, now.Add(causes.Recheck)}
 	for _, other := range a.Too {
-		w.too = append(w.too, Blocked{Rule: p.rule.Name, Reason: other.By, Message: other.Why})
+		w.too = append(w.too, Blocked{Rule: p.Rule.Name, Reason: other.By, Message: other.Why})
 	}
 	return w
 }
@@ -221,7 +222,7 @@ func waitFor(p problem, a limits.Answer, now time.Time) wait {
 // has no place.
 func (s *situation) held() limits.Held {
 	t := s.record.Taint
-	hasPlace := hasTaint(s.changes.Taints, t)
+	hasPlace := causes.HasTaint(s.changes.Taints, t)
 	if s.record.IsIsolated() {
 		hasPlace = s.confirmed()
 	}
@@ -254,7 +255,7 @@ func (s *situation) isTainted() bool {
 	if s.record.IsIsolated() {
 		return s.confirmed() && !s.devices().HaveLostRules(s.record.Isolation)
 	}
-	return hasTaint(s.changes.Taints, s.record.Taint)
+	return causes.HasTaint(s.changes.Taints, s.record.Taint)
 }
 
 // isInForce reports whether the taint of the quarantine keeps pods off.
@@ -262,19 +263,19 @@ func (s *situation) isInForce() bool {
 	if s.record.IsIsolated() {
 		return s.devices().HasRules(s.record.Isolation, s.record.Taint.NodeTaint())
 	}
-	return hasTaint(s.changes.Taints, s.record.Taint)
+	return causes.HasTaint(s.changes.Taints, s.record.Taint)
 }
 
 // restartRule is the rule by which the node's jobs are to be restarted; empty: they are not. waits are what further restarts wait for.
 func (s *situation) restartRule() (name string, waits []wait) {
-	if s.record == nil || s.record.Phase != Quarantined || s.conditions.maintained || !s.isInForce() {
+	if s.record == nil || s.record.Phase != Quarantined || s.conditions.Maintained || !s.isInForce() {
 		return "", nil
 	}
 	rule, _ := s.policy.Rule(s.record.Taint.Rule)
-	_, notReady := s.conditions.problems[corev1.NodeReady]
+	_, notReady := s.conditions.Problems[corev1.NodeReady]
 	// A rule on Ready has quarantined the node and the jobs on it have survived: it is Ready, in the boot in which it was Ready last.
 	isBack := rule.Condition == corev1.NodeReady && !notReady && s.record.Decisive().BootID == s.observed.Node.Status.NodeInfo.BootID
-	if !rule.RestartJobs || rule.Observe || s.record.isOnlyHeld() || !s.isDecided() || isBack {
+	if !rule.RestartJobs || rule.Observe || s.record.IsOnlyHeld() || !s.isDecided() || isBack {
 		return s.presentRestartRule()
 	}
 	return rule.Name, nil
@@ -286,13 +287,13 @@ func (s *situation) restartRule() (name string, waits []wait) {
 func (s *situation) presentRestartRule() (name string, waits []wait) {
 	for i := range s.record.Causes {
 		c := &s.record.Causes[i]
-		p, isProblem := s.conditions.problems[c.Condition]
-		if !isProblem || !p.isEnforced() || !p.rule.RestartJobs || !c.Due || s.record.isCovered(p) {
+		p, isProblem := s.conditions.Problems[c.Condition]
+		if !isProblem || !p.IsEnforced() || !p.Rule.RestartJobs || !c.Due || s.record.IsCovered(p) {
 			continue
 		}
-		isOther := p.rule.Name != s.record.Taint.Rule
-		if isOther && (limits.IsSoft(p.rule.Taint.Effect) || limits.IsSoft(s.record.Taint.Effect) ||
-			s.now.Before(s.conditions.dueAt(s.record, c, p))) {
+		isOther := p.Rule.Name != s.record.Taint.Rule
+		if isOther && (limits.IsSoft(p.Rule.Taint.Effect) || limits.IsSoft(s.record.Taint.Effect) ||
+			s.now.Before(s.conditions.DueAt(s.record, c, p))) {
 			continue // the node stays in service, or leaves it first; or its kubelet may still report
 		}
 		var answer limits.Answer
@@ -306,18 +307,16 @@ func (s *situation) presentRestartRule() (name string, waits []wait) {
 			w.blocked.Message = "the jobs of the node are not restarted: " + w.blocked.Message
 		}
 		if waits = append(waits, w); w.blocked == nil {
-			return p.rule.Name, waits
+			return p.Rule.Name, waits
 		}
 	}
 	return "", waits
 }
 
-// has reports whether a problem is one that filter accepts.
-func (a *assessment) has(filter func(problem) bool) bool {
-	for _, p := range a.problems {
-		if filter(p) {
-			return true
-		}
+// holdFor notes that a victim is held for its origin once that one is quarantined: only then can the end of that release it. A victim that
+// had a place of its own gives it back.
+func holdFor(r *Record, c *Cause, peers limits.Peers) {
+	if origin := c.Link.Origin; origin != "" && r.Phase == Quarantined && r.IsOnlyHeld() && peers.IsTainted(origin) {
+		r.Taint.HeldFor = origin
 	}
-	return false
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -157,8 +158,8 @@ func TestAHeartbeatFromTheFutureIsNotCurrent(t *testing.T) {
 	if b := w.last.Blocked; b == nil || b.Message != want {
 		t.Errorf("blocked %+v, want %q", b, want)
 	}
-	now := assess(w.policy, w.node, nil, &schedule{now: w.now})
-	if checks := now.checks(); len(checks) != 1 || checks[0].Outcome != handoff.Skip {
+	now := causes.Assess(w.policy, w.node, nil, &causes.Schedule{Now: w.now})
+	if checks := now.Checks(); len(checks) != 1 || checks[0].Outcome != handoff.Skip {
 		t.Errorf("checks %+v", checks)
 	}
 }

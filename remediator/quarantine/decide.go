@@ -1,7 +1,11 @@
+// Package quarantine decides whether a node is out of service, and why. [Decide] takes what is known about the node and
+// returns what must become of it. The package is pure: it reads no clock and no cluster, and everything that it remembers
+// is in the [Record] on the Node.
 package quarantine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -88,12 +93,12 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 		return Decision{}
 	}
 	if o.RecordErr != nil {
-		return Decision{Blocked: blocked("", BlockedByUnreadableRecord,
+		return Decision{Blocked: causes.NewBlocked("", BlockedByUnreadableRecord,
 			"annotation %s cannot be read, so nothing is done about the node until it is repaired or removed: %v",
 			conditions.AnnotationQuarantine, o.RecordErr)}
 	}
 	d := newDecider(p, o, now)
-	d.record.dropNotices(o.Seen)
+	dropNotices(d.record, o.Seen)
 	d.updateNotices()
 	for goesOn := true; goesOn; {
 		d.updateCauses()
@@ -108,7 +113,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 	d := &decider{
 		situation: situation{policy: p, observed: o, now: now, changes: handoff.Of(o.Node)},
-		next:      schedule{now: now},
+		next:      causes.Schedule{Now: now},
 	}
 	if o.Known != nil {
 		d.known = *o.Known
@@ -123,30 +128,30 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 // read takes over the record as far as it may be believed: it is of this Node, not of one that was created anew, and has no time to come.
 func (d *decider) read() {
 	if d.observed.Record != nil {
-		d.record = d.observed.Record.clone()
+		d.record = d.observed.Record.Clone()
 		if d.record.NodeUID != d.observed.Node.UID {
 			d.removeTaint()
 			d.record = nil
 		} else {
-			d.record.clampTimes(d.now)
+			d.record.ClampTimes(d.now)
 		}
 	}
 	if boot := d.observed.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
 		d.record.Boot = Boot{ID: boot, Seen: d.now}
 		for i := range d.record.Causes {
-			d.record.recordRepair(&d.record.Causes[i], d.now)
+			d.record.RecordRepair(&d.record.Causes[i], d.now)
 		}
 	}
-	d.record.coverPresent(d.observed.Node)
-	d.domain = domainOf(d.policy, d.observed.Node, d.record, d.observed.Domain)
+	d.record.CoverPresent(d.observed.Node)
+	d.domain = causes.DomainIn(d.policy, d.observed.Node, d.record, d.observed.Domain)
 }
 
 // find finds what the conditions of the node mean by the record.
 func (d *decider) find() {
-	d.conditions = assess(d.policy, d.observed.Node, d.record, &d.next)
-	d.conditions.leadingSince = d.observed.LeadingSince
+	d.conditions = causes.Assess(d.policy, d.observed.Node, d.record, &d.next)
+	d.conditions.LeadingSince = d.observed.LeadingSince
 	if domain, configured := d.policy.Domain(d.domain.Label); configured {
-		d.conditions.settle = domain.Settle
+		d.conditions.Settle = domain.Settle
 	}
 }
 
@@ -154,7 +159,7 @@ func (d *decider) find() {
 func (d *decider) finish() Decision {
 	noteUnknownDevices(d.record, &d.conditions, &d.next)
 	if b := staleness(&d.conditions); b != nil && d.result.Blocked == nil {
-		d.note(wait{blocked: b, until: []time.Time{d.now.Add(recheck)}})
+		d.note(wait{blocked: b, until: []time.Time{d.now.Add(causes.Recheck)}})
 	}
 	d.removeUnexplained()
 	d.updateNotices()
@@ -167,10 +172,10 @@ func (d *decider) finish() Decision {
 		d.record.Domain = d.domain
 	}
 	d.result.Devices = deviceRules(&d.situation, d.observing)
-	d.record.fit()
-	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained, suspicion: suspicion(&d.situation)}
+	d.record.Fit()
+	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.Maintained, suspicion: suspicion(&d.situation)}
 	d.result.StaleUpgrade = node.StaleUpgrade(d.observed.Node, d.now)
-	d.result.RequeueAfter = d.next.after
+	d.result.RequeueAfter = d.next.After
 	d.result.decided = d.decided
 	if d.observed.Paused != "" {
 		return d.result.paused(d.observed.Paused)
@@ -185,7 +190,7 @@ func (d Decision) paused(reason string) Decision {
 		words.BlockedToo = append(words.BlockedToo, Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s)", reason)})
 	}
 	for _, e := range d.Events {
-		words.Blocked = blocked("", BlockedByPause, "paused (%s), would be %s: %s", reason, e.Reason, e.Message)
+		words.Blocked = causes.NewBlocked("", BlockedByPause, "paused (%s), would be %s: %s", reason, e.Reason, e.Message)
 	}
 	return words
 }
@@ -202,18 +207,32 @@ func (d *Decision) waitsForLimit() bool {
 	return false
 }
 
-// schedule keeps the earliest time at which to decide again.
-type schedule struct {
-	now time.Time
-	// after is how long after now; zero: never.
-	after time.Duration
-}
-
-// requeueAt asks to decide again at times to come, at the latest.
-func (s *schedule) requeueAt(times ...time.Time) {
-	for _, at := range times {
-		if after := at.Sub(s.now); after > 0 && (s.after == 0 || after < s.after) {
-			s.after = after
+// updateCauses brings the causes of the record up to date: which conditions are causes and since when, whose broken links they come from,
+// what they reach, and which are due.
+func (d *decider) updateCauses() {
+	d.updateEarlierRelease()
+	r := d.record
+	if r == nil || r.Closed() {
+		return
+	}
+	d.conditions.UpdateCauses(r, &d.next)
+	if r.Phase == Released {
+		r.DropCleared(&d.conditions, &d.next)
+		return
+	}
+	d.judgeLinks()
+	findReach(&d.conditions, r, d.observed.devices())
+	if r.Phase == Suspect {
+		causes.DropOver(r, &d.conditions, &d.next)
+	} else {
+		d.checkCordon()
+		d.updateIsolation()
+		r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
+		for i := range r.Causes {
+			d.next.RequeueAt(d.conditions.ClearsAt(&r.Causes[i]))
 		}
+	}
+	if !d.conditions.MarkDue(r, causes.Problem.IsEnforced, &d.next) && r.Phase == Suspect {
+		d.conditions.MarkDue(r, causes.Problem.IsObserved, &d.next)
 	}
 }

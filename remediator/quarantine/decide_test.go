@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -836,13 +837,13 @@ func TestDecideIsMonotoneInSeverity(t *testing.T) {
 				continue // only observed so far
 			}
 			rule, _ := w.policy.Rule(r.Taint.Rule)
-			decided := strength(r.Taint.Repair, r.Taint.Effect, r.IsIsolated(), rule.RestartJobs)
+			decided := causes.Strength(r.Taint.Repair, r.Taint.Effect, r.IsIsolated(), rule.RestartJobs)
 			if decided < before {
 				t.Fatalf("seed %d: %s is milder than what was decided before", seed, r)
 			}
-			for _, p := range newDecider(w.policy, Observation{Node: w.node, Record: r}, w.now).conditions.sorted() {
-				if p.isEnforced() && p.strength() > decided {
-					t.Fatalf("seed %d: %s asks for more than %s", seed, p.condition.Type, r)
+			for _, p := range newDecider(w.policy, Observation{Node: w.node, Record: r}, w.now).conditions.Sorted() {
+				if p.IsEnforced() && p.Strength() > decided {
+					t.Fatalf("seed %d: %s asks for more than %s", seed, p.Condition.Type, r)
 				}
 			}
 			before = decided
@@ -882,12 +883,12 @@ func TestDecideOnRandomWalks(t *testing.T) {
 			if w.paused != "" && !equality.Semantic.DeepEqual(before, w.node) {
 				t.Fatalf("seed %d: something was written during a pause", seed)
 			}
-			if w.last.RestartJobs && (w.record().Phase != Quarantined || !hasTaint(w.node.Spec.Taints, w.record().Taint)) {
+			if w.last.RestartJobs && (w.record().Phase != Quarantined || !causes.HasTaint(w.node.Spec.Taints, w.record().Taint)) {
 				t.Fatalf("seed %d: jobs are restarted while the node is not tainted", seed)
 			}
 			if r := w.record(); r != nil && r.ManualReleaseActive {
 				held++
-				if len(w.last.Events) > 0 && w.last.Events[0].Reason != ReleaseByHand || hasTaint(w.node.Spec.Taints, r.Taint) {
+				if len(w.last.Events) > 0 && w.last.Events[0].Reason != ReleaseByHand || causes.HasTaint(w.node.Spec.Taints, r.Taint) {
 					t.Fatalf("seed %d: a person's release was passed over: %+v", seed, w.last.Events)
 				}
 			}

@@ -251,8 +251,8 @@ func TestTimesToComeAreClamped(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := forged.String()
-	c := forged.clone()
-	c.clampTimes(now)
+	c := forged.Clone()
+	c.ClampTimes(now)
 	if got := c.String(); strings.Contains(got, "2027-") || strings.Contains(got, ahead.Format(time.RFC3339)) || strings.Count(got, "2026-11-20T12:00:00Z") < 15 {
 		t.Errorf("clamped: %s", got)
 	}

@@ -94,7 +94,7 @@ func (f forger) forge(w *world, other *Record, earlier string) {
 		return
 	case 1:
 		if other != nil {
-			copied := other.clone()
+			copied := other.Clone()
 			copied.NodeUID = w.node.UID
 			text = copied.String()
 		}
@@ -103,7 +103,7 @@ func (f forger) forge(w *world, other *Record, earlier string) {
 	case 3:
 		own, err := RecordOf(w.node)
 		if err == nil && own != nil {
-			changed := own.clone()
+			changed := own.Clone()
 			changed.Phase, changed.ManualReleaseActive = pick(f, Suspect, Quarantined, Released), f.IntN(2) == 0
 			text = changed.String()
 		}

@@ -45,12 +45,12 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 			r.Taint, r.HandOff = nil, nil
 		}
 		seeds = append(seeds, r)
-		out := r.clone()
+		out := r.Clone()
 		if out.Taint != nil {
 			out.Taint.Key, out.Taint.Value, out.Taint.Effect = "node.kubernetes.io/out-of-service", "", corev1.TaintEffectNoExecute
 		}
 		seeds = append(seeds, out)
-		if cordoned := r.clone(); phase != Suspect {
+		if cordoned := r.Clone(); phase != Suspect {
 			cordoned.HandOff, cordoned.ManualReleaseOnly = &handoff.Added{Cordon: true}, false
 			seeds = append(seeds, cordoned)
 		}

@@ -5,38 +5,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 )
-
-// Isolation and IsolatedGPU are those of package isolate, as the record has them.
-type (
-	Isolation   = isolate.Isolation
-	IsolatedGPU = isolate.GPU
-)
-
-// DeviceRules are the rules that a node must have, and no other ones of ours.
-type DeviceRules struct{ Want []resourceapi.DeviceTaintRule }
-
-// devices are those that the rules name.
-func (r *DeviceRules) devices() []devices.Device {
-	all := []devices.Device{} // none is not the whole node
-	if r == nil {
-		return all
-	}
-	for i := range r.Want {
-		all = append(all, devices.Of(&r.Want[i]))
-	}
-	return all
-}
-
-// IsIsolated reports whether the quarantine is one of single GPUs.
-func (q *Quarantine) IsIsolated() bool { return q.Phase == Quarantined && q.Isolation != nil }
 
 // NeedsDevices reports whether [Decide] needs the devices of a node: a rule isolates, or may isolate, GPUs of it.
 func NeedsDevices(p *policy.Policy, n *corev1.Node, r *Record) bool {
@@ -66,30 +42,30 @@ func (o *Observation) showsTaint(r *Record) bool {
 	if r.IsIsolated() {
 		return o.devices().HaveTaint(r.Taint.NodeTaint())
 	}
-	return hasTaint(o.Node.Spec.Taints, r.Taint)
+	return causes.HasTaint(o.Node.Spec.Taints, r.Taint)
 }
 
 // findReach finds what the problems reach by whose rules devices are isolated. The causes of the record are up to date.
-func findReach(a *assessment, r *Record, on isolate.Devices) {
-	problems := a.problems
+func findReach(a *causes.Assessment, r *Record, on isolate.Devices) {
+	problems := a.Problems
 	together := map[bool][]string{} // by whether the rules only observe
 	for condition, p := range problems {
-		if !p.rule.Isolate || !p.isActionable() {
+		if !p.Rule.Isolate || !p.IsActionable() {
 			continue
 		}
-		p.reach, p.gpus = isolate.Reach{}, nil
-		gpus, all := devices.Addresses(p.condition.Message)
+		p.Reach, p.Gpus = isolate.Reach{}, nil
+		gpus, all := devices.Addresses(p.Condition.Message)
 		switch {
-		case p.role != "" && len(a.policy.Domains) > 0:
-			p.reach.WhyNode = "faults of a link are also those of other GPUs"
-		case p.class == conditions.Reboot:
-			p.reach.WhyNode = "a reboot is of the whole node"
+		case p.Role != "" && len(a.Policy.Domains) > 0:
+			p.Reach.WhyNode = "faults of a link are also those of other GPUs"
+		case p.Class == conditions.Reboot:
+			p.Reach.WhyNode = "a reboot is of the whole node"
 		case !all:
-			p.reach.WhyNode = "the message does not name GPUs alone, or not all of them"
+			p.Reach.WhyNode = "the message does not name GPUs alone, or not all of them"
 		default:
-			p.gpus = gpus
-			if a.isDue(r, p) {
-				together[p.rule.Observe] = isolate.Union(together[p.rule.Observe], gpus)
+			p.Gpus = gpus
+			if a.IsDue(r, p) {
+				together[p.Rule.Observe] = isolate.Union(together[p.Rule.Observe], gpus)
 			}
 		}
 		problems[condition] = p
@@ -101,45 +77,34 @@ func findReach(a *assessment, r *Record, on isolate.Devices) {
 		isolated, fault.Taint = r.Isolation.Addresses(), &taint
 	}
 	for condition, p := range problems {
-		if len(p.gpus) > 0 {
-			fault.GPUs, fault.MaxDevices = p.gpus, p.rule.MaxDevices
-			fault.Together = isolate.Union(isolate.Union(together[p.rule.Observe], p.gpus), isolated)
-			p.reach = on.Reach(fault, a.now)
+		if len(p.Gpus) > 0 {
+			fault.GPUs, fault.MaxDevices = p.Gpus, p.Rule.MaxDevices
+			fault.Together = isolate.Union(isolate.Union(together[p.Rule.Observe], p.Gpus), isolated)
+			p.Reach = on.Reach(fault, a.Now)
 			problems[condition] = p
 		}
 	}
 }
 
-// isDue reports whether a problem is a cause of the record that acts now: neither a fault that has not lasted for its rule's `for`, nor
-// one that a person has released, counts against what other faults may isolate.
-func (a *assessment) isDue(r *Record, p problem) bool {
-	for i := range r.Causes {
-		if c := &r.Causes[i]; c.Condition == p.condition.Type {
-			return !a.now.Before(a.dueAt(r, c, p)) && !r.isCovered(p)
-		}
-	}
-	return false
-}
-
 // dueGPUs are the addresses of the GPUs of all problems that filter accepts, that are due and whose devices are known.
-func (s *situation) dueGPUs(filter func(problem) bool) (addresses []string) {
+func (s *situation) dueGPUs(filter func(causes.Problem) bool) (addresses []string) {
 	for i := range s.record.Causes {
 		c := &s.record.Causes[i]
-		p, isProblem := s.conditions.problems[c.Condition]
-		if isProblem && c.Due && p.reach.Extent == isolate.SomeDevices && filter(p) && !s.record.isCovered(p) {
-			addresses = isolate.Union(addresses, p.gpus)
+		p, isProblem := s.conditions.Problems[c.Condition]
+		if isProblem && c.Due && p.Reach.Extent == isolate.SomeDevices && filter(p) && !s.record.IsCovered(p) {
+			addresses = isolate.Union(addresses, p.Gpus)
 		}
 	}
 	return addresses
 }
 
 // hasMoreGPUs reports whether GPUs have a fault now beside those that are isolated.
-func (s *situation) hasMoreGPUs(worst problem) bool {
-	if !s.record.IsIsolated() || worst.reach.Extent == isolate.WholeNode {
+func (s *situation) hasMoreGPUs(worst causes.Problem) bool {
+	if !s.record.IsIsolated() || worst.Reach.Extent == isolate.WholeNode {
 		return false
 	}
 	isolated := s.record.Isolation.Addresses()
-	return slices.ContainsFunc(s.dueGPUs(problem.isEnforced), func(address string) bool { return !slices.Contains(isolated, address) })
+	return slices.ContainsFunc(s.dueGPUs(causes.Problem.IsEnforced), func(address string) bool { return !slices.Contains(isolated, address) })
 }
 
 // isolate makes the quarantine one of the GPUs that have a fault now, and of those that are isolated already.
@@ -148,49 +113,49 @@ func (d *decider) isolate() {
 	if d.record.IsIsolated() {
 		gpus = d.record.Isolation.GPUs
 	}
-	d.record.Isolation = &Isolation{GPUs: d.devices().With(gpus, d.dueGPUs(problem.isEnforced)), PendingSince: d.now}
+	d.record.Isolation = &Isolation{GPUs: d.devices().With(gpus, d.dueGPUs(causes.Problem.IsEnforced)), PendingSince: d.now}
 	d.record.HandOff = nil
-	d.next.requeueAt(d.now.Add(isolate.Recheck))
+	d.next.RequeueAt(d.now.Add(isolate.Recheck))
 }
 
 // updateIsolation brings an isolation up to date with the devices: a boot gives them other names.
 func (d *decider) updateIsolation() {
 	r := d.record
-	if !r.IsIsolated() || d.conditions.maintained {
+	if !r.IsIsolated() || d.conditions.Maintained {
 		return
 	}
 	updated, isNew, again := d.devices().Update(*r.Isolation, r.Taint.NodeTaint(), d.confirmed(), r.Boot.Seen, d.now)
 	if r.Isolation = &updated; isNew {
 		r.Taint.Since = d.now
 	}
-	d.next.requeueAt(again)
+	d.next.RequeueAt(again)
 }
 
 // observeDevices shows what a rule that only observes would do, by rules without effect.
-func (d *decider) observeDevices(p problem) {
-	switch p.reach.Extent {
+func (d *decider) observeDevices(p causes.Problem) {
+	switch p.Reach.Extent {
 	case isolate.DevicesUnknown:
 	case isolate.WholeNode:
 		d.record.Isolation = nil
 	case isolate.SomeDevices:
-		d.observing = &corev1.Taint{Key: p.rule.Taint.Key, Value: p.rule.Taint.Value}
-		updated, again := d.devices().Observe(d.record.Isolation, d.dueGPUs(problem.isObserved), *d.observing, d.now)
+		d.observing = &corev1.Taint{Key: p.Rule.Taint.Key, Value: p.Rule.Taint.Value}
+		updated, again := d.devices().Observe(d.record.Isolation, d.dueGPUs(causes.Problem.IsObserved), *d.observing, d.now)
 		d.record.Isolation = &updated
-		d.next.requeueAt(again)
+		d.next.RequeueAt(again)
 	}
 }
 
 // noteUnknownDevices keeps the time from which the devices are unknown.
-func noteUnknownDevices(r *Record, a *assessment, next *schedule) {
+func noteUnknownDevices(r *Record, a *causes.Assessment, next *causes.Schedule) {
 	if r == nil || r.Phase == Released {
 		return
 	}
-	for _, p := range a.problems {
-		if p.reach.Wait != "" && !r.isCovered(p) {
+	for _, p := range a.Problems {
+		if p.Reach.Wait != "" && !r.IsCovered(p) {
 			if r.DevicesUnknownSince.IsZero() {
-				r.DevicesUnknownSince = a.now
+				r.DevicesUnknownSince = a.Now
 			}
-			next.requeueAt(a.now.Add(isolate.Recheck))
+			next.RequeueAt(a.Now.Add(isolate.Recheck))
 			return
 		}
 	}
@@ -201,7 +166,7 @@ func noteUnknownDevices(r *Record, a *assessment, next *schedule) {
 func deviceRules(s *situation, observing *corev1.Taint) *DeviceRules {
 	look, r := s.observed.Devices, s.record
 	switch {
-	case look == nil, look.RulesErr != "", s.conditions.maintained:
+	case look == nil, look.RulesErr != "", s.conditions.Maintained:
 		return nil
 	case r == nil, r.Isolation == nil, r.Phase == Released:
 		return &DeviceRules{}

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -490,7 +491,7 @@ func TestTheNodeThatOpensTheBreakerWaitsNoLongerThanOthers(t *testing.T) {
 		t.Fatalf("nodes are %s, breaker %v", f.phases(), f.broken)
 	}
 	for i := 2; i < 4; i++ {
-		if after := f.worlds[i].last.RequeueAfter; after <= 0 || after > recheck {
+		if after := f.worlds[i].last.RequeueAfter; after <= 0 || after > causes.Recheck {
 			t.Errorf("node %d is decided again after %s", i, after)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -45,7 +46,7 @@ func cleaned(text string, maxBytes int) string {
 // Note is the text of the Event about it; what is what has become of the node.
 func (m Manual) Note(what string) string {
 	m = m.clean()
-	return Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), maxText/2)
+	return Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), causes.MaxText/2)
 }
 
 const (
@@ -67,12 +68,12 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 		return nil, err
 	}
 	if d.record == nil || d.record.Phase == Released {
-		d.record = openNext(d.record, n, d.conditions.bootSeen, now)
+		d.record = causes.OpenNext(d.record, n, d.conditions.BootSeen, now)
 		if len(d.record.Last) > 0 {
 			d.record.Last[0].ManualReleaseActive = false // the later word counts
 		}
 	}
-	if d.record.hasCause(conditionByHand) {
+	if d.record.HasCause(conditionByHand) {
 		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
 	}
 	d.record.Causes = append(d.record.Causes, Cause{
@@ -83,7 +84,7 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 		if d.record.Phase != Quarantined {
 			d.record.Phase, d.record.QuarantinedAt = Quarantined, now
 		}
-		d.setTaint(problem{class: conditions.Inspect, rule: policy.Rule{
+		d.setTaint(causes.Problem{Class: conditions.Inspect, Rule: policy.Rule{
 			Name:    policy.ByHand,
 			Taint:   corev1.Taint{Key: conditions.TaintUnhealthy, Value: conditionByHand, Effect: corev1.TaintEffectNoSchedule},
 			HandOff: policy.HandOff{Annotations: policy.KeepNode},
@@ -117,7 +118,7 @@ func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, er
 func Strip(n *corev1.Node) *corev1.Node {
 	s := State{Changes: handoff.Of(n)}
 	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
-		record.removeFrom(&s.Changes, handoff.AnyKnown())
+		record.RemoveFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Changes.RemoveStrayCordon(handoff.AnyKnown())
 	s.Changes.RemoveAWS()
@@ -140,7 +141,7 @@ func Left(before, after *corev1.Node) []string {
 		return nil
 	}
 	changes := handoff.Of(after)
-	return record.removeFrom(&changes, handoff.AnyKnown())
+	return record.RemoveFrom(&changes, handoff.AnyKnown())
 }
 
 func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
@@ -158,6 +159,6 @@ func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
 // decidedNode is a copy of the node as it is to become.
 func decidedNode(d *decider) *corev1.Node {
 	after := d.observed.Node.DeepCopy()
-	(&State{Record: d.record, Changes: d.changes, maintained: d.conditions.maintained}).Apply(after)
+	(&State{Record: d.record, Changes: d.changes, maintained: d.conditions.Maintained}).Apply(after)
 	return after
 }

@@ -215,7 +215,7 @@ func FuzzNewFaults(f *testing.F) {
 	f.Fuzz(func(t *testing.T, released, message string) {
 		q := &Quarantine{Causes: []Cause{{Condition: conditions.GPUXidError, Covered: []string{released}}}}
 		c := corev1.NodeCondition{Type: conditions.GPUXidError, Status: corev1.ConditionTrue, Message: message}
-		found := q.newFaults(c)
+		found := q.NewFaults(c)
 		if found == "" {
 			return
 		}

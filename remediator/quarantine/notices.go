@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -21,7 +22,7 @@ func (d *decider) updateNotices() {
 		r.LastNotified = ""
 		return
 	}
-	event, state := r.unnotifiedEvent()
+	event, state := unnotifiedEvent(r)
 	if event == "" {
 		return
 	}
@@ -29,7 +30,7 @@ func (d *decider) updateNotices() {
 		return // nothing but the record says so
 	}
 	if !d.observed.Seen.mayNotify(now) {
-		d.next.requeueAt(now.Add(recheck))
+		d.next.RequeueAt(now.Add(causes.Recheck))
 		return
 	}
 	r.LastNotified = state
@@ -46,7 +47,7 @@ func (d *decider) updateNotices() {
 
 // dropNotices drops the notices that the remediator has not made: whoever may annotate the Node could have it sign and deliver
 // anything.
-func (r *Record) dropNotices(seen Seen) {
+func dropNotices(r *Record, seen Seen) {
 	if r != nil {
 		r.Notices = slices.DeleteFunc(slices.Clone(r.Notices), func(n handoff.Notice) bool { return !seen.accepts(n) })
 	}
@@ -54,7 +55,7 @@ func (r *Record) dropNotices(seen Seen) {
 
 // unnotifiedEvent is the event that leads to the state that the record is in, and that state. The event is empty when there
 // was a notice about it. There is a notice about a release only if there was one about the quarantine.
-func (r *Record) unnotifiedEvent() (event, state string) {
+func unnotifiedEvent(r *Record) (event, state string) {
 	during := r.ID + " quarantined "
 	notified := strings.HasPrefix(r.LastNotified, during)
 	switch r.Phase {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -35,7 +36,7 @@ func full() *Record {
 	notice := handoff.Notice{ID: "id", Event: NodeReleased, At: at(4), Case: handoff.Case{
 		Quarantine: q.ID, Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost, Taint: gpuTaint,
 	}, To: []string{"pager"}}
-	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairRecord{{"0000:4e:00", "Xid 79", conditions.Reboot, at(3)}}, Last: []Quarantine{q}, Notices: []handoff.Notice{notice}, LastNotified: q.ID + " released"}
+	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairRecord{{GPU: "0000:4e:00", Code: "Xid 79", Repair: conditions.Reboot, At: at(3)}}, Last: []Quarantine{q}, Notices: []handoff.Notice{notice}, LastNotified: q.ID + " released"}
 }
 
 func TestRecordRoundTrip(t *testing.T) {
@@ -80,12 +81,12 @@ func TestParseRecordRefuses(t *testing.T) {
 		"text after the record":         {good + "{}", "text after the record"},
 		"an open one among the closed":  {open.String(), "is quarantined and among those that were closed"},
 		"released, but not closed":      {replace(`"phase":"released"`, `"phase":"quarantined"`), "is quarantined and was released manually"},
-		"too many bytes":                {good + strings.Repeat(" ", maxRecord), "larger"},
-		"too many causes":               {replace(`"causes":[`, `"causes":[`+strings.Repeat(`{"due":true},`, maxCauses)), "causes has 65 entries"},
-		"too many notices":              {replace(`"notices":[`, `"notices":[`+strings.Repeat(`{"id":"x"},`, maxSent)), "notices has 65 entries"},
-		"too many closed quarantines":   {replace(`"last":[`, `"last":[`+strings.Repeat(`{},`, maxClosed)), "last has 21 entries"},
-		"a long message":                {replace(`"message":"`, `"message":"`+strings.Repeat("x", maxText)), "message has"},
-		"a long rule":                   {replace(`"rule":"`, `"rule":"`+strings.Repeat("x", maxName)), "rule has"},
+		"too many bytes":                {good + strings.Repeat(" ", causes.MaxRecord), "larger"},
+		"too many causes":               {replace(`"causes":[`, `"causes":[`+strings.Repeat(`{"due":true},`, causes.MaxCauses)), "causes has 65 entries"},
+		"too many notices":              {replace(`"notices":[`, `"notices":[`+strings.Repeat(`{"id":"x"},`, causes.MaxSent)), "notices has 65 entries"},
+		"too many closed quarantines":   {replace(`"last":[`, `"last":[`+strings.Repeat(`{},`, causes.MaxClosed)), "last has 21 entries"},
+		"a long message":                {replace(`"message":"`, `"message":"`+strings.Repeat("x", causes.MaxText)), "message has"},
+		"a long rule":                   {replace(`"rule":"`, `"rule":"`+strings.Repeat("x", causes.MaxName)), "rule has"},
 		"a taint that no node can have": {replace(`"key":"pitcrew.dev/unhealthy"`, `"key":"a/b/c"`), "has taint"},
 		"a taint without an effect":     {replace(`"effect":"NoSchedule"`, `"effect":"No"`), "unknown effect"},
 		"another version":               {replace(`"v":1`, `"v":2`), "version 2"},

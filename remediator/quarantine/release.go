@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // ending is how a quarantine ends.
@@ -37,13 +38,13 @@ const (
 // is not released on request: the request may be forged, and whoever knows better can release the node without a validation.
 func (s *situation) chooseRelease() choice {
 	q, visits := &s.record.Quarantine, s.observed.visitsOf(s.record)
-	rule, validates := s.conditions.validatingRule(q)
-	if validates && visits.Validated && visits.Release != nil && q.isHealthy() {
+	rule, validates := s.conditions.ValidatingRule(q)
+	if validates && visits.Validated && visits.Release != nil && q.IsHealthy() {
 		return choice{do: releaseNode, release: ending{how: onRequest}}
 	}
 	c := choice{wait: wait{blocked: missingRule(&s.conditions, q)}}
-	allowed := s.conditions.allowsRelease(q, neverExempt)
-	if !allowed && !s.conditions.maintained {
+	allowed := s.conditions.AllowsRelease(q, neverExempt)
+	if !allowed && !s.conditions.Maintained {
 		if c.release.origin, c.wait.forOthers = s.endedOrigin(); c.release.origin != "" {
 			c.do, c.release.how = releaseNode, originEnded
 			return c
@@ -55,8 +56,8 @@ func (s *situation) chooseRelease() choice {
 		c.do = releaseNode
 	case allowed && !s.isTainted() && !s.confirmed():
 		c.do, c.release.how = releaseNode, unvalidated
-	case validates && c.wait.blocked == nil && !s.conditions.maintained:
-		c.wait.blocked = visits.awaited(rule.Name, causeNames(s.record), allowed)
+	case validates && c.wait.blocked == nil && !s.conditions.Maintained:
+		c.wait.blocked = visits.awaited(rule.Name, causes.CauseNames(s.record), allowed)
 	}
 	return c
 }
@@ -65,11 +66,11 @@ func (s *situation) chooseRelease() choice {
 func neverExempt(*Cause) bool { return false }
 
 // missingRule says that the policy no longer has the rule of a cause; nil: it has all of them.
-func missingRule(a *assessment, q *Quarantine) (b *Blocked) {
+func missingRule(a *causes.Assessment, q *Quarantine) (b *Blocked) {
 	for i := range q.Causes {
 		c := &q.Causes[i]
-		if _, ok := a.ruleOf(c); !ok && c.Rule != policy.ByHand {
-			b = blocked(c.Rule, BlockedByMissingRule,
+		if _, ok := a.RuleOf(c); !ok && c.Rule != policy.ByHand {
+			b = causes.NewBlocked(c.Rule, BlockedByMissingRule,
 				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; only `kubectl pitcrew release` releases the node",
 				c.Rule, c.Condition)
 		}
@@ -78,43 +79,24 @@ func missingRule(a *assessment, q *Quarantine) (b *Blocked) {
 }
 
 // awaited says what a release waits for: one that the causes allow, or one that a person asked for.
-func (v Visits) awaited(rule, causes string, allowed bool) *Blocked {
+func (v Visits) awaited(rule, names string, allowed bool) *Blocked {
 	const without = "`kubectl pitcrew release --without-validation` releases it without"
 	by := v.Release
 	switch {
 	case by != nil && v.Validated:
-		return blocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, BlockedByValidation,
 			"the node has passed its validation, and %s asked to release it then, but %s has not cleared; "+without,
-			cmp.Or(by.clean().User, UnknownUser), causes)
+			cmp.Or(by.clean().User, UnknownUser), names)
 	case by != nil:
-		return blocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, BlockedByValidation,
 			"%s asked to release the node; it waits for its validation (rule %s has validate: true); "+without,
 			cmp.Or(by.clean().User, UnknownUser), rule)
 	case allowed:
-		return blocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, BlockedByValidation,
 			"%s has cleared; the node waits for its validation under load (rule %s has validate: true); "+without,
-			causes, rule)
+			names, rule)
 	}
 	return nil
-}
-
-// allowsRelease reports whether every cause of a quarantine has cleared by the rules of its class. isOver reports of a cause that has not
-// cleared whether the quarantine need not wait for it.
-func (a *assessment) allowsRelease(q *Quarantine, isOver func(*Cause) bool) bool {
-	boot := a.node.Status.NodeInfo.BootID
-	for i := range q.Causes {
-		switch c := &q.Causes[i]; {
-		case !a.hasCleared(c):
-			if !isOver(c) {
-				return false
-			}
-		case c.Repair == conditions.Replace: // only a person knows that the part was replaced
-			return false
-		case c.Repair == conditions.Reboot && (boot == "" || boot == c.BootID):
-			return false
-		}
-	}
-	return !q.ManualReleaseOnly
 }
 
 // endedOrigin is the node whose broken link has made all faults that have not cleared, once its quarantine has ended; empty: there is none.
@@ -132,7 +114,7 @@ func (s *situation) endedOrigin() (origin string, waits bool) {
 		origin = c.Link.Origin
 		return true
 	}
-	if !s.conditions.allowsRelease(&s.record.Quarantine, isOver) {
+	if !s.conditions.AllowsRelease(&s.record.Quarantine, isOver) {
 		return "", waits
 	}
 	return origin, waits
@@ -149,11 +131,12 @@ func (d *decider) release(e ending) {
 			reason = DeviceReleased
 		}
 		d.endQuarantine(ByPitcrew)
-		d.event(corev1.EventTypeNormal, reason, "%s has cleared; released after %s%s", causeNames(r), lasted, d.conditions.alertOnlyCauses(r))
+		d.event(corev1.EventTypeNormal, reason, "%s has cleared; released after %s%s",
+			causes.CauseNames(r), lasted, d.conditions.AlertOnlyCauses(r))
 	case unvalidated:
 		d.endQuarantine(ByPitcrew)
 		d.event(corev1.EventTypeWarning, NodeReleased, "%s has cleared; released without the validation that a rule asks for, "+
-			"because the node was in service already: taint %s was removed, and this remediator has never seen it", causeNames(r), r.Taint)
+			"because the node was in service already: taint %s was removed, and this remediator has never seen it", causes.CauseNames(r), r.Taint)
 	case onRequest:
 		by := d.observed.visitsOf(d.record).Release
 		d.releaseManually(*by)
@@ -163,29 +146,29 @@ func (d *decider) release(e ending) {
 		// or worse ones, quarantine the node until they have cleared.
 		for i := range r.Causes {
 			c := &r.Causes[i]
-			condition, _ := d.conditions.conditionOf(c)
+			condition, _ := d.conditions.ConditionOf(c)
 			if m, err := conditions.ParseMessage(condition.Message); err == nil && c.Link.Origin != "" {
 				c.Repair = max(c.Repair, m.Repair) // the release covers the fault as it is reported
 			}
-			c.cover(condition)
+			c.Cover(condition)
 		}
 		d.endQuarantine(ByPitcrew)
 		r.ManualReleaseActive = true
 		d.event(corev1.EventTypeNormal, NodeReleased,
 			"the quarantine of node %s, whose broken link caused the faults of this one, has ended; released after %s, though %s is still reported",
-			e.origin, lasted, causeNames(r))
+			e.origin, lasted, causes.CauseNames(r))
 	case byRemovedTaint:
 		d.releaseManually(Manual{})
 		r.ManualReleaseActive = true
-		r.dropCleared(&d.conditions, &d.next)
+		r.DropCleared(&d.conditions, &d.next)
 		until := ""
-		if names := causeNames(r); names != "" {
+		if names := causes.CauseNames(r); names != "" {
 			until = " until " + names + " has cleared"
 		}
 		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released%s", r.Taint, until)
 	}
 	d.updateNotices()
-	r.resumeManualRelease()
+	r.ResumeManualRelease()
 }
 
 func (d *decider) endQuarantine(by string) {
@@ -219,25 +202,57 @@ func (o *Observation) visitsOf(r *Record) Visits {
 	return Visits{}
 }
 
-// validatingRule is a rule of a cause that asks for a validation before the node returns; false: none does. A rule that only observes
-// asks for nothing, and no rule belongs to a manual quarantine.
-func (a *assessment) validatingRule(q *Quarantine) (policy.Rule, bool) {
-	for i := range q.Causes {
-		c := &q.Causes[i]
-		if rule, ok := a.ruleOf(c); ok && c.Due && rule.Validate && !rule.Observe {
-			return rule, true
-		}
-	}
-	return policy.Rule{}, false
-}
-
 // NeedsValidation reports whether a rule of a quarantine asks for a validation before the node returns.
 func NeedsValidation(p *policy.Policy, q *Quarantine) bool {
-	_, needs := (&assessment{policy: p}).validatingRule(q)
+	_, needs := (&causes.Assessment{Policy: p}).ValidatingRule(q)
 	return needs
 }
 
-// isHealthy reports whether no condition of a cause reports a fault. A manual quarantine has none.
-func (q *Quarantine) isHealthy() bool {
-	return !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Rule != policy.ByHand && c.HealthySince.IsZero() })
+// releaseManually ends the quarantine by the decision of a person, which covers the faults that stand now and those that an earlier
+// such decision still covers.
+func (d *decider) releaseManually(by Manual) {
+	before := d.record.ManualRelease()
+	d.endQuarantine(ByPerson)
+	by = by.clean()
+	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
+	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		condition, _ := d.conditions.ConditionOf(c)
+		c.Cover(condition)
+	}
+	if before == nil {
+		return
+	}
+	for _, earlier := range before.Causes {
+		i := slices.IndexFunc(d.record.Causes, func(c Cause) bool { return c.Condition == earlier.Condition })
+		if i < 0 {
+			if len(d.record.Causes) < causes.MaxCauses {
+				d.record.Causes, d.record.ManualReleaseActive = append(d.record.Causes, earlier), true
+			}
+			continue
+		}
+		c := &d.record.Causes[i]
+		c.Repair = max(c.Repair, earlier.Repair)
+		for _, message := range earlier.Covered {
+			if len(c.Covered) < causes.MaxCovered && !slices.Contains(c.Covered, message) {
+				c.Covered = append(c.Covered, message)
+			}
+		}
+	}
+}
+
+// updateEarlierRelease brings a manual release up to date over which another fault has begun a suspicion or a quarantine. It must not
+// outlive its faults, and then cover the next ones.
+func (d *decider) updateEarlierRelease() {
+	q := d.record.ManualRelease()
+	if q == nil || q == &d.record.Quarantine {
+		return
+	}
+	released := Record{Boot: d.record.Boot, Quarantine: *q}
+	d.conditions.UpdateCauses(&released, &d.next)
+	*q = released.Quarantine
+	if q.DropCleared(&d.conditions, &d.next); !q.ManualReleaseActive {
+		d.find() // every fault counts again
+	}
 }

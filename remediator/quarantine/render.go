@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -19,7 +20,7 @@ import (
 // decider is one run of [Decide]: the situation as it becomes, and the result so far.
 type decider struct {
 	situation
-	next   schedule
+	next   causes.Schedule
 	result Decision
 	// observing is the taint of the rule that only observes and would isolate devices; nil: none.
 	observing *corev1.Taint
@@ -31,9 +32,9 @@ func (d *decider) render(c choice) (goesOn bool) {
 	d.note(c.wait)
 	switch c.do {
 	case open:
-		d.record = openNext(d.record, d.observed.Node, d.conditions.bootSeen, d.now)
+		d.record = causes.OpenNext(d.record, d.observed.Node, d.conditions.BootSeen, d.now)
 	case forget:
-		d.record = d.record.withoutCurrent()
+		d.record = d.record.WithoutCurrent()
 	case restore:
 		d.restore()
 	case taintAnew:
@@ -42,7 +43,7 @@ func (d *decider) render(c choice) (goesOn bool) {
 		d.result.Started = c.start(d.now)
 		d.record.Taint.Restored = true
 		d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s",
-			old, c.why, describe(c.worst), d.record.Taint)
+			old, c.why, causes.Describe(c.worst), d.record.Taint)
 	case releaseNode:
 		d.release(c.release)
 	case quarantineNode:
@@ -71,33 +72,33 @@ func (d *decider) note(w wait) {
 	if w.opened != nil {
 		d.result.SetBreaker = w.opened
 	}
-	d.next.requeueAt(w.until...)
+	d.next.RequeueAt(w.until...)
 }
 
 func (d *decider) event(kind, reason, format string, args ...any) {
-	d.result.Events = append(d.result.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
+	d.result.Events = append(d.result.Events, Event{Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
 // quarantine makes a suspicion a quarantine. Only the causes that stand and are enforced are causes of that.
 func (d *decider) quarantine(c choice) {
 	r, worst := d.record, c.worst
 	r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool {
-		p, isProblem := d.conditions.problems[c.Condition]
+		p, isProblem := d.conditions.Problems[c.Condition]
 		if !isProblem { // its condition is not current just now
-			p.rule, _ = d.conditions.ruleOf(&c)
+			p.Rule, _ = d.conditions.RuleOf(&c)
 		}
-		return !p.isEnforced() || !c.HealthySince.IsZero()
+		return !p.IsEnforced() || !c.HealthySince.IsZero()
 	})
 	r.Phase, r.QuarantinedAt = Quarantined, d.now
 	d.setTaint(worst)
 	d.result.Started = c.start(d.now)
-	r.ManualReleaseOnly = r.hasFlapped(worst, d.now)
+	r.ManualReleaseOnly = r.HasFlapped(worst, d.now)
 	if r.IsIsolated() {
-		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", describe(worst), r.isolatedBy(), r.manualOnly(worst))
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", causes.Describe(worst), r.IsolatedBy(), r.ManualOnly(worst))
 		return
 	}
 	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s%s",
-		describe(worst), r.Taint, r.andCordoned(), worst.notIsolated(), ofIncident(c.incident), r.manualOnly(worst))
+		causes.Describe(worst), r.Taint, r.AndCordoned(), worst.NotIsolated(), ofIncident(c.incident), r.ManualOnly(worst))
 }
 
 // upgrade puts the taint of a problem that needs more in place of that of the quarantine.
@@ -107,15 +108,15 @@ func (d *decider) upgrade(c choice) {
 	decided := d.isDecided() || d.provenPlace().Rule != ""
 	d.setTaint(worst)
 	d.decided = decided
-	if c.held.TakesOut(worst.rule) {
+	if c.held.TakesOut(worst.Rule) {
 		d.result.Started = cmp.Or(c.start(d.now), d.result.Started)
 	}
 	if r.IsIsolated() {
-		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", describe(worst), r.isolatedBy())
+		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", causes.Describe(worst), r.IsolatedBy())
 		return
 	}
 	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s%s",
-		describe(worst), r.Taint, r.andCordoned(), worst.notIsolated(), ofIncident(c.incident))
+		causes.Describe(worst), r.Taint, r.AndCordoned(), worst.NotIsolated(), ofIncident(c.incident))
 }
 
 // restore puts the taint of the quarantine back.
@@ -133,10 +134,10 @@ func (d *decider) restore() {
 
 // start is the start of a quarantine now; nil: a victim has the place of its origin.
 func (c *choice) start(now time.Time) *limits.Start {
-	if c.worst.link.Origin != "" {
+	if c.worst.Link.Origin != "" {
 		return nil
 	}
-	start := &limits.Start{Rule: c.worst.rule.Name, At: now, Soft: limits.IsSoft(c.worst.rule.Taint.Effect)}
+	start := &limits.Start{Rule: c.worst.Rule.Name, At: now, Soft: limits.IsSoft(c.worst.Rule.Taint.Effect)}
 	if c.incident != nil {
 		start.Incident = c.incident.Domain
 	}
@@ -145,28 +146,28 @@ func (c *choice) start(now time.Time) *limits.Start {
 
 // setTaint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint
 // outside our domain that is there already belongs to others and outlives the quarantine.
-func (d *decider) setTaint(p problem) {
+func (d *decider) setTaint(p causes.Problem) {
 	t := &Taint{
-		Key: p.rule.Taint.Key, Value: p.rule.Taint.Value, Effect: p.rule.Taint.Effect,
-		Rule: p.rule.Name, Repair: p.class, Since: d.now, HeldFor: p.link.Origin,
+		Key: p.Rule.Taint.Key, Value: p.Rule.Taint.Value, Effect: p.Rule.Taint.Effect,
+		Rule: p.Rule.Name, Repair: p.Class, Since: d.now, HeldFor: p.Link.Origin,
 	}
 	d.decided = true
 	if d.record.Taint != nil {
 		t.Restored = d.record.Taint.Restored
 		d.removeTaint()
 	}
-	if p.reach.Extent == isolate.SomeDevices {
+	if p.Reach.Extent == isolate.SomeDevices {
 		d.record.Taint = t
 		d.isolate()
 		return
 	}
 	d.record.Isolation = nil
-	t.PreExisting = hasTaint(d.changes.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
+	t.PreExisting = causes.HasTaint(d.changes.Taints, t) && !strings.HasPrefix(t.Key, conditions.Domain+"/")
 	if !t.PreExisting {
-		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.matches), t.NodeTaint())
+		d.changes.Taints = append(slices.DeleteFunc(d.changes.Taints, t.Matches), t.NodeTaint())
 	}
 	d.record.Taint = t
-	want := p.rule.HandOff
+	want := p.Rule.HandOff
 	if d.record.Uncordoned {
 		want = want.WithoutCordon()
 	}
@@ -179,7 +180,7 @@ func (d *decider) removeTaint() {
 	if d.record.Phase != Quarantined {
 		return
 	}
-	if left := d.record.removeFrom(&d.changes, d.known); len(left) > 0 {
+	if left := d.record.RemoveFrom(&d.changes, d.known); len(left) > 0 {
 		d.event(corev1.EventTypeWarning, QuarantineBlocked,
 			"the record names what no known policy puts on a node, and it is left as it is: %s",
 			Clip(strings.Join(left, ", "), conditions.MaxMessage))
@@ -209,7 +210,7 @@ func (d *decider) removeUnexplained() {
 	d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool {
 		ours := t.Key == conditions.TaintUnhealthy || mayBeQuarantine(t) &&
 			slices.ContainsFunc(d.policy.Rules, func(r policy.Rule) bool { return r.Taint.MatchTaint(&t) })
-		if !ours || d.record.explains(t) {
+		if !ours || d.record.Explains(t) {
 			return false
 		}
 		removed = append(removed, t.ToString())
@@ -236,18 +237,18 @@ func (d *decider) restartJobs() {
 		return
 	}
 	for _, delay := range restartDelays {
-		d.next.requeueAt(d.record.Taint.Since.Add(delay))
+		d.next.RequeueAt(d.record.Taint.Since.Add(delay))
 	}
 }
 
 // staleness says that no detector updates the conditions of the node; nil: one does. If a rule acts on the node because it is not Ready,
 // that its detectors are silent is no news.
-func staleness(a *assessment) *Blocked {
-	ready, isProblem := a.problems[corev1.NodeReady]
-	if len(a.stale.types) == 0 || isProblem && ready.isActionable() {
+func staleness(a *causes.Assessment) *Blocked {
+	ready, isProblem := a.Problems[corev1.NodeReady]
+	if len(a.Stale.Types) == 0 || isProblem && ready.IsActionable() {
 		return nil
 	}
-	return &Blocked{Reason: BlockedByStale, Message: a.stale.message(a.policy, a.node, a.now)}
+	return &Blocked{Reason: BlockedByStale, Message: a.Stale.Message(a.Policy, a.Node, a.Now)}
 }
 
 // updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
@@ -256,10 +257,10 @@ func (d *decider) updateAWS() {
 		d.changes.RemoveAWS()
 		return
 	}
-	if d.conditions.maintained {
+	if d.conditions.Maintained {
 		return
 	}
-	health := handoff.Health{Checks: d.conditions.checks()}
+	health := handoff.Health{Checks: d.conditions.Checks()}
 	if d.record != nil && d.record.Phase == Quarantined && !d.record.IsIsolated() {
 		health.Quarantined, health.Repair = true, d.record.Worst()
 	}
@@ -268,25 +269,25 @@ func (d *decider) updateAWS() {
 	d.changes.SetAWSRecommendation(d.observed.Node, visits.Advice, visits.AdvisedAt)
 }
 
-// checks are the conditions that the policy names, as the AWS suite shows them.
-func (a *assessment) checks() []handoff.Check {
-	var checks []handoff.Check
-	for _, c := range a.node.Status.Conditions {
-		limit, named := a.policy.UnknownAfter(c.Type)
-		if !named {
-			continue
-		}
-		check := handoff.Check{Condition: c.Type, Outcome: handoff.Pass}
-		p, isProblem := a.problems[c.Type]
-		switch {
-		case isProblem && p.isActionable():
-			check.Outcome, check.Repair = handoff.Fail, p.class
-		case isProblem:
-			check.Outcome = handoff.Warn
-		case c.Status == corev1.ConditionUnknown || a.now.Sub(c.LastHeartbeatTime.Time) > limit || FromFuture(c.LastHeartbeatTime.Time, a.now):
-			check.Outcome = handoff.Skip
-		}
-		checks = append(checks, check)
+// ofIncident says that the node is quarantined as a part of an incident, if it is.
+func ofIncident(i *limits.Incident) string {
+	if i == nil {
+		return ""
 	}
-	return checks
+	return fmt.Sprintf("; one of %d nodes or more of %s that have failed together, which use up one place of each limit", i.Nodes, i.Domain)
+}
+
+// restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
+// to the node before it saw the taint.
+var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
+
+// NextLook is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
+func NextLook(since, now time.Time, most time.Duration) time.Time {
+	next := now.Add(most)
+	for _, delay := range restartDelays {
+		if at := since.Add(delay); at.After(now) && at.Before(next) {
+			next = at
+		}
+	}
+	return next
 }

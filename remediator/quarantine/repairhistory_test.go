@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // mends is a fault that is repaired as its class wants, and the release.
@@ -69,14 +70,16 @@ func TestRepairsOfARecord(t *testing.T) {
 	start := w.now
 	mends("Reboot gpu 0000:4e:00: Xid 79 lost; gpu 0000:1b:00: driver says no; hca mlx5_0: DOWN; +2 more", true)(w)
 	at := start.Add(time.Minute)
-	want := []RepairRecord{{"0000:4e:00", "Xid 79", conditions.Reboot, at}, {"0000:1b:00", "driver says no", conditions.Reboot, at}}
+	want := []RepairRecord{
+		{GPU: "0000:4e:00", Code: "Xid 79", Repair: conditions.Reboot, At: at}, {GPU: "0000:1b:00", Code: "driver says no", Repair: conditions.Reboot, At: at},
+	}
 	if diff := cmp.Diff(want, w.record().Repairs); diff != "" {
 		t.Error(diff)
 	}
 	for i := range 20 {
 		mends(fmt.Sprintf("ResetGPU gpu %d: Xid 95 x", i), false)(w)
 	}
-	if r := w.record().Repairs; len(r) != maxRepairs || r[maxRepairs-1].GPU != "19" {
+	if r := w.record().Repairs; len(r) != causes.MaxRepairs || r[causes.MaxRepairs-1].GPU != "19" {
 		t.Errorf("%d repairs, the last %+v", len(r), r[len(r)-1])
 	}
 	if size := len(w.record().String()); size > 16<<10 {

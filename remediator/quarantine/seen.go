@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -105,7 +106,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 // AssumeDecided is what a remediator knows that has run for long: that it has decided the quarantine in the node's record, if
 // the node has the taint. It is for those who predict what a running remediator does.
 func AssumeDecided(n *corev1.Node, r *Record) Seen {
-	if r == nil || r.Phase != Quarantined || !r.IsIsolated() && !hasTaint(n.Spec.Taints, r.Taint) {
+	if r == nil || r.Phase != Quarantined || !r.IsIsolated() && !causes.HasTaint(n.Spec.Taints, r.Taint) {
 		return Seen{}
 	}
 	return Seen{current: seenQuarantine{node: r.NodeUID, id: r.ID, taint: decision(r.Taint), decided: true, tainted: true}}

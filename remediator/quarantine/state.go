@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -12,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -98,13 +100,13 @@ func suspicion(s *situation) *string {
 		!s.known.HasTaint(r.Taint.NodeTaint()) {
 		return &text
 	}
-	if !hasTaint(s.changes.Taints, r.Taint) {
-		if s.conditions.maintained {
+	if !causes.HasTaint(s.changes.Taints, r.Taint) {
+		if s.conditions.Maintained {
 			return nil
 		}
 		return &text
 	}
-	text = fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, needs[r.Taint.Repair], r.Taint.Rule)
+	text = fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, Needs(r.Taint.Repair), r.Taint.Rule)
 	return &text
 }
 
@@ -112,11 +114,11 @@ func suspicion(s *situation) *string {
 // taints of our domain that it does not explain. r may be nil.
 func Overlay(n *corev1.Node, r *Record) {
 	s := State{Record: r, Changes: handoff.Of(n), maintained: node.MarkedMaintained(n)}
-	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.explains(t) })
+	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.Explains(t) })
 	if r != nil && r.Phase == Quarantined {
-		r.addTo(&s.Changes)
+		r.AddTo(&s.Changes)
 	} else if r != nil && r.Phase == Released {
-		r.removeFrom(&s.Changes, handoff.AnyKnown())
+		r.RemoveFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Apply(n)
 }
@@ -126,32 +128,29 @@ func mayBeQuarantine(t corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance && t.Key != conditions.TaintUnchecked
 }
 
-// explains tells whether the quarantine is why the node has a taint.
-func (r *Record) explains(t corev1.Taint) bool {
-	return r != nil && r.Phase == Quarantined && !r.IsIsolated() && r.Taint.matches(t)
-}
-
-// addTo adds what the quarantine puts on a node, as far as it is not there.
-func (q *Quarantine) addTo(c *handoff.NodeChanges) {
-	if !q.IsIsolated() && !hasTaint(c.Taints, q.Taint) {
-		c.Taints = append(c.Taints, q.Taint.NodeTaint())
+// AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
+// back after the last one; empty: none does.
+func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
+	r, err := RecordOf(n)
+	if err != nil {
+		return ""
 	}
-	if h := q.HandOff; h != nil {
-		c.AddHandOff(policy.HandOff{Labels: h.Labels, Annotations: h.Annotations, Taints: h.Taints, Cordon: &h.Cordon})
+	a := newDecider(p, Observation{Node: n, Record: r}, now).conditions
+	if a.Maintained {
+		return ""
 	}
-}
-
-// removeFrom removes what the quarantine has put on a node, as far as it is known, and returns what else the record claims
-// and the node has. The taint goes whatever its value has become.
-func (q *Quarantine) removeFrom(c *handoff.NodeChanges, known handoff.Known) (left []string) {
-	if t := q.Taint; t != nil && !t.PreExisting && !q.IsIsolated() {
-		if known.HasTaint(t.NodeTaint()) {
-			c.Taints = slices.DeleteFunc(c.Taints, t.matches)
-		} else if hasTaint(c.Taints, t) {
-			left = append(left, "taint "+t.String())
+	for _, c := range n.Status.Conditions {
+		rule, _, ok := p.Match(n.Labels, c)
+		isCause := r != nil && r.Phase == Quarantined && r.HasCause(c.Type)
+		if !ok && isCause {
+			rule, ok = a.RuleOf(&Cause{Condition: c.Type})
 		}
+		isAfterBoot := !c.LastHeartbeatTime.Time.Before(a.BootSeen.Truncate(time.Second))
+		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || isAfterBoot || a.IsCurrent(c, rule) {
+			continue
+		}
+		return fmt.Sprintf("waiting for a heartbeat of %s: the last one, at %s, is from before the node came back at %s",
+			c.Type, c.LastHeartbeatTime.UTC().Format(time.RFC3339), a.BootSeen.UTC().Format(time.RFC3339))
 	}
-	ours, unknown := known.Split(q.HandOff)
-	c.RemoveHandOff(ours)
-	return append(left, unknown...)
+	return ""
 }

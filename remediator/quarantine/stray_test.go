@@ -73,7 +73,7 @@ func TestATaintThatNoRecordExplainsIsRemoved(t *testing.T) {
 	}
 	const want = "taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule was on the node without a quarantine and was removed; " +
 		"a writer with an old copy of the taints may have brought it back"
-	if e := w.last.Events; len(e) != 1 || e[0] != (Event{corev1.EventTypeNormal, NodeReleased, want}) {
+	if e := w.last.Events; len(e) != 1 || e[0] != (Event{Type: corev1.EventTypeNormal, Reason: NodeReleased, Message: want}) {
 		t.Errorf("events %+v", e)
 	}
 	if got := w.node.Spec.Taints; len(got) != 1 || got[0] != theirs {

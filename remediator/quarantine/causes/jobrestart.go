@@ -1,16 +1,22 @@
-package quarantine
+package causes
 
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
+
+// IsTainted tells whether the node carries the taint of its quarantine, and the policy knows it. A kubelet can forge the record
+// and not the taint.
+func (r *Record) IsTainted(p *policy.Policy, n *corev1.Node) bool {
+	return r.Phase == Quarantined && r.Isolation == nil && handoff.KnownOf(p).HasTaint(r.Taint.NodeTaint()) && HasTaint(n.Spec.Taints, r.Taint)
+}
 
 // JobRestart is what the restart of jobs needs to know about a node that is [Quarantined], when a rule restarts them: its own cause is
 // the reason, or else the decisive one. rules are those of its devices, if it is isolated.
@@ -33,19 +39,4 @@ func (r *Record) JobRestart(n *corev1.Node, rule policy.Rule, rules *DeviceRules
 		Since:           r.Taint.Since,
 		CheckpointGrace: rule.CheckpointGrace,
 	}
-}
-
-// restartDelays are the times after the taint at which the node's pods are listed again: the scheduler may have bound a pod
-// to the node before it saw the taint.
-var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
-
-// NextLook is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
-func NextLook(since, now time.Time, most time.Duration) time.Time {
-	next := now.Add(most)
-	for _, delay := range restartDelays {
-		if at := since.Add(delay); at.After(now) && at.Before(next) {
-			next = at
-		}
-	}
-	return next
 }

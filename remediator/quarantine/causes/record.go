@@ -1,7 +1,4 @@
-// Package quarantine decides whether a node is out of service, and why. [Decide] takes what is known about the node and
-// returns what must become of it. The package is pure: it reads no clock and no cluster, and everything that it remembers
-// is in the [Record] on the Node.
-package quarantine
+package causes
 
 import (
 	"crypto/sha256"
@@ -16,17 +13,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
-
-// ControllerName is the remediator's name in Events, in managed fields and in the labels of its objects.
-const ControllerName = handoff.FieldManager
 
 // Phase of a quarantine.
 type Phase string
@@ -44,15 +42,15 @@ const (
 	ByPerson  = "person"
 )
 
-// The bounds of a record, as its tags have them, see package record. A record is input, see [Seen]: one that exceeds a bound is unreadable.
+// The bounds of a record, as its tags have them, see package record. A record is input, whoever may annotate the Node can forge it: one that exceeds a bound is unreadable.
 // They leave room for a next version that keeps more than this one writes.
 const (
-	// maxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB.
-	maxRecord = 192 << 10
-	// maxCauses is how many causes a quarantine has at most; there are as many conditions on a node that has everything.
-	maxCauses = 64
-	// maxClosed and maxSent bound the closed quarantines and the notices; maxText is the most bytes of a message, maxName of anything else.
-	maxClosed, maxSent, maxText, maxName = 4 * lastKept, 4 * handoff.MaxNotices, record.Text, record.Name
+	// MaxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB.
+	MaxRecord = 192 << 10
+	// MaxCauses is how many causes a quarantine has at most; there are as many conditions on a node that has everything.
+	MaxCauses = 64
+	// MaxClosed and MaxSent bound the closed quarantines and the notices; MaxText is the most bytes of a message, MaxName of anything else.
+	MaxClosed, MaxSent, MaxText, MaxName = 4 * lastKept, 4 * handoff.MaxNotices, record.Text, record.Name
 )
 
 const (
@@ -185,20 +183,20 @@ func (t *Taint) String() string {
 	return taint.ToString()
 }
 
-// matches reports whether it is this taint, whatever its value: key and effect identify a taint.
-func (t *Taint) matches(other corev1.Taint) bool {
+// Matches reports whether it is this taint, whatever its value: key and effect identify a taint.
+func (t *Taint) Matches(other corev1.Taint) bool {
 	return t.Key == other.Key && t.Effect == other.Effect
 }
 
-func hasTaint(taints []corev1.Taint, t *Taint) bool { return slices.ContainsFunc(taints, t.matches) }
+func HasTaint(taints []corev1.Taint, t *Taint) bool { return slices.ContainsFunc(taints, t.Matches) }
 
-// Labels are the values of [conditions.LabelStatus] and [conditions.LabelRepair] for a node that is [Maintained] or not;
+// Labels are the values of [conditions.LabelStatus] and [conditions.LabelRepair] for a node that is maintained or not;
 // empty means no label.
 func (r *Record) Labels(maintained bool) (status, repair string) {
 	switch {
 	case r == nil:
 		return "", ""
-	case r.closed(), r.hasOnlyFlapTimes():
+	case r.Closed(), r.hasOnlyFlapTimes():
 		return conditions.StatusHealthy, ""
 	case r.IsIsolated():
 		return conditions.StatusIsolated, r.Worst().String()
@@ -210,8 +208,8 @@ func (r *Record) Labels(maintained bool) (status, repair string) {
 	return conditions.StatusSuspect, r.Worst().String()
 }
 
-// hasCause reports whether the condition is a cause.
-func (q *Quarantine) hasCause(t corev1.NodeConditionType) bool {
+// HasCause reports whether the condition is a cause.
+func (q *Quarantine) HasCause(t corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.Condition == t })
 }
 
@@ -220,8 +218,8 @@ func (q *Quarantine) hasOnlyFlapTimes() bool {
 	return q.Phase == Suspect && !slices.ContainsFunc(q.Causes, func(c Cause) bool { return c.HealthySince.IsZero() })
 }
 
-// closed reports whether the current quarantine is history.
-func (q *Quarantine) closed() bool { return q.Phase == Released && !q.ManualReleaseActive }
+// Closed reports whether the current quarantine is history.
+func (q *Quarantine) Closed() bool { return q.Phase == Released && !q.ManualReleaseActive }
 
 // Decisive is the cause that decided on the taint. The quarantine must have a taint.
 func (q *Quarantine) Decisive() Cause {
@@ -241,7 +239,7 @@ func RecordOf(n *corev1.Node) (*Record, error) {
 // ParseRecord reads the annotation. What no remediator writes is an error: nothing is done about the node then. Fields of a
 // later version are ignored, so that a downgrade can act.
 func ParseRecord(text string) (*Record, error) {
-	if len(text) > maxRecord {
+	if len(text) > MaxRecord {
 		return nil, fmt.Errorf("quarantine record of %d bytes %w", len(text), errTooLarge)
 	}
 	decoder := json.NewDecoder(strings.NewReader(text))
@@ -322,13 +320,13 @@ func (q *Quarantine) checkTaints() error {
 	return nil
 }
 
-// fit drops history, and then shortens messages, until the record is one that [ParseRecord] reads. The conditions' messages
+// Fit drops history, and then shortens messages, until the record is one that [ParseRecord] reads. The conditions' messages
 // are of the node's choosing, and JSON may need six bytes for one of theirs.
-func (r *Record) fit() {
+func (r *Record) Fit() {
 	if r == nil {
 		return
 	}
-	for most := conditions.MaxMessage; len(r.String()) > maxRecord && most > 1; {
+	for most := conditions.MaxMessage; len(r.String()) > MaxRecord && most > 1; {
 		switch {
 		case len(r.Last) > 0:
 			r.Last = r.Last[:len(r.Last)-1]
@@ -346,7 +344,7 @@ func (r *Record) fit() {
 var errTooLarge = errors.New("is larger than any that the remediator writes")
 
 // String is the text of the annotation. A record with a time that JSON cannot express becomes a text that [ParseRecord]
-// refuses: then nothing is done about this node, and it is reported. [Decide] takes no such time into a record.
+// refuses: then nothing is done about this node, and it is reported. Decide takes no such time into a record.
 func (r *Record) String() string {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -355,9 +353,9 @@ func (r *Record) String() string {
 	return string(text)
 }
 
-// openNext makes a new suspicion about a node the current quarantine, and the one before it history. previous is the
+// OpenNext makes a new suspicion about a node the current quarantine, and the one before it history. previous is the
 // record until now, or nil; bootSeen is the Seen of the node's boot if there is none.
-func openNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record {
+func OpenNext(previous *Record, n *corev1.Node, bootSeen, now time.Time) *Record {
 	r := &Record{V: recordVersion, NodeUID: n.UID, Boot: Boot{ID: n.Status.NodeInfo.BootID, Seen: bootSeen}}
 	if previous != nil {
 		r.Boot, r.Repairs, r.Domain = previous.Boot, previous.Repairs, previous.Domain
@@ -384,9 +382,9 @@ func newID(n *corev1.Node, previous *Record, now time.Time) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// withoutCurrent is the record without its suspicion: what was closed before it is the current quarantine again. It is nil
+// WithoutCurrent is the record without its suspicion: what was closed before it is the current quarantine again. It is nil
 // when nothing is left.
-func (r *Record) withoutCurrent() *Record {
+func (r *Record) WithoutCurrent() *Record {
 	if len(r.Last) == 0 {
 		return nil
 	}
@@ -394,10 +392,10 @@ func (r *Record) withoutCurrent() *Record {
 	return r
 }
 
-func (r *Record) clone() *Record { return record.Clone(r) }
+func (r *Record) Clone() *Record { return record.Clone(r) }
 
-// clampTimes takes each time to come for now.
-func (r *Record) clampTimes(now time.Time) { record.Clamp(r, now) }
+// ClampTimes takes each time to come for now.
+func (r *Record) ClampTimes(now time.Time) { record.Clamp(r, now) }
 
 // Worst is the worst class of the causes.
 func (q *Quarantine) Worst() conditions.Repair {
@@ -406,4 +404,85 @@ func (q *Quarantine) Worst() conditions.Repair {
 		worst = max(worst, c.Repair)
 	}
 	return worst
+}
+
+// Isolation and IsolatedGPU are those of package isolate, as the record has them.
+type (
+	Isolation   = isolate.Isolation
+	IsolatedGPU = isolate.GPU
+)
+
+// DeviceRules are the rules that a node must have, and no other ones of ours.
+type DeviceRules struct{ Want []resourceapi.DeviceTaintRule }
+
+// devices are those that the rules name.
+func (r *DeviceRules) devices() []devices.Device {
+	all := []devices.Device{} // none is not the whole node
+	if r == nil {
+		return all
+	}
+	for i := range r.Want {
+		all = append(all, devices.Of(&r.Want[i]))
+	}
+	return all
+}
+
+// IsIsolated reports whether the quarantine is one of single GPUs.
+func (q *Quarantine) IsIsolated() bool { return q.Phase == Quarantined && q.Isolation != nil }
+
+// IsDue reports whether a problem is a cause of the record that acts now: neither a fault that has not lasted for its rule's `for`, nor
+// one that a person has released, counts against what other faults may isolate.
+func (a *Assessment) IsDue(r *Record, p Problem) bool {
+	for i := range r.Causes {
+		if c := &r.Causes[i]; c.Condition == p.Condition.Type {
+			return !a.Now.Before(a.DueAt(r, c, p)) && !r.IsCovered(p)
+		}
+	}
+	return false
+}
+
+// Explains tells whether the quarantine is why the node has a taint.
+func (r *Record) Explains(t corev1.Taint) bool {
+	return r != nil && r.Phase == Quarantined && !r.IsIsolated() && r.Taint.Matches(t)
+}
+
+// AddTo adds what the quarantine puts on a node, as far as it is not there.
+func (q *Quarantine) AddTo(c *handoff.NodeChanges) {
+	if !q.IsIsolated() && !HasTaint(c.Taints, q.Taint) {
+		c.Taints = append(c.Taints, q.Taint.NodeTaint())
+	}
+	if h := q.HandOff; h != nil {
+		c.AddHandOff(policy.HandOff{Labels: h.Labels, Annotations: h.Annotations, Taints: h.Taints, Cordon: &h.Cordon})
+	}
+}
+
+// RemoveFrom removes what the quarantine has put on a node, as far as it is known, and returns what else the record claims
+// and the node has. The taint goes whatever its value has become.
+func (q *Quarantine) RemoveFrom(c *handoff.NodeChanges, known handoff.Known) (left []string) {
+	if t := q.Taint; t != nil && !t.PreExisting && !q.IsIsolated() {
+		if known.HasTaint(t.NodeTaint()) {
+			c.Taints = slices.DeleteFunc(c.Taints, t.Matches)
+		} else if HasTaint(c.Taints, t) {
+			left = append(left, "taint "+t.String())
+		}
+	}
+	ours, unknown := known.Split(q.HandOff)
+	c.RemoveHandOff(ours)
+	return append(left, unknown...)
+}
+
+// Schedule keeps the earliest time at which to decide again.
+type Schedule struct {
+	Now time.Time
+	// After is how long after now; zero: never.
+	After time.Duration
+}
+
+// RequeueAt asks to decide again at times to come, at the latest.
+func (s *Schedule) RequeueAt(times ...time.Time) {
+	for _, at := range times {
+		if after := at.Sub(s.Now); after > 0 && (s.After == 0 || after < s.After) {
+			s.After = after
+		}
+	}
 }

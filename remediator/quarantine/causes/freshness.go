@@ -1,4 +1,4 @@
-package quarantine
+package causes
 
 import (
 	"fmt"
@@ -11,12 +11,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
-// recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
+// Recheck is how often a condition that is not current (stale, or older than the boot) is read again: that it is current
 // again may show in its heartbeat alone, which causes no reconcile.
-const recheck = time.Minute
+const Recheck = time.Minute
 
 // IsVerdict tells whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
 // that cleared a node stays as it is.
@@ -26,14 +27,14 @@ func IsVerdict(t corev1.NodeConditionType) bool {
 
 // staleConditions are the conditions of a node that a rule names, when none of them has a current heartbeat.
 type staleConditions struct {
-	types []string
+	Types []string
 	// newest is the newest of their heartbeats; zero: there was none.
 	newest time.Time
 }
 
 // checkHeartbeats finds out whether any detector still updates the node's conditions. A verdict does not count: it does
 // not show whether the detectors run.
-func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleConditions {
+func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *Schedule) staleConditions {
 	var stale staleConditions
 	updated := false
 	for _, c := range n.Status.Conditions {
@@ -42,33 +43,33 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *schedule) staleCond
 			continue
 		}
 		heartbeat := c.LastHeartbeatTime.Time
-		until, ahead := heartbeat.Add(limit), FromFuture(heartbeat, next.now)
+		until, ahead := heartbeat.Add(limit), FromFuture(heartbeat, next.Now)
 		if !ahead {
-			next.requeueAt(until.Add(time.Second))
+			next.RequeueAt(until.Add(time.Second))
 		}
 		if IsVerdict(c.Type) {
 			continue
 		}
-		stale.types = append(stale.types, string(c.Type))
+		stale.Types = append(stale.Types, string(c.Type))
 		if heartbeat.After(stale.newest) {
 			stale.newest = heartbeat
 		}
-		updated = updated || !ahead && !next.now.After(until)
+		updated = updated || !ahead && !next.Now.After(until)
 	}
-	if updated || node.Maintained(n, next.now) {
+	if updated || node.Maintained(n, next.Now) {
 		return staleConditions{}
 	}
 	return stale
 }
 
-// message names the heartbeats that are missing, and since when, or that are from the future. On a node that does not answer its
+// Message names the heartbeats that are missing, and since when, or that are from the future. On a node that does not answer its
 // detectors are silent, too, and that says nothing about them.
-func (s staleConditions) message(p *policy.Policy, n *corev1.Node, now time.Time) string {
+func (s staleConditions) Message(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	if FromFuture(s.newest, now) {
 		return fmt.Sprintf("the newest heartbeat of %s is %s in the future, so nothing is decided about the node; is its clock right?",
-			Clip(strings.Join(s.types, ", "), conditions.MaxMessage), duration.HumanDuration(s.newest.Sub(now)))
+			Clip(strings.Join(s.Types, ", "), conditions.MaxMessage), duration.HumanDuration(s.newest.Sub(now)))
 	}
-	text := "no heartbeat of " + Clip(strings.Join(s.types, ", "), conditions.MaxMessage)
+	text := "no heartbeat of " + Clip(strings.Join(s.Types, ", "), conditions.MaxMessage)
 	if !s.newest.IsZero() {
 		text += " for " + duration.HumanDuration(now.Sub(s.newest))
 	}
@@ -112,15 +113,15 @@ func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time
 		// Its writer sends nothing after a reboot, and a boot breaks nothing.
 		return true
 	}
-	span, ok := currentWithin(c, rule, bootSeen)
+	span, ok := CurrentWithin(c, rule, bootSeen)
 	return ok && span.Contains(now)
 }
 
-// currentWithin is when a condition that matches a rule is current, see [isCurrent]; false: never. It depends on no clock.
+// CurrentWithin is when a condition that matches a rule is current, see [isCurrent]; false: never. It depends on no clock.
 //
 // Ready always is. Without a kubelet nobody sends a heartbeat, and that is the fault. And it is of the boot that the node shows:
 // the kubelet writes both together.
-func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time) (span limits.Span, ok bool) {
+func CurrentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time) (span limits.Span, ok bool) {
 	if c.Type == corev1.NodeReady {
 		return limits.Span{}, true
 	}
@@ -135,29 +136,77 @@ func currentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time)
 	return span, !heartbeat.Before(bootSeen.Truncate(time.Second))
 }
 
-// AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
-// back after the last one; empty: none does.
-func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
+// DescribeNotReady says since when a node is not Ready, and why as far as its condition Ready tells.
+func DescribeNotReady(c corev1.NodeCondition) string {
+	since := c.LastTransitionTime.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("Ready is %s since %s (%s)", c.Status, since, Clip(c.Message, conditions.MaxMessage/4))
+}
+
+// Unhandled says that a node is not Ready and no rule acts on that, and why; empty for any other node.
+func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
+	c, ok := node.NotReady(n)
+	if !ok {
+		return ""
+	}
+	if rule, _, ok := p.Match(n.Labels, c); !ok || rule.AlertOnly {
+		return DescribeNotReady(c) + ", and no rule of the policy acts on that"
+	}
 	r, err := RecordOf(n)
 	if err != nil {
 		return ""
 	}
-	a := newDecider(p, Observation{Node: n, Record: r}, now).conditions
-	if a.maintained {
-		return ""
-	}
-	for _, c := range n.Status.Conditions {
-		rule, _, ok := p.Match(n.Labels, c)
-		isCause := r != nil && r.Phase == Quarantined && r.hasCause(c.Type)
-		if !ok && isCause {
-			rule, ok = a.ruleOf(&Cause{Condition: c.Type})
-		}
-		isAfterBoot := !c.LastHeartbeatTime.Time.Before(a.bootSeen.Truncate(time.Second))
-		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || isAfterBoot || a.isCurrent(c, rule) {
-			continue
-		}
-		return fmt.Sprintf("waiting for a heartbeat of %s: the last one, at %s, is from before the node came back at %s",
-			c.Type, c.LastHeartbeatTime.UTC().Format(time.RFC3339), a.bootSeen.UTC().Format(time.RFC3339))
+	if why := whyNotReadyIsNoFault(p, n, r, c, now); why != "" {
+		return DescribeNotReady(c) + why
 	}
 	return ""
+}
+
+// whyNotReadyIsNoFault explains, as the end of a sentence, why a node that is not Ready is left alone; empty: it is not. Such a node
+// hangs no job, and quarantines of all that a cluster has would use up the limits. A quarantine that stands goes on.
+func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready corev1.NodeCondition, now time.Time) string {
+	if r == nil || r.Closed() || !r.HasCause(corev1.NodeReady) {
+		since := node.NotReadySince(n, ready)
+		switch {
+		case node.NeverReady(n, ready):
+			return ", as it has been since it was created, so the node is taken for one that has yet to start"
+		case !since.IsZero() && now.Sub(since) >= p.Budget.ParkedAfter:
+			return ", longer than budget.parkedAfter, so the node is taken for switched off"
+		}
+	}
+	if r != nil && r.Phase == Quarantined {
+		return ""
+	}
+	if key := node.DeletionTaint(n); key != "" {
+		return "; the node has taint " + key + ", so this is taken for planned work"
+	}
+	if n.Spec.Unschedulable { // our own cordon ends with the quarantine
+		return "; the node was cordoned by someone else, so this is taken for planned work"
+	}
+	return ""
+}
+
+// IsReady tells whether the problem is that the node is not Ready.
+func (p Problem) IsReady() bool { return p.Condition.Type == corev1.NodeReady }
+
+// Checks are the conditions that the policy names, as the AWS suite shows them.
+func (a *Assessment) Checks() []handoff.Check {
+	var checks []handoff.Check
+	for _, c := range a.Node.Status.Conditions {
+		limit, named := a.Policy.UnknownAfter(c.Type)
+		if !named {
+			continue
+		}
+		check := handoff.Check{Condition: c.Type, Outcome: handoff.Pass}
+		p, isProblem := a.Problems[c.Type]
+		switch {
+		case isProblem && p.IsActionable():
+			check.Outcome, check.Repair = handoff.Fail, p.Class
+		case isProblem:
+			check.Outcome = handoff.Warn
+		case c.Status == corev1.ConditionUnknown || a.Now.Sub(c.LastHeartbeatTime.Time) > limit || FromFuture(c.LastHeartbeatTime.Time, a.Now):
+			check.Outcome = handoff.Skip
+		}
+		checks = append(checks, check)
+	}
+	return checks
 }

@@ -1,4 +1,4 @@
-package quarantine
+package causes
 
 import (
 	"fmt"
@@ -62,7 +62,7 @@ type Blocked struct {
 	Reason, Message string
 }
 
-func blocked(rule, reason, format string, args ...any) *Blocked {
+func NewBlocked(rule, reason, format string, args ...any) *Blocked {
 	return &Blocked{rule, reason, fmt.Sprintf(format, args...)}
 }
 
@@ -78,17 +78,17 @@ var needs = map[conditions.Repair]string{
 	conditions.Replace:    "replacement",
 }
 
-func describe(p problem) string {
-	c := p.condition
-	if p.isReady() {
+func Describe(p Problem) string {
+	c := p.Condition
+	if p.IsReady() {
 		return fmt.Sprintf("Ready is %s since %s (rule %s: %s)",
-			c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), p.rule.Name, Clip(c.Message, conditions.MaxMessage))
+			c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), p.Rule.Name, Clip(c.Message, conditions.MaxMessage))
 	}
-	return fmt.Sprintf("%s needs %s (rule %s: %s)%s", c.Type, needs[p.class], p.rule.Name, Clip(c.Message, conditions.MaxMessage), p.link)
+	return fmt.Sprintf("%s needs %s (rule %s: %s)%s", c.Type, needs[p.Class], p.Rule.Name, Clip(c.Message, conditions.MaxMessage), p.Link)
 }
 
-// causeNames names the conditions of the causes, but for that of a manual quarantine.
-func causeNames(r *Record) string {
+// CauseNames names the conditions of the causes, but for that of a manual quarantine.
+func CauseNames(r *Record) string {
 	var names []string
 	for _, c := range r.Causes {
 		if c.Rule != policy.ByHand {
@@ -98,47 +98,47 @@ func causeNames(r *Record) string {
 	return strings.Join(names, ", ")
 }
 
-// andCordoned says that the quarantine has cordoned the node, if it has.
-func (q *Quarantine) andCordoned() string {
+// AndCordoned says that the quarantine has cordoned the node, if it has.
+func (q *Quarantine) AndCordoned() string {
 	if q.HandOff != nil && q.HandOff.Cordon {
 		return " and cordoned"
 	}
 	return ""
 }
 
-func andRestart(r policy.Rule) string {
+func AndRestart(r policy.Rule) string {
 	if r.RestartJobs {
 		return " and restart its jobs"
 	}
 	return ""
 }
 
-// isolatedBy says which devices are isolated, and how.
-func (q *Quarantine) isolatedBy() string {
+// IsolatedBy says which devices are isolated, and how.
+func (q *Quarantine) IsolatedBy() string {
 	return fmt.Sprintf("isolated %s by device taint %s", Clip(q.Isolation.String(), conditions.MaxMessage), q.Taint)
 }
 
-// notIsolated says why a problem reaches the node although its rule isolates devices; empty otherwise.
-func (p problem) notIsolated() string {
-	if p.reach.WhyNode == "" {
+// NotIsolated says why a problem reaches the node although its rule isolates devices; empty otherwise.
+func (p Problem) NotIsolated() string {
+	if p.Reach.WhyNode == "" {
 		return ""
 	}
-	return " (the whole node, because " + Clip(p.reach.WhyNode, conditions.MaxMessage/2) + ")"
+	return " (the whole node, because " + Clip(p.Reach.WhyNode, conditions.MaxMessage/2) + ")"
 }
 
-// wouldDo is what a rule that only observes would do.
-func wouldDo(p problem) string {
-	if p.reach.Extent != isolate.WholeNode {
-		return fmt.Sprintf("isolate gpu %s by device taint %s", strings.Join(p.gpus, ", "), p.rule.Taint.ToString())
+// WouldDo is what a rule that only observes would do.
+func WouldDo(p Problem) string {
+	if p.Reach.Extent != isolate.WholeNode {
+		return fmt.Sprintf("isolate gpu %s by device taint %s", strings.Join(p.Gpus, ", "), p.Rule.Taint.ToString())
 	}
-	return "taint " + p.rule.Taint.ToString() + p.notIsolated()
+	return "taint " + p.Rule.Taint.ToString() + p.NotIsolated()
 }
 
-// manualOnly says that only a person releases the node, if a quarantine for the problem is so.
-func (q *Quarantine) manualOnly(p problem) string {
+// ManualOnly says that only a person releases the node, if a quarantine for the problem is so.
+func (q *Quarantine) ManualOnly(p Problem) string {
 	if !q.ManualReleaseOnly {
 		return ""
 	}
 	return fmt.Sprintf("; the fault came and went %d times within %s, so only `kubectl pitcrew release` releases the node",
-		p.rule.Flaps.Max, p.rule.Flaps.Window)
+		p.Rule.Flaps.Max, p.Rule.Flaps.Window)
 }

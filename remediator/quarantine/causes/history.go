@@ -1,4 +1,4 @@
-package quarantine
+package causes
 
 import (
 	"slices"
@@ -17,8 +17,8 @@ import (
 const (
 	repairsUntilReplace = 2
 	repairMemory        = 7 * 24 * time.Hour
-	// maxRepairs bounds what a record remembers: two repairs of each of eight GPUs.
-	maxRepairs = 16
+	// MaxRepairs bounds what a record remembers: two repairs of each of eight GPUs.
+	MaxRepairs = 16
 )
 
 // RepairRecord is a repair that removed a fault of a GPU, or should have.
@@ -50,8 +50,8 @@ func GPUFaults(message string) []RepairRecord {
 	return list
 }
 
-// recordRepair remembers that the repair that the cause needs was done.
-func (r *Record) recordRepair(c *Cause, now time.Time) {
+// RecordRepair remembers that the repair that the cause needs was done.
+func (r *Record) RecordRepair(c *Cause, now time.Time) {
 	if c.RepairRecorded || !c.Due || r.Phase != Quarantined || c.Repair != conditions.ResetGPU && c.Repair != conditions.Reboot {
 		return
 	}
@@ -64,7 +64,7 @@ func (r *Record) recordRepair(c *Cause, now time.Time) {
 		r.Repairs = append(r.Repairs, f)
 	}
 	r.Repairs = slices.DeleteFunc(r.Repairs, func(done RepairRecord) bool { return now.Sub(done.At) > repairMemory })
-	r.Repairs = r.Repairs[max(0, len(r.Repairs)-maxRepairs):]
+	r.Repairs = r.Repairs[max(0, len(r.Repairs)-MaxRepairs):]
 }
 
 // needsReplacement reports whether the worst fault of a message came back after enough repairs of its class. It is false for
@@ -86,14 +86,14 @@ func (r *Record) needsReplacement(condition, message string, now time.Time) bool
 	return count >= repairsUntilReplace
 }
 
-// hasFlapped reports whether the fault has come often enough by its rule's flaps, this time included: a port that goes down
+// HasFlapped reports whether the fault has come often enough by its rule's flaps, this time included: a port that goes down
 // for a moment again and again never lasts for its rule's `for`, and yet hangs the jobs that use it. A manual release
 // starts the count again.
 //
 // That a node is not Ready counts only if that has quarantined it: short absences, and those that the guard against common causes
 // holds back, are the network's.
-func (r *Record) hasFlapped(p problem, now time.Time) bool {
-	flaps := p.rule.Flaps
+func (r *Record) HasFlapped(p Problem, now time.Time) bool {
+	flaps := p.Rule.Flaps
 	if flaps.Max == 0 {
 		return false
 	}
@@ -102,9 +102,9 @@ func (r *Record) hasFlapped(p problem, now time.Time) bool {
 		if q.ReleasedBy == ByPerson {
 			break
 		}
-		isOne := q.hasCause(p.condition.Type)
-		if p.isReady() {
-			isOne = q.Taint.Rule == p.rule.Name
+		isOne := q.HasCause(p.Condition.Type)
+		if p.IsReady() {
+			isOne = q.Taint.Rule == p.Rule.Name
 		}
 		if isOne && now.Sub(q.QuarantinedAt) < flaps.Window {
 			count += 1 + countFlaps(q.Causes, p, now)
@@ -114,17 +114,17 @@ func (r *Record) hasFlapped(p problem, now time.Time) bool {
 }
 
 // countFlaps counts how often the problem's condition cleared within the window before it quarantined the node.
-func countFlaps(causes []Cause, p problem, now time.Time) int {
+func countFlaps(causes []Cause, p Problem, now time.Time) int {
 	count := 0
 	for i := range causes {
-		if causes[i].Condition == p.condition.Type {
-			count += len(within(causes[i].FlapTimes, p.rule.Flaps.Window, now))
+		if causes[i].Condition == p.Condition.Type {
+			count += len(within(causes[i].FlapTimes, p.Rule.Flaps.Window, now))
 		}
 	}
 	return count
 }
 
-// recordFlap notes that a suspect's fault has cleared without a quarantine. It counts no absence of a node, see [Record.hasFlapped].
+// recordFlap notes that a suspect's fault has cleared without a quarantine. It counts no absence of a node, see [Record.HasFlapped].
 func (c *Cause) recordFlap(flaps policy.Flaps, now time.Time) {
 	if flaps.Max == 0 || c.Condition == corev1.NodeReady {
 		return
