@@ -42,8 +42,8 @@ const (
 	ByPerson  = "person"
 )
 
-// The bounds of a record, as its tags have them, see package record. A record is input, whoever may annotate the Node can forge it: one that exceeds a bound is unreadable.
-// They leave room for a next version that keeps more than this one writes.
+// The bounds of a record, as its tags have them, see package record. A record is input, which whoever may annotate the Node can forge: one
+// that exceeds a bound is unreadable. They leave room for a next version that keeps more than this one writes.
 const (
 	// MaxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB.
 	MaxRecord = 192 << 10
