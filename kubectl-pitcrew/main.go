@@ -43,7 +43,8 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	c := &cli.Target{Rules: clientcmd.NewDefaultClientConfigLoadingRules(), Namespace: "pitcrew", NpdNamespace: metav1.NamespaceSystem, Now: time.Now}
+	c := &cli.Target{Rules: clientcmd.NewDefaultClientConfigLoadingRules(), Namespace: "pitcrew", NpdNamespace: metav1.NamespaceSystem,
+		Now: time.Now}
 	root := &cobra.Command{
 		Use:           "kubectl-pitcrew",
 		Short:         "Show and control what Pitcrew does about faulty nodes",
@@ -58,9 +59,10 @@ func newCommand() *cobra.Command {
 	clientcmd.BindOverrideFlags(&c.Overrides, flags, kubectls)
 	flags.StringVarP(&c.Namespace, "namespace", "n", c.Namespace, "`namespace` that Pitcrew runs in")
 	root.AddCommand(
-		status.Command(c), node.DescribeCommand(c), explain.Command(), node.QuarantineCommand(c), node.ReleaseCommand(c), node.RepairCommand(c), node.CheckCommand(c),
-		node.ClearCommand(c), job.AbortCommand(c), cluster.PauseCommand(c), cluster.ResumeCommand(c), cluster.ResetCommand(c), policy.Command(c), preflight.Command(c),
-		doctor.Command(c), cluster.UninstallCommand(c),
+		status.Command(c), explain.Command(), policy.Command(c), preflight.Command(c), doctor.Command(c),
+		node.DescribeCommand(c), node.QuarantineCommand(c), node.ReleaseCommand(c), node.RepairCommand(c), node.CheckCommand(c),
+		node.ClearCommand(c), job.AbortCommand(c),
+		cluster.PauseCommand(c), cluster.ResumeCommand(c), cluster.ResetCommand(c), cluster.UninstallCommand(c),
 	)
 	cluster.AddVersion(c, root)
 	cli.AddOptions(root)

@@ -99,12 +99,16 @@ func JobName(job *metav1.PartialObjectMetadata) string {
 
 // Restarting lists the jobs that are being restarted.
 func Restarting(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind) (all []*metav1.PartialObjectMetadata, err error) {
-	err = EachJob(ctx, api, kinds, func(job *metav1.PartialObjectMetadata) { all = append(all, job) }, client.HasLabels{conditions.LabelRestarting})
+	err = EachJob(ctx, api, kinds, func(job *metav1.PartialObjectMetadata) { all = append(all, job) },
+		client.HasLabels{conditions.LabelRestarting})
 	return all, err
 }
 
 // EachJob visits the metadata of the objects of some kinds. A kind that the API server does not serve has none.
-func EachJob(ctx context.Context, api client.Client, kinds []schema.GroupVersionKind, visit func(*metav1.PartialObjectMetadata), opts ...client.ListOption) error {
+func EachJob(
+	ctx context.Context, api client.Client, kinds []schema.GroupVersionKind, visit func(*metav1.PartialObjectMetadata),
+	opts ...client.ListOption,
+) error {
 	for _, kind := range kinds {
 		for next := ""; ; {
 			var list metav1.PartialObjectMetadataList

@@ -28,7 +28,9 @@ func NodesWith(ctx context.Context, api client.Client, name string) (all []corev
 }
 
 // NodeChanges change each node. A node that was written since the change was printed is read and decided about again.
-func NodeChanges(ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error)) ([]Change, error) {
+func NodeChanges(
+	ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error),
+) ([]Change, error) {
 	var changes []Change
 	for _, name := range names {
 		var before corev1.Node
@@ -96,7 +98,8 @@ func TaintChanges(before, after *corev1.Node) string {
 		all = append(all, "uncordon")
 	}
 	for _, what := range quarantine.Left(before, after) {
-		all = append(all, fmt.Sprintf("leave %q, which the record names but only a person may remove", quarantine.Clip(what, conditions.MaxMessage)))
+		all = append(all, fmt.Sprintf("leave %q, which the record names but only a person may remove",
+			quarantine.Clip(what, conditions.MaxMessage)))
 	}
 	return strings.Join(all, ", ")
 }

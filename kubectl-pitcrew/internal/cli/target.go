@@ -45,7 +45,8 @@ func (c *Target) Kubeconfig() clientcmd.ClientConfig {
 func (c *Target) Config() (*rest.Config, error) {
 	config, err := c.Kubeconfig().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("no kubeconfig found (%s): name one with --kubeconfig or KUBECONFIG", strings.Join(c.Rules.GetLoadingPrecedence(), ", "))
+		return nil, fmt.Errorf("no kubeconfig found (%s): name one with --kubeconfig or KUBECONFIG",
+			strings.Join(c.Rules.GetLoadingPrecedence(), ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find a cluster: %w", err)

@@ -55,12 +55,14 @@ func PauseCommand(c *cli.Target) *cobra.Command {
 }
 
 func ResumeCommand(c *cli.Target) *cobra.Command {
-	return deleting(c, "resume", "End the pause", "Resume", cli.EventPauseEnded, conditions.PauseConfigMap, func(map[string]string) bool { return true })
+	return deleting(c, "resume", "End the pause", "Resume", cli.EventPauseEnded, conditions.PauseConfigMap,
+		func(map[string]string) bool { return true })
 }
 
 func ResetCommand(c *cli.Target) *cobra.Command {
 	// The remediator writes the starts of quarantines, which the ConfigMap also holds, again: a reset makes none undone.
-	return deleting(c, "reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker", cli.EventBreakerClosed, conditions.BreakerConfigMap,
+	return deleting(c, "reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker",
+		cli.EventBreakerClosed, conditions.BreakerConfigMap,
 		func(data map[string]string) bool { return data[limits.BreakerKey] != "" })
 }
 

@@ -64,8 +64,10 @@ With --for-helm, what Helm removes itself stays, but for the programs that would
 		},
 	}
 	cmd.Flags().BoolVar(&o.forHelm, "for-helm", false, "leave what Helm removes itself")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 15*time.Minute, "how long to wait for restarts under way; when it is over, nothing is removed")
-	cmd.Flags().StringVarP(&o.policyFile, "filename", "f", "", "`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 15*time.Minute,
+		"how long to wait for restarts under way; when it is over, nothing is removed")
+	cmd.Flags().StringVarP(&o.policyFile, "filename", "f", "",
+		"`file` with the policy, for its jobKinds, if it is not the one that the remediator's pods use")
 	confirm.Flags(cmd)
 	return cmd
 }
@@ -98,18 +100,12 @@ func uninstall(ctx context.Context, c *cli.Target, warn io.Writer, api client.Cl
 	if err != nil {
 		return nil, err
 	}
-	if o.forHelm {
-		programs = notForEver(warn, programs)
-	}
 	visits, err := stopVisits(ctx, api)
-	if o.forHelm && apierrors.IsForbidden(err) { // the chart gives its hook the right where nodes are repaired
-		err = nil
-	}
-	if err != nil {
+	if err != nil && (!o.forHelm || !apierrors.IsForbidden(err)) { // the chart gives its hook the right where nodes are repaired
 		return nil, err
 	}
 	if o.forHelm {
-		visits = notForEver(warn, visits)
+		programs, visits = notForEver(warn, programs), notForEver(warn, visits)
 	}
 	jobs, err := cleanJobs(ctx, api, kinds)
 	if err != nil {
@@ -138,6 +134,12 @@ func uninstall(ctx context.Context, c *cli.Target, warn io.Writer, api client.Cl
 	if o.forHelm {
 		return append(changes, ownObjects(c, api)...), nil
 	}
+	rest, err := installedObjects(ctx, c, api)
+	return append(changes, rest...), err
+}
+
+// installedObjects deletes the namespace, the roles and the admission policies.
+func installedObjects(ctx context.Context, c *cli.Target, api client.Client) (changes []cli.Change, err error) {
 	namespace := &corev1.Namespace{}
 	if err := api.Get(ctx, client.ObjectKey{Name: c.Namespace}, namespace); err == nil {
 		if namespace.Labels[partOf] != pitcrew { // made by Helm or by hand
@@ -301,7 +303,8 @@ func removeConditions(ctx context.Context, api client.Client, n *corev1.Node) er
 		if len(deletes) == 0 {
 			return nil
 		}
-		patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[%s]}}`, fresh.ResourceVersion, strings.Join(deletes, ","))
+		patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[%s]}}`, fresh.ResourceVersion,
+			strings.Join(deletes, ","))
 		return api.Status().Patch(ctx, fresh, client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.FieldOwner(cli.FieldOwner))
 	}))
 }

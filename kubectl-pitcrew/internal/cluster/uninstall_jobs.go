@@ -46,7 +46,9 @@ var kueueWorkload = schema.GroupKind{Group: "kueue.x-k8s.io", Kind: "Workload"}
 
 // JobKinds are the kinds that the remediator restarts: the built-in ones and those of the policy. unknown says why those of the policy
 // are missing; it is empty when they are not.
-func JobKinds(ctx context.Context, c *cli.Target, api client.Client, policyFile string) (found []schema.GroupVersionKind, unknown string, err error) {
+func JobKinds(
+	ctx context.Context, c *cli.Target, api client.Client, policyFile string,
+) (found []schema.GroupVersionKind, unknown string, err error) {
 	p, from, err := c.PolicyInForce(ctx, api, policyFile)
 	if err != nil {
 		return nil, "", err
@@ -59,7 +61,9 @@ func JobKinds(ctx context.Context, c *cli.Target, api client.Client, policyFile 
 }
 
 // mayList are the kinds that this account may list. The chart's hook has the rights for the built-in kinds only.
-func mayList(ctx context.Context, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind) (may []schema.GroupVersionKind, err error) {
+func mayList(
+	ctx context.Context, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind,
+) (may []schema.GroupVersionKind, err error) {
 	for _, kind := range kinds {
 		switch err := cli.EachJob(ctx, api, []schema.GroupVersionKind{kind}, func(*metav1.PartialObjectMetadata) {}); {
 		case apierrors.IsForbidden(err):
@@ -76,7 +80,9 @@ func mayList(ctx context.Context, warn io.Writer, api client.Client, kinds []sch
 // finishRestarts are the changes that let no restart begin and wait for those under way: a job that the remediator has stopped stays
 // stopped without it. Only what is seen after the pause counts. If they do not end in time, nothing is removed, and the pause ends if it
 // began here.
-func finishRestarts(ctx context.Context, c *cli.Target, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind, timeout time.Duration) ([]cli.Change, error) {
+func finishRestarts(
+	ctx context.Context, c *cli.Target, warn io.Writer, api client.Client, kinds []schema.GroupVersionKind, timeout time.Duration,
+) ([]cli.Change, error) {
 	var began *corev1.ConfigMap
 	changes := []cli.Change{{
 		Text: fmt.Sprintf("Pause: create ConfigMap %s/%s", c.Namespace, conditions.PauseConfigMap),
@@ -143,7 +149,8 @@ func endPause(ctx context.Context, warn io.Writer, api client.Client, pause *cor
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("the remediator stays paused until kubectl pitcrew resume: %w", err)
 	}
-	cli.Fprintf(warn, "Nothing was removed, and the pause of this command is over: the remediator goes on (deleted ConfigMap %s/%s)\n", pause.Namespace, pause.Name)
+	cli.Fprintf(warn, "Nothing was removed, and the pause of this command is over: the remediator goes on (deleted ConfigMap %s/%s)\n",
+		pause.Namespace, pause.Name)
 	return nil
 }
 

@@ -103,7 +103,8 @@ func readVersions(ctx context.Context, c *cli.Target, v *versions) error {
 
 func (v versions) print(out io.Writer) {
 	cli.Fprintf(out, "kubectl-pitcrew %s\n", v.Client)
-	for _, line := range []struct{ name, version string }{{"remediator", v.Remediator}, {"image", v.Image}, {"chart", v.Chart}, {"Kubernetes", v.Kubernetes}} {
+	for _, line := range []struct{ name, version string }{{"remediator", v.Remediator}, {"image", v.Image}, {"chart", v.Chart},
+		{"Kubernetes", v.Kubernetes}} {
 		if line.version != "" {
 			cli.Fprintf(out, "%-15s %s\n", line.name, line.version)
 		}

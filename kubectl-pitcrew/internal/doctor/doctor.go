@@ -55,9 +55,9 @@ func Command(c *cli.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation, the rights, the detectors and the opt-ins, and say what to do",
-		Long: `Check the installation, your own rights and the remediator's, the admission policies, the kinds of jobs, the node problem detectors,
-the nodes with GPUs, the deliveries to webhooks, what repairs and checks of nodes need, and the labels that opt jobs in. It changes
-nothing.
+		Long: `Check the installation, your own rights and the remediator's, the admission policies, the kinds of jobs, the node problem
+detectors, the nodes with GPUs, the deliveries to webhooks, what repairs and checks of nodes need, and the labels that opt jobs in.
+It changes nothing.
 
 Each line is ok, warning, problem or unknown. Exit code 2: there is a problem. Exit code 1: the command failed.`,
 		Args: cobra.NoArgs,
@@ -138,5 +138,6 @@ func printExamination(out io.Writer, all []cli.Finding, colour bool) {
 			cli.Fprintf(out, "%s-> %s\n", strings.Repeat(" ", level+name+4), f.Do)
 		}
 	}
-	cli.Fprintf(out, "\n%d ok, %d warnings, %d problems, %d unknown\n", count[string(cli.IsOK)], count[string(cli.IsWarning)], count[string(cli.IsProblem)], count[string(cli.IsNotKnown)])
+	cli.Fprintf(out, "\n%d ok, %d warnings, %d problems, %d unknown\n", count[string(cli.IsOK)], count[string(cli.IsWarning)],
+		count[string(cli.IsProblem)], count[string(cli.IsNotKnown)])
 }

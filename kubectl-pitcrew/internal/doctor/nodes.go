@@ -37,7 +37,8 @@ func (d *doctor) detectors(ctx context.Context) ([]cli.Finding, error) {
 			}
 		}
 		if checked == 0 && d.nodesErr == nil {
-			return []cli.Finding{cli.Problem("", "name a pool: helm upgrade --reuse-values --set 'pools[0].name=gpu,pools[0].preset=nvidia'; or add the plugins to an NPD that you run: manifests/README.md",
+			return []cli.Finding{cli.Problem("", "name a pool: helm upgrade --reuse-values --set 'pools[0].name=gpu,pools[0].preset=nvidia'; "+
+				"or add the plugins to an NPD that you run: manifests/README.md",
 				"the chart has no pool in namespace %s, and no node has a condition of Pitcrew: nothing is checked", d.Namespace)}, nil
 		}
 		return []cli.Finding{cli.Good("", "no pool in namespace %s; another NPD checks %d nodes", d.Namespace, checked)}, nil
@@ -49,9 +50,11 @@ func (d *doctor) detectors(ctx context.Context) ([]cli.Finding, error) {
 		describe := fmt.Sprintf("kubectl describe daemonsets,pods -n %s -l %s=%s", set.Namespace, cli.LabelPool, set.Labels[cli.LabelPool])
 		switch {
 		case s.DesiredNumberScheduled == 0 && d.nodesErr == nil:
-			found = append(found, cli.Problem("", "label the nodes, or give the pool a nodeSelector or matchExpressions: docs/install.md", "%s: no node matches: %s", pool, d.unmatched(&set.Spec.Template.Spec)))
+			found = append(found, cli.Problem("", "label the nodes, or give the pool a nodeSelector or matchExpressions: docs/install.md",
+				"%s: no node matches: %s", pool, d.unmatched(&set.Spec.Template.Spec)))
 		case s.DesiredNumberScheduled == 0:
-			found = append(found, cli.Problem("", "label the nodes, or give the pool a nodeSelector or matchExpressions: docs/install.md", "%s: no node matches", pool))
+			found = append(found, cli.Problem("", "label the nodes, or give the pool a nodeSelector or matchExpressions: docs/install.md",
+				"%s: no node matches", pool))
 		case s.NumberReady == 0:
 			found = append(found, cli.Problem("", describe, "%s", pool))
 		case s.NumberReady < s.DesiredNumberScheduled:
@@ -79,7 +82,8 @@ func (d *doctor) unmatched(pod *corev1.PodSpec) string {
 			for _, e := range term.MatchExpressions {
 				is := map[corev1.NodeSelectorOperator]selection.Operator{
 					corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn, corev1.NodeSelectorOpExists: selection.Exists,
-					corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+					corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan,
+					corev1.NodeSelectorOpLt: selection.LessThan,
 				}[e.Operator]
 				add(e.Key, is, e.Values...)
 			}
@@ -133,14 +137,16 @@ func (d *doctor) gpuNodes(context.Context) ([]cli.Finding, error) {
 	var found []cli.Finding
 	switch {
 	case len(unchecked) > 0:
-		found = append(found, cli.Warning("", "add a pool whose labels they have, or wait: the first conditions come within two minutes", "%d of %d nodes with GPUs have no condition of Pitcrew, nothing checks them: %s", len(unchecked), gpus, cli.Some(unchecked)))
+		found = append(found, cli.Warning("", "add a pool whose labels they have, or wait: the first conditions come within two minutes",
+			"%d of %d nodes with GPUs have no condition of Pitcrew, nothing checks them: %s", len(unchecked), gpus, cli.Some(unchecked)))
 	case gpus == 0:
 		found = append(found, cli.Good("", "no node offers GPUs; %d nodes", len(d.nodes)))
 	default:
 		found = append(found, cli.Good("", "all %d are checked", gpus))
 	}
 	if len(skipped) > 0 {
-		found = append(found, cli.Warning("", "kubectl label node NODE "+conditions.LabelSkip+"-", "label %s=true makes the remediator leave them alone: %s", conditions.LabelSkip, cli.Some(skipped)))
+		found = append(found, cli.Warning("", "kubectl label node NODE "+conditions.LabelSkip+"-",
+			"label %s=true makes the remediator leave them alone: %s", conditions.LabelSkip, cli.Some(skipped)))
 	}
 	return found, nil
 }
@@ -157,13 +163,15 @@ func (d *doctor) staleConditions(context.Context) ([]cli.Finding, error) {
 		}
 		for _, c := range n.Status.Conditions {
 			if isRenewed(c) && d.Now().Sub(c.LastHeartbeatTime.Time) > policy.DefaultUnknownAfter {
-				stale[string(c.Type)] = append(stale[string(c.Type)], fmt.Sprintf("%s (%s)", n.Name, duration.HumanDuration(d.Now().Sub(c.LastHeartbeatTime.Time))))
+				stale[string(c.Type)] = append(stale[string(c.Type)],
+					fmt.Sprintf("%s (%s)", n.Name, duration.HumanDuration(d.Now().Sub(c.LastHeartbeatTime.Time))))
 			}
 		}
 	}
 	var found []cli.Finding
 	for _, name := range slices.Sorted(maps.Keys(stale)) {
-		found = append(found, cli.Warning("", "kubectl pitcrew describe NODE names the detector's pod; if nothing writes the condition any more, docs/troubleshooting.md says how to remove it",
+		found = append(found, cli.Warning("", "kubectl pitcrew describe NODE names the detector's pod; "+
+			"if nothing writes the condition any more, docs/troubleshooting.md says how to remove it",
 			"%s: no heartbeat on %d nodes: %s", name, len(stale[name]), cli.Some(stale[name])))
 	}
 	if len(found) == 0 {
@@ -188,7 +196,8 @@ func (d *doctor) records(context.Context) ([]cli.Finding, error) {
 	}
 	var found []cli.Finding
 	for _, key := range slices.Sorted(maps.Keys(bad)) {
-		found = append(found, cli.Problem("", "kubectl annotate node NODE "+key+"-, then look at its taints", "annotation %s cannot be read, so the remediator leaves the node alone: %s", key, cli.Some(bad[key])))
+		found = append(found, cli.Problem("", "kubectl annotate node NODE "+key+"-, then look at its taints",
+			"annotation %s cannot be read, so the remediator leaves the node alone: %s", key, cli.Some(bad[key])))
 	}
 	if len(found) == 0 {
 		found = append(found, cli.Good("", "all can be read"))
@@ -220,7 +229,8 @@ func (d *doctor) webhooks(context.Context) ([]cli.Finding, error) {
 	}
 	var found []cli.Finding
 	for _, name := range slices.Sorted(maps.Keys(late)) {
-		found = append(found, cli.Warning("", "kubectl pitcrew explain PitcrewWebhookFailing", "webhook %s: %d notices wait for longer than %s", name, late[name], duration.HumanDuration(deliveredWithin)))
+		found = append(found, cli.Warning("", "kubectl pitcrew explain PitcrewWebhookFailing", "webhook %s: %d notices wait for longer than %s",
+			name, late[name], duration.HumanDuration(deliveredWithin)))
 	}
 	switch {
 	case len(found) > 0:

@@ -76,21 +76,33 @@ func (d *doctor) optIn(ctx context.Context) ([]cli.Finding, error) {
 			cut = append(cut, k.GVK.Kind+"s")
 		}
 	}
+	found = append(bounded(found), optedIn(in, unread)...)
+	if len(cut) > 0 {
+		found = append(found, cli.NotKnown("", fmt.Sprintf("only the first %d were looked at: %s",
+			cli.PageSize*maxPages, strings.Join(cut, ", "))))
+	}
+	return found, nil
+}
+
+// bounded leaves out the findings that are too many for a person.
+func bounded(found []cli.Finding) []cli.Finding {
 	if len(found) > cli.PageSize {
 		found = append(found[:cli.PageSize], cli.Warning("", "", "and %d more", len(found)-cli.PageSize))
 	}
+	return found
+}
+
+// optedIn says how many are opted in, as far as the kinds may be listed.
+func optedIn(in int, unread []string) []cli.Finding {
 	if in == 0 && len(unread) == 0 {
-		found = append(found, cli.Warning("", "kubectl label namespace NAMESPACE "+conditions.LabelRestartOnNodeFault+"=true", "no job and no namespace is opted in: no job is restarted"))
-	} else {
-		found = append(found, cli.Good("", "%d jobs and namespaces are opted in", in))
+		return []cli.Finding{cli.Warning("", "kubectl label namespace NAMESPACE "+conditions.LabelRestartOnNodeFault+"=true",
+			"no job and no namespace is opted in: no job is restarted")}
 	}
-	if len(cut) > 0 {
-		found = append(found, cli.NotKnown("", fmt.Sprintf("only the first %d were looked at: %s", cli.PageSize*maxPages, strings.Join(cut, ", "))))
-	}
+	found := []cli.Finding{cli.Good("", "%d jobs and namespaces are opted in", in)}
 	if len(unread) > 0 {
 		found = append(found, cli.NotKnown("", "you may not list jobs of kind "+strings.Join(unread, ", ")+" in all namespaces"))
 	}
-	return found, nil
+	return found
 }
 
 // wrongOptIns are the labels, as key=value, that look like an opt-in and are none.
@@ -130,7 +142,9 @@ func letters(name string) string {
 }
 
 // eachPage calls do for the objects of a list, page by page; more tells that there are more than that.
-func eachPage(ctx context.Context, api client.Client, list *metav1.PartialObjectMetadataList, do func(*metav1.PartialObjectMetadata)) (more bool, err error) {
+func eachPage(
+	ctx context.Context, api client.Client, list *metav1.PartialObjectMetadataList, do func(*metav1.PartialObjectMetadata),
+) (more bool, err error) {
 	gvk, next := list.GroupVersionKind(), ""
 	for range maxPages {
 		page := &metav1.PartialObjectMetadataList{}

@@ -30,7 +30,8 @@ func (d *doctor) repairs(ctx context.Context) ([]cli.Finding, error) {
 	case namespace == "" && !cli.VisitsNodes(d.Parsed):
 		found = append(found, cli.Good("", "off: the policy asks for no repair, no sweep and no check"))
 	case namespace == "":
-		found = append(found, cli.Problem("", health.EnableRepair, "the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"))
+		found = append(found, cli.Problem("", health.EnableRepair,
+			"the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"))
 	default:
 		more, err := d.repairTools(ctx, namespace, wanted)
 		if err != nil {
@@ -55,10 +56,12 @@ func (d *doctor) unfinished() []cli.Finding {
 	if d.nodesErr != nil || len(names) == 0 {
 		return nil
 	}
-	return []cli.Finding{cli.Problem("", "wait until no Job in namespace "+conditions.RepairNamespace+" runs there, then kubectl taint nodes NODE "+
-		conditions.TaintMaintenance+"-, and set labels nvidia.com/gpu.deploy.* that are paused-for-pitcrew-repair to true; "+
+	return []cli.Finding{cli.Problem("", "wait until no Job in namespace "+conditions.RepairNamespace+" runs there, "+
+		"then kubectl taint nodes NODE "+conditions.TaintMaintenance+"-, "+
+		"and set labels nvidia.com/gpu.deploy.* that are paused-for-pitcrew-repair to true; "+
 		"or set repair.enabled again",
-		"visits were not finished before the remediator ran without -repair-namespace: their taint %s stays on nodes: %s", conditions.TaintMaintenance, cli.Some(names))}
+		"visits were not finished before the remediator ran without -repair-namespace: their taint %s stays on nodes: %s",
+		conditions.TaintMaintenance, cli.Some(names))}
 }
 
 // repairTools looks for the templates and the remediator's rights in the namespace of the Jobs.
@@ -80,7 +83,8 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if !slices.Contains(names, name) {
 			found = append(found, cli.Problem("", "correct the policy, or create the PodTemplate; helm upgrade puts back those of the chart",
-				"%s names template %s, and there is no such PodTemplate in namespace %s (there are: %s)", strings.Join(wanted[name], ", "), name, namespace, cmp.Or(strings.Join(names, ", "), "none")))
+				"%s names template %s, and there is no such PodTemplate in namespace %s (there are: %s)",
+				strings.Join(wanted[name], ", "), name, namespace, cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	lacks, err := d.lacks(ctx, ToVisit(namespace))
@@ -90,7 +94,8 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 	case err != nil:
 		return nil, err
 	case len(lacks) > 0:
-		found = append(found, cli.Problem("", health.EnableRepair, "in namespace %s the remediator may not %s", namespace, strings.Join(lacks, ", ")))
+		found = append(found, cli.Problem("", health.EnableRepair, "in namespace %s the remediator may not %s", namespace,
+			strings.Join(lacks, ", ")))
 	}
 	if len(found) == 0 {
 		found = append(found, cli.Good("", "on, by Jobs in namespace %s; templates: %s", namespace, strings.Join(names, ", ")))

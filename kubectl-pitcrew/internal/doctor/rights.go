@@ -45,7 +45,8 @@ func (d *doctor) attributes(r right) *authorizationv1.ResourceAttributes {
 	if r.ours {
 		namespace = d.Namespace
 	}
-	return &authorizationv1.ResourceAttributes{Verb: r.Verb, Group: r.Group, Resource: r.Resource, Subresource: r.subresource, Name: r.name, Namespace: namespace}
+	return &authorizationv1.ResourceAttributes{Verb: r.Verb, Group: r.Group, Resource: r.Resource, Subresource: r.subresource, Name: r.name,
+		Namespace: namespace}
 }
 
 // toView and toOperate are what the roles pitcrew-view and pitcrew-operate are for.
@@ -57,7 +58,8 @@ var (
 	}
 	toOperate = []right{
 		{Verb: "patch", Resource: "nodes"}, {Verb: "write", Group: conditions.Domain, Resource: "noderecords"},
-		{Verb: "create", Resource: "configmaps", ours: true}, {Verb: "delete", Resource: "configmaps", name: conditions.PauseConfigMap, ours: true},
+		{Verb: "create", Resource: "configmaps", ours: true},
+		{Verb: "delete", Resource: "configmaps", name: conditions.PauseConfigMap, ours: true},
 		{Verb: "create", Resource: "pods", subresource: "exec", ours: true},
 	}
 )
@@ -90,21 +92,25 @@ func (d *doctor) ownRights(ctx context.Context) ([]cli.Finding, error) {
 	}
 	switch {
 	case len(view) > 0:
-		return []cli.Finding{cli.Warning("", "an admin binds the role pitcrew-view to you (userRoles of the chart)", "%s may not %s: what needs that is not shown", user, strings.Join(view, ", "))}, nil
+		return []cli.Finding{cli.Warning("", "an admin binds the role pitcrew-view to you (userRoles of the chart)",
+			"%s may not %s: what needs that is not shown", user, strings.Join(view, ", "))}, nil
 	case len(operate) > 0:
-		return []cli.Finding{cli.Good("", "%s may look at everything, and change nothing: that needs role pitcrew-operate (%s)", user, strings.Join(operate, ", "))}, nil
+		return []cli.Finding{cli.Good("", "%s may look at everything, and change nothing: that needs role pitcrew-operate (%s)", user,
+			strings.Join(operate, ", "))}, nil
 	}
 	return []cli.Finding{cli.Good("", "%s may look at everything, quarantine, release, clear and pause", user)}, nil
 }
 
 // onNodes is what the remediator needs besides the rights on the kinds of jobs.
 var onNodes = []right{
-	{Verb: "list", Resource: "nodes"}, {Verb: "watch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes", subresource: "status"},
+	{Verb: "list", Resource: "nodes"}, {Verb: "watch", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"},
+	{Verb: "patch", Resource: "nodes", subresource: "status"},
 	{Verb: "write", Group: conditions.Domain, Resource: "noderecords"}, {Verb: "write", Group: conditions.Domain, Resource: "jobrecords"},
 	{Verb: "list", Resource: "pods"}, {Verb: "delete", Resource: "pods"}, {Verb: "create", Resource: "pods", subresource: "eviction"},
 	{Verb: "get", Resource: "namespaces"}, {Verb: "create", Group: "events.k8s.io", Resource: "events"},
 	{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", name: "pitcrew-remediator", ours: true},
-	{Verb: "patch", Resource: "configmaps", name: conditions.BreakerConfigMap, ours: true}, {Verb: "patch", Resource: "configmaps", name: conditions.KnownConfigMap, ours: true},
+	{Verb: "patch", Resource: "configmaps", name: conditions.BreakerConfigMap, ours: true},
+	{Verb: "patch", Resource: "configmaps", name: conditions.KnownConfigMap, ours: true},
 	{Verb: "get", Resource: "configmaps", name: conditions.PauseConfigMap, ours: true},
 }
 
@@ -118,7 +124,8 @@ func (d *doctor) account() string {
 func (d *doctor) lacks(ctx context.Context, rights []right) (list []string, err error) {
 	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + d.Namespace, "system:authenticated"}
 	for _, r := range rights {
-		review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: d.account(), Groups: groups, ResourceAttributes: d.attributes(r)}}
+		review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: d.account(), Groups: groups,
+			ResourceAttributes: d.attributes(r)}}
 		if err := d.api.Create(ctx, &review); err != nil {
 			return nil, fmt.Errorf("ask for the remediator's rights: %w", err)
 		}
@@ -156,15 +163,16 @@ func ofResources(resources []string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{resourceapi.GroupName}, Resources: resources, Verbs: verbs}
 }
 
-// rightsOf are the rights of rules with one API group each, without those on what the cluster does not serve, such as Kueue's where there is no
-// Kueue. What cannot be looked up counts as served.
+// rightsOf are the rights of rules with one API group each, without those on what the cluster does not serve, such as Kueue's where
+// there is no Kueue. What cannot be looked up counts as served.
 func (d *doctor) rightsOf(rules []rbacv1.PolicyRule) (rights []right) {
 	for _, rule := range rules {
 		for _, verb := range rule.Verbs {
 			for _, resource := range rule.Resources {
 				r := right{Verb: verb, Group: rule.APIGroups[0]}
 				r.Resource, r.subresource, _ = strings.Cut(resource, "/")
-				if _, err := d.api.RESTMapper().ResourceFor(schema.GroupVersionResource{Group: r.Group, Resource: r.Resource}); !meta.IsNoMatchError(err) {
+				resource := schema.GroupVersionResource{Group: r.Group, Resource: r.Resource}
+				if _, err := d.api.RESTMapper().ResourceFor(resource); !meta.IsNoMatchError(err) {
 					rights = append(rights, r)
 				}
 			}
@@ -187,7 +195,8 @@ func (d *doctor) deviceRights(ctx context.Context) ([]cli.Finding, error) {
 		return nil, err
 	case len(lacks) > 0:
 		const do = "helm upgrade adds role pitcrew-remediator-devices; without Helm: kubectl apply -f manifests/remediator/devices.yaml"
-		return []cli.Finding{cli.Problem("", do, "%s may not %s, which isolate: device needs: whole nodes are quarantined", d.account(), strings.Join(lacks, ", "))}, nil
+		return []cli.Finding{cli.Problem("", do, "%s may not %s, which isolate: device needs: whole nodes are quarantined", d.account(),
+			strings.Join(lacks, ", "))}, nil
 	}
 	return []cli.Finding{cli.Good("", "%s has role pitcrew-remediator-devices", d.account())}, nil
 }
@@ -205,10 +214,12 @@ func (d *doctor) jobKinds(ctx context.Context) ([]cli.Finding, error) {
 		if meta.IsNoMatchError(err) {
 			switch other, err := d.api.RESTMapper().RESTMapping(k.GVK.GroupKind()); {
 			case err == nil:
-				found = append(found, cli.Problem("", "upgrade the operator, or Pitcrew", "%s is served as %s, and not as %s, which the remediator needs: such jobs are not restarted",
+				found = append(found, cli.Problem("", "upgrade the operator, or Pitcrew",
+					"%s is served as %s, and not as %s, which the remediator needs: such jobs are not restarted",
 					k.GVK.Kind, other.GroupVersionKind.GroupVersion(), k.GVK.GroupVersion()))
 			case k.Resource == "": // named by the policy
-				found = append(found, cli.Problem("", "correct jobKinds of the policy, or install the operator", "the policy names jobKind %s of %s, and the cluster does not serve it", k.GVK.Kind, k.GVK.GroupVersion()))
+				found = append(found, cli.Problem("", "correct jobKinds of the policy, or install the operator",
+					"the policy names jobKind %s of %s, and the cluster does not serve it", k.GVK.Kind, k.GVK.GroupVersion()))
 			}
 			continue
 		}
@@ -230,7 +241,8 @@ func (d *doctor) jobKinds(ctx context.Context) ([]cli.Finding, error) {
 		case err != nil:
 			return nil, err
 		case len(lacks) > 0:
-			found = append(found, cli.Problem("", againstRoles, "jobs of kind %s are not restarted: the remediator may not %s", k.GVK.Kind, strings.Join(lacks, ", ")))
+			found = append(found, cli.Problem("", againstRoles, "jobs of kind %s are not restarted: the remediator may not %s", k.GVK.Kind,
+				strings.Join(lacks, ", ")))
 		}
 	}
 	return append(found, cli.Good("", "served: %s", strings.Join(served, ", "))), nil
@@ -273,7 +285,8 @@ func (d *doctor) admissionPolicies(ctx context.Context) ([]cli.Finding, error) {
 			unbound = append(unbound, name)
 		}
 		if checked := policies.Items[i].Status.TypeChecking; checked != nil && len(checked.ExpressionWarnings) > 0 {
-			found = append(found, cli.Warning("", "use a release that knows this version of Kubernetes", "%s: %s", name, checked.ExpressionWarnings[0].Warning))
+			found = append(found, cli.Warning("", "use a release that knows this version of Kubernetes", "%s: %s", name,
+				checked.ExpressionWarnings[0].Warning))
 		}
 	}
 	const do = "helm upgrade --set admissionPolicies=true; without Helm: kubectl apply -f manifests/install.yaml"

@@ -16,7 +16,8 @@ import (
 
 // pageOf are the pages on what has none of its own, by the lower-case name: a condition of Kubernetes and the alerts about jobs.
 var pageOf = map[string]string{
-	"ready": "PitcrewNodeNotReady", "pitcrewjobnotrestarted": "JobRestart", "pitcrewjobrestartheld": "JobRestart", "pitcrewjobrestartfailed": "JobRestart",
+	"ready": "PitcrewNodeNotReady", "pitcrewjobnotrestarted": "JobRestart", "pitcrewjobrestartheld": "JobRestart",
+	"pitcrewjobrestartfailed": "JobRestart",
 }
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.

@@ -503,7 +503,8 @@ func policyState(c *cli.Target, h *Inspection) cli.Finding {
 	const label = "policy"
 	age := c.Now().Sub(h.Policy.ChangedAt)
 	changed := duration.HumanDuration(age) + " ago"
-	fix := fmt.Sprintf("correct ConfigMap %s, mostly by helm upgrade; `kubectl pitcrew policy validate FILE` checks a file", h.Policy.ConfigMap)
+	fix := fmt.Sprintf("correct ConfigMap %s, mostly by helm upgrade; `kubectl pitcrew policy validate FILE` checks a file",
+		h.Policy.ConfigMap)
 	loaded := h.applied != nil && h.applied.Policy == h.Policy.Hash && h.applied.Invalid == ""
 	if h.applied != nil {
 		h.Policy.InForce = h.applied.Policy
@@ -521,7 +522,8 @@ func policyState(c *cli.Target, h *Inspection) cli.Finding {
 	}
 	switch {
 	case h.Policy.Invalid != "" && loaded:
-		return cli.Warning(label, "use the command of the remediator's release", "hash %s is in force, but this command cannot read it: %s", h.Policy.Hash, h.Policy.Invalid)
+		return cli.Warning(label, "use the command of the remediator's release", "hash %s is in force, but this command cannot read it: %s",
+			h.Policy.Hash, h.Policy.Invalid)
 	case h.Policy.Invalid != "":
 		return cli.Problem(label, fix, "invalid, changed %s: %s; %s", changed, h.Policy.Invalid, meanwhile)
 	case h.applied == nil:
@@ -529,7 +531,8 @@ func policyState(c *cli.Target, h *Inspection) cli.Finding {
 	case loaded:
 		return cli.Good(label, "valid, hash %s, %s; changed %s", h.Policy.Hash, rules, changed)
 	case age < loadedWithin:
-		return cli.Warning(label, "", "valid, hash %s, %s; changed %s and not read by the remediator yet; %s", h.Policy.Hash, rules, changed, meanwhile)
+		return cli.Warning(label, "", "valid, hash %s, %s; changed %s and not read by the remediator yet; %s", h.Policy.Hash, rules, changed,
+			meanwhile)
 	case h.applied.Invalid != "": // sooner, that may be about the text before
 		return cli.Problem(label, fix, "the remediator refuses hash %s, changed %s: %s; %s", h.Policy.Hash, changed, h.applied.Invalid, meanwhile)
 	}

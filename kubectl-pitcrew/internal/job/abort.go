@@ -47,7 +47,8 @@ pitcrew.dev/abort-restart on the job.
 				return err
 			}
 			if job.Labels[conditions.LabelRestarting] != "true" {
-				return fmt.Errorf("%s is not being restarted, so there is nothing to abort%s", cli.JobName(job), whatRestarts(cmd.Context(), c, api, job))
+				return fmt.Errorf("%s is not being restarted, so there is nothing to abort%s",
+					cli.JobName(job), whatRestarts(cmd.Context(), c, api, job))
 			}
 			by := c.Actor(cmd, api, reason)
 			before := job.DeepCopy()
@@ -87,7 +88,7 @@ func whatRestarts(ctx context.Context, c *cli.Target, api client.Client, job *me
 	text := ". Next: " + a.next
 	if f.optIn.In {
 		text += fmt.Sprintf(". To keep it from being restarted, opt it out: kubectl label --overwrite -n %s %s %s=false",
-			job.Namespace, f.argument(), conditions.LabelRestartOnNodeFault)
+			job.Namespace, argument(f.workload.Job), conditions.LabelRestartOnNodeFault)
 	}
 	return text
 }

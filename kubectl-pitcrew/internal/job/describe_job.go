@@ -104,7 +104,9 @@ func Describe(ctx context.Context, c *cli.Target, out io.Writer, api client.Clie
 }
 
 // readJob reads all that an answer about an object is made from. Its workload has no Job if the object is none, and below none.
-func readJob(ctx context.Context, c *cli.Target, api client.Client, named *metav1.PartialObjectMetadata, policyFile string) (*jobFacts, error) {
+func readJob(
+	ctx context.Context, c *cli.Target, api client.Client, named *metav1.PartialObjectMetadata, policyFile string,
+) (*jobFacts, error) {
 	f := &jobFacts{now: c.Now().UTC(), named: named}
 	var err error
 	if f.policy, f.policyFrom, err = c.PolicyInForce(ctx, api, policyFile); err != nil {
@@ -152,7 +154,9 @@ func (f *jobFacts) findWorkload(ctx context.Context, api client.Client, resolver
 }
 
 // observe reads what surrounds the job.
-func (f *jobFacts) observe(ctx context.Context, c *cli.Target, api client.Client, resolver kinds.OwnerResolver, supported []kinds.Kind) error {
+func (f *jobFacts) observe(
+	ctx context.Context, c *cli.Target, api client.Client, resolver kinds.OwnerResolver, supported []kinds.Kind,
+) error {
 	job := f.workload.Job
 	f.record, f.recordErr = restart.ReadRecord(job.Object)
 	// Those too that the job's selector does not find: the remediator does not only go by that.
@@ -242,16 +246,11 @@ func activeOn(pod *corev1.Pod, node *corev1.Node) bool {
 	return pod.Spec.NodeName != "" && restart.ActiveOn(pod, node)
 }
 
-// observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
-func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, breaker *corev1.ConfigMap) {
-	byName, quarantines := map[string]*corev1.Node{}, map[string]*quarantine.Record{}
-	for i := range all {
-		byName[all[i].Name] = &all[i]
-		// An unreadable record is in the row.
-		if record, err := quarantine.RecordOf(&all[i]); err == nil && record != nil && record.Phase == quarantine.Quarantined {
-			quarantines[all[i].Name] = record
-		}
-	}
+// podsByNode are the active pods of the job, by their node.
+func (f *jobFacts) podsByNode(
+	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, byName map[string]*corev1.Node,
+	quarantines map[string]*quarantine.Record,
+) map[string][]corev1.Pod {
 	onNode := map[string][]corev1.Pod{}
 	for _, pod := range inNamespace {
 		if !activeOn(&pod, byName[pod.Spec.NodeName]) {
@@ -267,6 +266,22 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
 		}
 	}
+	return onNode
+}
+
+// observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
+func (f *jobFacts) observeNodes(
+	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, breaker *corev1.ConfigMap,
+) {
+	byName, quarantines := map[string]*corev1.Node{}, map[string]*quarantine.Record{}
+	for i := range all {
+		byName[all[i].Name] = &all[i]
+		// An unreadable record is in the row.
+		if record, err := quarantine.RecordOf(&all[i]); err == nil && record != nil && record.Phase == quarantine.Quarantined {
+			quarantines[all[i].Name] = record
+		}
+	}
+	onNode := f.podsByNode(ctx, resolver, inNamespace, byName, quarantines)
 	restarts := map[string]string{} // the rule that restarts the jobs of a node
 	if f.policy != nil {
 		for _, o := range simulate.Run(f.policy, all, "", breaker, f.now) {
@@ -276,12 +291,16 @@ func (f *jobFacts) observeNodes(ctx context.Context, resolver kinds.OwnerResolve
 	for _, name := range slices.Sorted(maps.Keys(onNode)) {
 		n := byName[name]
 		if n == nil {
-			f.nodes = append(f.nodes, nodeFacts{row: status.Row{Node: name, Status: status.Unknown, Cause: "the node does not exist any more"}, pods: onNode[name]})
+			gone := status.Row{Node: name, Status: status.Unknown, Cause: "the node does not exist any more"}
+			f.nodes = append(f.nodes, nodeFacts{row: gone, pods: onNode[name]})
 			continue
 		}
 		facts := nodeFacts{row: status.RowOf(n, f.now), pods: onNode[name], record: quarantines[name]}
 		if facts.record != nil {
-			rule, _ := f.rule(cmp.Or(restarts[name], facts.record.Taint.Rule))
+			var rule policy.Rule
+			if f.policy != nil {
+				rule, _ = f.policy.Rule(cmp.Or(restarts[name], facts.record.Taint.Rule))
+			}
 			facts.quarantine = facts.record.JobRestart(n, rule, nil)
 			if restarts[name] == "" {
 				facts.noRestarts = f.noRestarts(n, facts.record)
@@ -316,7 +335,7 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 		return fmt.Errorf("read the opt-in: %w", err)
 	}
 	job := f.workload.Job.Object
-	top := f.jobName()
+	top := nameOf(f.workload.Job)
 	f.hints = append(f.hints, kinds.Mistakes(job, top)...)
 	if f.optIn.By == "" {
 		namespace := &metav1.PartialObjectMetadata{}
@@ -328,22 +347,17 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 	}
 	if _, found := f.named.Labels[conditions.LabelRestartOnNodeFault]; found && f.named.UID != job.GetUID() {
 		f.hints = append(f.hints, fmt.Sprintf("the label on %s is not read: label %s", cli.JobName(f.named), top))
-	} else if i := slices.IndexFunc(f.pods, func(p corev1.Pod) bool { return p.Labels[conditions.LabelRestartOnNodeFault] != "" }); i >= 0 && !f.optIn.In {
+		return nil
+	}
+	labelled := func(p corev1.Pod) bool { return p.Labels[conditions.LabelRestartOnNodeFault] != "" }
+	if i := slices.IndexFunc(f.pods, labelled); i >= 0 && !f.optIn.In {
 		f.hints = append(f.hints, fmt.Sprintf("the label on pod %s is not read: label %s itself", f.pods[i].Name, top))
 	}
 	return nil
 }
 
-func (f *jobFacts) rule(name string) (policy.Rule, bool) {
-	if f.policy == nil {
-		return policy.Rule{}, false
-	}
-	return f.policy.Rule(name)
-}
-
 // noRestarts says why the quarantine of a node restarts no job; empty if it does, or if the policy is unknown.
 func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string {
-	rule, found := f.rule(record.Taint.Rule)
 	switch {
 	case record.Taint.Rule == policy.ByHand:
 		return "a user quarantined the node; jobs on it are left alone"
@@ -353,6 +367,9 @@ func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string 
 		return "the node is under maintenance (taint " + conditions.TaintMaintenance + ", or an upgrade of the GPU operator)"
 	case f.policy == nil:
 		return ""
+	}
+	rule, found := f.policy.Rule(record.Taint.Rule)
+	switch {
 	case !found:
 		return fmt.Sprintf("rule %s is not in the policy any more", record.Taint.Rule)
 	case rule.Observe:
@@ -363,7 +380,6 @@ func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string 
 	return ""
 }
 
-func (f *jobFacts) jobName() string {
-	job := f.workload.Job
+func nameOf(job *restart.Job) string {
 	return fmt.Sprintf("%s %s/%s", job.GVK.Kind, job.Object.GetNamespace(), job.Object.GetName())
 }

@@ -102,11 +102,13 @@ func (e evaluation) text(now time.Time) string {
 	case e.verdict == restart.JoinRestart:
 		return failed.Text
 	case !blocked && len(e.unknown) > 0:
-		return "the remediator restarts the job, if " + strings.Join(slices.Sorted(maps.Keys(e.unknown)), " and ") + " allows it, which you may not see"
+		return fmt.Sprintf("the remediator restarts the job, if %s allows it, which you may not see",
+			strings.Join(slices.Sorted(maps.Keys(e.unknown)), " and "))
 	case !blocked:
 		return "the remediator restarts the job"
 	case e.verdict == restart.StartRestart && failed.RetryAfter > 0:
-		return fmt.Sprintf("the restart waits (%s): %s; next attempt at %s", failed.Reason, failed.Text, now.Add(failed.RetryAfter).Format(time.RFC3339))
+		return fmt.Sprintf("the restart waits (%s): %s; next attempt at %s",
+			failed.Reason, failed.Text, now.Add(failed.RetryAfter).Format(time.RFC3339))
 	case failed.Reason != "":
 		return fmt.Sprintf("not restarted (%s): %s", failed.Reason, failed.Text)
 	}
@@ -147,7 +149,7 @@ func (f *jobFacts) next(a answer) string {
 		return fmt.Sprintf("nothing: the job is opted out by label %s on %s", f.optIn.By, f.optInOn())
 	case !f.optIn.In:
 		return fmt.Sprintf("nothing: the job is not opted in; to opt in: kubectl label -n %s %s %s=true",
-			f.workload.Job.Object.GetNamespace(), f.argument(), conditions.LabelRestartOnNodeFault)
+			f.workload.Job.Object.GetNamespace(), argument(f.workload.Job), conditions.LabelRestartOnNodeFault)
 	}
 	quarantined := slices.DeleteFunc(slices.Clone(f.nodes), func(n nodeFacts) bool { return !n.quarantined() })
 	if len(quarantined) == 0 {
@@ -155,7 +157,7 @@ func (f *jobFacts) next(a answer) string {
 		if a.asIf == "" {
 			return text + ", and none is active"
 		}
-		if off := f.policyOff(); off != "" {
+		if off := policyOff(f.policy); off != "" {
 			return fmt.Sprintf("%s; %s", text, off)
 		}
 		return fmt.Sprintf("%s; if %s were quarantined by a rule with restartJobs: %s", text, a.asIf, a.evaluations[a.asIf].text(f.now))
@@ -182,17 +184,16 @@ func (f *jobFacts) next(a answer) string {
 }
 
 // argument names the job for kubectl.
-func (f *jobFacts) argument() string {
-	job := f.workload.Job
+func argument(job *restart.Job) string {
 	return strings.ToLower(schema.GroupKind{Group: job.GVK.Group, Kind: job.GVK.Kind}.String()) + "/" + job.Object.GetName()
 }
 
 // policyOff says that the policy restarts no jobs at all; empty if it does, or if it is unknown.
-func (f *jobFacts) policyOff() string {
-	if f.policy == nil {
+func policyOff(p *policy.Policy) string {
+	if p == nil {
 		return ""
 	}
-	restarts, observe := f.restartRules()
+	restarts, observe := restartRules(p)
 	switch restarts {
 	case 0:
 		return "no rule of the policy sets restartJobs"
@@ -203,8 +204,8 @@ func (f *jobFacts) policyOff() string {
 }
 
 // restartRules counts the rules that restart jobs, and those of them that only observe.
-func (f *jobFacts) restartRules() (restarts, observe int) {
-	for _, r := range f.policy.Rules {
+func restartRules(p *policy.Policy) (restarts, observe int) {
+	for _, r := range p.Rules {
 		if r.RestartJobs {
 			restarts++
 			if r.Observe {

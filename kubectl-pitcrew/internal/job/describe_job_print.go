@@ -18,11 +18,11 @@ import (
 
 // print writes the answer and, below it, how it was reached.
 func (f *jobFacts) print(out io.Writer, a answer) error {
-	cli.Fprintf(out, "Job:      %s\n", f.jobName())
+	cli.Fprintf(out, "Job:      %s\n", nameOf(f.workload.Job))
 	cli.Fprintf(out, "Next:     %s\n", a.next)
 	f.printOptIn(out)
 	f.printOwners(out)
-	cli.Fprintf(out, "Stop:     %s\n", f.stopText())
+	cli.Fprintf(out, "Stop:     %s\n", stopText(f.workload.Job))
 	f.printPolicy(out)
 	f.printNodes(out)
 	f.printRecord(out)
@@ -73,7 +73,7 @@ func (f *jobFacts) optInOn() string {
 	if f.optIn.Namespace {
 		return "namespace " + f.workload.Namespace
 	}
-	return f.jobName()
+	return nameOf(f.workload.Job)
 }
 
 func (f *jobFacts) printOwners(out io.Writer) {
@@ -86,14 +86,13 @@ func (f *jobFacts) printOwners(out io.Writer) {
 	}
 	text := strings.Join(chain, " < ")
 	if len(chain) > 1 {
-		text += "; " + f.jobName() + " counts: its labels opt in, and it is restarted as a whole"
+		text += "; " + nameOf(f.workload.Job) + " counts: its labels opt in, and it is restarted as a whole"
 	}
 	cli.Fprintf(out, "Owners:   %s\n", text)
 }
 
 // stopText says how the job is stopped and started.
-func (f *jobFacts) stopText() string {
-	job := f.workload.Job
+func stopText(job *restart.Job) string {
 	field := job.SuspendField
 	switch {
 	case field.Elsewhere != nil:
@@ -110,7 +109,7 @@ func (f *jobFacts) printPolicy(out io.Writer) {
 	if f.policy == nil {
 		cli.Fprintf(out, "Policy:   unknown: %s\n", f.policyFrom)
 	} else {
-		restarts, observe := f.restartRules()
+		restarts, observe := restartRules(f.policy)
 		cli.Fprintf(out, "Policy:   %s: %d rules set restartJobs, %d of them in observe mode\n", f.policyFrom, restarts, observe)
 	}
 	if f.paused != "" {
@@ -132,9 +131,11 @@ func (f *jobFacts) printNodes(out io.Writer) {
 		case n.noRestarts != "":
 			cli.Fprintf(out, "Node:     %s: %s; %s\n", n.row.Node, n.row.Status, n.noRestarts)
 		case n.quarantined():
-			cli.Fprintf(out, "Node:     %s: %s by rule %s since %s: %s\n", n.row.Node, n.row.Status, n.record.Taint.Rule, f.ago(n.quarantine.Since), n.row.Cause)
+			cli.Fprintf(out, "Node:     %s: %s by rule %s since %s: %s\n",
+				n.row.Node, n.row.Status, n.record.Taint.Rule, f.ago(n.quarantine.Since), n.row.Cause)
 		case n.row.Status != status.Healthy && n.row.Status != status.Unchecked:
-			cli.Fprintf(out, "Node:     %s: %s, not quarantined (`kubectl pitcrew describe %s`): %s\n", n.row.Node, n.row.Status, n.row.Node, n.row.Cause)
+			cli.Fprintf(out, "Node:     %s: %s, not quarantined (`kubectl pitcrew describe %s`): %s\n",
+				n.row.Node, n.row.Status, n.row.Node, n.row.Cause)
 		}
 	}
 }

@@ -71,7 +71,8 @@ The others follow the hardware and end once the fault is gone.`,
 }
 
 func npdFlag(c *cli.Target, cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.NpdNamespace, "npd-namespace", c.NpdNamespace, "`namespace` of a node-problem-detector of yours that runs our plugins")
+	cmd.Flags().StringVar(&c.NpdNamespace, "npd-namespace", c.NpdNamespace,
+		"`namespace` of a node-problem-detector of yours that runs our plugins")
 }
 
 // clearable lists the conditions whose plugin keeps what it has seen.
@@ -88,7 +89,8 @@ func clearable() []string {
 // clearCondition is the change that clears a condition of a node.
 func clearCondition(c *cli.Target, by cli.Actor, name, conditionType string, subject ...string) (cli.Change, error) {
 	if conditions.IsVerdict(conditionType) {
-		return cli.Change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: a clean preflight run or kubectl pitcrew release ends it", conditionType)
+		return cli.Change{}, fmt.Errorf("%s is the remediator's verdict, not a plugin's: "+
+			"a clean preflight run or kubectl pitcrew release ends it", conditionType)
 	}
 	i := slices.IndexFunc(conditions.All, func(c conditions.Condition) bool { return strings.EqualFold(c.Type, conditionType) })
 	if i < 0 {
@@ -96,7 +98,8 @@ func clearCondition(c *cli.Target, by cli.Actor, name, conditionType string, sub
 	}
 	answers := conditions.All[i]
 	if !answers.Latches {
-		return cli.Change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; it ends once the fault is gone", answers.Type, answers.Plugin)
+		return cli.Change{}, fmt.Errorf("%s cannot be cleared: its plugin %s keeps nothing, and the condition follows the hardware; "+
+			"it ends once the fault is gone", answers.Type, answers.Plugin)
 	}
 	var n corev1.Node
 	if err := by.Api.Get(by.Cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
@@ -137,7 +140,8 @@ func detector(ctx context.Context, c *cli.Target, api client.Client, name, condi
 			return &pods[i], command, err
 		}
 	}
-	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap with a monitor of %s, in namespace %s: "+
+	return nil, nil, fmt.Errorf("no pod that runs on node %s has a container %s and mounts a ConfigMap "+
+		"with a monitor of %s, in namespace %s: "+
 		"--npd-namespace names that of another node-problem-detector", name, ContainerNPD, conditionType, strings.Join(npdNamespaces(c), " or "))
 }
 

@@ -183,13 +183,15 @@ func needs(class conditions.Repair) string {
 
 // howReleased is the one advice on how the quarantine of a node ends.
 func howReleased(node string, r *quarantine.Record, blocked string) string {
-	if r.ManualReleaseOnly || blocked == quarantine.BlockedByMissingRule || blocked == quarantine.BlockedByUnconfirmed || slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool {
-		return c.Rule == policy.ByHand || c.Repair == conditions.Replace
-	}) {
+	if r.ManualReleaseOnly || blocked == quarantine.BlockedByMissingRule || blocked == quarantine.BlockedByUnconfirmed ||
+		slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool {
+			return c.Rule == policy.ByHand || c.Repair == conditions.Replace
+		}) {
 		return "only by `kubectl pitcrew release " + node + "`, when the node is fit again"
 	}
 	if t := r.Taint; t != nil && t.HeldFor != "" {
-		return "automatic, once the quarantine of node " + t.HeldFor + " has ended, whose broken link caused the faults, or the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
+		return "automatic, once the quarantine of node " + t.HeldFor + " has ended, whose broken link caused the faults, " +
+			"or the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 	}
 	return "automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 }
@@ -199,7 +201,8 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 	const manually = "not released automatically"
 	switch {
 	case r.Phase == quarantine.Released && r.ReleasedBy == quarantine.ByPitcrew && c.Link.Origin != "":
-		return "released " + ago(r.ReleasedAt) + " with node " + c.Link.Origin + ", whose broken link caused it; stays in service until it has cleared"
+		return "released " + ago(r.ReleasedAt) + " with node " + c.Link.Origin +
+			", whose broken link caused it; stays in service until it has cleared"
 	case r.Phase == quarantine.Released:
 		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
 	case r.Phase != quarantine.Quarantined:
@@ -225,7 +228,9 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 }
 
 // describeJobs prints for each job how its restart goes, or why there is none: the last Event since the node was quarantined.
-func describeJobs(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string) error {
+func describeJobs(
+	ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string,
+) error {
 	if record.Phase != quarantine.Quarantined {
 		return nil
 	}
@@ -319,7 +324,9 @@ func describeConditions(out io.Writer, n *corev1.Node, record *quarantine.Record
 }
 
 // nextOf is what the remediator does about the node, or why it does nothing, and the reason that holds it back.
-func nextOf(ctx context.Context, c *cli.Target, api client.Client, nodes []corev1.Node, name, file string) (text, blocked string, err error) {
+func nextOf(
+	ctx context.Context, c *cli.Target, api client.Client, nodes []corev1.Node, name, file string,
+) (text, blocked string, err error) {
 	p, from, err := c.PolicyInForce(ctx, api, file)
 	if err != nil {
 		return "", "", err

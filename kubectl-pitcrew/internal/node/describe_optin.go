@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,78 +26,95 @@ const maxNotOptedIn = 10
 
 // describeOptIns prints how many jobs with active pods on a quarantined node are opted in, and why each of the others is not. What cannot
 // be read is printed as unknown: the rest of the answer does not need it.
-func describeOptIns(ctx context.Context, c *cli.Target, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, file string) {
+func describeOptIns(
+	ctx context.Context, c *cli.Target, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, file string,
+) {
 	if record == nil || record.Phase != quarantine.Quarantined {
 		return
 	}
-	unknown := func(err error) { cli.Fprintf(out, "Opt-in:   unknown: %s\n", err.Error()) }
-	supported := kinds.BuiltIn()
-	p, _, err := c.PolicyInForce(ctx, api, file)
-	if err != nil {
-		unknown(err)
+	o := optIns{api: api, seen: map[types.UID]bool{}, why: "you may not read them"}
+	if err := o.read(ctx, c, n, file); err != nil {
+		cli.Fprintf(out, "Opt-in:   unknown: %s\n", err.Error())
 		return
+	}
+	if o.in+len(o.not) > 0 {
+		cli.Fprintf(out, "Opt-in:   jobs with active pods on the node: %d opted in, %d not\n", o.in, len(o.not))
+	}
+	slices.SortFunc(o.not, cmp.Compare[string])
+	for _, why := range o.not[:min(len(o.not), maxNotOptedIn)] {
+		cli.Fprintf(out, "          %s\n", why)
+	}
+	if more := len(o.not) - maxNotOptedIn; more > 0 {
+		cli.Fprintf(out, "          and %d more\n", more)
+	}
+	if o.unread > 0 {
+		cli.Fprintf(out, "          the owners of %d pods are unknown: %s\n", o.unread, o.why)
+	}
+}
+
+// optIns counts the jobs with active pods on a node.
+type optIns struct {
+	api  client.Client
+	seen map[types.UID]bool
+	in   int
+	// not are the jobs that are not opted in, each with the reason.
+	not []string
+	// unread is of how many pods the owners are unknown, and why says the reason.
+	unread int
+	why    string
+}
+
+// read counts the jobs of all active pods on the node.
+func (o *optIns) read(ctx context.Context, c *cli.Target, n *corev1.Node, file string) error {
+	supported := kinds.BuiltIn()
+	p, _, err := c.PolicyInForce(ctx, o.api, file)
+	if err != nil {
+		return err
 	}
 	if p != nil {
 		supported = kinds.All(p.JobKinds)
 	}
 	var pods corev1.PodList
-	err = api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": n.Name})
+	err = o.api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": n.Name})
 	if apierrors.IsForbidden(err) {
-		cli.Fprintln(out, "Opt-in:   unknown: you may not list the pods of all namespaces")
-		return
+		return errors.New("you may not list the pods of all namespaces")
 	}
 	if err != nil {
-		unknown(fmt.Errorf("list the pods on node %s: %w", n.Name, err))
-		return
+		return fmt.Errorf("list the pods on node %s: %w", n.Name, err)
 	}
-	resolver := kinds.NewOwnerResolver(api, supported)
-	seen := map[types.UID]bool{}
-	in, unread, why := 0, 0, "you may not read them"
-	missed := func(err error) {
-		unread++
-		if !apierrors.IsForbidden(err) {
-			why = err.Error()
-		}
-	}
-	var not []string
+	resolver := kinds.NewOwnerResolver(o.api, supported)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !restart.ActiveOn(pod, n) {
+		if !restart.ActiveOn(pod, n) || pod.Namespace == conditions.RepairNamespace { // there are our own Jobs
 			continue
 		}
-		w, err := resolver.OfPod(ctx, pod)
-		if err != nil {
-			missed(err)
-			continue
-		}
-		if w.Job == nil || w.Unsupported != nil || seen[w.UID()] || !w.Owns(pod) {
-			continue
-		}
-		seen[w.UID()] = true
-		opt, err := kinds.ReadOptIn(ctx, api, w)
-		if err != nil {
-			missed(err)
-			continue
-		}
-		if opt.In {
-			in++
-		} else if why := notOptedIn(w, opt); why != "" {
-			not = append(not, why)
+		if err := o.add(ctx, resolver, pod); err != nil {
+			o.unread++
+			if !apierrors.IsForbidden(err) {
+				o.why = err.Error()
+			}
 		}
 	}
-	if in+len(not) > 0 {
-		cli.Fprintf(out, "Opt-in:   jobs with active pods on the node: %d opted in, %d not\n", in, len(not))
+	return nil
+}
+
+// add counts the job of a pod, once.
+func (o *optIns) add(ctx context.Context, resolver kinds.OwnerResolver, pod *corev1.Pod) error {
+	w, err := resolver.OfPod(ctx, pod)
+	if err != nil || w.Job == nil || w.Unsupported != nil || o.seen[w.UID()] || !w.Owns(pod) {
+		return err
 	}
-	slices.SortFunc(not, cmp.Compare[string])
-	for _, why := range not[:min(len(not), maxNotOptedIn)] {
-		cli.Fprintf(out, "          %s\n", why)
+	o.seen[w.UID()] = true
+	opt, err := kinds.ReadOptIn(ctx, o.api, w)
+	if err != nil {
+		return err
 	}
-	if more := len(not) - maxNotOptedIn; more > 0 {
-		cli.Fprintf(out, "          and %d more\n", more)
+	if opt.In {
+		o.in++
+	} else if why := notOptedIn(w, opt); why != "" {
+		o.not = append(o.not, why)
 	}
-	if unread > 0 {
-		cli.Fprintf(out, "          the owners of %d pods are unknown: %s\n", unread, why)
-	}
+	return nil
 }
 
 // notOptedIn says why a job is not opted in; empty for a service that has no reason to be.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -48,6 +49,7 @@ func TestDescribeCountsTheOptInsOnAQuarantinedNode(t *testing.T) {
 	job("in", "out", "n", corev1.PodRunning, map[string]string{key: "false"})
 	job("ml", "elsewhere", "other", corev1.PodRunning, nil)
 	job("ml", "ended", "n", corev1.PodSucceeded, nil)
+	job(conditions.RepairNamespace, "reboot", "n", corev1.PodRunning, nil) // our own
 	objects = append(objects, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "daemon", OwnerReferences: []metav1.OwnerReference{
 		*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "d", UID: "d"}, metav1.SchemeGroupVersion.WithKind("x"))}}, Spec: corev1.PodSpec{NodeName: "n"}})
 	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).

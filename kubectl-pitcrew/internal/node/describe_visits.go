@@ -65,7 +65,9 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 }
 
 // describeVisit prints the visit under way: what it waits for, its steps, and the Job of the present one.
-func describeVisit(ctx context.Context, out io.Writer, api client.Client, r *repair.Record, v *repair.Visit, ago func(time.Time) string) error {
+func describeVisit(
+	ctx context.Context, out io.Writer, api client.Client, r *repair.Record, v *repair.Visit, ago func(time.Time) string,
+) error {
 	indented := func(format string, args ...any) { cli.Fprintf(out, "          "+format+"\n", args...) }
 	cli.Fprintf(out, "Visit:    %s, since %s\n", kindText(v), ago(v.StartedAt))
 	indented("%s since %s%s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)), after("; then ", string(v.Then)))
@@ -143,14 +145,16 @@ func jobsOf(ctx context.Context, api client.Client, v *repair.Visit) ([]string, 
 		return nil, nil // the remediator has not written it
 	}
 	var jobs batchv1.JobList
-	if err := api.List(ctx, &jobs, client.InNamespace(conditions.RepairNamespace), client.MatchingLabels{conditions.LabelVisit: v.ID}); err != nil {
+	if err := api.List(ctx, &jobs, client.InNamespace(conditions.RepairNamespace),
+		client.MatchingLabels{conditions.LabelVisit: v.ID}); err != nil {
 		return nil, fmt.Errorf("list the Jobs of the visit: %w", err)
 	}
 	var all []string
 	for _, job := range jobs.Items {
 		text := fmt.Sprintf("Job %s/%s: %s", job.Namespace, job.Name, jobState(&job))
 		var pods corev1.PodList
-		if err := api.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); client.IgnoreNotFound(err) != nil {
+		if err := api.List(ctx, &pods, client.InNamespace(job.Namespace),
+			client.MatchingLabels{batchv1.JobNameLabel: job.Name}); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("list the pods of Job %s/%s: %w", job.Namespace, job.Name, err)
 		}
 		for i := range pods.Items {

@@ -142,7 +142,8 @@ func needValidation(c *cli.Target, by cli.Actor, names []string, file string) (a
 		return nil, nil, err
 	}
 	if p == nil {
-		return nil, nil, fmt.Errorf("whether the nodes have to be checked first is not known: %s; --without-validation releases them at once", from)
+		return nil, nil, fmt.Errorf("whether the nodes have to be checked first is not known: %s; --without-validation releases them at once",
+			from)
 	}
 	for _, name := range names {
 		var n corev1.Node

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
@@ -15,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 func RepairCommand(c *cli.Target) *cobra.Command {
@@ -40,7 +43,8 @@ that is under way, and no other one begins for this quarantine. An action that r
 			}
 			kind, text, may := repair.RequestRepair, "Have node "+names[0]+" repaired", mayRepair
 			if stop {
-				kind, text, may = repair.RequestStop, "Stop the repair or the check of node "+names[0]+"; if it is quarantined, no other begins in this quarantine", mayStop
+				kind, may = repair.RequestStop, mayStop
+				text = "Stop the repair or the check of node " + names[0] + "; if it is quarantined, no other begins in this quarantine"
 			}
 			asked, err := request(c, c.Actor(cmd, api, reason), names[0], kind, text, may)
 			if err != nil {
@@ -65,7 +69,7 @@ that is under way, and no other one begins for this quarantine. An action that r
 
 func CheckCommand(c *cli.Target) *cobra.Command {
 	var confirm cli.Confirmation
-	var reason string
+	var reason, file string
 	cmd := &cobra.Command{
 		Use:   "check NODE",
 		Short: "Have a node checked under load, as a sweep does, once no pod on it has an accelerator",
@@ -81,12 +85,13 @@ func CheckCommand(c *cli.Target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := wouldVisit(c, cmd, api); err != nil {
+			if err := wouldCheck(c, cmd, api, names[0], file); err != nil {
 				return err
 			}
 			return confirm.Apply(cmd, []cli.Change{asked})
 		},
 	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
 	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
 	confirm.Flags(cmd)
 	return cmd
@@ -195,6 +200,26 @@ func wouldRepair(c *cli.Target, cmd *cobra.Command, api client.Client, file stri
 		return err
 	case p != nil && (p.Repair == nil || p.Repair.Mode == policy.RepairOff):
 		return errors.New("the policy repairs no nodes: spec.repair.mode has to be approve or auto")
+	}
+	return nil
+}
+
+// wouldCheck is [wouldVisit] for a check, which the remediator refuses where no sweep of the policy is for the node.
+func wouldCheck(c *cli.Target, cmd *cobra.Command, api client.Client, name, file string) error {
+	if err := wouldVisit(c, cmd, api); err != nil {
+		return err
+	}
+	p, _, err := c.PolicyInForce(cmd.Context(), api, file)
+	if err != nil || p == nil {
+		return err
+	}
+	var n corev1.Node
+	if err := api.Get(cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+		return fmt.Errorf("get node %s: %w", name, err)
+	}
+	swept := func(s policy.Sweep) bool { return s.Nodes.Matches(labels.Set(n.Labels)) }
+	if !slices.ContainsFunc(p.Sweeps, swept) && !firstcheck.Waits(p, &n) {
+		return fmt.Errorf("node %s cannot be checked: no sweep of the policy is for it (spec.sweeps)", name)
 	}
 	return nil
 }

@@ -35,7 +35,9 @@ type visitor struct {
 	forbidden error
 }
 
-func visitorTo(ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node) (*visitor, error) {
+func visitorTo(
+	ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node,
+) (*visitor, error) {
 	v := &visitor{Target: c, api: api, policy: p, nodes: nodes, facts: repair.Facts{Node: n, Namespace: conditions.RepairNamespace}}
 	v.facts.Record, v.facts.RecordErr = repair.RecordOf(n)
 	v.facts.Quarantine, v.facts.QuarantineErr = quarantine.RecordOf(n)
@@ -104,7 +106,8 @@ func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
 	}
 	if needs.JobPods {
 		var pods corev1.PodList
-		if err := v.api.List(ctx, &pods, client.InNamespace(f.Namespace), client.MatchingLabels{batchv1.JobNameLabel: f.Record.JobName(f.Node)}); err != nil {
+		if err := v.api.List(ctx, &pods, client.InNamespace(f.Namespace),
+			client.MatchingLabels{batchv1.JobNameLabel: f.Record.JobName(f.Node)}); err != nil {
 			return fmt.Errorf("list the pods of the Job: %w", err)
 		}
 		f.JobPods = pods.Items
@@ -163,7 +166,9 @@ func showRepair(ctx context.Context, c *cli.Target, out io.Writer, api client.Cl
 }
 
 // describeRepair prints what the remediator does about repairs and checks of a node, where it does any, and what it has done.
-func describeRepair(ctx context.Context, c *cli.Target, out io.Writer, api client.Client, nodes []corev1.Node, n *corev1.Node, file string) error {
+func describeRepair(
+	ctx context.Context, c *cli.Target, out io.Writer, api client.Client, nodes []corev1.Node, n *corev1.Node, file string,
+) error {
 	p, from, err := c.PolicyInForce(ctx, api, file)
 	if err != nil {
 		return err
@@ -225,9 +230,15 @@ func (v *visitor) does(step *repair.Step) string {
 	case v.policy.Repair == nil || v.policy.Repair.Mode == policy.RepairOff:
 		return "none: the policy repairs no nodes"
 	}
+	return v.whyNone(before)
+}
+
+// whyNone says why no repair of a quarantined node begins.
+func (v *visitor) whyNone(before *repair.Record) string {
 	for _, last := range before.Last {
-		if last.Quarantine == q.ID && last.Phase == repair.Failed {
-			return fmt.Sprintf("none: %s, %s; `kubectl pitcrew repair %s --approve` tries again what is left", last.Kind, last.Outcome, n.Name)
+		if last.Quarantine == v.facts.Quarantine.ID && last.Phase == repair.Failed {
+			return fmt.Sprintf("none: %s, %s; `kubectl pitcrew repair %s --approve` tries again what is left",
+				last.Kind, last.Outcome, v.facts.Node.Name)
 		}
 	}
 	switch o := repair.OutlookOf(v.policy, v.facts, v.Now().UTC()); {

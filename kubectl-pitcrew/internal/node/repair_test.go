@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,25 @@ func TestOnlyARemediatorThatVisitsNodesIsAsked(t *testing.T) {
 		err := wouldRepair(c, cmd, builder.Build(), clitest.PolicyFile(t, test.policy))
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) || (warned.Len() > 0) != (test.warns != "") || !strings.Contains(warned.String(), test.warns) {
 			t.Errorf("%s: %v, warned %q", name, err, warned.String())
+		}
+	}
+}
+
+func TestANodeOfNoSweepIsNotChecked(t *testing.T) {
+	swept, other, fresh := clitest.NodeNamed("swept"), clitest.NodeNamed("other"), clitest.NodeNamed("fresh")
+	other.Labels["pool"], fresh.Labels["pool"] = "cpu", "cpu"
+	fresh.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
+	api := fake.NewClientBuilder().WithObjects(swept, other, fresh).Build()
+	file := clitest.PolicyFile(t, clitest.RepairPolicy)
+	for name, want := range map[string]string{
+		"swept": "", "fresh": "", "other": "node other cannot be checked: no sweep of the policy is for it (spec.sweeps)", "none": "get node none: ",
+	} {
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetErr(io.Discard)
+		err := wouldCheck(&cli.Target{Namespace: "pitcrew", Now: time.Now}, cmd, api, name, file)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
 }

@@ -43,22 +43,14 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 			words = append(words, "also blocked by "+too.Reason+": "+too.Message)
 		}
 	}
-	if o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Suspect && o.Blocked == nil {
-		for _, cause := range o.State.Record.Causes {
-			if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
-				stands, restart := string(cause.Condition)+" stands", ""
-				if cause.Condition == corev1.NodeReady {
-					stands = "the node is not Ready"
-				}
-				if rule.RestartJobs {
-					restart = " and restart its jobs"
-				}
-				words = append(words, fmt.Sprintf("at %s, if %s until then: add taint %s%s",
-					cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, rule.Taint.ToString(), restart))
-			}
-		}
+	var record *quarantine.Record
+	if o.State != nil {
+		record = o.State.Record
 	}
-	if len(words) == 0 && o.State != nil && o.State.Record != nil && o.State.Record.Phase == quarantine.Quarantined {
+	if record != nil && record.Phase == quarantine.Suspect && o.Blocked == nil {
+		words = append(words, quarantines(record, p)...)
+	}
+	if len(words) == 0 && record != nil && record.Phase == quarantine.Quarantined {
 		words = append(words, "the quarantine stands")
 		if o.Blocked == nil {
 			if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
@@ -72,12 +64,35 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	if len(words) > 0 {
 		return strings.Join(words, "; ")
 	}
+	return whyNothing(o, record, p, now)
+}
+
+// quarantines says when the causes of a suspect node quarantine it.
+func quarantines(record *quarantine.Record, p *policy.Policy) (words []string) {
+	for _, cause := range record.Causes {
+		if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
+			stands, restart := string(cause.Condition)+" stands", ""
+			if cause.Condition == corev1.NodeReady {
+				stands = "the node is not Ready"
+			}
+			if rule.RestartJobs {
+				restart = " and restart its jobs"
+			}
+			words = append(words, fmt.Sprintf("at %s, if %s until then: add taint %s%s",
+				cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, rule.Taint.ToString(), restart))
+		}
+	}
+	return words
+}
+
+// whyNothing says why the remediator does nothing about a node.
+func whyNothing(o simulate.Outcome, record *quarantine.Record, p *policy.Policy, now time.Time) string {
 	switch {
 	case o.State == nil:
 		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
-	case o.State.Record != nil && o.State.Record.Phase == quarantine.Released && o.State.Record.ManualReleaseActive:
+	case record != nil && record.Phase == quarantine.Released && record.ManualReleaseActive:
 		by := "a user released the node"
-		if o.State.Record.ReleasedBy == quarantine.ByPitcrew {
+		if record.ReleasedBy == quarantine.ByPitcrew {
 			by = "the broken link of another node caused the faults, and the quarantine of that one has ended"
 		}
 		return "nothing: " + by + "; it stays released until its faults have cleared"

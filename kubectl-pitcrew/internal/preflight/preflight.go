@@ -127,7 +127,8 @@ func clusterRun(ctx context.Context, c *cli.Target, warn io.Writer, namespace, r
 		return view.Run{}, err
 	}
 	var list corev1.ConfigMapList
-	if err := cluster.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: run}); err != nil {
+	if err := cluster.List(ctx, &list, client.InNamespace(namespace),
+		client.MatchingLabels{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: run}); err != nil {
 		return view.Run{}, fmt.Errorf("list the reports of run %s: %w", run, err)
 	}
 	var nodes corev1.NodeList
@@ -155,7 +156,8 @@ func clusterRun(ctx context.Context, c *cli.Target, warn io.Writer, namespace, r
 		judged.Job = job(&list.Items[0])
 	}
 	if err != nil {
-		return view.Run{}, fmt.Errorf("%w of run %s in %d ConfigMaps with label %s=%s", err, run, len(list.Items), conditions.LabelPreflightRun, run)
+		return view.Run{}, fmt.Errorf("%w of run %s in %d ConfigMaps with label %s=%s", err, run, len(list.Items), conditions.LabelPreflightRun,
+			run)
 	}
 	return judged, nil
 }
@@ -194,7 +196,8 @@ func judgeRun(warn io.Writer, files []namedReport, run string, leaf map[string]s
 		return view.Run{}, errNoReport
 	}
 	return view.Run{
-		Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports, verdict.Options{Leaf: leaf}), Leaf: leaf, Job: workload, Date: written,
+		Graph: verdict.NewGraph(reports), Verdict: verdict.Judge(run, reports,
+			verdict.Options{Leaf: leaf}), Leaf: leaf, Job: workload, Date: written,
 	}, nil
 }
 

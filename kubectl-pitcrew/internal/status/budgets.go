@@ -15,7 +15,9 @@ import (
 
 // addBudgets counts what the budgets of the policy in file, or of the remediator's, have room for. It returns that policy; nil: it is
 // not known. breaker may be nil.
-func addBudgets(c *cli.Target, f *Fleet, h *health.Inspection, nodes []corev1.Node, breaker *corev1.ConfigMap, file string) (*policy.Policy, error) {
+func addBudgets(
+	c *cli.Target, f *Fleet, h *health.Inspection, nodes []corev1.Node, breaker *corev1.ConfigMap, file string,
+) (*policy.Policy, error) {
 	p := h.Parsed
 	if file != "" {
 		opened, err := policy.Open(file)

@@ -302,7 +302,8 @@ func (r *Row) fromConditions(n *corev1.Node, now time.Time) {
 		case quarantine.FromFuture(confirmed, now):
 			is, since, cause = Unknown, confirmed, fmt.Sprintf("%s: its heartbeat is in the future; is the node's clock right?", c.Type)
 		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
-			is, since, cause = Unknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type, duration.HumanDuration(now.Sub(confirmed)))
+			is, since, cause = Unknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type,
+				duration.HumanDuration(now.Sub(confirmed)))
 		case c.Status == corev1.ConditionUnknown:
 			is = Unknown
 		case c.Status == corev1.ConditionTrue:

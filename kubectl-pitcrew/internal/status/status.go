@@ -80,9 +80,11 @@ Healthy nodes, and nodes without a condition of ours (unchecked), are only count
 	}
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "`format`: wide, json or yaml")
 	cmd.Flags().StringVarP(&f.policy, "filename", "f", "", "`file` with the policy whose budgets are shown, instead of the remediator's")
-	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels, "node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
+	cmd.Flags().StringSliceVar(&f.poolLabels, "pool-label", poolLabels,
+		"node `labels` that name the pool of nodes that no pool of the chart watches; the first that a node has counts")
 	cmd.Flags().BoolVar(&f.all, "all", false, "also list healthy and unchecked nodes")
-	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show the status again whenever it changes, in place on a terminal; errors are shown, and it tries again")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false,
+		"show the status again whenever it changes, in place on a terminal; errors are shown, and it tries again")
 	return cmd
 }
 
