@@ -132,7 +132,7 @@ const PausesGPUOperator = "gpu-operator"
 const AnnotationEvidenceAt = Domain + "/evidence-at"
 
 // BreakerConfigMap, in Pitcrew's namespace, is the breaker: its key "state" is empty while new quarantines may begin. Its key
-// "starts" remembers when nodes were quarantined, beyond their lives.
+// "starts" remembers when nodes were quarantined, and "repairs" which repairs did not help, beyond the lives of the nodes.
 const BreakerConfigMap = "pitcrew-breaker"
 
 // KnownConfigMap, in Pitcrew's namespace, has what quarantines by the policies so far may have put on nodes. Its key [AppliedKey] has

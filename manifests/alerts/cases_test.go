@@ -266,6 +266,9 @@ var cases = map[string][]testCase{
 			`pitcrew_checks_total{instance="a",kind="sweep",result="healthy"}`: "_x5 1x10", `pitcrew_repairs_total{instance="a",action="reboot",result="proven"}`: "_x5 1x10",
 		}, "8m", nil},
 
+		{"PitcrewRepairHeld", "three failures", map[string]string{`pitcrew_repair_held{instance="a",action="reboot",condition="GPUXidError"}`: "3x5"}, "5m",
+			[]firing{{"action=reboot condition=GPUXidError", "3"}}},
+		{"PitcrewRepairHeld", "reset", map[string]string{`pitcrew_repair_held{instance="a",action="reboot",condition="GPUXidError"}`: "3x5 stale"}, "9m", nil},
 		{"PitcrewFirstCheckWaits", "for a condition", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="DCGMDiagFailed"}`: "1x10"}, "5m",
 			[]firing{{"node=n1 waits_for=DCGMDiagFailed", "1"}}},
 		{"PitcrewFirstCheckWaits", "for a place", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="check"}`: "1x10"}, "5m", []firing{{"node=n1 waits_for=check", "1"}}},

@@ -38,6 +38,8 @@ type Repair struct {
 	MaxConcurrent int `yaml:"maxConcurrent" unit:"nodes" min:"1"`
 	// maxPerDay is how many repairs may begin within 24 hours. 0 sets no bound. The default is enough for 1,000 nodes.
 	MaxPerDay int `yaml:"maxPerDay" unit:"repairs" min:"0"`
+	// maxFailures is on how many nodes in a row an action may fail for a condition until `kubectl pitcrew reset`. 0 sets no bound.
+	MaxFailures int `yaml:"maxFailures" unit:"nodes" min:"0" max:"64" why:"no more are remembered"`
 	// scope is the key of a node label. maxConcurrent and maxPerDay are then for each of its values.
 	Scope string `yaml:"scope" unit:"label key"`
 	// actions are what is done for a repair class, the mildest first. The next one follows when the one before has ended and the
@@ -161,15 +163,13 @@ type Pairwise struct {
 func (p *Policy) dropPairwise(d *decoder, at *field.Path) {
 	p.Sweeps = slices.DeleteFunc(p.Sweeps, func(s Sweep) bool {
 		if s.Pairwise != nil {
-			d.warnAt(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: "+
-				"run preflight on idle nodes with a CronJob (docs/preflight.md), and remove the sweep; the next release refuses it")
+			d.warnAt(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: see docs/preflight.md, and remove it")
 		}
 		return s.Pairwise != nil
 	})
 }
 
-// MaxArgs is the most bytes that [Check.Args] may have together, and maxArgs how many they may be: the record of a node keeps those of
-// several visits.
+// MaxArgs is the most bytes of [Check.Args] together, and maxArgs their most entries: the record of a node keeps those of several visits.
 const (
 	MaxArgs = 1024
 	maxArgs = 32
@@ -210,7 +210,7 @@ const (
 )
 
 func (r *Repair) setDefaults() {
-	r.Mode, r.MaxConcurrent, r.MaxPerDay, r.ProofTimeout = RepairApprove, 1, 20, DefaultProofTimeout
+	r.Mode, r.MaxConcurrent, r.MaxPerDay, r.MaxFailures, r.ProofTimeout = RepairApprove, 1, 20, 3, DefaultProofTimeout
 	r.Drain = Drain{Mode: DrainWait, Timeout: defaultDrainTimeout}
 	r.Lemon = Lemon{Repairs: defaultLemonRepairs, Window: defaultLemonWindow}
 }

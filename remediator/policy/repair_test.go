@@ -32,7 +32,7 @@ sweeps:
   percent: {every: 24h, template: check, maxPercent: 5, nodeSelector: {pool: gpu}}
 firstCheck: {conditions: all}`, validated))
 	got := fmt.Sprintf("%+v", *p.Repair)
-	if want := "{Mode:approve MaxConcurrent:1 MaxPerDay:20 Scope: Actions:{ResetGPU:[{Template:reset-gpu Args:[] Timeout:20m0s} {Template:reboot Args:[] Timeout:5m0s}] " +
+	if want := "{Mode:approve MaxConcurrent:1 MaxPerDay:20 MaxFailures:3 Scope: Actions:{ResetGPU:[{Template:reset-gpu Args:[] Timeout:20m0s} {Template:reboot Args:[] Timeout:5m0s}] " +
 		"Reboot:[{Template:reboot Args:[] Timeout:20m0s}]} Drain:{Mode:wait Timeout:30m0s} ProofTimeout:10m0s "; !strings.HasPrefix(got, want) {
 		t.Errorf("repair %s", got)
 	}

@@ -14,8 +14,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // empty waits until nothing is in the way of the next action, and then begins it.
@@ -175,6 +177,11 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 		}
 		return *d.policy.Repair.Validate, false
 	}
+	return d.nextRepair(v, q)
+}
+
+// nextRepair is the action that runs next. If none does any more, it closes the visit and over is true.
+func (d *decider) nextRepair(v *Visit, q *quarantine.Record) (check policy.Check, over bool) {
 	class, why := d.classOf(q)
 	if why != "" && d.allCleared(q) {
 		d.close(Yielded, "the fault has cleared by itself")
@@ -198,6 +205,13 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 		return check, true
 	case !left: // a condition is not current just now
 		d.lacks(v, d.now.Sub(v.ActionSince) >= d.emptyTimeout(), "conditions", "%s", why)
+		return check, true
+	}
+	if d.needs(Needs{Breaker: true}) {
+		return check, true
+	}
+	if why := d.facts.heldAction(check.Template); why != "" {
+		d.makeRoom(v, why)
 		return check, true
 	}
 	return check, false
@@ -256,7 +270,7 @@ func (d *decider) inTheWay(reboots bool) []corev1.Pod {
 	for _, pod := range d.facts.Pods {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case pod.Namespace == d.facts.Namespace && d.facts.Namespace != "", reboots && !staysOnNode(&pod), HoldsAccelerator(&pod):
+		case pod.Namespace == d.facts.Namespace && d.facts.Namespace != "", reboots && !staysOnNode(&pod), sweep.HoldsAccelerator(&pod):
 			pods = append(pods, pod)
 		}
 	}
@@ -315,6 +329,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	switch v.Kind {
 	case Repair:
 		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
+		d.step.note(v, d.facts.Quarantine, breaker.Started)
 		v.Skipped = nil
 		d.event(corev1.EventTypeNormal, RepairStarted, "%s for %s, attempt %d", check.Template, causeNames(d.facts.Quarantine), v.Attempt)
 	case Validation:
@@ -326,6 +341,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 // undo forgets the action of an attempt that did nothing to the node.
 func (d *decider) undo(v *Visit) {
 	if last := d.record.LastAction(v.Quarantine); v.Kind == Repair && last != nil {
+		d.step.note(v, d.facts.Quarantine, breaker.Undone)
 		v.Skipped = last.Skipped
 		d.record.Repairs = d.record.Repairs[:len(d.record.Repairs)-1]
 	}
@@ -445,7 +461,9 @@ func (d *decider) stopsBeforeJob(v *Visit) (why string, waits bool) {
 	if why := d.forbidden(v, d.facts.Quarantine); why != "" {
 		return why, false
 	}
-	why = d.held()
+	if why = d.held(); why == "" && v.Kind == Repair && !d.needs(Needs{Breaker: true}) {
+		why = d.facts.heldAction(v.Template)
+	}
 	return why, d.step.Needs.Any()
 }
 
@@ -623,6 +641,7 @@ func (d *decider) passed(v *Visit, q *quarantine.Record) {
 	if last := d.record.LastAction(v.Quarantine); last != nil {
 		last.Proven = true
 	}
+	d.step.note(v, d.facts.Quarantine, breaker.Helped)
 	d.event(corev1.EventTypeNormal, RepairSucceeded, "%s has helped: %s has cleared; the repair took %s",
 		v.Template, causeNames(q), d.now.Sub(v.StartedAt).Round(time.Second))
 	d.result(v, ResultProven)

@@ -35,8 +35,3 @@ func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.R
 	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
 	return waits != nil && waits.Reason == waitsForApproval
 }
-
-// Overdue tells whether a node that the sweep could check has been unchecked for longer than it should.
-func (n SweepNode) Overdue(s *policy.Sweep, now time.Time) bool {
-	return n.Unavailable == "" && s.Nodes.Matches(n.Labels) && now.Sub(lastChecked(s, n, now)) > s.Every
-}

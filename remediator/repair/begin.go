@@ -198,6 +198,13 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 			return
 		}
 	}
+	if d.needs(Needs{Breaker: true}) {
+		return
+	}
+	if why := d.facts.heldAction(action.Template); why != "" {
+		d.waits("breaker", "%s waits: %s", v.Kind, why)
+		return
+	}
 	if d.tryOpen(v) && requested {
 		d.record.Request = nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // settleTaint is how long after the taint of a sweep the pods of the node are listed once more, before its Job is created: the
@@ -29,8 +30,8 @@ type Selection struct {
 func labelsOf(n *corev1.Node) labels.Set { return labels.Set(n.Labels) }
 
 // NewSweepNode sums up a node for [PlanSweeps], with what [RecordOf] returns for it. The record is not changed.
-func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle Idle, now time.Time) SweepNode {
-	s := SweepNode{Name: n.Name, Labels: labelsOf(n), Created: n.CreationTimestamp.Time, Idle: idle}
+func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle sweep.Idle, now time.Time) sweep.Node {
+	s := sweep.Node{Name: n.Name, Labels: labelsOf(n), Created: n.CreationTimestamp.Time, Idle: idle}
 	q, badQuarantine := quarantine.RecordOf(n)
 	if err != nil || badQuarantine != nil {
 		s.Unavailable = "a record of the node cannot be read"
@@ -97,9 +98,28 @@ func (d *decider) beginSweep() {
 	d.openCheck(Visit{Kind: Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)
 }
 
-// openCheck begins a sweep or a first check with its Job, unless a pod is in the way.
+// openCheck begins a sweep or a first check with its Job, or notes what is in the way.
 func (d *decider) openCheck(v Visit, check policy.Check) {
-	if !d.mayOpen(v.Kind, check) {
+	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
+		return
+	}
+	if d.facts.Template == nil {
+		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
+		return
+	}
+	if lacks := firstcheck.Unproven(d.policy, d.facts.Node, Verdict(d.facts.Template)); lacks != "" {
+		d.waits("proof", "%s waits: %s proves template %s, and the node's pool does not report it", v.Kind, lacks, check.Template)
+		return
+	}
+	if pods := d.inTheWay(false); len(pods) > 0 {
+		if v.Kind == FirstCheck {
+			d.requeue(emptyPoll)
+		} else { // another check follows, but for what an earlier one has left
+			pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace })
+		}
+		if len(pods) > 0 {
+			d.waits("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
+		}
 		return
 	}
 	d.open(v)
@@ -108,32 +128,6 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 	if d.requested(RequestCheck) {
 		d.record.Request = nil
 	}
-}
-
-// mayOpen tells whether nothing is in the way of a check, and notes what is. It is false while facts are missing.
-func (d *decider) mayOpen(kind Kind, check policy.Check) bool {
-	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
-		return false
-	}
-	if d.facts.Template == nil {
-		d.waits("template", "%s waits: %s", kind, d.noTemplate())
-		return false
-	}
-	if lacks := firstcheck.Unproven(d.policy, d.facts.Node, Verdict(d.facts.Template)); lacks != "" {
-		d.waits("proof", "%s waits: %s proves template %s, and the node's pool does not report it", kind, lacks, check.Template)
-		return false
-	}
-	pods := d.inTheWay(false)
-	if len(pods) == 0 {
-		return true
-	}
-	if kind == FirstCheck {
-		d.waits("pods", "%s waits: %s", kind, podNames(pods, "has not ended", "have not ended"))
-		d.requeue(emptyPoll)
-	} else if pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace }); len(pods) > 0 {
-		d.waits("pods", "%s waits: %s", kind, podNames(pods, "has not ended", "have not ended"))
-	}
-	return false
 }
 
 // yield ends a sweep because a pod needs the node. That is no result.
@@ -160,7 +154,7 @@ func (d *decider) madeWay(v *Visit) bool {
 		return true
 	}
 	for _, pod := range d.facts.Pods {
-		if pod.Namespace != d.facts.Namespace && HoldsAccelerator(&pod) {
+		if pod.Namespace != d.facts.Namespace && sweep.HoldsAccelerator(&pod) {
 			d.yield(v, "pod %s/%s has come to the node", pod.Namespace, pod.Name)
 			return true
 		}

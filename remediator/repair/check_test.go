@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 const checkPolicy = `
@@ -62,8 +63,8 @@ func newPlay(t *testing.T, firstCheck string) *play {
 	if err != nil {
 		t.Fatal(err)
 	}
-	created := noon.Add(-30 * day)
-	pl := &play{T: t, policy: p, now: noon}
+	created := start.Add(-30 * day)
+	pl := &play{T: t, policy: p, now: start}
 	pl.facts.Namespace = conditions.RepairNamespace
 	pl.facts.Node = &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", CreationTimestamp: metav1.NewTime(created), Labels: map[string]string{}},
@@ -277,7 +278,7 @@ func TestASweepThatCannotRun(t *testing.T) {
 			p.expect("taint", p.taints(), "")
 			p.expect("Job", p.facts.Job == nil, true)
 			p.expect("Events", p.events, []string{SweepStarted, tt.event})
-			if at := p.facts.Node; tt.phase == Failed && p.now.Sub(NewSweepNode(p.policy, at, r, nil, Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
+			if at := p.facts.Node; tt.phase == Failed && p.now.Sub(NewSweepNode(p.policy, at, r, nil, sweep.Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
 				t.Error("the next try cannot be told")
 			}
 		})
@@ -317,7 +318,7 @@ func TestASweepMakesWay(t *testing.T) {
 				p.expect("Events", p.events, []string{SweepStarted, SweepYielded})
 				p.expect("results", p.results, []string{ResultYielded})
 				p.expect("swept", len(r.Swept), 0)
-				p.expect("the next try", r.RetryAt(Sweep, "weekly", sweepRetry, p.now).IsZero(), true)
+				p.expect("the next try", r.RetryAt(Sweep, "weekly", sweep.Retry, p.now).IsZero(), true)
 			}
 		})
 	}
@@ -542,7 +543,7 @@ func TestFirstCheckUnderLoad(t *testing.T) {
 			p.step()
 			return p.record().Current != nil
 		}
-		p.expect("soon", again(sweepRetry-time.Second), false)
+		p.expect("soon", again(sweep.Retry-time.Second), false)
 		p.expect("later", again(time.Second), true)
 	})
 	t.Run("too many nodes are checked", func(t *testing.T) {

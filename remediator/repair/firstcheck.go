@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // beginFirstCheck takes the taint of new nodes away, or begins the check under load before that.
@@ -35,7 +36,7 @@ func (d *decider) beginFirstCheck() {
 			strings.Join(firstcheck.Conditions(d.policy, d.facts.Node), ", "))
 		return
 	}
-	if retry := d.record.RetryAt(FirstCheck, "", sweepRetry, d.now); d.now.Before(retry) && !d.requested(RequestCheck) {
+	if retry := d.record.RetryAt(FirstCheck, "", sweep.Retry, d.now); d.now.Before(retry) && !d.requested(RequestCheck) {
 		d.requeueAt(retry)
 		return
 	}

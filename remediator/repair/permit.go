@@ -5,6 +5,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 )
 
 // forbidden says why the present policy lets no action of a visit to a quarantined node begin; empty: it does. Every action asks, not only
@@ -27,6 +28,26 @@ func (d *decider) forbidden(v *Visit, q *quarantine.Record) string {
 		return "no person has approved it for this quarantine"
 	}
 	return ""
+}
+
+// heldAction says why an action is held that failed on several nodes in a row; empty: it is not.
+func (f Facts) heldAction(template string) string {
+	for _, action := range breaker.ActionsFor(template, f.Quarantine) {
+		if failed, held := f.Held[action]; held {
+			return fmt.Sprintf("%s has failed on %d nodes in a row; `kubectl pitcrew reset` goes on", action, failed)
+		}
+	}
+	return ""
+}
+
+// note notes the outcome of the action of a repair for each condition that it is for.
+func (s *Step) note(v *Visit, q *quarantine.Record, outcome breaker.Outcome) {
+	if v.Kind != Repair || v.Template == "" {
+		return
+	}
+	for _, action := range breaker.ActionsFor(v.Template, q) {
+		s.Notes = append(s.Notes, Note{action, outcome})
+	}
 }
 
 // notEnforced says why a rule acts on no node; empty: it does.

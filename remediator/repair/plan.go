@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -75,6 +76,8 @@ type Facts struct {
 	Awaited string
 	// BreakerOpen is set while the breaker allows no quarantine.
 	BreakerOpen bool
+	// Held are the actions that failed on several nodes in a row, and on how many, see [breaker.State.Held].
+	Held map[breaker.Action]int
 	// Peers are all other nodes.
 	Peers []Peer
 	// Earlier are the starts of repairs on nodes of this name that the record does not have.
@@ -116,6 +119,8 @@ type Step struct {
 	Events []quarantine.Event
 	// Results are to be counted then.
 	Results []Result
+	// Notes are to be noted in the [breaker.State] before the node carries Record.
+	Notes []Note
 	// Waits is what the node waits for; nil: nothing. It is to be reported once.
 	Waits *Waiting
 	// Create is a Job to create, unless it exists.
@@ -126,6 +131,12 @@ type Step struct {
 	KeepJob string
 	// After is when to look again even if nothing changes; zero: never.
 	After time.Duration
+}
+
+// Note is what is known of an action on the node.
+type Note struct {
+	Action  breaker.Action
+	Outcome breaker.Outcome
 }
 
 // Waiting is what a node waits for.
@@ -303,6 +314,9 @@ func (d *decider) close(phase Phase, format string, args ...any) {
 	if phase == Failed && v.Kind == Validation && d.requested(RequestRelease) {
 		d.record.Request = nil // it would begin again and again
 	}
+	if len(d.step.Notes) == 0 {
+		d.step.note(&v, d.facts.Quarantine, breaker.Undone)
+	}
 	before := v
 	v.Phase, v.PhaseSince, v.Held = phase, d.now, ""
 	v.Outcome = quarantine.Clip(fmt.Sprintf(format, args...), conditions.MaxMessage)
@@ -383,6 +397,9 @@ func (d *decider) waits(reason, format string, args ...any) {
 func (d *decider) result(v *Visit, result string) {
 	r := Result{Kind: v.Kind, Result: result}
 	if v.Kind == Repair {
+		if result == ResultFailed || result == ResultNotProven {
+			d.step.note(v, d.facts.Quarantine, breaker.Failed)
+		}
 		r.Action = v.Template
 		if result == ResultProven {
 			r.Took = d.now.Sub(v.StartedAt)

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // Random worlds: hardware that mends or not, Jobs that hang or are refused, pods that come and go, people and other repairers who step
@@ -56,7 +57,7 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 		seen[what]++
 		seen[fmt.Sprintf("attempt %d", m.record().Current.Attempt)]++
 		for _, pod := range m.pods {
-			if what == "reboot" && !staysOnNode(&pod) || HoldsAccelerator(&pod) {
+			if what == "reboot" && !staysOnNode(&pod) || sweep.HoldsAccelerator(&pod) {
 				t.Fatalf("%s begins on node %s while pod %s is there", what, m.Name, pod.Name)
 			}
 		}

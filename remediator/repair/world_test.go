@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 )
 
@@ -80,6 +81,7 @@ type world struct {
 	templates map[string]*corev1.PodTemplate
 	paused    string
 	breaker   bool
+	tries     *breaker.State // nil: nothing is remembered
 	// starts are remembered as each Job is created.
 	starts  starts.Ring
 	events  []string
@@ -251,6 +253,9 @@ func (w *world) visitOnce(m *machine) (more bool) {
 			f.Template = w.templates[n.Template]
 		}
 		f.BreakerOpen = w.breaker
+		if w.tries != nil {
+			f.Held = w.tries.Held(w.policy.Repair.MaxFailures, w.exists)
+		}
 		if n.Peers {
 			for name, other := range w.nodes {
 				if name != m.Name {
@@ -268,6 +273,13 @@ func (w *world) visitOnce(m *machine) (more bool) {
 		}
 	}
 	m.waiting = s.Waits
+	for range 2 { // a process that dies before the patch notes it once more
+		for _, n := range s.Notes {
+			if w.tries != nil {
+				w.tries.Note(n.Action, m.UID, n.Outcome, w.now)
+			}
+		}
+	}
 	before := m.DeepCopy()
 	s.Apply(m.Node)
 	if f.Record != nil && s.Record != nil && len(s.Record.Repairs) < len(f.Record.Repairs) {
@@ -295,6 +307,15 @@ func (w *world) visitOnce(m *machine) (more bool) {
 		m.pods = slices.DeleteFunc(m.pods, func(p corev1.Pod) bool { return p.Name == pod.Name })
 	}
 	return s.Create != nil
+}
+
+func (w *world) exists(uid types.UID) bool {
+	for _, m := range w.nodes {
+		if m.UID == uid {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) create(m *machine, job *batchv1.Job) {
@@ -423,4 +444,13 @@ func (w *world) happened(texts ...string) bool {
 	return slices.ContainsFunc(w.events, func(e string) bool {
 		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(e, text) })
 	})
+}
+
+// requests makes a list of one of each resource.
+func requests(names ...corev1.ResourceName) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for _, name := range names {
+		list[name] = resource.MustParse("1")
+	}
+	return list
 }

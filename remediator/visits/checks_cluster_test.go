@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // withSweep is a change of the policy of [newSite], for one pool.
@@ -180,7 +181,7 @@ func TestALateSweepMakesNoWayForAPodThatDidNotComeWhileTheNodeWasIdle(t *testing
 		}
 		return fmt.Errorf("after %d looks: record %s", seen, s.record())
 	})
-	if idle := s.clock.Now().Sub(idleSince); idle < repair.AwaitedIdle {
+	if idle := s.clock.Now().Sub(idleSince); idle < sweep.AwaitedIdle {
 		t.Errorf("the sweep begins after %s although a pod waits", idle)
 	}
 	s.tick(10 * time.Second)

@@ -60,6 +60,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
 
 const (
@@ -107,6 +108,7 @@ type Controller struct {
 	problems  problems
 	orphans   orphans
 	starts    *startsStore
+	failures  *failures.Store
 	sweeper   *sweeper
 
 	// deciding is held for one decision that counts other nodes: two nodes decided side by side would both take the last place under a limit. No request to the
@@ -184,6 +186,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		reports:   newReports(),
 		problems:  newProblems(),
 		orphans:   orphans{byNode: map[string]time.Time{}},
+		failures:  failures.New(mgr.GetClient(), mgr.GetAPIReader(), o.Namespace, o.Policy, o.Clock),
 		starts: &startsStore{key: keystore.Key{
 			Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Name: starts.Key,
 			ConfigMap: client.ObjectKey{Namespace: o.Namespace, Name: conditions.KnownConfigMap},

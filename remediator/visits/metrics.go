@@ -89,6 +89,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	now := c.clock.Now()
 	c.collectAttention(out, nodes.Items, now)
+	c.failures.Collect(ctx, out)
 	visits := map[[2]string]float64{}
 	counts := map[float64]uint64{}
 	total, sum := uint64(0), 0.0

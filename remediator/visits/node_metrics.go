@@ -9,6 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // The first three name nodes, so that an alert can. Only a node that waits for a person has them.
@@ -33,7 +34,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		n := &nodes[i]
 		r, err := c.records.of(n)
 		if len(p.Sweeps) > 0 {
-			node := repair.NewSweepNode(p, n, r, err, repair.Idle{}, now)
+			node := repair.NewSweepNode(p, n, r, err, sweep.Idle{}, now)
 			for i := range p.Sweeps {
 				if node.Overdue(&p.Sweeps[i], now) {
 					overdue[i]++

@@ -131,6 +131,9 @@ func (c *Controller) read(ctx context.Context, f *repair.Facts, needs repair.Nee
 			return fmt.Errorf("read the breaker: %w", err)
 		}
 		f.BreakerOpen = limits.ParseBreaker(stored.Data[limits.BreakerKey], c.clock.Now()) != nil
+		if f.Held, err = c.failures.Held(ctx); err != nil {
+			return err
+		}
 	}
 	f.Has = f.Has.Plus(needs)
 	return nil

@@ -25,6 +25,9 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 		c.pending.discard(before.Name)
 		return nil
 	}
+	if err := c.failures.Note(ctx, before.UID, s.Notes); err != nil {
+		return err
+	}
 	after := before.DeepCopy()
 	s.Apply(after)
 	err := c.client.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(quarantine.ControllerName))
@@ -205,7 +208,7 @@ func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 	if s.Needs.Any() {
 		return
 	}
-	if r := s.Record; r == nil || r.Current == nil && s.Waits == nil {
+	if r := s.Record; s.Waits == nil && (r == nil || r.Current == nil) {
 		c.reports.forget(n.Name)
 	}
 	if v := s.Record; c.dryRun && v != nil && v.Current != nil && changes(s, n) {

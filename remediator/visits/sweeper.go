@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 const (
@@ -40,9 +41,9 @@ type sweeper struct {
 	every      time.Duration
 	// plannedAt and those up to the lock are used by one goroutine only.
 	plannedAt time.Time
-	idle      map[string]repair.Idle
+	idle      map[string]sweep.Idle
 	// awaitedFor is since when pods wait that could run on a node, in looks as those of idle.
-	awaitedFor map[string]repair.Idle
+	awaitedFor map[string]sweep.Idle
 	// unopened has when a check was selected that did not begin, by node.
 	unopened map[string]time.Time
 	// overruled are the pods that a check does not make way for, by node.
@@ -73,7 +74,7 @@ type yields struct {
 }
 
 func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), lookEvery time.Duration) *sweeper {
-	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]repair.Idle{}, awaitedFor: map[string]repair.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]overruled{}, yields: map[string]map[string]yields{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
+	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]sweep.Idle{}, awaitedFor: map[string]sweep.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]overruled{}, yields: map[string]map[string]yields{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
 }
 
 // Start runs the sweeps until the context ends. It runs on the leader only.
@@ -118,14 +119,14 @@ func (s *sweeper) tick(ctx context.Context) error {
 	if err := s.makeWay(ctx, nodes); err != nil {
 		return err
 	}
-	if len(p.Sweeps) == 0 || now.Sub(s.plannedAt) < repair.LookEvery {
+	if len(p.Sweeps) == 0 || now.Sub(s.plannedAt) < sweep.LookEvery {
 		return nil
 	}
 	if paused, err := pause.Reason(ctx, c.client, c.namespace); err != nil || paused != "" {
 		return err
 	}
 	s.plannedAt = now
-	gone := func(name string, _ repair.Idle) bool { return nodes[name] == nil }
+	gone := func(name string, _ sweep.Idle) bool { return nodes[name] == nil }
 	maps.DeleteFunc(s.idle, gone)
 	maps.DeleteFunc(s.awaitedFor, gone)
 	maps.DeleteFunc(s.yields, func(name string, _ map[string]yields) bool { return nodes[name] == nil })
@@ -167,7 +168,7 @@ func (s *sweeper) waiting(ctx context.Context, nodes map[string]*corev1.Node) (m
 	pods, err := s.pending(ctx)
 	for name, n := range nodes {
 		for i := range pods {
-			if !s.overruled[name].has(&pods[i]) && repair.CouldRunOn(&pods[i], n) {
+			if !s.overruled[name].has(&pods[i]) && sweep.CouldRunOn(&pods[i], n) {
 				found[name] = pods[i].Namespace + "/" + pods[i].Name
 				s.countYield(n, pods[i].Namespace)
 				break
@@ -199,12 +200,12 @@ func (s *sweeper) pending(ctx context.Context) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
 	}
 	now := s.controller.clock.Now()
-	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !repair.HoldsAccelerator(&pod) || !repair.HasScheduler(&pod, now) }), nil
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !sweep.HoldsAccelerator(&pod) || !sweep.HasScheduler(&pod, now) }), nil
 }
 
 // selectNodes selects nodes for the sweeps of a policy.
 func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[string]*corev1.Node, now time.Time) error {
-	var all []repair.SweepNode
+	var all []sweep.Node
 	for name, n := range nodes {
 		r, err := s.controller.records.of(n)
 		node := repair.NewSweepNode(p, n, r, err, s.idle[name], now)
@@ -229,12 +230,12 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 		if !s.awaitedFor[name].LookedAt.Equal(now) {
 			var pods []corev1.Pod
 			pods, failed = list()
-			is := slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return repair.CouldRunOn(&pod, nodes[name]) })
+			is := slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return sweep.CouldRunOn(&pod, nodes[name]) })
 			s.awaitedFor[name] = s.awaitedFor[name].Seen(!is, now)
 		}
 		return s.awaitedFor[name].Since
 	}
-	plan := repair.PlanSweeps(p.Sweeps, all, awaited, now)
+	plan := sweep.Plan(p.Sweeps, all, awaited, now)
 	if failed != nil || len(plan.Look) == 0 {
 		return failed
 	}
@@ -251,7 +252,7 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 	for i := range all {
 		all[i].Idle = s.idle[all[i].Name]
 	}
-	plan = repair.PlanSweeps(p.Sweeps, all, awaited, now)
+	plan = sweep.Plan(p.Sweeps, all, awaited, now)
 	for _, start := range plan.Start {
 		if start.Urgent {
 			if err := s.overrule(ctx, start, nodes[start.Node], list); err != nil {
@@ -268,7 +269,7 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 
 // overrule notes which pods an urgent check does not make way for: those that could have run on the node while it was idle, and those of
 // a namespace that earlier checks have made way for in vain.
-func (s *sweeper) overrule(ctx context.Context, start repair.SweepStart, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
+func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
 	pods, err := list()
 	if err != nil {
 		return err
@@ -283,7 +284,7 @@ func (s *sweeper) overrule(ctx context.Context, start repair.SweepStart, n *core
 		}
 	}
 	for i := range pods {
-		if repair.CouldRunOn(&pods[i], n) {
+		if sweep.CouldRunOn(&pods[i], n) {
 			if len(o.pods) == 0 {
 				ctrl.LoggerFrom(ctx).Info("A sweep begins although a pod waits that could have run on the idle node for an hour",
 					"sweep", start.Sweep.Name, "node", n.Name, "namespace", pods[i].Namespace, "pod", pods[i].Name)
@@ -301,7 +302,7 @@ func (s *sweeper) busy(ctx context.Context, node string) (bool, error) {
 		return false, fmt.Errorf("list the pods on node %s: %w", node, err)
 	}
 	for i := range pods.Items {
-		if repair.HoldsAccelerator(&pods.Items[i]) {
+		if sweep.HoldsAccelerator(&pods.Items[i]) {
 			return true, nil
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // cachedNodes is a cache with nodes and nothing else.
@@ -208,7 +209,7 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := starts["n00"]; len(got) == 0 || got[0] > tt.first || len(got) > tt.starts || tt.first > repair.AwaitedIdle && got[0] < repair.AwaitedIdle {
+			if got := starts["n00"]; len(got) == 0 || got[0] > tt.first || len(got) > tt.starts || tt.first > sweep.AwaitedIdle && got[0] < sweep.AwaitedIdle {
 				t.Errorf("the first node: %s", got)
 			}
 			for _, n := range nodes[1:] {
@@ -302,7 +303,7 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 			pass(func() bool { return current != nil })
 			end(repair.Passed)
 			put()
-			if took := pass(func() bool { return len(s.yields) == 0 }); took > repair.LookEvery {
+			if took := pass(func() bool { return len(s.yields) == 0 }); took > sweep.LookEvery {
 				t.Errorf("yields are forgotten after %s", took)
 			}
 			// So does a pod that has come to the node.

@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 )
 
 func PauseCommand(c *cli.Target) *cobra.Command {
@@ -63,7 +64,7 @@ func ResetCommand(c *cli.Target) *cobra.Command {
 	// The remediator writes the starts of quarantines, which the ConfigMap also holds, again: a reset makes none undone.
 	return deleting(c, "reset", "Close the breaker, so that new quarantines may begin, within the budgets", "Reset the breaker",
 		cli.EventBreakerClosed, conditions.BreakerConfigMap,
-		func(data map[string]string) bool { return data[limits.BreakerKey] != "" })
+		func(data map[string]string) bool { return data[limits.BreakerKey] != "" || data[breaker.Key] != "" })
 }
 
 // deleting is a command that deletes a ConfigMap of ours if needed tells so by its data.

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
 // addVisit adds what the node's record says about repairs and checks. One that cannot be read says nothing: doctor names those.
@@ -105,26 +106,23 @@ type sweepTotal struct {
 // sweepTotals counts the nodes of each sweep of a policy.
 func sweepTotals(p *policy.Policy, nodes []corev1.Node, rows map[string]Row, now time.Time) []sweepTotal {
 	var all []sweepTotal
-	for _, sweep := range p.Sweeps {
-		t := sweepTotal{Name: sweep.Name, Every: duration.HumanDuration(sweep.Every)}
+	for _, of := range p.Sweeps {
+		t := sweepTotal{Name: of.Name, Every: duration.HumanDuration(of.Every)}
 		for i := range nodes {
 			n := &nodes[i]
-			if node.Excluded(n) || !sweep.Nodes.Matches(labels.Set(n.Labels)) || len(node.Accelerators(n.Status.Allocatable)) == 0 {
+			if node.Excluded(n) || !of.Nodes.Matches(labels.Set(n.Labels)) || len(node.Accelerators(n.Status.Allocatable)) == 0 {
 				continue
 			}
 			t.Nodes++
 			r := rows[n.Name]
-			visits, err := repair.RecordOf(n)
-			if err != nil {
-				visits = nil
-			}
-			switch last := repair.LastSwept(&sweep, visits, now); {
+			visits, _ := repair.RecordOf(n)
+			switch last := sweep.LastSwept(&of, visits, now); {
 			case last.IsZero():
 				t.Never++
-			case now.Sub(last) <= sweep.Every:
+			case now.Sub(last) <= of.Every:
 				t.Checked++
 			}
-			if r.Visit != nil && r.Visit.Kind == repair.Sweep && r.Visit.Sweep == sweep.Name {
+			if r.Visit != nil && r.Visit.Kind == repair.Sweep && r.Visit.Sweep == of.Name {
 				t.UnderWay = append(t.UnderWay, n.Name)
 			}
 		}

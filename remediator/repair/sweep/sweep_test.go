@@ -1,4 +1,4 @@
-package repair
+package sweep
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -29,18 +30,18 @@ func weekly(change ...func(*policy.Sweep)) policy.Sweep {
 }
 
 // unchecked is a node without a check for so long, which was idle for an hour in a look at this very time.
-func unchecked(name string, ago time.Duration, change ...func(*SweepNode)) SweepNode {
-	n := SweepNode{Name: name, Created: noon.Add(-ago), Record: &Record{}, Idle: Idle{LookedAt: noon, Since: noon.Add(-time.Hour)}}
+func unchecked(name string, ago time.Duration, change ...func(*Node)) Node {
+	n := Node{Name: name, Created: noon.Add(-ago), Record: &visit.Record{}, Idle: Idle{LookedAt: noon, Since: noon.Add(-time.Hour)}}
 	for _, f := range change {
 		f(&n)
 	}
 	return n
 }
 
-const week = 7 * day
+const day, week = 24 * time.Hour, 7 * 24 * time.Hour
 
-func looked(ago, idleFor time.Duration) func(*SweepNode) {
-	return func(n *SweepNode) {
+func looked(ago, idleFor time.Duration) func(*Node) {
+	return func(n *Node) {
 		n.Idle = Idle{LookedAt: noon.Add(-ago)}
 		if idleFor > 0 {
 			n.Idle.Since = noon.Add(-ago - idleFor)
@@ -49,127 +50,127 @@ func looked(ago, idleFor time.Duration) func(*SweepNode) {
 }
 
 func TestPlanSweeps(t *testing.T) {
-	visit := func(v Visit) func(*SweepNode) { return func(n *SweepNode) { n.Record.Current = &v } }
-	closed := func(phase Phase, ago time.Duration) func(*SweepNode) {
-		return func(n *SweepNode) {
-			n.Record.Last = []Visit{{Kind: Sweep, Sweep: "weekly", Phase: phase, EndedAt: noon.Add(-ago)}}
+	visited := func(v visit.Visit) func(*Node) { return func(n *Node) { n.Record.Current = &v } }
+	closed := func(phase visit.Phase, ago time.Duration) func(*Node) {
+		return func(n *Node) {
+			n.Record.Last = []visit.Visit{{Kind: visit.Sweep, Sweep: "weekly", Phase: phase, EndedAt: noon.Add(-ago)}}
 		}
 	}
 	tests := map[string]struct {
 		sweep policy.Sweep
-		nodes []SweepNode
+		nodes []Node
 		start []string
 		look  []string
 	}{
 		"the longest unchecked go first": {
-			nodes: []SweepNode{unchecked("a", week+day), unchecked("b", week+3*day), unchecked("c", week+2*day)},
+			nodes: []Node{unchecked("a", week+day), unchecked("b", week+3*day), unchecked("c", week+2*day)},
 			start: []string{"b", "c"},
 		},
-		"nothing is due": {nodes: []SweepNode{unchecked("a", day)}},
+		"nothing is due": {nodes: []Node{unchecked("a", day)}},
 		"a node that was checked by the sweep waits": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Record.Swept = map[string]time.Time{"weekly": noon.Add(-day)} })},
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Record.Swept = map[string]time.Time{"weekly": noon.Add(-day)} })},
 		},
 		"a check by another sweep does not count": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Record.Swept = map[string]time.Time{"daily": noon.Add(-day)} })},
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Record.Swept = map[string]time.Time{"daily": noon.Add(-day)} })},
 			start: []string{"a"},
 		},
 		"a validation by the same means counts": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) {
-				n.Record.Checked = &Checked{At: noon.Add(-day), Template: "check", Args: []string{"-level", "2"}}
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) {
+				n.Record.Checked = &visit.Checked{At: noon.Add(-day), Template: "check", Args: []string{"-level", "2"}}
 			})},
 		},
 		"a milder check does not count": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) {
-				n.Record.Checked = &Checked{At: noon.Add(-day), Template: "check", Args: []string{"-level", "1"}}
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) {
+				n.Record.Checked = &visit.Checked{At: noon.Add(-day), Template: "check", Args: []string{"-level", "1"}}
 			})},
 			start: []string{"a"},
 		},
 		"a check by another template does not count": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) {
-				n.Record.Checked = &Checked{At: noon.Add(-day), Template: "other", Args: []string{"-level", "2"}}
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) {
+				n.Record.Checked = &visit.Checked{At: noon.Add(-day), Template: "other", Args: []string{"-level", "2"}}
 			})},
 			start: []string{"a"},
 		},
 		"a suspicion alone is due": {
-			nodes: []SweepNode{unchecked("a", day, func(n *SweepNode) { n.SuspectSince = noon })},
+			nodes: []Node{unchecked("a", day, func(n *Node) { n.SuspectSince = noon })},
 			start: []string{"a"},
 		},
 		"a time from the future is ignored": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Record.Swept = map[string]time.Time{"weekly": noon.Add(day)} })},
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Record.Swept = map[string]time.Time{"weekly": noon.Add(day)} })},
 			start: []string{"a"},
 		},
 		"a node without a record": {
-			nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Record = nil })},
+			nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Record = nil })},
 			start: []string{"a"},
 		},
 		"a suspicion since the last check goes first": {
-			nodes: []SweepNode{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", day, func(n *SweepNode) { n.SuspectSince = noon.Add(-time.Hour) })},
+			nodes: []Node{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", day, func(n *Node) { n.SuspectSince = noon.Add(-time.Hour) })},
 			start: []string{"c", "a"},
 		},
 		"a suspicion of before it does not": {
-			nodes: []SweepNode{unchecked("a", day, func(n *SweepNode) { n.SuspectSince = noon.Add(-2 * day) })},
+			nodes: []Node{unchecked("a", day, func(n *Node) { n.SuspectSince = noon.Add(-2 * day) })},
 		},
 		"a request goes before all, idle for how long it may be": {
-			nodes: []SweepNode{
-				unchecked("a", 2*week), unchecked("b", 2*week, func(n *SweepNode) { n.SuspectSince = noon }),
-				unchecked("c", day, looked(0, time.Nanosecond), func(n *SweepNode) { n.Record.Request = &Request{Kind: RequestCheck} }),
+			nodes: []Node{
+				unchecked("a", 2*week), unchecked("b", 2*week, func(n *Node) { n.SuspectSince = noon }),
+				unchecked("c", day, looked(0, time.Nanosecond), func(n *Node) { n.Record.Request = &visit.Request{Kind: visit.RequestCheck} }),
 			},
 			start: []string{"c", "b"},
 		},
 		"a request for something else is none": {
-			nodes: []SweepNode{unchecked("a", day, func(n *SweepNode) { n.Record.Request = &Request{Kind: RequestRepair} })},
+			nodes: []Node{unchecked("a", day, func(n *Node) { n.Record.Request = &visit.Request{Kind: visit.RequestRepair} })},
 		},
 		"maxNodes counts the checks under way, of nodes of others, too": {
-			nodes: []SweepNode{
+			nodes: []Node{
 				unchecked("a", 2*week), unchecked("b", 2*week),
-				unchecked("c", 0, visit(Visit{Kind: Sweep, Sweep: "weekly"}), func(n *SweepNode) { n.Unavailable = "is cordoned" }),
+				unchecked("c", 0, visited(visit.Visit{Kind: visit.Sweep, Sweep: "weekly"}), func(n *Node) { n.Unavailable = "is cordoned" }),
 			},
 			start: []string{"a"},
 		},
 		"another sweep has its own limit": {
-			nodes: []SweepNode{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", 0, visit(Visit{Kind: Sweep, Sweep: "daily"}))},
+			nodes: []Node{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", 0, visited(visit.Visit{Kind: visit.Sweep, Sweep: "daily"}))},
 			start: []string{"a", "b"},
 		},
 		"a visited node waits": {
-			nodes: []SweepNode{unchecked("a", 2*week, visit(Visit{Kind: Repair})), unchecked("b", 2*week)},
+			nodes: []Node{unchecked("a", 2*week, visited(visit.Visit{Kind: visit.Repair})), unchecked("b", 2*week)},
 			start: []string{"b"},
 		},
 		"maxPercent is rounded down": {
 			sweep: weekly(func(s *policy.Sweep) { s.MaxNodes, s.MaxPercent = 5, 50 }),
-			nodes: []SweepNode{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", 2*week)},
+			nodes: []Node{unchecked("a", 2*week), unchecked("b", 2*week), unchecked("c", 2*week)},
 			start: []string{"a"},
 		},
 		"maxPercent allows one": {
 			sweep: weekly(func(s *policy.Sweep) { s.MaxPercent = 1 }),
-			nodes: []SweepNode{unchecked("a", 2*week), unchecked("b", 2*week)},
+			nodes: []Node{unchecked("a", 2*week), unchecked("b", 2*week)},
 			start: []string{"a"},
 		},
-		"unavailable": {nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Unavailable = "is cordoned" })}},
+		"unavailable": {nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Unavailable = "is cordoned" })}},
 		"not selected": {
 			sweep: weekly(func(s *policy.Sweep) { s.Nodes = labels.SelectorFromSet(labels.Set{"pool": "gpu"}) }),
-			nodes: []SweepNode{unchecked("a", 2*week), unchecked("b", 2*week, func(n *SweepNode) { n.Labels = labels.Set{"pool": "gpu"} })},
+			nodes: []Node{unchecked("a", 2*week), unchecked("b", 2*week, func(n *Node) { n.Labels = labels.Set{"pool": "gpu"} })},
 			start: []string{"b"},
 		},
-		"never looked at":               {nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Idle = Idle{} })}, look: []string{"a"}},
-		"idle for too short":            {nodes: []SweepNode{unchecked("a", 2*week, looked(0, time.Minute))}},
-		"it is watched meanwhile":       {nodes: []SweepNode{unchecked("a", 2*week, looked(LookEvery, time.Minute))}, look: []string{"a"}},
-		"idle by now":                   {nodes: []SweepNode{unchecked("a", 2*week, looked(time.Minute, 9*time.Minute))}, look: []string{"a"}},
-		"the look is too old":           {nodes: []SweepNode{unchecked("a", 2*week, looked(time.Hour, time.Minute))}, look: []string{"a"}},
-		"busy a moment ago":             {nodes: []SweepNode{unchecked("a", 2*week, looked(time.Minute, 0))}},
-		"busy a while ago":              {nodes: []SweepNode{unchecked("a", 2*week, looked(6*time.Minute, 0))}, look: []string{"a"}},
-		"a busy one lets the next pass": {nodes: []SweepNode{unchecked("a", 3*week, looked(0, 0)), unchecked("b", 2*week)}, start: []string{"b"}},
-		"looks while the limit is met":  {look: []string{"a"}, nodes: []SweepNode{unchecked("a", 2*week, func(n *SweepNode) { n.Idle = Idle{} }), unchecked("b", 0, visit(Visit{Kind: Sweep, Sweep: "weekly"})), unchecked("c", 0, visit(Visit{Kind: Sweep, Sweep: "weekly"}))}},
-		"could not run a while ago":     {nodes: []SweepNode{unchecked("a", 2*week, closed(Failed, 59*time.Minute))}},
-		"refused a while ago":           {nodes: []SweepNode{unchecked("a", 2*week, closed(Refused, time.Minute))}},
-		"could not run an hour ago":     {nodes: []SweepNode{unchecked("a", 2*week, closed(Failed, time.Hour))}, start: []string{"a"}},
-		"made way a while ago":          {nodes: []SweepNode{unchecked("a", 2*week, closed(Yielded, time.Minute))}, start: []string{"a"}},
+		"never looked at":               {nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Idle = Idle{} })}, look: []string{"a"}},
+		"idle for too short":            {nodes: []Node{unchecked("a", 2*week, looked(0, time.Minute))}},
+		"it is watched meanwhile":       {nodes: []Node{unchecked("a", 2*week, looked(LookEvery, time.Minute))}, look: []string{"a"}},
+		"idle by now":                   {nodes: []Node{unchecked("a", 2*week, looked(time.Minute, 9*time.Minute))}, look: []string{"a"}},
+		"the look is too old":           {nodes: []Node{unchecked("a", 2*week, looked(time.Hour, time.Minute))}, look: []string{"a"}},
+		"busy a moment ago":             {nodes: []Node{unchecked("a", 2*week, looked(time.Minute, 0))}},
+		"busy a while ago":              {nodes: []Node{unchecked("a", 2*week, looked(6*time.Minute, 0))}, look: []string{"a"}},
+		"a busy one lets the next pass": {nodes: []Node{unchecked("a", 3*week, looked(0, 0)), unchecked("b", 2*week)}, start: []string{"b"}},
+		"looks while the limit is met":  {look: []string{"a"}, nodes: []Node{unchecked("a", 2*week, func(n *Node) { n.Idle = Idle{} }), unchecked("b", 0, visited(visit.Visit{Kind: visit.Sweep, Sweep: "weekly"})), unchecked("c", 0, visited(visit.Visit{Kind: visit.Sweep, Sweep: "weekly"}))}},
+		"could not run a while ago":     {nodes: []Node{unchecked("a", 2*week, closed(visit.Failed, 59*time.Minute))}},
+		"refused a while ago":           {nodes: []Node{unchecked("a", 2*week, closed(visit.Refused, time.Minute))}},
+		"could not run an hour ago":     {nodes: []Node{unchecked("a", 2*week, closed(visit.Failed, time.Hour))}, start: []string{"a"}},
+		"made way a while ago":          {nodes: []Node{unchecked("a", 2*week, closed(visit.Yielded, time.Minute))}, start: []string{"a"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			if tt.sweep.Name == "" {
 				tt.sweep = weekly()
 			}
-			plan := PlanSweeps([]policy.Sweep{tt.sweep}, tt.nodes, notAwaited, noon)
+			plan := Plan([]policy.Sweep{tt.sweep}, tt.nodes, notAwaited, noon)
 			var start []string
 			for _, s := range plan.Start {
 				start = append(start, s.Node)
@@ -183,7 +184,7 @@ func TestPlanSweeps(t *testing.T) {
 
 func TestTwoSweepsTakeANodeOnce(t *testing.T) {
 	sweeps := []policy.Sweep{weekly(), weekly(func(s *policy.Sweep) { s.Name = "monthly" })}
-	plan := PlanSweeps(sweeps, []SweepNode{unchecked("a", 5*week), unchecked("b", 4*week), unchecked("c", 3*week)}, notAwaited, noon)
+	plan := Plan(sweeps, []Node{unchecked("a", 5*week), unchecked("b", 4*week), unchecked("c", 3*week)}, notAwaited, noon)
 	var got []string
 	for _, s := range plan.Start {
 		got = append(got, s.Sweep.Name+" "+s.Node)
@@ -194,35 +195,35 @@ func TestTwoSweepsTakeANodeOnce(t *testing.T) {
 }
 
 func TestLooksAreBounded(t *testing.T) {
-	var nodes []SweepNode
+	var nodes []Node
 	for i := range 100 {
-		nodes = append(nodes, unchecked(fmt.Sprint("n", i), 2*week, func(n *SweepNode) { n.Idle = Idle{} }))
+		nodes = append(nodes, unchecked(fmt.Sprint("n", i), 2*week, func(n *Node) { n.Idle = Idle{} }))
 	}
 	sweeps := []policy.Sweep{weekly(func(s *policy.Sweep) { s.MaxNodes = 50 }), weekly(func(s *policy.Sweep) { s.Name, s.MaxNodes = "other", 50 })}
-	if got := len(PlanSweeps(sweeps, nodes, notAwaited, noon).Look); got != maxLooks {
+	if got := len(Plan(sweeps, nodes, notAwaited, noon).Look); got != maxLooks {
 		t.Errorf("%d looks", got)
 	}
 }
 
 func TestAwaitedNodes(t *testing.T) {
-	long := func(n *SweepNode) { n.Idle.Since = noon.Add(-5 * time.Hour) }
+	long := func(n *Node) { n.Idle.Since = noon.Add(-5 * time.Hour) }
 	tests := map[string]struct {
 		ago, since time.Duration
-		change     func(*SweepNode)
+		change     func(*Node)
 		start      []string
 	}{
 		"not late":                  {ago: week - time.Hour, since: 3 * time.Hour, change: long, start: []string{"b"}},
 		"late, since a moment":      {ago: 2 * week, since: time.Minute, change: long, start: []string{"b"}},
 		"late, for an hour":         {ago: 2 * week, since: time.Hour, change: long, start: []string{"a"}},
 		"late, idle for less":       {ago: 2 * week, since: 3 * time.Hour, change: looked(0, 59*time.Minute), start: []string{"b"}},
-		"a suspicion, for an hour":  {ago: day, since: time.Hour, change: func(n *SweepNode) { n.SuspectSince = noon }, start: []string{"a"}},
-		"a request, for an hour":    {ago: day, since: time.Hour, change: func(n *SweepNode) { n.Record.Request = &Request{Kind: RequestCheck} }, start: []string{"a"}},
-		"a request, since a moment": {ago: day, since: time.Minute, change: func(n *SweepNode) { n.Record.Request = &Request{Kind: RequestCheck} }, start: []string{"b"}},
+		"a suspicion, for an hour":  {ago: day, since: time.Hour, change: func(n *Node) { n.SuspectSince = noon }, start: []string{"a"}},
+		"a request, for an hour":    {ago: day, since: time.Hour, change: func(n *Node) { n.Record.Request = &visit.Request{Kind: visit.RequestCheck} }, start: []string{"a"}},
+		"a request, since a moment": {ago: day, since: time.Minute, change: func(n *Node) { n.Record.Request = &visit.Request{Kind: visit.RequestCheck} }, start: []string{"b"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			nodes := []SweepNode{unchecked("a", tt.ago, tt.change), unchecked("b", week)}
-			plan := PlanSweeps([]policy.Sweep{weekly(func(s *policy.Sweep) { s.MaxNodes = 1 })}, nodes, func(node string) time.Time {
+			nodes := []Node{unchecked("a", tt.ago, tt.change), unchecked("b", week)}
+			plan := Plan([]policy.Sweep{weekly(func(s *policy.Sweep) { s.MaxNodes = 1 })}, nodes, func(node string) time.Time {
 				if node == "a" {
 					return noon.Add(-tt.since)
 				}
@@ -243,16 +244,16 @@ func TestAwaitedNodes(t *testing.T) {
 func TestWatchedNodesKeepNoPlace(t *testing.T) {
 	const takes = 5 * time.Minute
 	sweeps := []policy.Sweep{weekly()}
-	var nodes []SweepNode
+	var nodes []Node
 	for i := range 60 {
-		nodes = append(nodes, unchecked(fmt.Sprintf("n%02d", i), 2*week, func(n *SweepNode) { n.Idle = Idle{} }))
+		nodes = append(nodes, unchecked(fmt.Sprintf("n%02d", i), 2*week, func(n *Node) { n.Idle = Idle{} }))
 	}
 	done := 0
 	ends := map[string]time.Time{}
 	lookedAt := map[string]time.Time{}
 	for now := noon; now.Before(noon.Add(2 * time.Hour)); now = now.Add(LookEvery) {
 		for round := range 2 {
-			plan := PlanSweeps(sweeps, nodes, notAwaited, now)
+			plan := Plan(sweeps, nodes, notAwaited, now)
 			for i := range nodes {
 				n := &nodes[i]
 				if n.Record.Current != nil && !now.Before(ends[n.Name]) {
@@ -268,8 +269,8 @@ func TestWatchedNodesKeepNoPlace(t *testing.T) {
 				}
 			}
 			for _, start := range plan.Start {
-				i := slices.IndexFunc(nodes, func(n SweepNode) bool { return n.Name == start.Node })
-				nodes[i].Record.Current, ends[start.Node] = &Visit{Kind: Sweep, Sweep: "weekly"}, now.Add(takes)
+				i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == start.Node })
+				nodes[i].Record.Current, ends[start.Node] = &visit.Visit{Kind: visit.Sweep, Sweep: "weekly"}, now.Add(takes)
 			}
 		}
 	}
@@ -304,14 +305,14 @@ func TestSweepsOfTwoRounds(t *testing.T) {
 			const minute = time.Minute
 			takes := minute * time.Duration(10+r.IntN(20))
 			// What the limit allows is more than what the sweep needs.
-			nodes := make([]SweepNode, min(80, int(sweep.Every/(takes+2*sweep.IdleFor)*time.Duration(sweep.MaxNodes)*2/3/time.Duration(1+r.IntN(3)))))
+			nodes := make([]Node, min(80, int(sweep.Every/(takes+2*sweep.IdleFor)*time.Duration(sweep.MaxNodes)*2/3/time.Duration(1+r.IntN(3)))))
 			type state struct {
 				busyUntil, idleUntil, freeAt, idleSince time.Time
 				alwaysIdle                              bool
 			}
 			states := make([]state, len(nodes))
 			for i := range nodes {
-				nodes[i] = SweepNode{Name: fmt.Sprint("n", i), Created: noon, Record: &Record{Swept: map[string]time.Time{}}}
+				nodes[i] = Node{Name: fmt.Sprint("n", i), Created: noon, Record: &visit.Record{Swept: map[string]time.Time{}}}
 				states[i] = state{alwaysIdle: i%2 == 0, idleUntil: noon.Add(time.Duration(r.IntN(600)) * minute), idleSince: noon}
 			}
 			looks, checks, full := 0, 0, noon
@@ -331,7 +332,7 @@ func TestSweepsOfTwoRounds(t *testing.T) {
 						s.idleUntil = s.busyUntil.Add(time.Duration(r.IntN(600)) * minute)
 						s.idleSince = s.busyUntil
 					}
-					checked := lastChecked(&sweep, *n, now)
+					checked := LastChecked(&sweep, *n, now)
 					if waits := min(now.Sub(s.idleSince), now.Sub(checked)-sweep.Every); now.After(s.busyUntil) && min(waits, now.Sub(full)) > time.Hour {
 						t.Fatalf("%s is idle and overdue for %s, and there was a place", n.Name, waits)
 					}
@@ -340,7 +341,7 @@ func TestSweepsOfTwoRounds(t *testing.T) {
 					}
 				}
 				for range 2 {
-					plan := PlanSweeps([]policy.Sweep{sweep}, nodes, notAwaited, now)
+					plan := Plan([]policy.Sweep{sweep}, nodes, notAwaited, now)
 					if len(plan.Look) > maxLooks {
 						t.Fatalf("%d looks", len(plan.Look))
 					}
@@ -363,7 +364,7 @@ func TestSweepsOfTwoRounds(t *testing.T) {
 								t.Fatalf("%s is idle for %s only", n.Name, now.Sub(s.idleSince))
 							}
 							checks++
-							n.Record.Current, s.freeAt = &Visit{Kind: Sweep, Sweep: sweep.Name}, now.Add(takes)
+							n.Record.Current, s.freeAt = &visit.Visit{Kind: visit.Sweep, Sweep: sweep.Name}, now.Add(takes)
 							underWay++
 						}
 					}
@@ -387,16 +388,16 @@ func TestSweepsOfTwoRounds(t *testing.T) {
 func TestBusyNodesKeepNoneWaiting(t *testing.T) {
 	const busy = 1000
 	sweeps := []policy.Sweep{weekly()}
-	var nodes []SweepNode
+	var nodes []Node
 	for i := range busy {
-		nodes = append(nodes, unchecked(fmt.Sprint("busy", i), 3*week, func(n *SweepNode) { n.Idle = Idle{} }))
+		nodes = append(nodes, unchecked(fmt.Sprint("busy", i), 3*week, func(n *Node) { n.Idle = Idle{} }))
 	}
-	nodes = append(nodes, unchecked("idle", 2*week, func(n *SweepNode) { n.Idle = Idle{} }))
+	nodes = append(nodes, unchecked("idle", 2*week, func(n *Node) { n.Idle = Idle{} }))
 	looks := map[string]int{}
 	started := false
 	for now := noon; now.Before(noon.Add(3 * time.Hour)); now = now.Add(LookEvery) {
 		for range 2 {
-			plan := PlanSweeps(sweeps, nodes, notAwaited, now)
+			plan := Plan(sweeps, nodes, notAwaited, now)
 			started = started || len(plan.Start) == 1 && plan.Start[0].Node == "idle"
 			for i := range nodes {
 				n := &nodes[i]

@@ -1,4 +1,4 @@
-package repair
+package sweep
 
 import (
 	"testing"
@@ -81,7 +81,7 @@ func TestCouldRunOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"pool": "a"}},
-				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(Sweep), Effect: corev1.TaintEffectNoSchedule}}},
+				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: conditions.TaintMaintenance, Value: "sweep", Effect: corev1.TaintEffectNoSchedule}}},
 				Status: corev1.NodeStatus{
 					Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110")},
 					Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},

@@ -1,4 +1,5 @@
-package repair
+// Package sweep decides which idle nodes are checked next. It is pure, and remembers nothing that the records of the nodes do not have.
+package sweep
 
 import (
 	"cmp"
@@ -10,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const (
@@ -24,17 +26,17 @@ const (
 	// AwaitedIdle is how long a node has to be idle, while pods wait that could run there, before it is checked all the same: what
 	// did not come in that time waits for something else.
 	AwaitedIdle = time.Hour
-	// sweepRetry is how long after a check that could not run the next one is tried.
-	sweepRetry = time.Hour
+	// Retry is how long after a check that could not run the next one is tried.
+	Retry = time.Hour
 )
 
-// SweepNode is a node as sweeps see it.
-type SweepNode struct {
+// Node is a node as sweeps see it.
+type Node struct {
 	Name    string
 	Labels  labels.Set
 	Created time.Time
 	// Record may be nil: the node was never visited.
-	Record *Record
+	Record *visit.Record
 	// SuspectSince is when the newest fault that is not due yet was first seen; zero: there is none.
 	SuspectSince time.Time
 	// Unavailable says why no check may begin, whatever the node's pods; empty: nothing is in the way.
@@ -64,36 +66,36 @@ func (i Idle) Seen(busy bool, now time.Time) Idle {
 	return i
 }
 
-// SweepStart is a check that may begin.
-type SweepStart struct {
+// Start is a check that may begin.
+type Start struct {
 	Node  string
 	Sweep *policy.Sweep
 	// Urgent: a person or a suspicion asks for it, or it is late.
 	Urgent bool
 }
 
-// SweepPlan is what sweeps need now.
-type SweepPlan struct {
+// Choice is what sweeps need now.
+type Choice struct {
 	// Look are the nodes whose pods have to be listed, at most 10. Then the plan is to be made again with what was seen.
 	Look []string
 	// Start are the checks that may begin: nodes that were idle for long enough, also in a look at this very time.
-	Start []SweepStart
+	Start []Start
 }
 
-// PlanSweeps decides which nodes are checked next. The node that was unchecked for longest goes first, and before it one with a
+// Plan decides which nodes are checked next. The node that was unchecked for longest goes first, and before it one with a
 // suspicion since its last check, and one that a person wants to have checked.
 //
 // Nodes that were checked together are not due together: of n nodes one is due every [policy.Sweep.Every]/n, earlier than it had
 // to be if need be. So a sweep has the whole time for its nodes, and none of them waits longer.
 //
-// awaited returns since when pods wait that could run on a node; zero: none does. Such a node is left alone until its check is urgent: a person or a
-// suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes keeps nobody from
+// awaited returns since when pods wait that could run on a node; zero: none does. Such a node is left alone until its check is urgent: a
+// person or a suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes keeps nobody from
 // checking it.
 //
 // A node takes a place under the limits when its check begins. Two nodes for each place are watched before, so that the next one is
 // known to be idle when a place becomes free.
-func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node string) time.Time, now time.Time) SweepPlan {
-	var plan SweepPlan
+func Plan(sweeps []policy.Sweep, nodes []Node, awaited func(node string) time.Time, now time.Time) Choice {
+	var plan Choice
 	var waiting, busy []queued                            // those to look at
 	taken, looked := map[string]bool{}, map[string]bool{} // by a sweep before
 	for i := range sweeps {
@@ -129,7 +131,7 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 			case slots > 0 && now.Sub(q.Idle.Since) >= q.idleFor:
 				slots--
 				taken[q.Name] = true
-				plan.Start = append(plan.Start, SweepStart{q.Name, s, q.urgent(s, now)})
+				plan.Start = append(plan.Start, Start{q.Name, s, q.urgent(s, now)})
 			}
 		}
 	}
@@ -146,7 +148,7 @@ func PlanSweeps(sweeps []policy.Sweep, nodes []SweepNode, awaited func(node stri
 
 // queued is a node in the queue of a sweep.
 type queued struct {
-	SweepNode
+	Node
 	// rank is 0 for a node that a person wants to have checked, 1 for one with a suspicion.
 	rank    int
 	checked time.Time
@@ -165,10 +167,10 @@ func (q queued) looksAgain(s *policy.Sweep, now time.Time) bool {
 }
 
 // queueOf returns the nodes that the sweep can check, in their order, how many others are being checked, and how many may be in all.
-func queueOf(s *policy.Sweep, nodes []SweepNode, now time.Time) (queue []queued, underWay, limit int) {
+func queueOf(s *policy.Sweep, nodes []Node, now time.Time) (queue []queued, underWay, limit int) {
 	all := 0
 	for _, n := range nodes {
-		if n.Record != nil && n.Record.Current != nil && n.Record.Current.Kind == Sweep && n.Record.Current.Sweep == s.Name {
+		if n.Record != nil && n.Record.Current != nil && n.Record.Current.Kind == visit.Sweep && n.Record.Current.Sweep == s.Name {
 			underWay++ // whether the node still is one of the sweep or not
 		}
 		if !s.Nodes.Matches(n.Labels) {
@@ -178,11 +180,11 @@ func queueOf(s *policy.Sweep, nodes []SweepNode, now time.Time) (queue []queued,
 		if n.Unavailable != "" || n.Record != nil && n.Record.Current != nil {
 			continue
 		}
-		q := queued{SweepNode: n, rank: 2, checked: lastChecked(s, n, now), idleFor: s.IdleFor}
+		q := queued{Node: n, rank: 2, checked: LastChecked(s, n, now), idleFor: s.IdleFor}
 		switch {
-		case n.Record != nil && n.Record.Request != nil && n.Record.Request.Kind == RequestCheck:
+		case n.Record != nil && n.Record.Request != nil && n.Record.Request.Kind == visit.RequestCheck:
 			q.rank, q.idleFor = 0, 0
-		case n.Record != nil && now.Before(n.Record.RetryAt(Sweep, s.Name, min(sweepRetry, s.Every), now)):
+		case n.Record != nil && now.Before(n.Record.RetryAt(visit.Sweep, s.Name, min(Retry, s.Every), now)):
 			continue
 		case n.SuspectSince.After(q.checked):
 			q.rank = 1
@@ -216,18 +218,19 @@ func period(s *policy.Sweep) time.Duration {
 	return s.Every - min(max(s.Every/20, 2*s.IdleFor+2*LookEvery), s.Every/2)
 }
 
-// lastChecked is when the sweep was last at the node. One that never was counts from the node's creation.
-func lastChecked(s *policy.Sweep, n SweepNode, now time.Time) time.Time {
+// LastChecked is when the sweep was last at the node. One that never was counts from the node's creation.
+func LastChecked(s *policy.Sweep, n Node, now time.Time) time.Time {
 	return firstcheck.Later(n.Created, LastSwept(s, n.Record, now))
 }
 
 // LastSwept is when the sweep, or another check by the same means, was last at the node of a record; zero: it never was. r may be nil.
-func LastSwept(s *policy.Sweep, r *Record, now time.Time) (at time.Time) {
+func LastSwept(s *policy.Sweep, r *visit.Record, now time.Time) (at time.Time) {
 	if r == nil {
 		return at
 	}
 	known := []time.Time{r.Swept[s.Name]}
-	if c := r.Checked; c != nil && c.Template == s.Template && len(c.Args) >= len(s.Args) && slices.Equal(c.Args[len(c.Args)-len(s.Args):], s.Args) {
+	if c := r.Checked; c != nil && c.Template == s.Template && len(c.Args) >= len(s.Args) &&
+		slices.Equal(c.Args[len(c.Args)-len(s.Args):], s.Args) {
 		known = append(known, c.At)
 	}
 	for _, t := range known {
@@ -236,4 +239,9 @@ func LastSwept(s *policy.Sweep, r *Record, now time.Time) (at time.Time) {
 		}
 	}
 	return at
+}
+
+// Overdue reports whether a node that the sweep could check has been unchecked for longer than it should.
+func (n Node) Overdue(s *policy.Sweep, now time.Time) bool {
+	return n.Unavailable == "" && s.Nodes.Matches(n.Labels) && now.Sub(LastChecked(s, n, now)) > s.Every
 }

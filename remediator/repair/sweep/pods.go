@@ -1,4 +1,4 @@
-package repair
+package sweep
 
 import (
 	"slices"
@@ -29,6 +29,8 @@ func CouldRunOn(pod *corev1.Pod, node *corev1.Node) bool {
 		return false
 	}
 	free := *node
-	free.Spec.Taints = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
+	free.Spec.Taints = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == conditions.TaintMaintenance
+	})
 	return capacity.Fits(&free, pod)
 }

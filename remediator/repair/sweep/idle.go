@@ -1,4 +1,4 @@
-package repair
+package sweep
 
 import (
 	corev1 "k8s.io/api/core/v1"
