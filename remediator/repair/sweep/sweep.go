@@ -89,8 +89,8 @@ type Choice struct {
 // to be if need be. So a sweep has the whole time for its nodes, and none of them waits longer.
 //
 // awaited returns since when pods wait that could run on a node; zero: none does. Such a node is left alone until its check is urgent: a
-// person or a suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes keeps nobody from
-// checking it.
+// person or a suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes keeps
+// nobody from checking it.
 //
 // A node takes a place under the limits when its check begins. Two nodes for each place are watched before, so that the next one is
 // known to be idle when a place becomes free.
