@@ -24,7 +24,7 @@ func TestEveryReasonAndStatusIsExplained(t *testing.T) {
 		pages += read(t, file)
 	}
 	for dir, want := range map[string]int{
-		"../remediator/quarantine": 20, "../remediator/restart": 10, "../remediator/jobs": 4, "../remediator/jobs/report": 4, "../remediator/jobs/kinds": 4,
+		"../remediator/quarantine/causes": 20, "../remediator/restart": 10, "../remediator/jobs": 4, "../remediator/jobs/report": 4, "../remediator/jobs/kinds": 4,
 		"../remediator/repair": 8, "../remediator/preflight": 3, "../kubectl-pitcrew/internal/status": 8,
 	} {
 		words := wordsOf(t, dir)
@@ -69,12 +69,12 @@ func TestTheGlossaryExplainsWordsThatThePagesUse(t *testing.T) {
 
 // wordConst matches the names of the constants that are such words.
 var wordConst = map[string]*regexp.Regexp{
-	"quarantine": regexp.MustCompile(`^BlockedBy`), // and the reasons of Events, each of which is the name of its constant
-	"restart":    regexp.MustCompile(`^(Result|Capacity$)`),
-	"report":     regexp.MustCompile(`^event`),
-	"preflight":  regexp.MustCompile(`^(Refused|Incomplete|Verdict)$`),
-	"status":     regexp.MustCompile(`^(Un[a-z]+|Quarantined|Isolated|Repairing|Validating|Suspect|Released|Alert|Healthy)$`),
-	"repair":     regexp.MustCompile(`^(Repair|Sweep|Node)[A-Z]`),
+	"causes":    regexp.MustCompile(`^BlockedBy`), // and the reasons of Events, each of which is the name of its constant
+	"restart":   regexp.MustCompile(`^(Result|Capacity$)`),
+	"report":    regexp.MustCompile(`^event`),
+	"preflight": regexp.MustCompile(`^(Refused|Incomplete|Verdict)$`),
+	"status":    regexp.MustCompile(`^(Un[a-z]+|Quarantined|Isolated|Repairing|Validating|Suspect|Released|Alert|Healthy)$`),
+	"repair":    regexp.MustCompile(`^(Repair|Sweep|Node)[A-Z]`),
 }
 
 // wordsOf are the string constants of a package that [wordConst] selects, the reasons of its literals of type Blocked, and those that
@@ -106,7 +106,7 @@ func wordsOf(t *testing.T, dir string) (words []string) {
 					if consts == nil || i >= len(n.Values) {
 						continue
 					}
-					if consts.MatchString(ident.Name) || file.Name.Name == "quarantine" && text(n.Values[i]) == ident.Name {
+					if consts.MatchString(ident.Name) || file.Name.Name == "causes" && text(n.Values[i]) == ident.Name {
 						add(n.Values[i])
 					}
 				}
