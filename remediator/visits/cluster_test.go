@@ -323,12 +323,6 @@ func (s *site) until(what string, check func() error) {
 	clustertest.Until(s.T, patience, what, check)
 }
 
-// drive is for steps that move the clock of the test on.
-func (s *site) drive(what string, step func() error) {
-	s.Helper()
-	clustertest.Drive(s.T, patience, what, step)
-}
-
 func (s *site) untilPhase(phase repair.Phase) *repair.Visit {
 	s.Helper()
 	var v *repair.Visit

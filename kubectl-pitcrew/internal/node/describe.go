@@ -123,7 +123,7 @@ func describe(ctx context.Context, c *cli.Target, out io.Writer, api client.Clie
 	if err := describeRepair(ctx, c, out, api, nodes, n, file); err != nil {
 		return err
 	}
-	if err := describeEvidence(ctx, c, out, api, n); err != nil {
+	if err := describeEvidence(ctx, out, api, n); err != nil {
 		return err
 	}
 	detectors, err := detectors(ctx, c, api, name)
@@ -268,7 +268,7 @@ func lastSeen(e *corev1.Event) time.Time {
 }
 
 // describeEvidence names the evidence of the node's quarantines.
-func describeEvidence(ctx context.Context, c *cli.Target, out io.Writer, api client.Client, n *corev1.Node) error {
+func describeEvidence(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node) error {
 	var kept corev1.ConfigMap
 	err := api.Get(ctx, client.ObjectKey{Namespace: conditions.EvidenceNamespace, Name: n.Name}, &kept)
 	if err != nil || len(kept.Data) == 0 {

@@ -124,7 +124,7 @@ func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
 		}
 	}
 	if needs.Breaker {
-		breaker, err := v.Target.Read(ctx, v.api, conditions.BreakerConfigMap)
+		breaker, err := v.Read(ctx, v.api, conditions.BreakerConfigMap)
 		if err != nil {
 			return err
 		}

@@ -116,7 +116,7 @@ func (f *Follower) attempt(ctx context.Context, name string) {
 		}
 	case ctx.Err() == nil:
 		isRefused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
-		if !apierrors.IsConflict(err) && !(isRefused && w.refused) {
+		if isKnown := isRefused && w.refused; !isKnown && !apierrors.IsConflict(err) {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to write the condition for soperator; retrying", "node", name)
 		}
 		if waits && isRefused {
