@@ -42,13 +42,14 @@ type Repair struct {
 	MaxFailures int `yaml:"maxFailures" unit:"nodes" min:"0" max:"64" why:"no more are remembered"`
 	// scope is the key of a node label. maxConcurrent and maxPerDay are then for each of its values.
 	Scope string `yaml:"scope" unit:"label key"`
-	// actions are what is done for a repair class, the mildest first. The next one follows when the one before has ended and the
-	// fault is still there. After the last one the node waits for a person.
+	// actions are what is done for a repair class, the mildest first. The next one follows when the fault is still there afterwards. After
+	// the last one the node waits for a person.
 	Actions RepairActions `yaml:"actions"`
 	// drain is how the node becomes empty before an action.
 	Drain Drain `yaml:"drain"`
-	// proofTimeout is how long after an action the fault may take to clear. Conditions that are Unknown get three times as long:
-	// plugins report nothing as missing for some time after a boot.
+	// nextIfRefused goes on with the next action, such as a reboot, where a process held a GPU until drain.timeout was over.
+	NextIfRefused bool `yaml:"nextIfRefused"`
+	// proofTimeout is how long after an action the fault may take to clear. Unknown gets three times as long: plugins wait after a boot.
 	ProofTimeout time.Duration `yaml:"proofTimeout" above:"0s"`
 	// validate is the check under load before a node returns, for rules with `validate: true`.
 	Validate *Check `yaml:"validate"`
@@ -87,8 +88,7 @@ type Check struct {
 
 // Drain is how a node becomes empty before it is repaired.
 type Drain struct {
-	// mode says what happens to the pods that are in the way. `wait` waits until they have ended. `evict` evicts them with the
-	// Eviction API, which respects PodDisruptionBudgets.
+	// mode `wait` waits until the pods that are in the way have ended. `evict` evicts them, which respects PodDisruptionBudgets.
 	Mode DrainMode `yaml:"mode" values:"wait evict"`
 	// timeout is how long the node may take to become empty. Then the repair is given up until a person asks for it.
 	Timeout time.Duration `yaml:"timeout" above:"0s"`

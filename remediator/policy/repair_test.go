@@ -33,7 +33,7 @@ sweeps:
 firstCheck: {conditions: all}`, validated))
 	got := fmt.Sprintf("%+v", *p.Repair)
 	if want := "{Mode:approve MaxConcurrent:1 MaxPerDay:20 MaxFailures:3 Scope: Actions:{ResetGPU:[{Template:reset-gpu Args:[] Timeout:20m0s} {Template:reboot Args:[] Timeout:5m0s}] " +
-		"Reboot:[{Template:reboot Args:[] Timeout:20m0s}]} Drain:{Mode:wait Timeout:30m0s} ProofTimeout:10m0s "; !strings.HasPrefix(got, want) {
+		"Reboot:[{Template:reboot Args:[] Timeout:20m0s}]} Drain:{Mode:wait Timeout:30m0s} NextIfRefused:false ProofTimeout:10m0s "; !strings.HasPrefix(got, want) {
 		t.Errorf("repair %s", got)
 	}
 	if diff := cmp.Diff(&Check{Template: "check", Args: []string{"-level", "3"}, Timeout: 45 * time.Minute}, p.Repair.Validate); diff != "" || p.Repair.Lemon != (Lemon{3, 720 * time.Hour}) {

@@ -518,13 +518,13 @@ func (d *decider) refused(v *Visit, why string) {
 		d.undo(v)
 		v.Retry(d.now)
 		v.RetryAt, v.Outcome = retry, quarantine.Clip("refused: "+why, conditions.MaxMessage)
-	case v.Kind == Repair:
-		d.next(v, "refused: "+why) // a monitor may hold the device for ever, and a reboot ends it
-		if d.record.Current == nil {
+	case v.Kind == Repair && d.policy.Repair.NextIfRefused:
+		if d.next(v, "refused: "+why); d.record.Current == nil {
 			d.undo(v) // it was the last action: a person may ask for it again, and nothing shows that it does not help
 		}
 	default:
 		d.close(Failed, "refused: %s", why)
+		d.undo(v)
 	}
 }
 

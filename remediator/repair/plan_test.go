@@ -320,6 +320,7 @@ func TestAnActionAfterASkippedOneIsDoneOnce(t *testing.T) {
 	})
 	t.Run("when it was refused", func(t *testing.T) {
 		w, m := sick(t, unnamed, once...)
+		w.policy.Repair.NextIfRefused = true
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, `{"result":"refused","message":"in use"}`)})
 		w.untilClosed(m, Repair, Passed)
 		if took := m.last().EndedAt.Sub(m.last().StartedAt); took > 35*time.Minute || m.done() != "reset-gpu reboot" {
@@ -770,9 +771,24 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 			t.Errorf("done %q", m.done())
 		}
 	})
-	t.Run("for as long as the node may take to become empty, then the next one is", func(t *testing.T) {
+	t.Run("for as long as the node may take to become empty, then a person is asked", func(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})
+		w.untilClosed(m, Repair, Failed)
+		if v := m.last(); v.Attempt < 5 || v.Outcome != "refused: pod ml/train-0 holds a GPU" || m.done() != "" {
+			t.Errorf("%d attempts, %q, done %q", v.Attempt, v.Outcome, m.done())
+		}
+		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
+		m.run = w.cures(m)
+		w.ask(m, RequestRepair)
+		if w.untilClosed(m, Repair, Passed); m.done() != "reset-gpu" {
+			t.Errorf("done %q", m.done())
+		}
+	})
+	t.Run("for as long as the node may take to become empty, then the next one is, if the policy says so", func(t *testing.T) {
+		w, m := sick(t, ecc)
+		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})
+		w.policy.Repair.NextIfRefused = true
 		w.untilClosed(m, Repair, Passed)
 		if took := m.last().EndedAt.Sub(m.last().StartedAt); m.last().Attempt < 5 || m.last().Attempt > 8 || took < 25*time.Minute || took > 35*time.Minute || m.done() != "reset-gpu reboot" {
 			t.Errorf("%d attempts in %s, done %q", m.last().Attempt, took, m.done())
