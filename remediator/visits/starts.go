@@ -3,7 +3,6 @@ package visits
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -118,9 +117,7 @@ func (c *Controller) saveStart(ctx context.Context, n *corev1.Node) error {
 
 // earlier are the starts on nodes of the name that the record of the node does not have. r may be nil.
 func (s *startsStore) earlier(n *corev1.Node, r *repair.Record) starts.Ring {
-	return s.all().Unknown(n.Name, func(quarantine string, at time.Time) bool {
-		return r != nil && slices.ContainsFunc(r.Repairs, func(a repair.Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
-	})
+	return s.all().Unknown(n.Name, r.Repaired)
 }
 
 // peers count the starts of repairs that no record counts for the limits of a node. records has those of nodes, by name.

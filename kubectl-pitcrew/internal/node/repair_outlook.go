@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -22,6 +23,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
 
 // visitor reads what the remediator reads before it decides about a visit to a node.
@@ -43,6 +46,9 @@ func visitorTo(
 	v.facts.Quarantine, v.facts.QuarantineErr = quarantine.RecordOf(n)
 	var err error
 	if v.facts.Paused, err = pause.Reason(ctx, api, c.Namespace); err != nil {
+		return nil, err
+	}
+	if err := v.readStarts(ctx); err != nil {
 		return nil, err
 	}
 	if name := v.facts.Record.JobName(n); name != "" {
@@ -124,12 +130,33 @@ func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
 		}
 	}
 	if needs.Breaker {
-		breaker, err := v.Read(ctx, v.api, conditions.BreakerConfigMap)
+		stored, err := v.Read(ctx, v.api, conditions.BreakerConfigMap)
 		if err != nil {
 			return err
 		}
-		f.BreakerOpen = breaker != nil && breaker.Data[limits.BreakerKey] != ""
+		f.BreakerOpen = stored != nil && limits.ParseBreaker(stored.Data[limits.BreakerKey], v.Now()) != nil
+		if f.Held, err = failures.New(v.api, v.api, v.Namespace, policy.Fixed(v.policy), clock.RealClock{}).Held(ctx); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// readStarts adds the repairs that only the ConfigMap of starts remembers: of a Node that was deleted and came back.
+func (v *visitor) readStarts(ctx context.Context) error {
+	stored, err := v.Read(ctx, v.api, conditions.KnownConfigMap)
+	switch {
+	case apierrors.IsForbidden(err):
+		v.forbidden = err
+		return nil
+	case stored == nil || err != nil:
+		return err
+	}
+	ring, err := starts.Parse(stored.Data[starts.Key], v.Now())
+	if err != nil {
+		return fmt.Errorf("key %s of ConfigMap %s: %w", starts.Key, conditions.KnownConfigMap, err)
+	}
+	v.facts.Earlier = ring.Unknown(v.facts.Node.Name, v.facts.Record.Repaired)
 	return nil
 }
 

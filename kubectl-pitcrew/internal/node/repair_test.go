@@ -16,6 +16,7 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,6 +26,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 )
 
 // faulty gives a node its fault at testNow, in its present boot.
@@ -318,6 +321,36 @@ func TestReleaseWithoutTheRightToReadThePolicy(t *testing.T) {
 		}
 		if !strings.Contains(said, want) || err != nil && !strings.Contains(said, "name the policy with -f; --without-validation releases them at once") {
 			t.Errorf("%+v: %s, want %q", o, said, want)
+		}
+	}
+}
+
+// What the remediator remembers beside the nodes holds repairs back, and the outlook says so.
+func TestRepairShowsWhatTheRemediatorRemembers(t *testing.T) {
+	reset := faulty(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.ResetGPU), "ResetGPU gpu 0000:4e:00: Xid 48 double bit ECC error")
+	auto := strings.Replace(clitest.RepairPolicy, "mode: approve", "mode: auto", 1)
+	failed := &breaker.State{}
+	var earlier starts.Ring
+	for i, node := range []types.UID{"a", "b", "c"} {
+		failed.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, node, breaker.Failed, clitest.Now)
+		of := clitest.NodeNamed("gpu-1") // as it was before it was deleted
+		earlier = earlier.With(starts.Of(nil, of, fmt.Sprint("q", i), "reboot", clitest.Now.Add(-time.Hour)), nil, clitest.Now)
+	}
+	remembered := func(name, key, text string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name}, Data: map[string]string{key: text}}
+	}
+	for name, test := range map[string]struct {
+		has  *corev1.ConfigMap
+		want string
+	}{
+		"an action that failed on three nodes": {remembered(conditions.BreakerConfigMap, breaker.Key, failed.String()), "kubectl pitcrew reset"},
+		"three repairs of an earlier Node":     {remembered(conditions.KnownConfigMap, starts.Key, earlier.String()), "the node is a lemon: 3 repairs within 30 days"},
+	} {
+		api := fake.NewClientBuilder().WithObjects(append(clinic(reset.DeepCopy()), test.has)...).WithIndex(&corev1.Pod{}, "spec.nodeName", byNode).Build()
+		c := &cli.Target{Namespace: "pitcrew", Now: func() time.Time { return clitest.Now }}
+		var out bytes.Buffer
+		if err := showRepair(t.Context(), c, &out, api, "gpu-1", clitest.PolicyFile(t, auto)); err != nil || !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s: %v; no %q in\n%s", name, err, test.want, out.String())
 		}
 	}
 }

@@ -104,6 +104,11 @@ func (r *Record) LastAction(quarantineID string) *Action {
 	return &r.Repairs[last]
 }
 
+// Repaired reports whether the record has the action that began at a time for a quarantine. A nil record has none.
+func (r *Record) Repaired(quarantine string, at time.Time) bool {
+	return r != nil && slices.ContainsFunc(r.Repairs, func(a Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
+}
+
 // Begun returns how many repairs began within a time. The actions for one quarantine are one.
 func (r *Record) Begun(within time.Duration, now time.Time) int {
 	of := map[string]bool{}
