@@ -35,7 +35,7 @@ func (r *reloader) showApplied(ctx context.Context, invalid error) {
 	ctx, cancel := context.WithTimeout(ctx, breakerDeadline)
 	defer cancel()
 	if err := r.storeApplied(ctx, applied, stored); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Which policy is in force is not stored yet")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to save which policy is in force; retrying")
 		return
 	}
 	r.applied, r.appliedAt = &applied, now

@@ -249,7 +249,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	result, err := c.reconcile(ctx, req)
 	if saveErr := c.breaker.save(ctx); saveErr != nil {
-		ctrl.LoggerFrom(ctx).Error(saveErr, "The state of the breaker is not stored yet")
+		ctrl.LoggerFrom(ctx).Error(saveErr, "Failed to save the breaker state; retrying")
 		result.RequeueAfter = earlier(result.RequeueAfter, limits.RetryBlocked)
 	}
 	if err != nil {
@@ -382,9 +382,9 @@ func (c *Controller) forget(name string) {
 		c.rememberDoubtful(lost)
 	}
 	c.pending.Discard(name)
-	c.reports.isNew(name, nil)
-	c.reports.isNewStaleUpgrade(name, false)
-	c.reports.isNewRefusal(name, false)
+	c.reports.noteBlocked(name, nil)
+	c.reports.noteStaleUpgrade(name, false)
+	c.reports.noteRefusal(name, false)
 	c.soperator.Forget(name)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)

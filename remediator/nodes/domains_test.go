@@ -90,13 +90,13 @@ func TestAHeldNodeFollowsItsOrigin(t *testing.T) {
 	r.reconcile(t, "a")
 	r.reconcile(t, "b")
 	r.reconcile(t, "b") // the cache tells of its own taint
-	if names, err := r.mayGoOn(t.Context()); err != nil || len(names) > 0 {
+	if names, err := r.findRetries(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("%v %v go on before anything has changed", names, err)
 	}
 	r.client.nodes[0].Name, r.client.nodes[0].UID = "c", "c" // the machine was replaced
 	r.forget("a")
 	r.pending.Touch("a")
-	if names, err := r.mayGoOn(t.Context()); err != nil || len(names) != 1 || names[0] != "b" {
+	if names, err := r.findRetries(t.Context()); err != nil || len(names) != 1 || names[0] != "b" {
 		t.Errorf("%v %v go on when the origin is gone", names, err)
 	}
 }

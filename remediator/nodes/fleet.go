@@ -34,7 +34,7 @@ func (c *Controller) follow(ctx context.Context) predicate.Predicate {
 		if c.deciding.TryLock() {
 			defer c.deciding.Unlock()
 			if c.fleet.policy != nil {
-				_ = c.sumUp(ctx, c.fleet.policy) // the next decision reports it, and tries again
+				_ = c.refreshFleet(ctx, c.fleet.policy) // the next decision reports it, and tries again
 			}
 		}
 		return true
@@ -63,7 +63,7 @@ func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string)
 	if err := c.rememberLost(ctx); err != nil {
 		return limits.Peers{}, err
 	}
-	if err := c.sumUp(ctx, p); err != nil {
+	if err := c.refreshFleet(ctx, p); err != nil {
 		return limits.Peers{}, err
 	}
 	return c.fleet.peers.Others(except), nil
@@ -83,8 +83,8 @@ func (c *Controller) rememberLost(ctx context.Context) error {
 	return nil
 }
 
-// sumUp brings the fleet up to date. After an error it begins anew.
-func (c *Controller) sumUp(ctx context.Context, p *policy.Policy) error {
+// refreshFleet brings the fleet up to date. After an error it begins anew.
+func (c *Controller) refreshFleet(ctx context.Context, p *policy.Policy) error {
 	memory := c.breaker.remembered()
 	if c.fleet.policy != p {
 		return c.sumUpAll(ctx, p, memory)

@@ -199,7 +199,7 @@ func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
 		t.Error(got)
 	}
 	// A rule that the policy had when it was reported.
-	r.reports.isNew("a", &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
+	r.reports.noteBlocked("a", &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
 	if got := r.series(t); strings.Contains(got, "forged") {
 		t.Error(got)
 	}

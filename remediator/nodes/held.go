@@ -41,9 +41,9 @@ func (c *Controller) noteHeld(p *policy.Policy, node string, d quarantine.Decisi
 	}
 }
 
-// mayGoOn names the nodes that a limit has held back and that may find a place now. It reads an open breaker, which a person may have
+// findRetries names the nodes that a limit has held back and that may find a place now. It reads an open breaker, which a person may have
 // closed.
-func (c *Controller) mayGoOn(ctx context.Context) (names []string, err error) {
+func (c *Controller) findRetries(ctx context.Context) (names []string, err error) {
 	c.deciding.Lock()
 	waiting := len(c.held) > 0
 	c.deciding.Unlock()
@@ -56,7 +56,7 @@ func (c *Controller) mayGoOn(ctx context.Context) (names []string, err error) {
 	}
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
-	if err := c.sumUp(ctx, p); err != nil {
+	if err := c.refreshFleet(ctx, p); err != nil {
 		return nil, err
 	}
 	now := c.limitsState(p)
@@ -87,7 +87,7 @@ func (w *waker) Start(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		names, err := w.mayGoOn(ctx)
+		names, err := w.findRetries(ctx)
 		if err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether a limit still holds nodes back; each is decided again within a minute")
 		}

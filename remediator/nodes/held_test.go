@@ -19,7 +19,7 @@ func (r rig) wakes(t *testing.T, touched ...string) []string {
 	for _, name := range touched {
 		r.pending.Touch(name)
 	}
-	names, err := r.mayGoOn(t.Context())
+	names, err := r.findRetries(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,12 +119,12 @@ func TestSuspectedNodesFollowTheirDomain(t *testing.T) {
 	if got := r.written(); got != "" {
 		t.Fatalf("quarantined are %s", got)
 	}
-	if names, err := r.mayGoOn(t.Context()); err != nil || len(names) > 0 {
+	if names, err := r.findRetries(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("%v %v go on before anything has changed", names, err)
 	}
 	r.portsDown(3)
 	r.reconcile(t, r.names[3])
-	names, err := r.mayGoOn(t.Context())
+	names, err := r.findRetries(t.Context())
 	if got := strings.Join(names, " "); err != nil || got != "x0 x1 x2" {
 		t.Errorf("%s %v go on when the domain has failed", got, err)
 	}

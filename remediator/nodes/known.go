@@ -94,7 +94,7 @@ func (s *knownStore) save(ctx context.Context) {
 	err := s.write(ctx, text)
 	s.mu.Lock()
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "What the policy puts on nodes is not stored yet")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to save what the policy puts on nodes; retrying")
 		return
 	}
 	s.unsaved = s.known.String() != text

@@ -37,9 +37,9 @@ func newReports() *reports {
 	return &reports{blocked: map[string]quarantine.Blocked{}, suspect: map[string]bool{}, upgrades: map[string]bool{}, refused: map[string]bool{}}
 }
 
-// isNew notes what holds back the decision about a node, nil for nothing, and tells whether that was not reported yet: once
+// noteBlocked notes what holds back the decision about a node, nil for nothing, and reports whether that was not reported yet: once
 // for each rule and reason.
-func (r *reports) isNew(node string, b *quarantine.Blocked) bool {
+func (r *reports) noteBlocked(node string, b *quarantine.Blocked) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if b == nil {
@@ -51,8 +51,8 @@ func (r *reports) isNew(node string, b *quarantine.Blocked) bool {
 	return !ok || last.Rule != b.Rule || last.Reason != b.Reason
 }
 
-// isNewStaleUpgrade notes whether a driver upgrade does not go on, and tells whether that was not reported yet.
-func (r *reports) isNewStaleUpgrade(node string, stale bool) bool {
+// noteStaleUpgrade notes whether a driver upgrade does not go on, and reports whether that was not reported yet.
+func (r *reports) noteStaleUpgrade(node string, stale bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reported := r.upgrades[node]
@@ -64,8 +64,8 @@ func (r *reports) isNewStaleUpgrade(node string, stale bool) bool {
 	return stale && !reported
 }
 
-// isNewRefusal notes whether the API server refuses the write of an object, and tells whether that was not reported yet.
-func (r *reports) isNewRefusal(object string, refused bool) bool {
+// noteRefusal notes whether the API server refuses the write of an object, and reports whether that was not reported yet.
+func (r *reports) noteRefusal(object string, refused bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reported := r.refused[object]
@@ -77,8 +77,8 @@ func (r *reports) isNewRefusal(object string, refused bool) bool {
 	return refused && !reported
 }
 
-// isNewSuspect notes that the detector of a rule is suspect, and tells whether that was not reported yet.
-func (r *reports) isNewSuspect(rule string) bool {
+// noteSuspect notes that the detector of a rule is suspect, and reports whether that was not reported yet.
+func (r *reports) noteSuspect(rule string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reported := r.suspect[rule]
@@ -146,7 +146,7 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 		known.Rule = knownRule(c.policy.Policy(), b.Rule)
 		b = &known
 	}
-	if !c.reports.isNew(n.Name, b) {
+	if !c.reports.noteBlocked(n.Name, b) {
 		return
 	}
 	c.metrics.blocked.WithLabelValues(b.Rule, b.Reason).Inc()
@@ -161,7 +161,7 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 		c.emitNodeEvent(ctx, n, quarantine.Event{Type: kind, Reason: reason, Message: b.Message})
 		return
 	}
-	if c.reports.isNewSuspect(b.Rule) {
+	if c.reports.noteSuspect(b.Rule) {
 		c.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DetectorSuspect,
 			Message: "rule " + b.Rule + " is suspended there: node " + n.Name + ": " + b.Message})
 	}
@@ -169,7 +169,7 @@ func (c *Controller) reportBlocked(ctx context.Context, n *corev1.Node, b *quara
 
 // reportStaleUpgrade reports that a driver upgrade on the node does not go on.
 func (c *Controller) reportStaleUpgrade(ctx context.Context, n *corev1.Node, why string) {
-	if c.reports.isNewStaleUpgrade(n.Name, why != "") {
+	if c.reports.noteStaleUpgrade(n.Name, why != "") {
 		c.emitNodeEvent(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DriverUpgradeStale, Message: why})
 	}
 }
@@ -177,7 +177,7 @@ func (c *Controller) reportStaleUpgrade(ctx context.Context, n *corev1.Node, why
 // reportRefusal reports that admission, or a missing permission, refuses the write of the node. err is nil when it does not. Until that
 // is mended the write is tried again.
 func (c *Controller) reportRefusal(ctx context.Context, n *corev1.Node, d quarantine.Decision, err error) {
-	if !c.reports.isNewRefusal(n.Name, err != nil && isDenied(err)) {
+	if !c.reports.noteRefusal(n.Name, err != nil && isDenied(err)) {
 		return
 	}
 	var events string

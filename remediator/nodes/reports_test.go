@@ -32,7 +32,7 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	r.reconcile(t, "a")
 	r.policy.Policy().Correlated = guard
 	r.client.nodes[1].Status.Conditions[0].Message = lost
-	r.reports.isNew("b", nil)
+	r.reports.noteBlocked("b", nil)
 	r.reconcile(t, "b")
 	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.DetectorSuspect}) {
 		t.Errorf("said %q", said)
@@ -98,7 +98,7 @@ func TestBlockedIsReportedOnce(t *testing.T) {
 		{nil, false},
 		{&quarantine.Blocked{Rule: "disk", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
 	} {
-		if got := r.isNew("n", test.blocked); got != test.want {
+		if got := r.noteBlocked("n", test.blocked); got != test.want {
 			t.Errorf("%d: said %v, want %v", i, got, test.want)
 		}
 	}
@@ -109,8 +109,8 @@ func TestWhatIsReportedIsForgottenWithItsNodeAndItsRule(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		r.reconcile(t, name)
 	}
-	r.reports.isNewSuspect("gpu")
-	r.reports.isNewSuspect("gone")
+	r.reports.noteSuspect("gpu")
+	r.reports.noteSuspect("gone")
 	r.reports.keepRulesOf(r.policy.Policy())
 	if len(r.reports.suspect) != 1 || !r.reports.suspect["gpu"] {
 		t.Errorf("suspect rules %v", r.reports.suspect)

@@ -112,7 +112,7 @@ func (s *startsSaver) Start(ctx context.Context) error {
 			return s.finish(ctx)
 		case <-s.unsavedStarts:
 			if err := s.saveStarts(ctx); err != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "Restarted now, the remediator would not know of quarantined nodes that were deleted")
+				ctrl.LoggerFrom(ctx).Error(err, "Failed to save quarantine start times; retrying")
 				s.mu.Lock()
 				s.startsChanged()
 				s.mu.Unlock()

@@ -39,7 +39,7 @@ func (d *decider) empty(v *Visit) {
 	}
 	if v.Held = held; held != "" {
 		v.Outcome = held
-		d.waits("held", "%s waits: %s", v.Kind, held)
+		d.waitFor("held", "%s waits: %s", v.Kind, held)
 		return
 	}
 	timeout := v.ActionSince.Add(d.emptyTimeout())
@@ -133,7 +133,7 @@ func (d *decider) lacks(v *Visit, late bool, reason, format string, args ...any)
 		return
 	}
 	v.Outcome = quarantine.Clip("waits: "+what, conditions.MaxMessage)
-	d.waits(reason, "%s waits: %s", v.Kind, what)
+	d.waitFor(reason, "%s waits: %s", v.Kind, what)
 }
 
 // noTemplate says why there is no template.
@@ -244,7 +244,7 @@ func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
 	}
 	q = d.facts.Quarantine
 	if d.facts.QuarantineErr != nil {
-		d.waits("record", "%s waits: the quarantine record of the node cannot be read", v.Kind)
+		d.waitFor("record", "%s waits: the quarantine record of the node cannot be read", v.Kind)
 		return nil, true
 	}
 	if q != nil && q.ID == v.Quarantine && q.Phase == quarantine.Quarantined {
@@ -421,7 +421,7 @@ func (d *decider) create(v *Visit) {
 		return
 	}
 	if len(leaving) > 0 {
-		d.waits("operator", "%s waits for the GPU operator: %s", v.Kind, podNames(leaving, "has not ended", "have not ended"))
+		d.waitFor("operator", "%s waits for the GPU operator: %s", v.Kind, podNames(leaving, "has not ended", "have not ended"))
 		d.requeue(endPoll)
 		return
 	}
@@ -439,7 +439,7 @@ func (d *decider) create(v *Visit) {
 		return
 	}
 	if d.facts.Template == nil {
-		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
+		d.waitFor("template", "%s waits: %s", v.Kind, d.noTemplate())
 		return
 	}
 	if !asksFor(d.policy, d.facts.Template, d.facts.Node, v) {

@@ -194,7 +194,7 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 			return
 		}
 		if needsApproval(repair, q) {
-			d.waits(waitsForApproval, "%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
+			d.waitFor(waitsForApproval, "%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
 			return
 		}
 	}
@@ -202,7 +202,7 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 		return
 	}
 	if why := d.facts.heldAction(action.Template); why != "" {
-		d.waits("breaker", "%s waits: %s", v.Kind, why)
+		d.waitFor("breaker", "%s waits: %s", v.Kind, why)
 		return
 	}
 	if d.tryOpen(v) && requested {
@@ -223,22 +223,22 @@ func isManual(q *quarantine.Record) bool {
 // tryOpen begins a visit to a quarantined node, or notes what it waits for. It is false while facts are missing.
 func (d *decider) tryOpen(v Visit) bool {
 	if why := d.forbidden(&v, d.facts.Quarantine); why != "" {
-		d.waits("policy", "%s waits: %s", v.Kind, why)
+		d.waitFor("policy", "%s waits: %s", v.Kind, why)
 		return false
 	}
 	if why := d.held(); why != "" {
-		d.waits("held", "%s waits: %s", v.Kind, why)
+		d.waitFor("held", "%s waits: %s", v.Kind, why)
 		return false
 	}
 	if !node.IsReady(d.facts.Node) {
-		d.waits("ready", "%s waits until the node is Ready", v.Kind)
+		d.waitFor("ready", "%s waits until the node is Ready", v.Kind)
 		return false
 	}
 	if d.needs(Needs{Peers: true}) || d.step.Needs.Any() {
 		return false
 	}
 	if why := exceeded(d.policy.Repair, v, d.facts.Node, d.record, d.facts.Peers, d.now); why != "" {
-		d.waits("limits", "%s waits: %s", v.Kind, why)
+		d.waitFor("limits", "%s waits: %s", v.Kind, why)
 		return false
 	}
 	d.open(v)
@@ -304,7 +304,7 @@ func (d *decider) lemon() string {
 	if count < l.Repairs {
 		return ""
 	}
-	return fmt.Sprintf("the node is a lemon: %d repairs within %s have not mended it", count, days(l.Window))
+	return fmt.Sprintf("repair.lemon reached: %d repairs in %s did not fix the node", count, days(l.Window))
 }
 
 func days(d time.Duration) string {

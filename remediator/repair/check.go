@@ -85,7 +85,7 @@ func (d *decider) beginSweep() {
 			d.refuse("not checked: no sweep of the policy is for this node")
 			return
 		case s == nil:
-			d.waits("check", "a check waits: %s", cmp.Or(why, "it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
+			d.waitFor("check", "a check waits: %s", cmp.Or(why, "it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
 		}
 	}
 	if s == nil || len(d.record.Last) > 0 && !d.record.Last[0].StartedAt.Before(s.At) {
@@ -104,11 +104,11 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 		return
 	}
 	if d.facts.Template == nil {
-		d.waits("template", "%s waits: %s", v.Kind, d.noTemplate())
+		d.waitFor("template", "%s waits: %s", v.Kind, d.noTemplate())
 		return
 	}
 	if lacks := firstcheck.Unproven(d.policy, d.facts.Node, Verdict(d.facts.Template)); lacks != "" {
-		d.waits("proof", "%s waits: %s proves template %s, and the node's pool does not report it", v.Kind, lacks, check.Template)
+		d.waitFor("proof", "%s waits: %s proves template %s, and the node's pool does not report it", v.Kind, lacks, check.Template)
 		return
 	}
 	if pods := d.inTheWay(false); len(pods) > 0 {
@@ -118,7 +118,7 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 			pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace })
 		}
 		if len(pods) > 0 {
-			d.waits("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
+			d.waitFor("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
 		}
 		return
 	}

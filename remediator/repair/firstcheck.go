@@ -15,15 +15,15 @@ import (
 func (d *decider) beginFirstCheck() {
 	f := d.policy.FirstCheck
 	if why := d.held(); why != "" {
-		d.waits("held", "first check waits: %s", why)
+		d.waitFor("held", "first check waits: %s", why)
 		return
 	}
 	if !node.IsReady(d.facts.Node) {
-		d.waits("ready", "first check waits until the node is Ready")
+		d.waitFor("ready", "first check waits until the node is Ready")
 		return
 	}
 	if why := d.unproved(); why != "" {
-		d.waits("conditions", "first check waits: %s", why)
+		d.waitFor("conditions", "first check waits: %s", why)
 		return
 	}
 	if f.Template == "" {
@@ -45,7 +45,7 @@ func (d *decider) beginFirstCheck() {
 	}
 	checked := len(slices.DeleteFunc(slices.Clone(d.facts.Peers), func(p Peer) bool { return !p.FirstCheck }))
 	if checked >= f.MaxNodes {
-		d.waits("limits", "first check waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", checked, f.MaxNodes)
+		d.waitFor("limits", "first check waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", checked, f.MaxNodes)
 		return
 	}
 	d.openCheck(Visit{Kind: FirstCheck}, f.Check)

@@ -193,7 +193,7 @@ func (s Step) Apply(n *corev1.Node) {
 func Next(p *policy.Policy, f Facts, now time.Time) Step {
 	d := &decider{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
 	if f.RecordErr != nil {
-		d.waits("record", "annotation %s cannot be read, so no visit is made to the node until it is repaired or removed: %v",
+		d.waitFor("record", "annotation %s cannot be read, so no visit is made to the node until it is repaired or removed: %v",
 			conditions.AnnotationRepair, f.RecordErr)
 		d.removeOrphan()
 		return d.step
@@ -389,7 +389,7 @@ func (d *decider) event(kind, reason, format string, args ...any) {
 	d.step.Events = append(d.step.Events, quarantine.Event{Type: kind, Reason: reason, Message: quarantine.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)})
 }
 
-func (d *decider) waits(reason, format string, args ...any) {
+func (d *decider) waitFor(reason, format string, args ...any) {
 	d.step.Waits = &Waiting{reason, quarantine.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)}
 	d.requeue(waitPoll)
 }

@@ -1390,7 +1390,7 @@ func TestALemonIsNotRepairedAgain(t *testing.T) {
 	}
 	w.ask(m, RequestRepair)
 	w.step(time.Minute)
-	if !w.happened("lemon: 2 repairs within 30 days") {
+	if !w.happened("repair.lemon reached: 2 repairs in 30 days") {
 		t.Errorf("events %q", w.events)
 	}
 }

@@ -141,8 +141,8 @@ type reports struct {
 
 func newReports() reports { return reports{&sync.Mutex{}, map[string]string{}} }
 
-// isNew notes what a node waits for; nil: nothing. It tells whether that was not reported yet.
-func (r reports) isNew(node string, w *repair.Waiting) bool {
+// noteWaiting notes what a node waits for; nil: nothing. It reports whether that was not reported yet.
+func (r reports) noteWaiting(node string, w *repair.Waiting) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w == nil {
@@ -214,7 +214,7 @@ func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 	if v := s.Record; c.dryRun && v != nil && v.Current != nil && changes(s, n) {
 		s.Waits = &repair.Waiting{Reason: "dry-run", Message: fmt.Sprintf("dry run, would begin a %s", v.Current.Kind)}
 	}
-	if c.reports.isNew(n.Name, s.Waits) {
+	if c.reports.noteWaiting(n.Name, s.Waits) {
 		c.emit(n, quarantine.Event{Type: corev1.EventTypeNormal, Reason: repair.RepairWaiting, Message: s.Waits.Message})
 	}
 }

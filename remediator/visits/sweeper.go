@@ -278,7 +278,7 @@ func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Nod
 	s.overruled[n.Name] = o
 	for namespace, y := range s.yields[n.Name] {
 		if y.count >= maxYields {
-			ctrl.LoggerFrom(ctx).Info("A sweep begins that makes no way for the pods of a namespace: it did so several times in a row, and none came to the node",
+			ctrl.LoggerFrom(ctx).Info("Sweep will not yield to pods of this namespace: earlier yields were not used",
 				"sweep", start.Sweep.Name, "node", n.Name, "namespace", namespace, "times", y.count)
 			o.namespaces[namespace] = true
 		}

@@ -101,7 +101,7 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 		"not off":       {node: reset(), policy: strings.Replace(clitest.RepairPolicy, "mode: approve", "mode: off", 1), want: "Repair:   none: the policy repairs no nodes (by POLICY)\n"},
 		"in service":    {node: clitest.NodeNamed("gpu-1"), want: "Repair:   none: the node is not quarantined (by POLICY)\n"},
 		"for a person":  {node: faulty(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.Inspect), clitest.Lost), want: "Repair:   none: no cause of class ResetGPU or Reboot is there (by POLICY)\n"},
-		"a lemon":       {node: clitest.Visited(reset(), &repair.Record{Repairs: []repair.Action{{At: clitest.Now, Template: "a", Quarantine: "1"}, {At: clitest.Now, Template: "a", Quarantine: "2"}, {At: clitest.Now, Template: "a", Quarantine: "3"}}}), want: "Repair:   none: the node is a lemon: 3 repairs within 30 days have not mended it (by POLICY)\n"},
+		"a lemon":       {node: clitest.Visited(reset(), &repair.Record{Repairs: []repair.Action{{At: clitest.Now, Template: "a", Quarantine: "1"}, {At: clitest.Now, Template: "a", Quarantine: "2"}, {At: clitest.Now, Template: "a", Quarantine: "3"}}}), want: "Repair:   none: repair.lemon reached: 3 repairs in 30 days did not fix the node (by POLICY)\n"},
 		"validated":     {node: clitest.Visited(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.Reboot), &repair.Record{Checked: &repair.Checked{At: clitest.Now, BootID: "b1", Quarantine: "q1"}}), want: "Repair:   none: the node has passed its check (by POLICY)\n"},
 		"is unreadable": {node: func() *corev1.Node { n := reset(); n.Annotations[conditions.AnnotationRepair] = "{"; return n }(), want: "Repair:   annotation pitcrew.dev/repair cannot be read"},
 	} {
@@ -344,7 +344,7 @@ func TestRepairShowsWhatTheRemediatorRemembers(t *testing.T) {
 		want string
 	}{
 		"an action that failed on three nodes": {remembered(conditions.BreakerConfigMap, breaker.Key, failed.String()), "kubectl pitcrew reset"},
-		"three repairs of an earlier Node":     {remembered(conditions.KnownConfigMap, starts.Key, earlier.String()), "the node is a lemon: 3 repairs within 30 days"},
+		"three repairs of an earlier Node":     {remembered(conditions.KnownConfigMap, starts.Key, earlier.String()), "repair.lemon reached: 3 repairs in 30 days"},
 	} {
 		api := fake.NewClientBuilder().WithObjects(append(clinic(reset.DeepCopy()), test.has)...).WithIndex(&corev1.Pod{}, "spec.nodeName", byNode).Build()
 		c := &cli.Target{Namespace: "pitcrew", Now: func() time.Time { return clitest.Now }}

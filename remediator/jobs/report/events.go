@@ -215,7 +215,7 @@ func (r *Reporter) Blocked(c restart.Cause, job client.Object, kind string, why 
 // BlockedUnder reports a job that is left alone by Event and by a counter, once for each quarantine and reason. counted is its kind in the
 // counter.
 func (r *Reporter) BlockedUnder(c restart.Cause, job client.Object, kind, counted string, why restart.Blocked) {
-	if !r.isNew(report{c.ID, job.GetUID(), why.Reason}) {
+	if !r.remember(report{c.ID, job.GetUID(), why.Reason}) {
 		return
 	}
 	r.Metrics.Blocked.WithLabelValues(counted, why.Reason).Inc()
@@ -225,7 +225,7 @@ func (r *Reporter) BlockedUnder(c restart.Cause, job client.Object, kind, counte
 // NotOptedIn tells a job that it is not restarted because it has not opted in, once for each quarantine. It is a warning if a
 // label or an annotation looks as if it had.
 func (r *Reporter) NotOptedIn(c restart.Cause, job client.Object, opt kinds.OptIn) {
-	if !r.isNew(report{c.ID, job.GetUID(), eventNotOptedIn}) || !r.countNotOptedIn(c.ID) {
+	if !r.remember(report{c.ID, job.GetUID(), eventNotOptedIn}) || !r.countNotOptedIn(c.ID) {
 		return
 	}
 	severity, action := corev1.EventTypeNormal, "NotOptedIn"
@@ -250,8 +250,8 @@ func (r *Reporter) countNotOptedIn(quarantine string) bool {
 	return n < maxNotOptedIn
 }
 
-// isNew remembers a report, and reports whether it was not known.
-func (r *Reporter) isNew(what report) bool {
+// remember remembers a report, and reports whether it was not known.
+func (r *Reporter) remember(what report) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, known := r.Reported.Get(what)
