@@ -116,6 +116,38 @@ func collectGarbage(inBurst bool) {
 }
 
 func run(ctx context.Context, o options, validate bool) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	p, invalid := policy.Follow(o.policy)
+	switch {
+	case invalid != nil && validate:
+		return invalid
+	case validate:
+		for _, w := range p.Policy().Warnings {
+			fmt.Fprintf(os.Stderr, "warning: %s: %s\n", o.policy, w)
+		}
+		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
+		return nil
+	case invalid != nil:
+		// Jobs may be suspended: they must run again whatever became of the policy.
+		ctrl.Log.Error(invalid, "Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
+	}
+	mgr, err := waitForManager(ctx, o, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	if err := setup(ctx, mgr, o, p); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}
+
+// check returns an error for a flag with a value that is none.
+func (o options) check() error {
 	if o.policy == "" || flag.NArg() > 0 {
 		return errors.New("usage: remediator -policy FILE [flags], see -h")
 	}
@@ -127,28 +159,14 @@ func run(ctx context.Context, o options, validate bool) error {
 	if o.leaseDuration < 3*time.Second || o.leaseDuration%time.Second != 0 {
 		return fmt.Errorf("-lease-duration %s: not a whole number of seconds from 3s", o.leaseDuration) // a Lease holds seconds
 	}
-	p, invalid := policy.Follow(o.policy)
-	if invalid != nil && validate {
-		return invalid
-	}
-	if validate {
-		for _, w := range p.Policy().Warnings {
-			fmt.Fprintf(os.Stderr, "warning: %s: %s\n", o.policy, w)
-		}
-		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
-		return nil
-	}
-	if invalid != nil {
-		// Jobs may be suspended: they must run again whatever became of the policy.
-		ctrl.Log.Error(invalid, "Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
-	}
-	mgr, err := waitForManager(ctx, o, clock.RealClock{})
-	if err != nil {
-		return err
-	}
-	recorder := mgr.GetEventRecorder(quarantine.ControllerName)
+	return nil
+}
+
+// setup adds the controllers and the checks of health to the manager.
+func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) error {
+	recorder, now := mgr.GetEventRecorder(quarantine.ControllerName), clock.RealClock{}
 	restarter, err := jobs.SetupWithManager(ctx, mgr, metrics.Registry, jobs.Options{
-		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
+		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: now,
 	})
 	if err != nil {
 		return err
@@ -156,21 +174,21 @@ func run(ctx context.Context, o options, validate bool) error {
 	catchUp := catchup.New(mgr.GetClient(), mgr.GetAPIReader())
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
-		Jobs: restarter, Clock: clock.RealClock{}, OnBigBurst: collectGarbage, CatchUp: catchUp,
+		Jobs: restarter, Clock: now, OnBigBurst: collectGarbage, CatchUp: catchUp,
 	}); err != nil {
 		return err
 	}
 	if err := progress.SetupWithManager(mgr, metrics.Registry, progress.Options{
-		Policy: p, Jobs: restarter, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{},
+		Policy: p, Jobs: restarter, DryRun: o.dryRun, Recorder: recorder, Clock: now,
 	}); err != nil {
 		return err
 	}
 	if err := visits.SetupWithManager(ctx, mgr, metrics.Registry, visits.Options{
-		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: clock.RealClock{}, CatchUp: catchUp,
+		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: now, CatchUp: catchUp,
 	}); err != nil {
 		return err
 	}
-	o.preflight.DryRun, o.preflight.Recorder, o.preflight.Clock = o.dryRun, recorder, clock.RealClock{}
+	o.preflight.DryRun, o.preflight.Recorder, o.preflight.Clock = o.dryRun, recorder, now
 	if err := preflight.SetupWithManager(ctx, mgr, metrics.Registry, o.preflight); err != nil {
 		return err
 	}
@@ -179,9 +197,6 @@ func run(ctx context.Context, o options, validate bool) error {
 	}
 	if err := mgr.AddReadyzCheck("policy", func(*http.Request) error { return checkKnown(p) }); err != nil {
 		return fmt.Errorf("add the readiness check: %w", err)
-	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run: %w", err)
 	}
 	return nil
 }

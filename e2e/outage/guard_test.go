@@ -147,10 +147,16 @@ func (w *cached) shows(name, value string) error {
 	return nil
 }
 
-// becomes waits until the cache shows a mark.
+// becomes waits until the cache shows a mark. Meanwhile the clock of the guard goes on about as the real one does: it waits by it before
+// it connects again.
 func (w *cached) becomes(name, value string) {
 	w.Helper()
-	clustertest.Until(w, patience, "the cache follows", func() error { return w.shows(name, value) })
+	moved := time.Now()
+	clustertest.Until(w, patience, "the cache follows", func() error {
+		w.clock.Step(time.Since(moved))
+		moved = time.Now()
+		return w.shows(name, value)
+	})
 }
 
 // becomesAfterSilence waits until the cache shows a mark, and moves the clock of the guard on beyond its limit now and then: a watch that is

@@ -13,8 +13,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // fleet is the sum of all nodes for the limits, as the cache, the pending writes and the memory of quarantines show them. A node is
@@ -139,13 +139,13 @@ func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node,
 // peerAsWritten sums up a node with the write that is pending. One that gives a place back does so once the cache shows it: it may still
 // fail, and the quarantine of another node may reach the API server before it.
 func (c *Controller) peerAsWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
-	shown := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+	shown := peers.With(c.fleet.policy, n, remembered, c.domains.of(n))
 	if !c.pending.HasRecord(n.Name) {
 		return shown
 	}
 	n = n.DeepCopy()
 	c.pending.Overlay(n)
-	written := quarantine.PeerWith(c.fleet.policy, n, remembered, c.domains.of(n))
+	written := peers.With(c.fleet.policy, n, remembered, c.domains.of(n))
 	if !c.dryRun && (shown.OutOfService && !written.OutOfService || shown.Soft && !written.Soft) {
 		return shown
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // walk sums up all nodes but one, as a decision must not.
@@ -37,11 +38,11 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 			continue
 		}
 		present[n.Name] = true
-		peer := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{})
+		peer := peers.With(p, n, memory[n.Name], limits.Domain{})
 		if w := r.pending.All()[n.Name]; w.Record != nil && w.UID == n.UID && w.Over == n.ResourceVersion {
 			quarantine.Overlay(n, w.Record)
 			// What gives a place back may still fail.
-			if written := quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}); (written.OutOfService || !peer.OutOfService) && (written.Soft || !peer.Soft) {
+			if written := peers.With(p, n, memory[n.Name], limits.Domain{}); (written.OutOfService || !peer.OutOfService) && (written.Soft || !peer.Soft) {
 				peer = written
 			}
 		}

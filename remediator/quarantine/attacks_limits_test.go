@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
@@ -221,7 +222,7 @@ func (f *fleet) decideAndRemember(i int, memory limits.Memory) (*world, limits.M
 	for j, other := range f.worlds {
 		if j != i && !node.Excluded(other.node) {
 			names[other.node.Name] = true
-			w.peers = append(w.peers, PeerWith(other.policy, other.node, memory[other.node.Name], limits.Domain{}))
+			w.peers = append(w.peers, peers.With(other.policy, other.node, memory[other.node.Name], limits.Domain{}))
 		}
 	}
 	w.peers = append(w.peers, memory.GonePeers(func(name string) bool { return names[name] })...)

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 const (
@@ -357,7 +358,7 @@ func TestAnIncidentEndsWithItsQuarantines(t *testing.T) {
 	f.round()
 	f.wantPhases("------ q----- ------ ------ ------ ------")
 	for _, w := range f.worlds[:rackSize] {
-		if got := PeerWith(w.policy, w.node, f.memory[w.node.Name], limits.Domain{}); got.Failed != (limits.Span{}) {
+		if got := peers.With(w.policy, w.node, f.memory[w.node.Name], limits.Domain{}); got.Failed != (limits.Span{}) {
 			t.Errorf("%s has failed at %v", w.node.Name, got.Failed)
 		}
 	}

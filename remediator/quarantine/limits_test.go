@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // fleet is a cluster of worlds that see one another.
@@ -81,7 +82,7 @@ func (f *fleet) meets(i int) *world {
 	w.peers, w.broken = nil, f.broken
 	for j, other := range f.worlds {
 		if j != i && !node.Excluded(other.node) {
-			w.peers = append(w.peers, PeerWith(other.policy, other.node, f.memory[other.node.Name], limits.Domain{}))
+			w.peers = append(w.peers, peers.With(other.policy, other.node, f.memory[other.node.Name], limits.Domain{}))
 		}
 	}
 	return w

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
@@ -88,11 +87,11 @@ func ParseRecord(text string) (*Record, error) { return causes.ParseRecord(text)
 // Clip cuts a text to a number of bytes.
 func Clip(text string, maxBytes int) string { return causes.Clip(text, maxBytes) }
 
-// Needs names what a class asks for.
-func Needs(class conditions.Repair) string { return causes.Needs(class) }
+// FromFuture reports whether a time is further ahead than clocks differ.
+func FromFuture(at, now time.Time) bool { return causes.FromFuture(at, now) }
 
-// GPUFaults lists the GPUs that a message names.
-func GPUFaults(message string) []RepairRecord { return causes.GPUFaults(message) }
+// PeerOf sums up a node for the limits of others.
+func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return peers.Of(p, n) }
 
 // DomainOf is the domain of a node.
 func DomainOf(p *policy.Policy, n *corev1.Node, remembered limits.Domain) limits.Domain {
@@ -102,24 +101,8 @@ func DomainOf(p *policy.Policy, n *corev1.Node, remembered limits.Domain) limits
 // DescribeNotReady says since when a node is not Ready.
 func DescribeNotReady(c corev1.NodeCondition) string { return causes.DescribeNotReady(c) }
 
-// Unhandled says that a node is not Ready and no rule acts on that.
-func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
-	return causes.Unhandled(p, n, now)
-}
-
-// FromFuture reports whether a time is further ahead than clocks differ.
-func FromFuture(at, now time.Time) bool { return causes.FromFuture(at, now) }
-
 // IsVerdict reports whether the remediator writes a condition itself.
 func IsVerdict(t corev1.NodeConditionType) bool { return causes.IsVerdict(t) }
-
-// PeerOf sums up a node for the limits of others.
-func PeerOf(p *policy.Policy, n *corev1.Node) limits.Peer { return peers.Of(p, n) }
-
-// PeerWith is [PeerOf] with what is remembered of the node.
-func PeerWith(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, domain limits.Domain) limits.Peer {
-	return peers.With(p, n, remembered, domain)
-}
 
 // NeedsPeers reports whether [Decide] needs the peers of a node.
 func NeedsPeers(p *policy.Policy, n *corev1.Node, r *Record, breaker *limits.BreakerState) bool {

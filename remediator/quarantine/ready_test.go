@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -725,7 +726,7 @@ func TestANodeThatNeverReportedHasYetToStart(t *testing.T) {
 	w := newReadyWorld(t)
 	w.run(silent, func(w *world) { w.node.Status.Conditions[0].Reason = "NodeStatusNeverUpdated" }, decide, starves(time.Hour))
 	w.expect("", "", false)
-	if got := Unhandled(w.policy, w.node, w.now); !strings.HasSuffix(got, ", as it has been since it was created, so the node is taken for one that has yet to start") {
+	if got := causes.Unhandled(w.policy, w.node, w.now); !strings.HasSuffix(got, ", as it has been since it was created, so the node is taken for one that has yet to start") {
 		t.Error(got)
 	}
 }

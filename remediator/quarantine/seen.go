@@ -57,19 +57,7 @@ const (
 
 // After is what the remediator knows after a decision about a node as it was observed.
 func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
-	next := Seen{known: true, notices: map[string]seenNotice{}}
-	if o.Record != nil {
-		for _, notice := range o.Record.Notices {
-			if known, ok := s.notices[notice.ID]; ok || !s.known {
-				next.notices[notice.ID] = seenNotice{cmp.Or(known.at, now), true}
-			}
-		}
-	}
-	for id, notice := range s.notices {
-		if _, ok := next.notices[id]; !ok && now.Sub(notice.at) < noticeWindow {
-			next.notices[id] = notice
-		}
-	}
+	next := Seen{known: true, notices: s.noticesAfter(o.Record, now)}
 	var r *Record
 	if d.State != nil {
 		r = d.State.Record
@@ -98,6 +86,24 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 	if o.Record == nil || !next.current.is(o.Record) {
 		if next.earlier = s.earlier; !s.current.equals(next.current) {
 			next.earlier = s.current
+		}
+	}
+	return next
+}
+
+// noticesAfter are the notices that are remembered after a look at a record, which may be nil.
+func (s Seen) noticesAfter(r *Record, now time.Time) map[string]seenNotice {
+	next := map[string]seenNotice{}
+	if r != nil {
+		for _, notice := range r.Notices {
+			if known, ok := s.notices[notice.ID]; ok || !s.known {
+				next[notice.ID] = seenNotice{cmp.Or(known.at, now), true}
+			}
+		}
+	}
+	for id, notice := range s.notices {
+		if _, ok := next[id]; !ok && now.Sub(notice.at) < noticeWindow {
+			next[id] = notice
 		}
 	}
 	return next

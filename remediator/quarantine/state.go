@@ -106,7 +106,7 @@ func suspicion(s *situation) *string {
 		}
 		return &text
 	}
-	text = fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, Needs(r.Taint.Repair), r.Taint.Rule)
+	text = fmt.Sprintf("%s: needs %s (rule %s)", r.Decisive().Condition, causes.Needs(r.Taint.Repair), r.Taint.Rule)
 	return &text
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
@@ -178,7 +179,7 @@ func releaser(q *quarantine.Quarantine) string {
 
 // needs names what a class asks for, and the class.
 func needs(class conditions.Repair) string {
-	return fmt.Sprintf("%s (%s)", quarantine.Needs(class), class)
+	return fmt.Sprintf("%s (%s)", causes.Needs(class), class)
 }
 
 // howReleased is the one advice on how the quarantine of a node ends.

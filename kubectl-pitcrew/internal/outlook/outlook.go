@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
@@ -97,7 +98,7 @@ func whyNothing(o simulate.Outcome, record *quarantine.Record, p *policy.Policy,
 		}
 		return "nothing: " + by + "; it stays released until its faults have cleared"
 	}
-	if why := quarantine.Unhandled(p, o.Before, now); why != "" {
+	if why := causes.Unhandled(p, o.Before, now); why != "" {
 		return "nothing: " + why
 	}
 	if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {

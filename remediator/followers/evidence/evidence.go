@@ -23,6 +23,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const (
@@ -203,7 +204,7 @@ func snapshot(n *corev1.Node, r *quarantine.Record, now time.Time) Snapshot {
 		e.Conditions[i].Message = quarantine.Clip(e.Conditions[i].Message, conditions.MaxMessage)
 	}
 	for _, cause := range r.Causes {
-		for _, f := range quarantine.GPUFaults(cause.Message) {
+		for _, f := range causes.GPUFaults(cause.Message) {
 			e.GPUs = append(e.GPUs, GPU{PCI: f.GPU, Code: f.Code})
 		}
 		for _, uuid := range gpuUUID.FindAllString(cause.Message, -1) {

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -43,7 +44,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
 		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
 		observation.Seen = quarantine.AssumeDecided(o.Before, observation.Record)
-		if quarantine.NeedsPeers(p, o.Before, observation.Record, open) {
+		if peers.AreNeeded(p, o.Before, observation.Record, open) {
 			observation.Peers = fleet.Others(o.Before.Name)
 		}
 		o.Decision = quarantine.Decide(p, observation, now)
@@ -56,7 +57,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 			if o.Started != nil {
 				memory, _ = memory.With(o.Started.EntryOf(p, o.After), limits.RememberFor(p), now)
 			}
-			fleet.Put(quarantine.PeerWith(p, o.After, memory[o.After.Name], limits.Domain{}))
+			fleet.Put(peers.With(p, o.After, memory[o.After.Name], limits.Domain{}))
 		}
 	}
 	return outcomes
@@ -73,7 +74,7 @@ func fleetOf(p *policy.Policy, nodes []corev1.Node, memory limits.Memory) *limit
 	for i := range nodes {
 		if n := &nodes[i]; !node.Excluded(n) {
 			present[n.Name] = true
-			fleet.Put(quarantine.PeerWith(p, n, memory[n.Name], limits.Domain{}))
+			fleet.Put(peers.With(p, n, memory[n.Name], limits.Domain{}))
 		}
 	}
 	for _, gone := range memory.GonePeers(func(node string) bool { return present[node] }) {

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Late is how long a node may wait for its first check before people are told.
@@ -38,7 +39,7 @@ func Conditions(p *policy.Policy, n *corev1.Node) []string {
 		}
 		for _, r := range p.Rules {
 			condition := string(r.Condition)
-			counts := !r.AlertOnly && r.Condition != corev1.NodeReady && !quarantine.IsVerdict(r.Condition) && r.Nodes.Matches(labels.Set(n.Labels))
+			counts := !r.AlertOnly && r.Condition != corev1.NodeReady && !causes.IsVerdict(r.Condition) && r.Nodes.Matches(labels.Set(n.Labels))
 			if counts && (!known || slices.Contains(reported, condition)) {
 				names = append(names, condition)
 			}

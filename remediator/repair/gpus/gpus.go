@@ -8,14 +8,14 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Faulty returns the PCI addresses of the GPUs that causes name, in order, by their messages and by what the conditions say now; none if
 // a message names only a part of them.
-func Faulty(n *corev1.Node, causes []quarantine.Cause) []string {
+func Faulty(n *corev1.Node, of []causes.Cause) []string {
 	var gpus []string
-	for _, c := range causes {
+	for _, c := range of {
 		if !conditions.Ours(string(c.Condition)) {
 			continue
 		}
@@ -27,7 +27,7 @@ func Faulty(n *corev1.Node, causes []quarantine.Cause) []string {
 			if m, err := conditions.ParseMessage(message); err == nil && m.More > 0 {
 				return nil
 			}
-			for _, f := range quarantine.GPUFaults(message) {
+			for _, f := range causes.GPUFaults(message) {
 				gpus = append(gpus, f.GPU)
 			}
 		}
