@@ -82,28 +82,6 @@ func Until(t testing.TB, patience time.Duration, what string, check func() error
 	}
 }
 
-// Drive takes steps, by which the test itself moves on what it waits for, until one returns nil. They are 50 ms apart. After patience it fails
-// the test with the last error.
-func Drive(t testing.TB, patience time.Duration, what string, step func() error) {
-	t.Helper()
-	pause := time.NewTicker(50 * time.Millisecond)
-	defer pause.Stop()
-	for end := time.Now().Add(patience); ; {
-		err := step()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %s (last seen: %v)", what, patience, err)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("%s: %v (last seen: %v)", what, context.Cause(t.Context()), err)
-		case <-pause.C:
-		}
-	}
-}
-
 func closeCluster() {
 	shared.Lock()
 	defer shared.Unlock()
