@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 )
 
 // decide observes what the next step of a node needs, and has it decided. Unless it is live, n is from the cache: then no request is
@@ -131,7 +132,7 @@ func (c *Controller) read(ctx context.Context, f *repair.Facts, needs repair.Nee
 			return fmt.Errorf("read the breaker: %w", err)
 		}
 		f.BreakerOpen = limits.ParseBreaker(stored.Data[limits.BreakerKey], c.clock.Now()) != nil
-		if f.Held, err = c.failures.Held(ctx); err != nil {
+		if f.Held, err = c.failures.HeldIn(ctx, stored.Data[breaker.Key]); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
@@ -131,11 +132,12 @@ func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
 	}
 	if needs.Breaker {
 		stored, err := v.Read(ctx, v.api, conditions.BreakerConfigMap)
-		if err != nil {
+		if stored == nil || err != nil {
 			return err
 		}
-		f.BreakerOpen = stored != nil && limits.ParseBreaker(stored.Data[limits.BreakerKey], v.Now()) != nil
-		if f.Held, err = failures.New(v.api, v.api, v.Namespace, policy.Fixed(v.policy), clock.RealClock{}).Held(ctx); err != nil {
+		f.BreakerOpen = limits.ParseBreaker(stored.Data[limits.BreakerKey], v.Now()) != nil
+		failed := failures.New(v.api, v.api, v.Namespace, policy.Fixed(v.policy), clock.RealClock{})
+		if f.Held, err = failed.HeldIn(ctx, stored.Data[breaker.Key]); err != nil {
 			return err
 		}
 	}

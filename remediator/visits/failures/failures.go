@@ -37,26 +37,29 @@ func New(nodes client.Client, live client.Reader, namespace string, p *policy.Fi
 	return &Store{Nodes: nodes, Policy: p, Clock: c, key: keystore.Key{Client: nodes, Reader: live, ConfigMap: key, Name: breaker.Key}}
 }
 
-func (s *Store) read(ctx context.Context) (*breaker.State, error) {
-	text, err := s.key.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	state, err := breaker.Parse(text, s.Clock.Now().UTC())
-	if err != nil {
-		return nil, fmt.Errorf("key %s of ConfigMap %s, which `kubectl pitcrew reset` removes: %w", s.key.Name, s.key.ConfigMap, err)
-	}
-	return state, nil
-}
-
 // Held returns the actions that failed on as many nodes in a row as the policy allows.
 func (s *Store) Held(ctx context.Context) (map[breaker.Action]int, error) {
 	if s == nil || s.Policy.Policy().Repair == nil {
 		return nil, nil
 	}
-	state, err := s.read(ctx)
-	if err != nil || len(state.Streaks) == 0 {
+	text, err := s.key.Read(ctx)
+	if err != nil {
 		return nil, err
+	}
+	return s.HeldIn(ctx, text)
+}
+
+// HeldIn is [Store.Held] for who has read the ConfigMap: text is that of its key [breaker.Key].
+func (s *Store) HeldIn(ctx context.Context, text string) (map[breaker.Action]int, error) {
+	if s == nil || s.Policy.Policy().Repair == nil {
+		return nil, nil
+	}
+	state, err := breaker.Parse(text, s.Clock.Now().UTC())
+	if err != nil {
+		return nil, fmt.Errorf("key %s of ConfigMap %s, which `kubectl pitcrew reset` removes: %w", s.key.Name, s.key.ConfigMap, err)
+	}
+	if len(state.Streaks) == 0 {
+		return nil, nil
 	}
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
