@@ -39,6 +39,11 @@ func ReasonFlag(cmd *cobra.Command, reason *string, what string) {
 	cmd.Flags().StringVar(reason, "reason", "", "`why`, for "+what)
 }
 
+// PolicyFlag adds the flag that names a file with the policy in place of the one in force.
+func PolicyFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+}
+
 // Actor asks the API server who the user is. A command does not fail because the user has no name.
 func (c *Target) Actor(cmd *cobra.Command, api client.Client, reason string) Actor {
 	user, err := WhoAmI(cmd.Context(), api)

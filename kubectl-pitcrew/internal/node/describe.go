@@ -72,7 +72,7 @@ one were.
 			return job.Describe(cmd.Context(), c, cmd.OutOrStdout(), api, resource, name, namespace, file)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cli.PolicyFlag(cmd, &file)
 	c.JobFlags(cmd, &namespace)
 	npdFlag(c, cmd)
 	return cmd

@@ -75,7 +75,7 @@ in this boot already. --without-validation releases it at once.`,
 	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
 	cmd.Flags().BoolVar(&o.alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
 	cmd.Flags().BoolVar(&o.unvalidated, "without-validation", false, "release the nodes at once, also where the policy has them checked first")
-	cmd.Flags().StringVarP(&o.policyFile, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cli.PolicyFlag(cmd, &o.policyFile)
 	npdFlag(c, cmd)
 	confirm.Flags(cmd)
 	return cmd

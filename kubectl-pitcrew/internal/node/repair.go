@@ -61,7 +61,7 @@ that is under way, and no other one begins for this quarantine. An action that r
 	cmd.Flags().BoolVar(&approve, "approve", false, "have the node repaired")
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the repair or the check")
 	cmd.MarkFlagsMutuallyExclusive("approve", "stop")
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cli.PolicyFlag(cmd, &file)
 	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
 	confirm.Flags(cmd)
 	return cmd
@@ -91,7 +91,7 @@ func CheckCommand(c *cli.Target) *cobra.Command {
 			return confirm.Apply(cmd, []cli.Change{asked})
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with the policy, if it is not the one that the remediator's pods use")
+	cli.PolicyFlag(cmd, &file)
 	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
 	confirm.Flags(cmd)
 	return cmd
