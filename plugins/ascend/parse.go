@@ -107,7 +107,6 @@ func parseHealth(out string) (chips []chip, err error) {
 	for line := range strings.Lines(out) {
 		key, value, _ := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
-		last := len(chips) - 1
 		switch key = strings.TrimSpace(key); {
 		case key == "Chip Count":
 			if count, err = strconv.Atoi(value); err != nil {
@@ -115,15 +114,8 @@ func parseHealth(out string) (chips []chip, err error) {
 			}
 		case key == "Health" || key == "Health Status":
 			chips = append(chips, chip{Health: value})
-		case last < 0:
-		case key == "Error Code" && value != "NA":
-			chips[last].Code = value
-		case key == "Chip ID" && chips[last].ID == "" && count == 1:
-			chips[last].ID = only
-		case key == "Chip ID" && chips[last].ID == "":
-			chips[last].ID = value
-		case key == "Chip Name" && value == mcu && chips[last].ID == "":
-			chips[last].ID = mcu
+		case len(chips) > 0:
+			chips[len(chips)-1].set(key, value, count)
 		}
 	}
 	read := 0
@@ -139,6 +131,21 @@ func parseHealth(out string) (chips []chip, err error) {
 		return chips, fmt.Errorf("the health of only %d of %d chips", read, count)
 	}
 	return chips, nil
+}
+
+// set takes a line that follows the chip's health, on a card with so many chips. The first id counts.
+func (c *chip) set(key, value string, chips int) {
+	switch {
+	case key == "Error Code" && value != "NA":
+		c.Code = value
+	case c.ID != "":
+	case key == "Chip ID" && chips == 1:
+		c.ID = only
+	case key == "Chip ID":
+		c.ID = value
+	case key == "Chip Name" && value == mcu:
+		c.ID = mcu
+	}
 }
 
 // parsePages reads the isolated HBM pages from `npu-smi info -t ecc -i N`, those of the worst chip. An NPU without HBM

@@ -10,93 +10,117 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
+// judgement is a snapshot with what follows from it.
+type judgement struct {
+	snapshot
+	npd.Result
+}
+
 func judge(s snapshot) npd.Result {
-	result := npd.Result{Healthy: "all GPUs are on the PCI bus and known to the driver"}
-	// lost is for a GPU that a reboot may bring back, unless it has had one.
-	lost := func(subject, text string) {
-		if slices.Contains(s.Before, strings.TrimPrefix(subject, "gpu ")) {
-			result.Found(conditions.Replace, subject, text+", also after a reboot")
-			return
-		}
-		result.Found(conditions.Reboot, subject, text)
-	}
-	// What is not there yet may come while the node starts.
-	absent := func(subject, text string) {
-		if s.Uptime < s.Grace {
-			result.NotRead(subject, text)
-			return
-		}
-		lost(subject, text)
-	}
-
-	onBus := map[string]bool{}
-	for _, d := range s.Bus {
-		onBus[d.Address] = true
-		if d.Width > 0 && d.Width < d.MaxWidth {
-			result.Found(conditions.Inspect, "gpu "+d.Address, fmt.Sprintf("PCIe link is x%d of x%d", d.Width, d.MaxWidth))
-		}
-	}
-	missing := 0
-	for _, address := range s.Seen {
-		if !onBus[address] {
-			missing++
-			lost("gpu "+address, "gone from the PCI bus")
-		}
-	}
-	for _, address := range s.Before {
-		if !onBus[address] && !slices.Contains(s.Seen, address) {
-			missing++
-			absent("gpu "+address, "gone from the PCI bus")
-		}
-	}
-	if short := s.Expected - len(s.Bus) - missing; s.Expected > 0 && short > 0 {
-		absent("gpu count", fmt.Sprintf("%d of %d GPUs on the PCI bus", len(s.Bus), s.Expected))
-	} else if s.Expected > 0 && len(s.Bus) > s.Expected {
-		result.Found(conditions.Inspect, "gpu count", fmt.Sprintf("%d GPUs on the PCI bus, expected %d", len(s.Bus), s.Expected))
-	}
-
+	j := judgement{s, npd.Result{Healthy: "all GPUs are on the PCI bus and known to the driver"}}
+	j.bus()
 	if nothing, ok := s.Absent(); ok {
-		if nothing.Healthy == "" && s.Mismatch != "" && s.Module != "" && s.MismatchFor >= s.Grace {
-			result.Found(conditions.Inspect, "driver", s.Mismatch+": reboot or reload the driver")
-			return result
-		}
-		if f, ok := s.NoDriver(s.Grace); ok {
-			result.Found(f.Repair, f.Subject, f.Text)
-			return result
-		}
-		result.Healthy = nothing.Healthy
-		if len(s.Bus) == 0 && s.Expected == 0 && !s.MayHaveNone && len(result.Findings) == 0 {
-			result.NotRead("gpu count", "no GPU found on the PCI bus, set -expect to how many there should be")
-		}
-		for _, u := range nothing.Unread {
-			result.NotRead(u.Subject, u.Why)
-		}
-		return result
+		j.noGPU(nothing)
+		return j.Result
 	}
 	for _, g := range s.GPUs {
-		switch {
-		case g.Lost:
-			lost(g.Subject(), "lost by the driver")
-		case g.NotInNVML:
-			absent(g.Subject(), gpu.Unlisted)
-		case s.gone(g):
-			absent(g.Subject(), g.NoHandle)
-		case g.NoHandle != "":
-			result.NotRead(g.Subject(), g.NoHandle)
-		case g.Unpowered != "":
-			result.Found(conditions.Inspect, g.Subject(), g.Unpowered)
-		}
-		if g.Minor != nil && len(s.Files) > 0 && !slices.Contains(s.Files, *g.Minor) {
-			result.Found(conditions.Inspect, g.Subject(), fmt.Sprintf("has no /dev/nvidia%d", *g.Minor))
-		}
-		if g.Persistence != nil && !*g.Persistence {
-			result.Found(conditions.Monitor, g.Subject(), "persistence mode is off")
-		}
-		if g.Unread != "" && g.NoHandle == "" {
-			result.NotRead(g.Subject(), g.Unread)
+		j.reach(g)
+		j.setup(g)
+	}
+	return j.Result
+}
+
+// lost is for a GPU that a reboot may bring back, unless it has had one.
+func (j *judgement) lost(subject, text string) {
+	if slices.Contains(j.Before, strings.TrimPrefix(subject, "gpu ")) {
+		j.Found(conditions.Replace, subject, text+", also after a reboot")
+		return
+	}
+	j.Found(conditions.Reboot, subject, text)
+}
+
+// missing is for a GPU that may still come while the node starts.
+func (j *judgement) missing(subject, text string) {
+	if j.Uptime < j.Grace {
+		j.NotRead(subject, text)
+		return
+	}
+	j.lost(subject, text)
+}
+
+// bus compares the PCI bus with what was there before and with what is expected.
+func (j *judgement) bus() {
+	onBus := map[string]bool{}
+	for _, d := range j.Bus {
+		onBus[d.Address] = true
+		if d.Width > 0 && d.Width < d.MaxWidth {
+			j.Found(conditions.Inspect, "gpu "+d.Address, fmt.Sprintf("PCIe link is x%d of x%d", d.Width, d.MaxWidth))
 		}
 	}
-	return result
+	gone := 0
+	for _, address := range j.Seen {
+		if !onBus[address] {
+			gone++
+			j.lost("gpu "+address, "gone from the PCI bus")
+		}
+	}
+	for _, address := range j.Before {
+		if !onBus[address] && !slices.Contains(j.Seen, address) {
+			gone++
+			j.missing("gpu "+address, "gone from the PCI bus")
+		}
+	}
+	if short := j.Expected - len(j.Bus) - gone; j.Expected > 0 && short > 0 {
+		j.missing("gpu count", fmt.Sprintf("%d of %d GPUs on the PCI bus", len(j.Bus), j.Expected))
+	} else if j.Expected > 0 && len(j.Bus) > j.Expected {
+		j.Found(conditions.Inspect, "gpu count", fmt.Sprintf("%d GPUs on the PCI bus, expected %d", len(j.Bus), j.Expected))
+	}
+}
+
+// noGPU judges a node whose driver shows no GPU, for the reason in nothing.
+func (j *judgement) noGPU(nothing npd.Result) {
+	if nothing.Healthy == "" && j.Mismatch != "" && j.Module != "" && j.MismatchFor >= j.Grace {
+		j.Found(conditions.Inspect, "driver", j.Mismatch+": reboot or reload the driver")
+		return
+	}
+	if f, ok := j.NoDriver(j.Grace); ok {
+		j.Found(f.Repair, f.Subject, f.Text)
+		return
+	}
+	j.Healthy = nothing.Healthy
+	if len(j.Bus) == 0 && j.Expected == 0 && !j.MayHaveNone && len(j.Findings) == 0 {
+		j.NotRead("gpu count", "no GPU found on the PCI bus, set -expect to how many there should be")
+	}
+	j.Unread = append(j.Unread, nothing.Unread...)
+}
+
+// reach judges whether the driver reaches a GPU.
+func (j *judgement) reach(g gpu.GPU) {
+	switch {
+	case g.Lost:
+		j.lost(g.Subject(), "lost by the driver")
+	case g.NotInNVML:
+		j.missing(g.Subject(), gpu.Unlisted)
+	case j.gone(g):
+		j.missing(g.Subject(), g.NoHandle)
+	case g.NoHandle != "":
+		j.NotRead(g.Subject(), g.NoHandle)
+	case g.Unpowered != "":
+		j.Found(conditions.Inspect, g.Subject(), g.Unpowered)
+	}
+}
+
+// setup judges the device file and the persistence mode of a GPU.
+func (j *judgement) setup(g gpu.GPU) {
+	if g.Minor != nil && len(j.Files) > 0 && !slices.Contains(j.Files, *g.Minor) {
+		j.Found(conditions.Inspect, g.Subject(), fmt.Sprintf("has no /dev/nvidia%d", *g.Minor))
+	}
+	if g.Persistence != nil && !*g.Persistence {
+		j.Found(conditions.Monitor, g.Subject(), "persistence mode is off")
+	}
+	if g.Unread != "" && g.NoHandle == "" {
+		j.NotRead(g.Subject(), g.Unread)
+	}
 }
 
 // gone reports whether a GPU is as one that is not in NVML: it was asked by its index and by its address, or by every question. Where no
