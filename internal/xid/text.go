@@ -12,6 +12,15 @@ var drivers = lazy(`NVRM: |\bS?Xid ?\((?:PCI:)?|fallen off the bus|RmInitAdapter
 // HasDriverWords reports whether a text has words of the GPU driver about a fault in it, wherever they stand.
 func HasDriverWords(text string) bool { return drivers().MatchString(text) }
 
+// quoted is a driver's line that does not start the text: a prefix that is not known may stand before it.
+var quoted = lazy(`.(?:NVRM: (?:GPU )?|nvidia-nvswitch[0-9]+: S)(?:Xid \((?:PCI:)?)?` + bdf)
+
+// QuotesDriver reports whether a text has a line of the driver behind something else, and is no report of what a user did.
+func QuotesDriver(text string) bool {
+	return (strings.Contains(text, "NVRM: ") || strings.Contains(text, "SXid")) && quoted().MatchString(text) &&
+		!strings.HasPrefix(text, "audit: ") && !kmsg.StartsWithFile(text)
+}
+
 // newBoot needs more than "Linux version ": that fits into the name of a process, see [kmsg.MaxName].
 var newBoot = lazy(`^Linux version [0-9]+\.[0-9]+`)
 

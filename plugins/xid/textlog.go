@@ -37,6 +37,8 @@ func (r *reader) readText(ctx context.Context) (snapshot, error) {
 		}
 	}
 	switch {
+	case errors.Is(err, io.EOF) && !t.known && t.unread == "":
+		t.unread = r.text + " has no line of a kernel log in a form that is known"
 	case err == nil:
 		t.unread = fmt.Sprintf("%s has more lines than can be read in %s, use a longer -timeout", r.text, r.plugin.Timeout*3/4)
 	case !errors.Is(err, io.EOF):
@@ -56,6 +58,8 @@ type textLog struct {
 	now           time.Duration
 	// ofUser is true if the last line that was not indented is a user's.
 	ofUser bool
+	// known is true once a line had a known form.
+	known bool
 	// unread describes the first line with words of the driver that could not be read.
 	unread string
 }
@@ -72,6 +76,7 @@ func (t *textLog) take(number int, text string) {
 		t.now = line.At
 	}
 	body := kmsg.Unescape(line.Body)
+	t.known = t.known || line.Form || xid.NewBoot(body) || strings.HasPrefix(body, "NVRM: ")
 	if line.User && !t.allowInjected {
 		t.doubt(number, line.Unsure, body)
 		return
@@ -85,7 +90,7 @@ func (t *textLog) take(number int, text string) {
 		e.At, e.Injected = t.now, line.User
 		t.state.Add(e)
 	} else {
-		t.doubt(number, line.Unsure, body)
+		t.doubt(number, line.Unsure || xid.QuotesDriver(body), body)
 	}
 }
 

@@ -20,6 +20,8 @@ type Line struct {
 	User bool
 	// Unsure is true if the form of the line is not known, or does not say whether the kernel wrote it. User is set in the second case.
 	Unsure bool
+	// Form is true if the line has a prefix that is known.
+	Form bool
 }
 
 // A prefix is what a program puts before the text of a kernel record. take notes in the line what the groups of its expression say.
@@ -52,6 +54,11 @@ var prefixes = []prefix{
 	}},
 	// The console and RFC 3164.
 	{lazy(`^<([0-9]{1,3})>`), priority},
+	// What was copied from /dev/kmsg, and netconsole's extended form, which has the kernel's release first.
+	{lazy(`^(?:[0-9]+\.[0-9]+[^\s,;]*,)?([0-9]{1,3}),[0-9]+,([0-9]+),[^;]*;`), func(l *Line, groups []string) {
+		priority(l, groups)
+		l.usec(groups[2])
+	}},
 	// dmesg --time-format iso has a comma and no host.
 	{lazy(`^(` + isoTime + `),([0-9]+)` + zone + `:? `), func(l *Line, groups []string) { l.wall("2006-01-02T15:04:05", groups[1]) }},
 	// A syslog file and journalctl -o short-iso.
@@ -73,7 +80,7 @@ var prefixes = []prefix{
 	// A syslog file without a host, and what a person has copied.
 	{lazy(`^kernel: `), nil},
 	// The kernel's own clock: dmesg, its -d (`< 0.000912>`), -T, -H and -e, and the console.
-	{lazy(`^\[ *([0-9]+\.[0-9]+)(?: *< *[0-9.+]+>)?\] ?`), clock},
+	{lazy(`^\[ *([0-9]+\.[0-9]+)(?: *< *[0-9.+]+ *>| +)?\] ?`), clock},
 	{lazy(`^\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4})(?: *< *[0-9.+]+>)?\] ?`), ansi},
 	{lazy(`^\[(?:(?:[^\]\[]{1,30} )?[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?:[ .][^\]\[]{1,24})?| *<? *\+?[0-9]+\.[0-9]+>?)\] ?`), nil},
 	// journalctl -o short-monotonic has the host and the program after the clock.
@@ -97,6 +104,13 @@ func clock(l *Line, groups []string) {
 	}
 }
 
+// usec takes the kernel's clock in microseconds.
+func (l *Line) usec(text string) {
+	if usec, err := strconv.ParseInt(text, 10, 64); err == nil {
+		l.At, l.HasTime = time.Duration(usec)*time.Microsecond, true
+	}
+}
+
 func ansi(l *Line, groups []string) { l.wall(time.ANSIC, groups[1]) }
 
 func hosted(l *Line, _ []string) { l.host() }
@@ -110,10 +124,14 @@ func (l *Line) host() {
 	case strings.HasSuffix(host, ":"):
 		l.User, l.Unsure = true, true
 	default:
-		text, kernel := strings.CutPrefix(rest, "kernel: ")
-		l.Body, l.User = text, l.User || !kernel
+		text, kernel := strings.CutPrefix(rest, "kernel:")
+		l.Body, l.User = strings.TrimPrefix(text, " "), l.User || !kernel
+		l.Unsure = l.Unsure || !kernel && !program().MatchString(rest)
 	}
 }
+
+// program is the name of one that logged, and its process.
+var program = lazy(`^[^\s:\[\]]+(?:\[[0-9]+\])?: `)
 
 // colours are the sequences by which dmesg and journalctl colour a terminal (ECMA-48, SGR and erase).
 var colours = lazy(`\x1b\[[0-9;]*[mKGH]`)
@@ -123,7 +141,8 @@ func bare(line string) string {
 	if strings.Contains(line, "\x1b") {
 		line = colours().ReplaceAllString(line, "")
 	}
-	line = strings.TrimLeft(strings.TrimRight(line, " \t\r\n"), "\ufeff \t")
+	// A file that was not closed when the machine went down is filled with zeros.
+	line = strings.TrimLeft(strings.TrimRight(line, " \t\r\n"), "\x00\ufeff \t")
 	for strings.HasPrefix(line, "> ") {
 		line = strings.TrimLeft(line[2:], " \t")
 	}
@@ -152,25 +171,23 @@ func Parse(line string) Line {
 		if json.Unmarshal([]byte(l.Body), &j) == nil && j.Message != "" && (j.Transport != "" || j.Identifier != "") {
 			l = Line{Body: j.Message, User: j.Transport != "" && j.Transport != "kernel" || j.Identifier != "" && j.Identifier != "kernel" ||
 				j.Facility != "" && j.Facility != "0"}
-			if usec, err := strconv.ParseInt(j.Monotonic, 10, 64); err == nil {
-				l.At, l.HasTime = time.Duration(usec)*time.Microsecond, true
-			}
+			l.Form = true
+			l.usec(j.Monotonic)
 			return l
 		}
 	}
-	form := false
 	for _, p := range prefixes {
 		groups := p.re().FindStringSubmatch(l.Body)
 		if groups == nil {
 			continue
 		}
-		l.Body, form = l.Body[len(groups[0]):], true
+		l.Body, l.Form = l.Body[len(groups[0]):], true
 		if p.take != nil {
 			p.take(&l, groups)
 		}
 	}
 	l.Body = strings.TrimLeft(l.Body, " ")
-	l.Unsure = l.Unsure || !form && !strings.HasPrefix(l.Body, "NVRM: ") && !strings.HasPrefix(l.Body, "audit: ")
+	l.Unsure = l.Unsure || !l.Form && !strings.HasPrefix(l.Body, "NVRM: ") && !strings.HasPrefix(l.Body, "audit: ")
 	return l
 }
 

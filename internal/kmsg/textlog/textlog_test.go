@@ -64,6 +64,13 @@ var forms = map[string]string{
 	"a quoted mail":                 "> [ 1843.308145] %s",
 	"a mail quoted twice":           "> > Jan 13 04:33:08 node-1 kernel: %s",
 	"a shell's quotes":              `"[ 1843.308145] %s"`,
+	"journalctl -o short-delta":     "[ 1843.308145 <    0.000912 >] node-1 kernel: %s",
+	"short-delta, the first line":   "[ 1843.308145                ] node-1 kernel: %s",
+	"cat /dev/kmsg":                 "3,1234,1843308145,-;%s",
+	"/dev/kmsg with the caller":     "4,1234,1843308145,-,caller=T291;%s",
+	"netconsole, extended":          "6.8.0-1018-aws,3,1234,1843308145,-;%s",
+	"syslog without a blank":        "Jan 13 04:33:08 node-1 kernel:[ 1843.308145] %s",
+	"zeros of a crash":              "\x00\x00\x00Jan 13 04:33:08 node-1 kernel: %s",
 	"a byte order mark":             "\ufeff[ 1843.308145] %s",
 }
 
@@ -100,6 +107,11 @@ func TestNoUserIsTakenForTheKernel(t *testing.T) {
 		"Tue 2026-01-13 04:33:08 CET node-1 app[1]: %s":                       false,
 		"user  :err   : [ 1843.308145] %s":                                    false,
 		"10.0.0.17: user: warning: [2026-04-22T21:30:51.870495804Z]: %s":      false,
+		"12,1234,1843308145,-;%s":                                             false,
+		"Jan 13 04:33:08 node-1 kern.err kernel: %s":                          true,
+		"Jan 13 04:33:08 PM node-1 kernel: %s":                                true,
+		"Jan 13 04:33:08 node-1 kernel[77]: %s":                               false,
+		"2026-01-13T04:33:08.859532123Z stderr F %s":                          false,
 		"<11>[ 1843.308145] %s":                                               false,
 		"<11>1 2026-01-13T04:33:08Z node-1 kernel - - - %s":                   false,
 		"<3>1 2026-01-13T04:33:08Z node-1 app - - - %s":                       false,
@@ -140,7 +152,7 @@ func TestParse(t *testing.T) {
 		"<11>":                                             {User: true},
 		"<3>[  130.456250] ":                               {At: 130456250 * time.Microsecond, HasTime: true},
 	} {
-		want.Body = body
+		want.Body, want.Form = body, prefix != ""
 		if got := textlog.Parse(prefix + body + "\r\n"); got != want {
 			t.Errorf("%q: %+v, want %+v", prefix, got, want)
 		}
