@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// ErrNoAnswer is in the error of a tool that did not end in time.
+var ErrNoAnswer = errors.New("did not answer in time")
+
 // longest is how many bytes of a tool's words an error has.
 const longest = 200
 
@@ -27,7 +30,7 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 		return string(out), nil
 	}
 	if ctx.Err() != nil {
-		err = errors.New("did not answer in time")
+		err = ErrNoAnswer
 	}
 	words := out
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(strings.Fields(string(exit.Stderr))) > 0 {

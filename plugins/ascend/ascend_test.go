@@ -144,3 +144,33 @@ func FuzzParsers(f *testing.F) {
 		}
 	})
 }
+
+// What is for a virtual machine is on the bus and in no list of npu-smi.
+func TestAChipForAVirtualMachineIsNotLost(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	for path, content := range map[string]string{
+		"proc/sys/kernel/random/boot_id": "first", "proc/uptime": "86400.00 1.00", "npu-smi": "#!/bin/sh\necho 'Total Count : 1\nNPU ID : 0'",
+		"c1/vendor": "0x19e5", "c1/device": "0xd802", "c1/class": "0x120000", "c2/vendor": "0x19e5", "c2/device": "0xd802", "c2/class": "0x120000",
+	} {
+		path = strings.NewReplacer("c1/", "sys/bus/pci/devices/0000:c1:00.0/", "c2/", "sys/bus/pci/devices/0000:c2:00.0/").Replace(path)
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content+"\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for driver, want := range map[string]string{
+		"devdrv_device_driver": "exit 1\nReboot npu: npu-smi lists 1 of 2 chips on the PCI bus\n",
+		"vfio-pci":             "exit 0\nAscend NPUs are as expected\n",
+	} {
+		link := filepath.Join(dir, "sys/bus/pci/devices/0000:c2:00.0/driver")
+		os.Remove(link)
+		if err := os.Symlink("../../drivers/"+driver, link); err != nil {
+			t.Fatal(err)
+		}
+		got := npdtest.Run(t, binary, "-only", "card", "-npu-smi", filepath.Join(dir, "npu-smi"), "-sysfs", filepath.Join(dir, "sys"),
+			"-procfs", filepath.Join(dir, "proc"), "-state-dir", filepath.Join(dir, "state"))
+		if got != want {
+			t.Errorf("%s: got %swant %s", driver, got, want)
+		}
+	}
+}

@@ -61,12 +61,13 @@ func (l *limits) number(s snapshot, result *npd.Result) {
 	// One that was there in this boot has come up already.
 	booting := s.Boot.Uptime < l.plugin.Grace && (s.Most == 0 || s.Most < expected)
 	switch {
-	case there >= expected || len(s.PCI) > 0 && !s.Tools.Listed:
-		if there == 0 && s.Tools.Listed && len(s.PCI) > 0 {
-			result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists none, %d chips are on the PCI bus", len(s.PCI)))
-		}
-	default:
+	case len(s.PCI) > 0 && !s.Tools.Listed:
+	case there == 0 && there >= expected:
+		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists none, %d chips are on the PCI bus", len(s.PCI)))
+	case there < expected:
 		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
+	case s.Tools.Chips > 0 && s.Tools.Chips < len(s.PCI):
+		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists %d of %d chips on the PCI bus", s.Tools.Chips, len(s.PCI)))
 	}
 	s.offer(s.Boot.Uptime < l.plugin.Grace, result)
 }

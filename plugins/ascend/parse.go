@@ -14,6 +14,9 @@ import (
 // noCard is what npu-smi prints, instead of a count of 0, where its driver has no card.
 const noCard = "There is no NPU card on this server."
 
+// noECC is what it prints where the device does not count errors of its memory.
+const noECC = "This device does not support querying ecc"
+
 // values reads `key : value` lines. A key that comes again, once per chip, has several values.
 func values(out string) map[string][]string {
 	all := map[string][]string{}
@@ -26,31 +29,43 @@ func values(out string) map[string][]string {
 	return all
 }
 
-// parseList reads the NPU ids from `npu-smi info -l`. There must be as many as it says.
-func parseList(out string) ([]int, error) {
+// card is a card of the list, and how many chips it has.
+type card struct{ ID, Chips int }
+
+// parseList reads `npu-smi info -l`. There must be as many cards as it says. 310 and 310B count cards, others NPUs; 950 counts no chips.
+func parseList(out string) ([]card, error) {
 	if strings.Contains(out, noCard) {
-		return []int{}, nil
+		return []card{}, nil
 	}
 	v := values(out)
-	if len(v["Total Count"]) != 1 {
+	totals := slices.Concat(v["Total Count"], v["Card Count"])
+	if len(totals) != 1 {
 		return nil, fmt.Errorf("no total count in %.80q", out)
 	}
-	total, err := strconv.Atoi(v["Total Count"][0])
+	total, err := strconv.Atoi(totals[0])
 	if err != nil {
 		return nil, fmt.Errorf("total count: %w", err)
 	}
 	if total != len(v["NPU ID"]) {
 		return nil, fmt.Errorf("%d NPUs of a total count of %d", len(v["NPU ID"]), total)
 	}
-	ids := []int{}
-	for _, text := range v["NPU ID"] {
+	cards := []card{}
+	for i, text := range v["NPU ID"] {
 		id, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
 			return nil, fmt.Errorf("NPU id: %w", err)
 		}
-		ids = append(ids, int(id))
+		c := card{ID: int(id), Chips: 1}
+		if counts := v["Chip Count"]; len(counts) == total {
+			chips, err := strconv.ParseUint(counts[i], 10, 16)
+			if err != nil {
+				return nil, fmt.Errorf("chip count: %w", err)
+			}
+			c.Chips = int(chips)
+		}
+		cards = append(cards, c)
 	}
-	return ids, nil
+	return cards, nil
 }
 
 // columns separates the columns of a table. The name of a chip may have a blank ("Ascend 910B4").
@@ -148,15 +163,18 @@ func (c *chip) set(key, value string, chips int) {
 	}
 }
 
-// parsePages reads the isolated HBM pages from `npu-smi info -t ecc -i N`, those of the worst chip. An NPU without HBM
-// counts DDR alone.
+// parsePages reads the isolated HBM pages from `npu-smi info -t ecc -i N`, those of the worst chip. An NPU without HBM counts DDR alone.
+// 310 and a system on a chip isolate no pages.
 func parsePages(out string) (worst uint64, err error) {
+	if strings.Contains(out, noECC) {
+		return 0, nil
+	}
 	v := values(out)
 	found := v["HBM Double Bit Isolated Pages Count"]
 	if len(found) == 0 {
 		found = v["DDR Double Bit Isolated Pages Count"]
 	}
-	if len(found) == 0 {
+	if counted := len(v["Double-bit Error Count"]) + len(v["DDR Double Bit Error Count"]); len(found) == 0 && counted == 0 {
 		return 0, fmt.Errorf("no isolated pages in %.80q", out)
 	}
 	for _, text := range found {

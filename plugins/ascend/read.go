@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,9 +42,11 @@ type snapshot struct {
 type tools struct {
 	At time.Time `json:"at"`
 	// Listed: the list of NPUs was understood.
-	Listed bool     `json:"listed"`
-	NPUs   []npu    `json:"npus"`
-	Errs   []string `json:"errs"`
+	Listed bool `json:"listed"`
+	// Chips is how many the cards of the list have; 0 if not known.
+	Chips int      `json:"chips,omitempty"`
+	NPUs  []npu    `json:"npus"`
+	Errs  []string `json:"errs"`
 }
 
 // npu is one NPU, a card with one or more chips. What was not asked or not answered is empty.
@@ -108,7 +111,9 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	network := false
 	for _, f := range functions {
-		if f.Class>>8 == accelerator && !f.Virtual {
+		// npu-smi does not list what is for a virtual machine.
+		driver, _ := os.Readlink(filepath.Join(r.sysfs, "bus/pci/devices", f.Address, "driver"))
+		if f.Class>>8 == accelerator && !f.Virtual && filepath.Base(driver) != "vfio-pci" {
 			s.PCI = append(s.PCI, f.Address)
 			network = network || f.Device != device310 && f.Device != device310P
 		}
@@ -178,21 +183,22 @@ func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
 	defer cancel()
 	t := tools{At: now, NPUs: []npu{}, Errs: []string{}}
-	ids, err := parsed(parseList)(tool.Run(ctx, r.tool, "info", "-l"))
+	cards, err := said(parseList, noCard)(tool.Run(ctx, r.tool, "info", "-l"))
 	if err != nil {
 		t.Errs = append(t.Errs, err.Error())
 		return t
 	}
 	t.Listed = true
 	var chips map[int][]int
-	if network && len(ids) > 0 && slices.Contains(r.only, "net") {
+	if network && len(cards) > 0 && slices.Contains(r.only, "net") {
 		if chips, err = parsed(parseChips)(tool.Run(ctx, r.tool, "info", "-m")); err != nil {
 			t.Errs = append(t.Errs, err.Error())
 		}
 	}
-	for _, id := range ids {
-		n := npu{ID: id, Links: map[int]string{}}
-		if err := r.ask(ctx, &n, chips[id]); err != nil {
+	for _, c := range cards {
+		t.Chips += c.Chips
+		n := npu{ID: c.ID, Links: map[int]string{}}
+		if err := r.ask(ctx, &n, chips[c.ID]); err != nil {
 			n.Errs = strings.Split(err.Error(), "\n")
 		}
 		t.NPUs = append(t.NPUs, n)
@@ -200,7 +206,8 @@ func (r *reader) askTools(ctx context.Context, last tools, network bool) tools {
 	return t
 }
 
-// ask asks for everything about one NPU; what fails does not keep it from the rest.
+// ask asks for everything about one NPU; what fails does not keep it from the rest. One that does not answer is not asked on: the time is
+// for the others.
 func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
 	var errs []error
 	id := strconv.Itoa(n.ID)
@@ -209,14 +216,17 @@ func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
 		n.Chips = chips
 		errs = append(errs, err)
 	}
-	if slices.Contains(r.only, "ecc") {
-		pages, err := parsed(parsePages)(tool.Run(ctx, r.tool, "info", "-t", "ecc", "-i", id))
+	if slices.Contains(r.only, "ecc") && !hangs(errs) {
+		pages, err := said(parsePages, noECC)(tool.Run(ctx, r.tool, "info", "-t", "ecc", "-i", id))
 		if err == nil {
 			n.Pages = &pages
 		}
 		errs = append(errs, err)
 	}
 	for _, chip := range chips {
+		if hangs(errs) {
+			break
+		}
 		link, err := parsed(parseLink)(tool.Run(ctx, r.hccn, "-i", strconv.Itoa(chip), "-link", "-g"))
 		if err == nil {
 			n.Links[chip] = link
@@ -224,6 +234,21 @@ func (r *reader) ask(ctx context.Context, n *npu, chips []int) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// hangs reports whether the last call did not answer.
+func hangs(errs []error) bool {
+	return len(errs) > 0 && errors.Is(errs[len(errs)-1], tool.ErrNoAnswer)
+}
+
+// said is [parsed] for a tool that fails with words that are an answer.
+func said[T any](parse func(string) (T, error), words string) func(string, error) (T, error) {
+	return func(out string, err error) (T, error) {
+		if strings.Contains(out, words) {
+			err = nil
+		}
+		return parsed(parse)(out, err)
+	}
 }
 
 // parsed passes a tool's output to its parser unless the tool failed.
