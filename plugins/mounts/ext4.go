@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,12 +32,20 @@ func hasWords(release string) bool {
 	return err == nil && n == 2 && (major > 6 || major == 6 && minor >= 15)
 }
 
-// askExt4 asks sysfs whether an ext4 filesystem had an error since the boot, where the mount table of this kernel cannot tell.
+// askExt4 asks whether an ext4 filesystem had an error since the boot, where the mount table of this kernel cannot tell. The table has no
+// errors=remount-ro where that is the superblock's default; /proc/fs/ext4 has. Other filesystems write on after an error, but not after
+// their journal was aborted.
 func (r *reader) askExt4(m *mount) {
+	const notShown = "the mount table of this kernel does not show whether ext4 gave up writing"
 	name := filepath.Base(m.Source)
+	if _, minor, _ := strings.Cut(m.Device, ":"); strings.HasPrefix(m.Source, "/dev/mapper/") {
+		name = "dm-" + minor
+	}
 	if link, err := os.Readlink(filepath.Join(r.sysfs, "dev/block", m.Device)); err == nil {
 		name = filepath.Base(link)
 	}
+	options, _ := os.ReadFile(filepath.Join(r.procfs, "fs/ext4", name, "options"))
+	remountRO := m.RemountRO || slices.Contains(strings.Fields(string(options)), "errors=remount-ro")
 	last, err := readNumber(filepath.Join(r.sysfs, "fs/ext4", name, "last_error_time"))
 	if err == nil && last == 0 {
 		return
@@ -45,11 +54,15 @@ func (r *reader) askExt4(m *mount) {
 	if err == nil {
 		booted, err = bootTime(filepath.Join(r.procfs, "stat"))
 	}
-	if err != nil {
-		m.Unsure = "the mount table of this kernel does not show whether ext4 gave up writing, and " + err.Error()
-		return
+	switch {
+	case err != nil && remountRO:
+		m.Unsure = notShown + ", and " + err.Error()
+	case err != nil || last < booted:
+	case remountRO:
+		m.Errors = true
+	default:
+		m.Unsure = "has had ext4 errors since the boot, and " + notShown
 	}
-	m.Errors = last >= booted
 }
 
 func readNumber(path string) (uint64, error) {

@@ -17,7 +17,7 @@ type limits struct {
 }
 
 // diskTypes are filesystems that the kernel makes read-only when their disk fails. Others are read-only by nature.
-var diskTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
+var diskTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "bcachefs", "nilfs2", "ocfs2"}
 
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "mounts are as expected"}

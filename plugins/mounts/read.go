@@ -74,7 +74,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 			s.Malformed = append(s.Malformed, err.Error())
 			continue
 		}
-		if m.Type == "ext4" && m.RemountRO && !m.gaveUp() && !words {
+		if m.Type == "ext4" && !m.ReadOnly && !m.gaveUp() && !words {
 			r.askExt4(&m)
 		}
 		s.Mounts = append(s.Mounts, m)
