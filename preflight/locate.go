@@ -40,7 +40,8 @@ var (
 
 // isFinal tells whether waiting does not help.
 func isFinal(err error) bool {
-	return errors.Is(err, errEnded) || errors.Is(err, errAlone) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
+	return errors.Is(err, errEnded) || errors.Is(err, errAlone) ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
 }
 
 // locate sets the rank and the size of the group by this pod and its Job. The function that it returns finds rank 0, which may not have an

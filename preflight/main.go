@@ -140,47 +140,28 @@ func resultOf(o options, code int, err error) repairresult.Result {
 	return r
 }
 
+// texts are the values of flags that are read when all are known.
+type texts struct {
+	rank, size, leader, pattern, figurePattern, unit string
+	peers                                            []string
+}
+
 // parse reads the flags. The environment variables that LeaderWorkerSet, Kubeflow and indexed Jobs set are their defaults.
 func parse(args []string, env func(string) string) (options, error) {
 	o := options{env: env, connect: inCluster}
-	var rank, size, leader, pattern, figurePattern, unit string
-	var peers []string
+	var t texts
 	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error; Parse prints the usage for -h and for a bad flag alike
-	f.StringVar(&rank, "rank", gang.First(env, gang.Rank), "`number` of this rank, from 0")
-	f.StringVar(&size, "size", gang.First(env, gang.Size), "`number` of ranks")
-	f.StringVar(&leader, "leader", gang.First(env, gang.Leader), "`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
-	flags.List(f, &peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
-	f.BoolVar(&o.fromPod, "from-pod", false, "find rank, size and rank 0 by this pod, POD_NAME in POD_NAMESPACE, and by its Job, instead of by -rank, -size and -leader")
+	o.groupFlags(f, &t)
+	o.testFlags(f, &t)
 	f.BoolVar(&o.bestEffort, "best-effort", false, "exit 0 also when the result is unknown")
 	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
-	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute, "how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check")
-	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
-	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
-	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other")
-	f.StringVar(&o.node, "node", env("NODE_NAME"), "`name` of this node")
-	f.StringVar(&o.leaf, "leaf", env("TOPOLOGY"), "`name` of this node's rack or leaf switch")
-	f.Func("check", "`command` of a local check, e.g. a plugin: exit 1 means that this node is bad; may be repeated", func(s string) error {
-		o.checks = append(o.checks, s)
-		return nil
-	})
-	f.Func("figure", "`name=command`: a figure of this node that is compared with those of the other nodes, e.g. gemm=...; more is better; may be repeated", func(s string) error {
-		name, command, ok := strings.Cut(s, "=")
-		if !ok || !report.FigureName.MatchString(name) || command == "" {
-			return fmt.Errorf("%q is not name=command with a name of small letters, digits and -", s)
-		}
-		o.figures = append(o.figures, figure{name, command})
-		return nil
-	})
-	f.StringVar(&figurePattern, "figure-pattern", `([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*$`, "`regexp` whose first group is a -figure; the default is the last number")
-	f.StringVar(&o.storage, "storage", "", "`folder` on the job's storage in which a file is written, read back and compared")
-	f.StringVar(&o.pair.command, "command", "", "`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and PREFLIGHT_ROUND; empty: TCP")
-	f.StringVar(&pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`, "`regexp` whose first group is the command's figure; the default is that of nccl-tests")
-	f.StringVar(&unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
-	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
-	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
+	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute,
+		"how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check")
 	o.fileFlags(f)
-	f.StringVar(&o.terminationLog, "termination-log", "", "write the result of a sweep's Job to `file`, as one line of JSON; then exit 0 also when this node is bad, 1 when the result is unknown, and report only a run that rank 0 has ended")
+	f.StringVar(&o.terminationLog, "termination-log", "",
+		"write the result of a sweep's Job to `file`, as one line of JSON; then exit 0 also when this node is bad, 1 when the result is "+
+			"unknown, and report only a run that rank 0 has ended")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stdout)
@@ -191,52 +172,103 @@ func parse(args []string, env func(string) string) (options, error) {
 	} else if err != nil || o.version {
 		return o, err
 	}
-	if len(peers) > 0 {
-		leader, size = peers[0], strconv.Itoa(len(peers))
+	if err := o.completeTests(t); err != nil {
+		return o, err
 	}
-	var err error
-	if o.pair.pattern, err = regexp.Compile(pattern); err != nil || o.pair.pattern.NumSubexp() < 1 {
-		return o, fmt.Errorf("-bandwidth %q is not a regexp with a group", pattern)
+	return o, o.complete(t)
+}
+
+// groupFlags are the flags that say which rank this is, and on which node.
+func (o *options) groupFlags(f *flag.FlagSet, t *texts) {
+	f.StringVar(&t.rank, "rank", gang.First(o.env, gang.Rank), "`number` of this rank, from 0")
+	f.StringVar(&t.size, "size", gang.First(o.env, gang.Size), "`number` of ranks")
+	f.StringVar(&t.leader, "leader", gang.First(o.env, gang.Leader),
+		"`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
+	flags.List(f, &t.peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
+	f.BoolVar(&o.fromPod, "from-pod", false,
+		"find rank, size and rank 0 by this pod, POD_NAME in POD_NAMESPACE, and by its Job, instead of by -rank, -size and -leader")
+	f.StringVar(&o.node, "node", o.env("NODE_NAME"), "`name` of this node")
+	f.StringVar(&o.leaf, "leaf", o.env("TOPOLOGY"), "`name` of this node's rack or leaf switch")
+}
+
+// testFlags are the flags that say what is tested.
+func (o *options) testFlags(f *flag.FlagSet, t *texts) {
+	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
+	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
+	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other")
+	f.Func("check", "`command` of a local check, e.g. a plugin: exit 1 means that this node is bad; may be repeated", func(s string) error {
+		o.checks = append(o.checks, s)
+		return nil
+	})
+	f.Func("figure", "`name=command`: a figure of this node that is compared with those of the other nodes, e.g. gemm=...; "+
+		"more is better; may be repeated", func(s string) error {
+		name, command, ok := strings.Cut(s, "=")
+		if !ok || !report.FigureName.MatchString(name) || command == "" {
+			return fmt.Errorf("%q is not name=command with a name of small letters, digits and -", s)
+		}
+		o.figures = append(o.figures, figure{name, command})
+		return nil
+	})
+	f.StringVar(&t.figurePattern, "figure-pattern", `([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*$`,
+		"`regexp` whose first group is a -figure; the default is the last number")
+	f.StringVar(&o.storage, "storage", "", "`folder` on the job's storage in which a file is written, read back and compared")
+	f.StringVar(&o.pair.command, "command", "",
+		"`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and "+
+			"PREFLIGHT_ROUND; empty: TCP")
+	f.StringVar(&t.pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`,
+		"`regexp` whose first group is the command's figure; the default is that of nccl-tests")
+	f.StringVar(&t.unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
+	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
+	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
+}
+
+// completeTests checks the values of the tests and of the node.
+func (o *options) completeTests(t texts) (err error) {
+	if o.pair.pattern, err = regexp.Compile(t.pattern); err != nil || o.pair.pattern.NumSubexp() < 1 {
+		return fmt.Errorf("-bandwidth %q is not a regexp with a group", t.pattern)
 	}
-	if o.figurePattern, err = regexp.Compile(figurePattern); err != nil || o.figurePattern.NumSubexp() < 1 {
-		return o, fmt.Errorf("-figure-pattern %q is not a regexp with a group", figurePattern)
+	if o.figurePattern, err = regexp.Compile(t.figurePattern); err != nil || o.figurePattern.NumSubexp() < 1 {
+		return fmt.Errorf("-figure-pattern %q is not a regexp with a group", t.figurePattern)
 	}
-	scale, ok := map[string]float64{"GiB/s": 1, "GB/s": 1e9 / (1 << 30), "Gb/s": 1e9 / 8 / (1 << 30)}[unit]
+	scale, ok := map[string]float64{"GiB/s": 1, "GB/s": 1e9 / (1 << 30), "Gb/s": 1e9 / 8 / (1 << 30)}[t.unit]
 	if !ok {
-		return o, fmt.Errorf("-unit %q is not GiB/s, GB/s or Gb/s", unit)
+		return fmt.Errorf("-unit %q is not GiB/s, GB/s or Gb/s", t.unit)
 	}
 	o.pair.scale = scale
 	switch {
 	case o.node == "":
-		return o, errors.New("-node, or NODE_NAME, must name this node")
+		return errors.New("-node, or NODE_NAME, must name this node")
 	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
-		return o, errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
+		return errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
 	}
-	return o, o.complete(rank, size, leader)
+	return nil
 }
 
 // complete sets the group by the values of the flags, unless the pod's place is looked up later.
-func (o *options) complete(rank, size, leader string) error {
+func (o *options) complete(t texts) error {
+	if len(t.peers) > 0 {
+		t.leader, t.size = t.peers[0], strconv.Itoa(len(t.peers))
+	}
 	switch {
 	case o.send != "":
-		return o.forSend(rank)
+		return o.forSend(t.rank)
 	case o.fromPod:
 		return nil
 	}
 	var err error
-	if o.group.rank, err = strconv.Atoi(rank); err != nil {
-		return fmt.Errorf("-rank %q is not a number", rank)
+	if o.group.rank, err = strconv.Atoi(t.rank); err != nil {
+		return fmt.Errorf("-rank %q is not a number", t.rank)
 	}
-	if o.group.size, err = strconv.Atoi(size); err != nil || o.group.size < 1 || o.group.size > report.MaxRanks {
-		return fmt.Errorf("-size %q is not from 1 to %d", size, report.MaxRanks)
+	if o.group.size, err = strconv.Atoi(t.size); err != nil || o.group.size < 1 || o.group.size > report.MaxRanks {
+		return fmt.Errorf("-size %q is not from 1 to %d", t.size, report.MaxRanks)
 	}
 	switch {
 	case o.group.rank < 0 || o.group.rank >= o.group.size:
 		return fmt.Errorf("-rank %d of -size %d", o.group.rank, o.group.size)
-	case leader == "":
+	case t.leader == "":
 		return errors.New("-leader or -peers must name the host of rank 0")
 	}
-	o.group.leader = o.address(leader)
+	o.group.leader = o.address(t.leader)
 	return nil
 }
 

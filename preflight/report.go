@@ -41,7 +41,8 @@ func writeConfigMap(ctx context.Context, cluster kubernetes.Interface, namespace
 		return err
 	}
 	// The name follows from the run and the pod, so an existing ConfigMap is this report, written before a restart.
-	if _, err := cluster.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	_, err = cluster.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ConfigMap %s/%s: %w", namespace, cm.Name, err)
 	}
 	slog.Info("Wrote the report", "configMap", cm.Name, "run", r.RunID)

@@ -23,7 +23,8 @@ import (
 func (o *options) fileFlags(f *flag.FlagSet) {
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover does")
 	f.StringVar(&o.send, "send", "", "test nothing: write the report that kcover's container has left in `folder` to a ConfigMap")
-	f.StringVar(&o.runID, "run", "", "with -send, the `id` of the run, one for all ranks, new for each run (default: the UID of the pod's owner)")
+	f.StringVar(&o.runID, "run", "",
+		"with -send, the `id` of the run, one for all ranks, new for each run (default: the UID of the pod's owner)")
 }
 
 // forSend sets what -send needs of the group: the rank, and nothing of the others.

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// eventsAtOnce is how many Events are sent at a time. client-go sends each from a goroutine of its own: without a bound those about a thousand
-// quarantined nodes would reach the API server before most of the taints.
+// eventsAtOnce is how many Events are sent at a time. client-go sends each from a goroutine of its own: without a bound those about a
+// thousand quarantined nodes would reach the API server before most of the taints.
 const eventsAtOnce = 2
 
 // eventQueue is an [http.RoundTripper] that sends few Events at a time, and all other requests at once.

@@ -42,8 +42,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
 )
 
-// gcPercent is how much the heap may grow between two garbage collections, unless GOGC is set. Most of it is the cache of nodes, which stays:
-// Go's default would have the remediator of a large cluster use twice its size.
+// gcPercent is how much the heap may grow between two garbage collections, unless GOGC is set. Most of it is the cache of nodes, which
+// stays: Go's default would have the remediator of a large cluster use twice its size.
 //
 // In a burst of faults that costs a third of the remediator's CPU, so that it may then grow by [burstGCPercent].
 const gcPercent, burstGCPercent = 30, 100
@@ -60,24 +60,30 @@ func main() {
 	var o options
 	flag.StringVar(&o.policy, "policy", "", "`file` with the RemediationPolicy")
 	flag.StringVar(&o.namespace, "namespace", "pitcrew", "namespace of the leader election lease and of ConfigMap "+conditions.PauseConfigMap)
-	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace, "`namespace` of the ConfigMaps with the conditions of quarantined nodes")
-	flag.StringVar(&o.repair, "repair-namespace", "", "`namespace` of the PodTemplates and Jobs of repairs, validations, sweeps and first checks, "+conditions.RepairNamespace+" as a rule; empty: nothing of the kind is done")
+	flag.StringVar(&o.evidence, "evidence-namespace", conditions.EvidenceNamespace,
+		"`namespace` of the ConfigMaps with the conditions of quarantined nodes")
+	flag.StringVar(&o.repair, "repair-namespace", "",
+		"`namespace` of the PodTemplates and Jobs of repairs, validations, sweeps and first checks, "+conditions.RepairNamespace+" as a rule; "+
+			"empty: nothing of the kind is done")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz; 0 disables them")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of /metrics; 0 disables it")
-	flag.BoolVar(&o.dryRun, "dry-run", false, "decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add -leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
-	flag.BoolVar(&o.leaderElect, "leader-elect", true, "act only while holding the lease, so that several replicas can run; without it, an outage of the API server is not noticed, after which nodes get time to report again before a rule on condition Ready acts")
-	flag.DurationVar(&o.leaseDuration, "lease-duration", 5*time.Second, "how long the lease counts after its last renewal, in whole seconds from 3s, the same for all replicas: a dead leader is replaced within about one and a half times as long, and a leader to which the API server gives no answer ends before it has expired")
-	flags.List(flag.CommandLine, &o.preflight.Namespaces, "preflight-namespaces", "comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
-	flags.List(flag.CommandLine, &o.preflight.Trusted, "preflight-trusted-namespaces", "the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
-	flag.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute, "how long a preflight run is collected after its first report")
-	flag.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour, "how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
-	flag.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack", "node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
+	flag.BoolVar(&o.dryRun, "dry-run", false,
+		"decide, and write log, Events and metrics, but change no node and no job; it takes the lease like any other replica, so add "+
+			"-leader-elect=false to run it beside a remediator that acts; while it leads, restarts that were begun before do not go on")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true,
+		"act only while holding the lease, so that several replicas can run; without it, an outage of the API server is not noticed, after "+
+			"which nodes get time to report again before a rule on condition Ready acts")
+	flag.DurationVar(&o.leaseDuration, "lease-duration", 5*time.Second,
+		"how long the lease counts after its last renewal, in whole seconds from 3s, the same for all replicas: a dead leader is replaced "+
+			"within about one and a half times as long, and a leader to which the API server gives no answer ends before it has expired")
+	o.preflightFlags(flag.CommandLine)
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	o.log.addFlags(flag.CommandLine)
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "remediator taints faulty nodes and restarts the jobs on them, by the conditions of the nodes and a policy file.\n"+
-			"exit 0 ended by a signal, or the policy is valid, 1 error, 2 bad flag")
+		fmt.Fprintln(flag.CommandLine.Output(),
+			"remediator taints faulty nodes and restarts the jobs on them, by the conditions of the nodes and a policy file.\n"+
+				"exit 0 ended by a signal, or the policy is valid, 1 error, 2 bad flag")
 		flag.PrintDefaults()
 	}
 	// Not package flag's own way: a bad flag is one line, not a hundred.
@@ -102,6 +108,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "remediator:", err)
 		os.Exit(1)
 	}
+}
+
+// preflightFlags are the flags about the reports of preflight.
+func (o *options) preflightFlags(f *flag.FlagSet) {
+	flags.List(f, &o.preflight.Namespaces, "preflight-namespaces",
+		"comma-separated `namespaces` whose preflight reports count; each needs the Role of manifests/preflight", checkNamespace)
+	flags.List(f, &o.preflight.Trusted, "preflight-trusted-namespaces",
+		"the same, for `namespaces` in which only admins run pods: one run there confirms a verdict", checkNamespace)
+	f.DurationVar(&o.preflight.Timeout, "preflight-report-collection-timeout", 10*time.Minute,
+		"how long a preflight run is collected after its first report")
+	f.DurationVar(&o.preflight.TTL, "preflight-verdict-ttl", 7*24*time.Hour,
+		"how long a preflight verdict stays if no run repeats it; unknownAfter of its rules should be as long")
+	f.StringVar(&o.preflight.LeafLabel, "topology-label", "topology.kubernetes.io/rack",
+		"node `label` that names the rack or leaf switch; if most nodes of one are slow, the switch is reported instead of them")
 }
 
 // collectGarbage sets how often garbage is collected, unless GOGC does.
@@ -131,7 +151,8 @@ func run(ctx context.Context, o options, validate bool) error {
 		return nil
 	case invalid != nil:
 		// Jobs may be suspended: they must run again whatever became of the policy.
-		ctrl.Log.Error(invalid, "Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
+		ctrl.Log.Error(invalid,
+			"Started without a policy: no node is quarantined or released until it is valid; restarts of jobs under way are finished")
 	}
 	mgr, err := waitForManager(ctx, o, clock.RealClock{})
 	if err != nil {

@@ -29,24 +29,8 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 			status = respond(stdout, unknown("panic: %v", v))
 		}
 	}()
-	usage := p.Usage
-	p.Usage = func() {} // Parse calls it for -h and for a bad flag alike
-	p.SetOutput(io.Discard)
-	switch err := p.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		p.SetOutput(stdout)
-		usage()
-		return OK
-	case err != nil:
-		return respond(stdout, unknown("%v", err))
-	}
-	for _, pr := range p.prints {
-		if pr.set {
-			return printText(stdout, pr.text, p.Args())
-		}
-	}
-	if p.NArg() > 0 && !p.clear {
-		return respond(stdout, unknown("unexpected argument %q", p.Arg(0)))
+	if status, done := p.parse(args, stdout); done {
+		return status
 	}
 	if c.UsesDriver != nil && !c.UsesDriver() {
 		c.Driver = nil
@@ -54,17 +38,11 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
-	switch {
+	switch reads := os.Getenv(workerEnv); {
 	case p.clear:
 		return clearLatch(ctx, p, c, stdout)
-	case os.Getenv(workerEnv) != "" && c.Driver != nil:
-		switch {
-		case c.Shared != nil && os.Getenv(workerEnv) == readsAll:
-			return work(p, c.Shared.read)
-		case c.Shared != nil:
-			return work(p, c.Shared.readPart)
-		}
-		return work(p, func(ctx context.Context) (any, error) { return c.Read(ctx) })
+	case reads != "" && c.Driver != nil:
+		return work(p, c.workerRead(reads))
 	case p.snapshot != "":
 		c.Read = func(context.Context) (S, error) { return load[S](p.snapshot) }
 	}
@@ -86,6 +64,41 @@ func run[S any](p *Plugin, c Check[S], args []string, stdout io.Writer) (status 
 		return hold(ctx, r, npd, args, stdout)
 	}
 	return respond(stdout, r.look(ctx))
+}
+
+// parse reads the flags, and answers what needs no check: -h, a bad flag and the flags that print a text.
+func (p *Plugin) parse(args []string, stdout io.Writer) (status Status, done bool) {
+	usage := p.Usage
+	p.Usage = func() {} // Parse calls it for -h and for a bad flag alike
+	p.SetOutput(io.Discard)
+	switch err := p.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		p.SetOutput(stdout)
+		usage()
+		return OK, true
+	case err != nil:
+		return respond(stdout, unknown("%v", err)), true
+	}
+	for _, pr := range p.prints {
+		if pr.set {
+			return printText(stdout, pr.text, p.Args()), true
+		}
+	}
+	if p.NArg() > 0 && !p.clear {
+		return respond(stdout, unknown("unexpected argument %q", p.Arg(0))), true
+	}
+	return OK, false
+}
+
+// workerRead returns what a worker does that reads this.
+func (c Check[S]) workerRead(reads string) func(context.Context) (any, error) {
+	switch {
+	case c.Shared != nil && reads == readsAll:
+		return c.Shared.read
+	case c.Shared != nil:
+		return c.Shared.readPart
+	}
+	return func(ctx context.Context) (any, error) { return c.Read(ctx) }
 }
 
 // respond prints the line and returns the exit code that belongs to it.

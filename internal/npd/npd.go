@@ -115,9 +115,11 @@ func New(name, about string) *Plugin {
 	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout")
 	p.DurationVar(&p.Every, "every", time.Second, "pause between checks while holding")
 	p.DurationVar(&p.HealthyEvery, "healthy-every", 0, "longer pause while holding, after a check that found nothing")
-	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew", "`directory` for latches and last answers; the default is on a tmpfs, which a reboot empties")
+	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew",
+		"`directory` for latches and last answers; the default is on a tmpfs, which a reboot empties")
 	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
-	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute, "how long a killed call into a driver may still hang before the node needs a reboot")
+	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute,
+		"how long a killed call into a driver may still hang before the node needs a reboot")
 	p.TextVar(&p.MinRepair, "min-repair", conditions.Inspect, "weakest repair `class` that is a problem")
 	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")

@@ -61,7 +61,8 @@ type Source struct {
 // Flags adds the flags of a plugin that reads from s.
 func (s *Source) Flags(p *npd.Plugin) {
 	p.StringVar(&s.Sysfs, "sysfs", "/sys", "`path` of the sys filesystem")
-	p.StringVar(&s.DriverRoot, "driver-root", "", "`directory` below which libnvidia-ml.so.1 lies (default: where the loader looks, then /run/nvidia/driver)")
+	p.StringVar(&s.DriverRoot, "driver-root", "",
+		"`directory` below which libnvidia-ml.so.1 lies (default: where the loader looks, then /run/nvidia/driver)")
 }
 
 // Module identifies the loaded driver, for npd.Check.
@@ -455,7 +456,8 @@ func note(g *gpu.GPU, question string, ret nvml.Return) bool {
 // unsupported reports whether the GPU or the driver does not have the question, which is never a fault.
 func unsupported(ret nvml.Return) bool {
 	switch ret {
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_DATA,
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
 		return true
 	}
 	return false
@@ -599,9 +601,11 @@ func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 		older = unsupported(ret)
 	}
 	if older {
-		m.Retired = s.retired(d, g)
+		m.Retired = retired(d, g)
 	}
-	for counter, to := range map[nvml.EccCounterType]**uint64{nvml.VOLATILE_ECC: &m.VolatileUncorrected, nvml.AGGREGATE_ECC: &m.AggregateUncorrected} {
+	for counter, to := range map[nvml.EccCounterType]**uint64{
+		nvml.VOLATILE_ECC: &m.VolatileUncorrected, nvml.AGGREGATE_ECC: &m.AggregateUncorrected,
+	} {
 		if n, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, counter); note(g, "ECC errors", ret) {
 			*to = &n
 		}
@@ -621,7 +625,7 @@ func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 	}
 }
 
-func (s *session) retired(d nvml.Device, g *gpu.GPU) *gpu.Retired {
+func retired(d nvml.Device, g *gpu.GPU) *gpu.Retired {
 	pending, ret := d.GetRetiredPagesPendingStatus()
 	if !note(g, "retired pages", ret) {
 		return nil
@@ -667,7 +671,8 @@ func (s *session) thermal(d nvml.Device, g *gpu.GPU) {
 	}
 	t.Slowed = s.slowed(d, g)
 	if reasons, ret := s.clockEvents(d); note(g, "clock events", ret) {
-		slow := reasons&(nvml.ClocksThrottleReasonHwSlowdown|nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonHwPowerBrakeSlowdown) != 0
+		slow := reasons&(nvml.ClocksThrottleReasonHwSlowdown|
+			nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonHwPowerBrakeSlowdown) != 0
 		t.Slow = &slow
 	}
 }
@@ -705,7 +710,7 @@ func withdrawn(ret nvml.Return) bool {
 // slowed sums the time that the hardware held the clocks down because of heat or a power brake; nil if the driver does
 // not count it.
 func (s *session) slowed(d nvml.Device, g *gpu.GPU) *time.Duration {
-	thermal, brake := s.slowdownFields()
+	thermal, brake := slowdownFields(s.lib)
 	if thermal == 0 {
 		return nil
 	}
@@ -725,8 +730,8 @@ func (s *session) slowed(d nvml.Device, g *gpu.GPU) *time.Duration {
 // slowdownFields returns the numbers of the fields HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN in this driver, 0 if it
 // has none. NVIDIA moved them: its nvml.h of drivers 575.51 to 580.76 (CUDA 12.9 and 13.0) says 252 and 253, and calls
 // 270 and 271 settings of power smoothing; from 580.82 on it is the other way round.
-func (s *session) slowdownFields() (thermal, brake uint32) {
-	version, ret := s.lib.SystemGetDriverVersion()
+func slowdownFields(lib nvml.Interface) (thermal, brake uint32) {
+	version, ret := lib.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
 		return 0, 0
 	}
@@ -824,7 +829,9 @@ func (s *session) linkErrors(d nvml.Device, g *gpu.GPU, link int, legacy bool) *
 		return s.field(d, g, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, uint32(link))
 	}
 	var sum uint64
-	for _, counter := range []nvml.NvLinkErrorCounter{nvml.NVLINK_ERROR_DL_REPLAY, nvml.NVLINK_ERROR_DL_RECOVERY, nvml.NVLINK_ERROR_DL_CRC_FLIT} {
+	for _, counter := range []nvml.NvLinkErrorCounter{
+		nvml.NVLINK_ERROR_DL_REPLAY, nvml.NVLINK_ERROR_DL_RECOVERY, nvml.NVLINK_ERROR_DL_CRC_FLIT,
+	} {
 		n, ret := d.GetNvLinkErrorCounter(link, counter)
 		if !note(g, "NVLink errors", ret) {
 			return nil

@@ -111,7 +111,9 @@ func (h *history) advance(now time.Duration, devices []device, flaps int) (chang
 	}
 	for k, rec := range h.Ports {
 		// An adapter that was renamed (bonding does that) is not gone.
-		renamed := slices.ContainsFunc(devices, func(d device) bool { return d.Name != rec.Device && d.Address != "" && d.Address == rec.Address })
+		renamed := slices.ContainsFunc(devices, func(d device) bool {
+			return d.Name != rec.Device && d.Address != "" && d.Address == rec.Address
+		})
 		same := slices.ContainsFunc(devices, func(d device) bool { return d.Name == rec.Device })
 		if renamed && !same {
 			delete(h.Ports, k)

@@ -58,7 +58,8 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	}
 	for _, g := range s.Gone {
 		if g.Bound {
-			v.result.NotRead(subject(g.Device, g.Port), "its PCI device is there but it is not: in another network namespace, or its RDMA driver is unloaded")
+			v.result.NotRead(subject(g.Device, g.Port),
+				"its PCI device is there but it is not: in another network namespace, or its RDMA driver is unloaded")
 		} else {
 			v.result.Found(conditions.Inspect, subject(g.Device, g.Port), "gone")
 		}

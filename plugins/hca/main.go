@@ -14,19 +14,25 @@ func main() {
 	p.StringVar(&r.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem of the host, for boot id and uptime")
 	p.StringVar(&r.kmsg, "kmsg", "/dev/kmsg", "kernel log `path`, for the driver's events about cables and optics")
-	p.StringVar(&r.tool, "ibv-devinfo", "", "`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
+	p.StringVar(&r.tool, "ibv-devinfo", "",
+		"`path` of ibv_devinfo: judge its output instead of sysfs; every adapter of -expect, by default every one it lists, must be PORT_ACTIVE")
 	flags.List(p.FlagSet, &r.ignore, "ignore", "`list` of adapters that are not judged, e.g. mlx5_8,mlx5_9", nil)
-	p.DurationVar(&r.detailsEvery, "details-every", 10*time.Second, "pause between two reads of all that is known of the ports; each check reads their states, which shows a loss of a second")
-	p.DurationVar(&r.countersEvery, "counters-every", time.Minute, "pause between two reads of the error counters; each read is an access to the firmware")
+	p.DurationVar(&r.detailsEvery, "details-every", 10*time.Second,
+		"pause between two reads of all that is known of the ports; each check reads their states, which shows a loss of a second")
+	p.DurationVar(&r.countersEvery, "counters-every", time.Minute,
+		"pause between two reads of the error counters; each read is an access to the firmware")
 
 	e := &expectation{plugin: p}
-	flags.List(p.FlagSet, &e.Names, "expect", "`list` of adapters or ports that must be ACTIVE, e.g. mlx5_0,mlx5_1:1; by default a port must be if it was in this boot or if most ports of its kind are", nil)
+	flags.List(p.FlagSet, &e.Names, "expect",
+		"`list` of adapters or ports that must be ACTIVE, e.g. mlx5_0,mlx5_1:1; by default a port must be if it was in this boot or if most "+
+			"ports of its kind are", nil)
 	p.IntVar(&e.Count, "count", unset, "`number` of ports that must be ACTIVE, at -rate and -link-layer if they are given; 0: none")
 	p.Float64Var(&e.Rate, "rate", 0, "lowest rate of a port in `Gb/s`; 0: not lower than it was in this boot")
 	p.StringVar(&e.Link, "link-layer", "", "expected link layer, InfiniBand or Ethernet")
 	p.IntVar(&e.EFA, "efa", unset,
 		"`number` of EFA devices that must be on the PCI bus; by default, where there is one, as many as the instance type in DMI has")
-	p.TextVar(&e.Profile, "profile", profile{}, "`kind` of node, e.g. h100 or p5.48xlarge: sets -count, -rate and -efa where they are not given")
+	p.TextVar(&e.Profile, "profile", profile{},
+		"`kind` of node, e.g. h100 or p5.48xlarge: sets -count, -rate and -efa where they are not given")
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
 	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
 	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")

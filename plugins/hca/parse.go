@@ -42,7 +42,8 @@ func parseRate(text string) (float64, error) {
 // moduleEvent is what mlx5_core says about a cable or optics, e.g. `mlx5_core 0000:5c:00.0: Port module event[error]:
 // module 0, Cable error, High Temperature` (drivers/net/ethernet/mellanox/mlx5/core/events.c, port_module). Older
 // drivers put their function's name in between.
-var moduleEvent = regexp.MustCompile(`^mlx5_core ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:mlx5_port_module_event:\d+:\(pid \d+\): )?Port module event(?:\[error\])?: module \d+, (.+)`)
+var moduleEvent = regexp.MustCompile(`^mlx5_core ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ` +
+	`(?:mlx5_port_module_event:\d+:\(pid \d+\): )?Port module event(?:\[error\])?: module \d+, (.+)`)
 
 // plugged is the event of a cable that is well.
 const plugged = "Cable plugged"

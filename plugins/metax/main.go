@@ -20,7 +20,8 @@ func main() {
 	p.DurationVar(&r.spread, "at-spread", 30*time.Minute, "how far the daily runs of the nodes are spread after -at")
 
 	l := &limits{plugin: p}
-	p.IntVar(&l.Count, "count", unset, "`number` of GPUs that the node must have; -1: those on the PCI bus, and at least one; 0: the same, or none")
+	p.IntVar(&l.Count, "count", unset,
+		"`number` of GPUs that the node must have; -1: those on the PCI bus, and at least one; 0: the same, or none")
 	p.Float64Var(&l.Hotspot, "hotspot", 85, "hotspot temperature in degrees `C` that is too hot")
 	p.TextVar(&l.Pages, "ecc-limit", pageLimit{">", 64}, "double-bit retired pages that are too many, `>n` (kcover) or >=n (ModelArts)")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Clear: r.clear, Driver: r.driver})

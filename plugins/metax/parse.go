@@ -124,7 +124,9 @@ type fault struct {
 // kernelLine is a line of the driver: `METAX.B10200.ATU.ERROR EID (dddd:bb:dd.f): 0x2101, <description>, ...`; older
 // drivers leave the EID part out. After B stands the address in hex, domain<<16 | bus<<8 | device<<3 | function
 // (vendor documents 346, 448, 866; MetaX-MACA/mxExporter). It must start the record.
-var kernelLine = regexp.MustCompile(`^((?:METAX|MXGVM|MXCD)\.B([0-9a-fA-F]{1,8})\.(?:D\d+\.)?(?:V\d+\.)?(\w+)\.(EMERG|ALERT|CRIT|ERROR))\b(?: EID \([^)]*\): (0x[0-9a-fA-F]+),? *([^,]*))?`)
+var kernelLine = regexp.MustCompile(
+	`^((?:METAX|MXGVM|MXCD)\.B([0-9a-fA-F]{1,8})\.(?:D\d+\.)?(?:V\d+\.)?(\w+)\.(EMERG|ALERT|CRIT|ERROR))\b` +
+		`(?: EID \([^)]*\): (0x[0-9a-fA-F]+),? *([^,]*))?`)
 
 // parseKernel reads a record of the kernel log. What names GPU and level must be longer than the name of a process, which may start
 // a record too: that of a GPU on any bus but the first is.

@@ -13,7 +13,8 @@ func main() {
 	r := &reader{plugin: p, chrony: []string{"/run/chrony/chronyd.sock", "127.0.0.1:323"}}
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
 	p.StringVar(&r.daemon, "daemon", auto, "`name` of the daemon that must answer: chronyd, ntpd, timesyncd, or auto for the first that does")
-	flags.List(p.FlagSet, &r.chrony, "chrony", "`list` of command sockets of chronyd; a unix socket needs root and a writable folder, UDP the host's network", nil)
+	flags.List(p.FlagSet, &r.chrony, "chrony",
+		"`list` of command sockets of chronyd; a unix socket needs root and a writable folder, UDP the host's network", nil)
 	p.StringVar(&r.ntpd, "ntpd", "127.0.0.1:123", "`address` of ntpd or ntpsec")
 	p.StringVar(&r.bus, "dbus", "/run/dbus/system_bus_socket", "`path` of the system bus, for systemd-timesyncd")
 

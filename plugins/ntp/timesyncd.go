@@ -30,7 +30,8 @@ func (r *reader) askTimesyncd(ctx context.Context) (clock, error) {
 	defer func() { _ = conn.Close() }()
 	var properties map[string]dbus.Variant
 	manager := conn.Object("org.freedesktop.timesync1", "/org/freedesktop/timesync1")
-	err = manager.CallWithContext(ctx, "org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, "org.freedesktop.timesync1.Manager").Store(&properties)
+	err = manager.CallWithContext(ctx,
+		"org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, "org.freedesktop.timesync1.Manager").Store(&properties)
 	if err != nil {
 		return clock{}, fmt.Errorf("systemd-timesyncd: %w", err)
 	}

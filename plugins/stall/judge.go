@@ -13,8 +13,29 @@ func (l *limits) judge(s snapshot) npd.Result {
 		return nothing
 	}
 	result := npd.Result{Healthy: "no GPU that is in use stands still"}
-	var stalled, idlers []string
-	inUse := false
+	stalled, idlers, inUse := l.gpus(s, &result)
+	for _, p := range s.Ports {
+		if inUse && p.Unread != "" {
+			result.NotRead(p.Subject(), p.Unread)
+		}
+	}
+	for _, subject := range stalled {
+		result.Found(conditions.Inspect, subject, fmt.Sprintf("busy for %s without traffic", l.For))
+	}
+	// A GPU that a notebook keeps is idle, too: only few among many say whom the others wait for.
+	if len(idlers) < len(stalled) {
+		for _, subject := range idlers {
+			result.Found(conditions.Inspect, subject, fmt.Sprintf("idle for %s while its neighbours wait", l.For))
+		}
+	}
+	if s.Unshared != "" {
+		result.NotRead("state", "not kept between runs: "+s.Unshared)
+	}
+	return result
+}
+
+// gpus returns the GPUs that stand still and those that are idle, and whether any is in use.
+func (l *limits) gpus(s snapshot, result *npd.Result) (stalled, idlers []string, inUse bool) {
 	for _, g := range s.GPUs {
 		if why := g.NotRead(); why != "" {
 			result.NotRead(g.Subject(), why)
@@ -39,24 +60,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 			idlers = append(idlers, g.Subject())
 		}
 	}
-	for _, p := range s.Ports {
-		if inUse && p.Unread != "" {
-			result.NotRead(p.Subject(), p.Unread)
-		}
-	}
-	for _, subject := range stalled {
-		result.Found(conditions.Inspect, subject, fmt.Sprintf("busy for %s without traffic", l.For))
-	}
-	// A GPU that a notebook keeps is idle, too: only few among many say whom the others wait for.
-	if len(idlers) < len(stalled) {
-		for _, subject := range idlers {
-			result.Found(conditions.Inspect, subject, fmt.Sprintf("idle for %s while its neighbours wait", l.For))
-		}
-	}
-	if s.Unshared != "" {
-		result.NotRead("state", "not kept between runs: "+s.Unshared)
-	}
-	return result
+	return stalled, idlers, inUse
 }
 
 // unjudged says why a GPU that is in use, and that answered, cannot be judged; "" if it can be.

@@ -18,6 +18,7 @@ func main() {
 	p.Float64Var(&l.BusyPercent, "busy-percent", 95, "utilization from which a GPU is busy")
 	// Between a GPU that is idle, at about a tenth of its limit, and one that computes, at more than half. Not measured on a GPU.
 	p.Float64Var(&l.PowerPercent, "power-percent", 40, "share of its power limit below which a GPU does little")
-	p.Float64Var(&l.Traffic, "traffic", 1, "`MB/s` below which the NVLinks of a GPU, and the RDMA adapters of the node together, carry no data")
+	p.Float64Var(&l.Traffic, "traffic", 1,
+		"`MB/s` below which the NVLinks of a GPU, and the RDMA adapters of the node together, carry no data")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Work)})
 }

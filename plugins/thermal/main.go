@@ -17,6 +17,7 @@ func main() {
 	p.DurationVar(&r.window, "window", 10*time.Minute, "how far back slowdowns count")
 	p.Float64Var(&l.slowedPercent, "slowed-percent", 10, "a GPU held down for this share of the window needs Inspect")
 	// gpud's rate for drivers without the counters: 0.6 events a minute, seen once a minute.
-	p.Float64Var(&l.slowMinutesPercent, "slow-minutes-percent", 60, "without time counters: a GPU seen held down in this share of the window's minutes needs Inspect")
+	p.Float64Var(&l.slowMinutesPercent, "slow-minutes-percent", 60,
+		"without time counters: a GPU seen held down in this share of the window's minutes needs Inspect")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Thermal)})
 }

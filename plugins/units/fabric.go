@@ -16,8 +16,8 @@ import (
 
 // managesFabric reports whether the node has what a fabric manager manages: NVSwitches on the PCI bus (HGX A100, HGX H100), or adapters
 // that lead to switches which are not there (HGX B200 and later), by the mark for which its own start script looks, SW_MNG in their vital
-// product data. PCIe cards, a guest with a GPU and no switch, and the compute trays of GB200, whose fabric manager runs on the switch trays, have
-// neither (Fabric Manager User Guide and NVOS user manual of NVIDIA).
+// product data. PCIe cards, a guest with a GPU and no switch, and the compute trays of GB200, whose fabric manager runs on the switch
+// trays, have neither (Fabric Manager User Guide and NVOS user manual of NVIDIA).
 func managesFabric(root string) (bool, error) {
 	switches, err := sysfs.PCI(root, nvidia)
 	if slices.ContainsFunc(switches, func(f sysfs.Function) bool { return f.Class>>8 == bridge }) {

@@ -17,7 +17,8 @@ func main() {
 	p.StringVar(&r.fabricLog, "fabric-manager-log", "/var/log/fabricmanager.log", "`path` of the fabric manager's log, whose last "+
 		"error is reported with its failure, if it can be read")
 	p.StringVar(&r.procfs, "procfs", "/proc", "`path` of the proc filesystem, for boot id and uptime")
-	flags.List(p.FlagSet, &r.units, "units", "`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)
+	flags.List(p.FlagSet, &r.units, "units",
+		"`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)
 
 	l := &limits{plugin: p}
 	p.Uint64Var(&l.Restarts, "restarts", 3, "restarts within -restart-window that are too many")

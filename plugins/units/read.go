@@ -28,7 +28,8 @@ type snapshot struct {
 // unit is one unit as systemd sees it (org.freedesktop.systemd1(5)).
 type unit struct {
 	Name string `json:"name"`
-	// Asked: -units or, of a fabric manager that does not run, the node's hardware asks for it. Otherwise it is judged where it is installed and enabled.
+	// Asked: -units or, of a fabric manager that does not run, the node's hardware asks for it. Otherwise it is judged where it is
+	// installed and enabled.
 	Asked bool `json:"asked"`
 	// Load, Active, Sub and File are the properties LoadState, ActiveState, SubState and UnitFileState.
 	Load   string `json:"load"`

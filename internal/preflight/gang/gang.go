@@ -112,7 +112,8 @@ func Of(pod *corev1.Pod, job *batchv1.Job, env func(string) string) (Place, erro
 		return Place{}, fmt.Errorf("rank %d of %d", p.Rank, p.Size)
 	}
 	// The gang of a JobSet has several Jobs, and that of a LeaderWorkerSet two StatefulSets.
-	if owner := metav1.GetControllerOf(pod); owner != nil && pod.Labels[jobSetName] == "" && (job != nil || pod.Labels[kubeflowJob] != "" || pod.Labels[volcanoJob] != "") {
+	if owner := metav1.GetControllerOf(pod); owner != nil && pod.Labels[jobSetName] == "" &&
+		(job != nil || pod.Labels[kubeflowJob] != "" || pod.Labels[volcanoJob] != "") {
 		p.Owner = owner.UID
 	}
 	return p, nil

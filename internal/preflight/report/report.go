@@ -299,7 +299,9 @@ func (rb rawBatch) measured() bool {
 // bandwidth is the bus bandwidth of an all-reduce in GiB/s, as nccl-tests define it (doc/PERFORMANCE.md): the bytes per
 // second times 2(n-1)/n. It is 0 when a field is absent or zero.
 func (rb rawBatch) bandwidth() (float64, error) {
-	fields := map[string]*float64{"allreduce_ms": rb.Milliseconds, "allreduce_shape": rb.Shape, "dtype_bytes": rb.Bytes, "busbw_gbps": rb.Bandwidth}
+	fields := map[string]*float64{
+		"allreduce_ms": rb.Milliseconds, "allreduce_shape": rb.Shape, "dtype_bytes": rb.Bytes, "busbw_gbps": rb.Bandwidth,
+	}
 	if rb.WorldSize != nil {
 		n := float64(*rb.WorldSize)
 		fields["world_size"] = &n

@@ -123,7 +123,8 @@ type beliefs struct {
 }
 
 func newBeliefs(g Graph, leaf map[string]string) *beliefs {
-	b := &beliefs{slow: make([]float64, len(g.Nodes)), outlier: assumedOutlier, state: make([]message, len(g.Nodes)), linked: make([]int, len(g.Nodes))}
+	nodes := len(g.Nodes)
+	b := &beliefs{slow: make([]float64, nodes), outlier: assumedOutlier, state: make([]message, nodes), linked: make([]int, nodes)}
 	byName := map[string]int{}
 	for i, node := range g.Nodes {
 		b.slow[i] = assumedSlow

@@ -43,67 +43,94 @@ type Test struct {
 // NewGraph joins the reports of one run. Two ranks on one node are one node. Tests of an address that two nodes report as
 // their own are left out.
 func NewGraph(reports []report.Report) Graph {
-	g := Graph{}
-	index := map[string]int{}
-	node := func(name string) int {
-		if i, ok := index[name]; ok {
-			return i
-		}
-		index[name] = len(g.Nodes)
-		g.Nodes = append(g.Nodes, name)
-		g.FailFast = append(g.FailFast, false)
-		return len(g.Nodes) - 1
-	}
 	reports = slices.Clone(reports)
 	slices.SortStableFunc(reports, func(a, b report.Report) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rank, b.Rank)) })
-	owner := map[netip.Addr]int{}
-	claim := func(a netip.Addr, i int) {
-		if before, ok := owner[a]; ok && before != i {
-			i = ambiguous
+	j := joiner{index: map[string]int{}, owner: map[netip.Addr]int{}, tests: map[[3]int]*ends{}}
+	j.addNodes(reports)
+	for _, r := range reports {
+		for _, b := range r.Batches {
+			j.addBatch(r.Node, b)
 		}
-		owner[a] = i
 	}
+	return j.graph()
+}
+
+// joiner makes a graph of reports.
+type joiner struct {
+	Graph
+	// index are the nodes by name, owner by address.
+	index map[string]int
+	owner map[netip.Addr]int
+	// tests are what the ends report, by batch and nodes.
+	tests map[[3]int]*ends
+}
+
+// node returns the index of a node, which is new where no report has named it yet.
+func (j *joiner) node(name string) int {
+	if i, ok := j.index[name]; ok {
+		return i
+	}
+	j.index[name] = len(j.Nodes)
+	j.Nodes = append(j.Nodes, name)
+	j.FailFast = append(j.FailFast, false)
+	return len(j.Nodes) - 1
+}
+
+// claim notes that node i reports the address as its own.
+func (j *joiner) claim(a netip.Addr, i int) {
+	if before, ok := j.owner[a]; ok && before != i {
+		i = ambiguous
+	}
+	j.owner[a] = i
+}
+
+// addNodes adds the nodes that have reported, their addresses, and the threshold.
+func (j *joiner) addNodes(reports []report.Report) {
 	var thresholds []float64
 	for _, r := range reports {
-		i := node(r.Node)
-		g.FailFast[i] = g.FailFast[i] || r.FailFast()
+		i := j.node(r.Node)
+		j.FailFast[i] = j.FailFast[i] || r.FailFast()
 		thresholds = append(thresholds, r.Threshold)
 		if r.IP.IsValid() {
-			claim(r.IP, i)
+			j.claim(r.IP, i)
 		}
 		for _, b := range r.Batches {
-			claim(b.Self, i)
+			j.claim(b.Self, i)
 		}
 	}
-	g.Threshold = median(thresholds)
-	g.Known = len(g.Nodes)
-	tests := map[[3]int]*ends{}
-	for _, r := range reports {
-		for _, b := range r.Batches {
-			if b.Status == report.Skip {
-				g.Skips++
-				continue
-			}
-			peer := b.Pair[0]
-			if peer == b.Self {
-				peer = b.Pair[1]
-			}
-			self := index[r.Node]
-			other, ok := owner[peer]
-			if !ok {
-				other = node(peer.String())
-			}
-			if other == ambiguous || owner[b.Self] == ambiguous || other == self {
-				continue
-			}
-			key := [3]int{b.Index, min(self, other), max(self, other)}
-			if tests[key] == nil {
-				tests[key] = &ends{}
-			}
-			tests[key].add(self > other, b)
-		}
+	j.Threshold = median(thresholds)
+	j.Known = len(j.Nodes)
+}
+
+// addBatch adds what a node reports about one test.
+func (j *joiner) addBatch(name string, b report.Batch) {
+	if b.Status == report.Skip {
+		j.Skips++
+		return
 	}
-	for key, e := range tests {
+	peer := b.Pair[0]
+	if peer == b.Self {
+		peer = b.Pair[1]
+	}
+	self := j.index[name]
+	other, ok := j.owner[peer]
+	if !ok {
+		other = j.node(peer.String())
+	}
+	if other == ambiguous || j.owner[b.Self] == ambiguous || other == self {
+		return
+	}
+	key := [3]int{b.Index, min(self, other), max(self, other)}
+	if j.tests[key] == nil {
+		j.tests[key] = &ends{}
+	}
+	j.tests[key].add(self > other, b)
+}
+
+// graph returns the graph, with the tests in order.
+func (j *joiner) graph() Graph {
+	g := j.Graph
+	for key, e := range j.tests {
 		t, ok := e.test()
 		if t.Batch, t.A, t.B = key[0], key[1], key[2]; g.FailFast[t.A] || g.FailFast[t.B] {
 			continue

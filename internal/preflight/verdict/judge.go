@@ -81,7 +81,8 @@ func Judge(run string, reports []report.Report, o Options) Verdict {
 		size = max(size, r.Size)
 	}
 	g := NewGraph(reports)
-	v := Verdict{Run: run, Figures: figures(reports), Complete: size > 0 && len(reports) >= size, Slow: []Slow{}, Failed: []string{}, Missing: []string{}, Retest: [][2]string{}, Fabric: []string{}}
+	v := Verdict{Run: run, Figures: figures(reports), Complete: size > 0 && len(reports) >= size,
+		Slow: []Slow{}, Failed: []string{}, Missing: []string{}, Retest: [][2]string{}, Fabric: []string{}}
 	for i, failed := range g.FailFast {
 		if failed {
 			v.Failed = append(v.Failed, g.Nodes[i])
@@ -158,7 +159,10 @@ func appendOnce(nodes []int, node int) []int {
 
 func decide(g Graph, size int, leaf map[string]string) decision {
 	n := len(g.Nodes)
-	d := decision{slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n), slowWith: make([][]int, n), partners: make([][]int, n), clean: make([]bool, n)}
+	d := decision{
+		slow: make([]bool, n), p: make([]float64, n), lost: make([][]float64, n),
+		slowWith: make([][]int, n), partners: make([][]int, n), clean: make([]bool, n),
+	}
 	slowTest := func(k int) bool { return g.bad(g.Tests[k]) }
 	lost := func(int) float64 { return 0 }
 	if g.measured() {

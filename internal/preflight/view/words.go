@@ -64,32 +64,9 @@ func plural(n int, one, more string) string {
 
 // Findings is the verdict in words, the worst first. There is always one.
 func (r Run) Findings() []Finding {
-	var all []Finding
+	all := slices.Concat(r.slow(), r.fabric())
 	add := func(level, text, advice string) { all = append(all, Finding{level, text, advice}) }
 	v := r.Verdict
-	if n := len(v.Slow); n > 0 {
-		var names []string
-		for _, s := range v.Slow {
-			switch {
-			case s.Drop <= 0:
-				names = append(names, s.Node)
-			case n == 1:
-				names = append(names, fmt.Sprintf("%s, %.0f %% below the median", s.Node, 100*s.Drop))
-			default:
-				names = append(names, fmt.Sprintf("%s (%.0f %% below the median)", s.Node, 100*s.Drop))
-			}
-		}
-		it := plural(n, "it", "them")
-		add("bad", r.ofNodes(n, "is", "are")+" slow: "+list(names), "Ask for an inspection of "+it+
-			": network port and cable, PCIe width, clocks. Until then run jobs without "+it+" (runbook SlowNode).")
-	}
-	for _, why := range v.Fabric {
-		if name, count, ok := strings.Cut(strings.TrimPrefix(why, "switch "), ": "); ok && slices.Contains(v.Switches, name) {
-			add("bad", "Switch "+name+" is a suspect: "+count, "Check the switch and its links before you suspect one of its nodes (runbook SlowNode).")
-			continue
-		}
-		add("bad", "Not one node: "+why, "Check the fabric and the job's configuration: interface, GID index, threshold and its unit (runbook SlowNode).")
-	}
 	if n := len(v.Failed); n > 0 {
 		add("bad", r.ofNodes(n, "has failed its local check", "have failed their local checks")+": "+list(v.Failed),
 			"Read the output of the check: the log of init container preflight (runbook PreflightFailed).")
@@ -112,7 +89,8 @@ func (r Run) Findings() []Finding {
 		add("warn", "Undecided: "+node, "A test with "+list(partners)+" would decide.")
 	}
 	if n := len(v.Missing); n > 0 {
-		add("warn", r.ofNodes(n, "has not reported", "have not reported")+": "+list(v.Missing), "A node that hangs sends no report. Look at its pod.")
+		add("warn", r.ofNodes(n, "has not reported", "have not reported")+": "+list(v.Missing),
+			"A node that hangs sends no report. Look at its pod.")
 	} else if !v.Complete {
 		add("warn", "Not every rank has reported", "")
 	}
@@ -120,10 +98,47 @@ func (r Run) Findings() []Finding {
 		return all
 	}
 	if n := len(v.Healthy); n < r.size() {
-		return []Finding{{"warn", fmt.Sprintf("No fault was found, but only %d of %d nodes %s measured with two partners or more", n, r.size(), plural(n, "was", "were")),
+		return []Finding{{"warn", fmt.Sprintf(
+			"No fault was found, but only %d of %d nodes %s measured with two partners or more", n, r.size(), plural(n, "was", "were")),
 			"Test the others with more partners."}}
 	}
 	return []Finding{{"ok", fmt.Sprintf("All %d nodes are healthy: none is slow, none has failed", r.size()), ""}}
+}
+
+// slow returns the finding about the slow nodes, if there are any.
+func (r Run) slow() []Finding {
+	n := len(r.Verdict.Slow)
+	if n == 0 {
+		return nil
+	}
+	var names []string
+	for _, s := range r.Verdict.Slow {
+		switch {
+		case s.Drop <= 0:
+			names = append(names, s.Node)
+		case n == 1:
+			names = append(names, fmt.Sprintf("%s, %.0f %% below the median", s.Node, 100*s.Drop))
+		default:
+			names = append(names, fmt.Sprintf("%s (%.0f %% below the median)", s.Node, 100*s.Drop))
+		}
+	}
+	it := plural(n, "it", "them")
+	return []Finding{{"bad", r.ofNodes(n, "is", "are") + " slow: " + list(names), "Ask for an inspection of " + it +
+		": network port and cable, PCIe width, clocks. Until then run jobs without " + it + " (runbook SlowNode)."}}
+}
+
+// fabric returns the findings about what several nodes share.
+func (r Run) fabric() (all []Finding) {
+	for _, why := range r.Verdict.Fabric {
+		if name, count, ok := strings.Cut(strings.TrimPrefix(why, "switch "), ": "); ok && slices.Contains(r.Verdict.Switches, name) {
+			all = append(all, Finding{"bad", "Switch " + name + " is a suspect: " + count,
+				"Check the switch and its links before you suspect one of its nodes (runbook SlowNode)."})
+			continue
+		}
+		all = append(all, Finding{"bad", "Not one node: " + why,
+			"Check the fabric and the job's configuration: interface, GID index, threshold and its unit (runbook SlowNode)."})
+	}
+	return all
 }
 
 // below are the nodes with a figure far below the median, with that figure.
@@ -181,7 +196,8 @@ func (r Run) Reasons() []string {
 	v := r.Verdict
 	var lines []string
 	for _, s := range v.Slow {
-		lines = append(lines, fmt.Sprintf("slow: %s (p %.3f, %.0f %% below the others, seen by %d healthy partners)", s.Node, s.P, 100*s.Drop, s.Partners))
+		lines = append(lines, fmt.Sprintf(
+			"slow: %s (p %.3f, %.0f %% below the others, seen by %d healthy partners)", s.Node, s.P, 100*s.Drop, s.Partners))
 	}
 	for _, name := range v.Failed {
 		lines = append(lines, fmt.Sprintf("failed: %s (a local check; its pairs do not count)", name))

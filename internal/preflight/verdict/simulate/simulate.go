@@ -127,7 +127,8 @@ func (w *World) congested(leaf, round int) bool {
 func (w *World) Reports(rounds int) []report.Report {
 	reports := make([]report.Report, w.Nodes)
 	for i := range reports {
-		reports[i] = report.Report{RunID: "simulated", Size: w.Nodes, Rank: i, Node: Name(i), IP: address(i), GPU: report.Passed, Storage: report.Passed, Threshold: w.Threshold}
+		reports[i] = report.Report{RunID: "simulated", Size: w.Nodes, Rank: i, Node: Name(i), IP: address(i),
+			GPU: report.Passed, Storage: report.Passed, Threshold: w.Threshold}
 	}
 	var leaf []string
 	if w.Topology {
