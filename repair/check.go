@@ -77,7 +77,7 @@ func (a *checkAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 		slog.Error("What a run before has left is not put back", "err", err)
 	}
 	if !a.allowHolders && v.name != "" {
-		if err := a.watcher(v, v.compute).idle(ctx, nil); err != nil {
+		if err := a.watcher(v, v.compute).Idle(ctx, nil); err != nil {
 			return result, err
 		}
 	}

@@ -132,7 +132,7 @@ func TestCommandOfTheAdmin(t *testing.T) {
 func TestCheckWithThePluginItself(t *testing.T) {
 	gpus := nvmltest.NewFor(t, "../plugins/dcgm")
 	n := &node{t: t, dir: t.TempDir(), binary: npdtest.Build(t)}
-	n.serve()
+	n.serve(t, n.path("kubelet.sock"))
 	plugin, _ := gpus.Command()
 	check := func(sample string, exit int) repairresult.Result {
 		t.Helper()

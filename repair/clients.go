@@ -9,14 +9,10 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/systemd"
 )
-
-// errNoProcess is what the files of a process answer that has just ended.
-const errNoProcess = syscall.ESRCH
 
 // unitLimit is how long all services together may take to stop or to start.
 const unitLimit = time.Minute

@@ -4,7 +4,7 @@
 //	repair check -level 3                      run DCGM's diagnostics on an idle node
 //	repair check -command -- /opt/test --all   or a command of yours: exit 0 healthy, 1 problem
 //	repair reset-gpu -gpu 0000:4e:00           reset GPUs with the vendor's tool
-//	repair reboot -boot-id ID                  reboot the node, unless it is in another boot already
+//	repair reboot -boot-id ID                  reboot an idle node, unless it is in another boot already
 //
 // The last line on standard output, which is the termination message of the container too, is one JSON object:
 //
@@ -44,7 +44,7 @@ const usage = `repair works on a node: Pitcrew's Jobs run it.
   repair check [-level N]             run DCGM's diagnostics on an idle node
   repair check -command -- ARGV...    run a command: exit 0 healthy, 1 problem, else failed
   repair reset-gpu -gpu LIST | -all   reset GPUs with the vendor's tool; -dry-run says what it would do
-  repair reboot -boot-id ID           reboot the node, unless it is in another boot already
+  repair reboot -boot-id ID           reboot an idle node, unless it is in another boot already
   repair -version
 
 "repair COMMAND -h" lists the flags of a command. The last line on stdout is the result as JSON.
@@ -74,7 +74,7 @@ func run(args []string, stdout io.Writer) int {
 			slog.Error("The result is not known to the remediator", "err", err)
 		}
 	}
-	refuse := func(err error) int {
+	refused := func(err error) int {
 		report(repairresult.Result{Result: repairresult.Refused, Message: err.Error()})
 		return repairresult.Refused.ExitCode()
 	}
@@ -97,7 +97,7 @@ func run(args []string, stdout io.Writer) int {
 	case "reboot":
 		a = &rebootAction{}
 	default:
-		return refuse(fmt.Errorf("%q is none of check, reset-gpu and reboot", name))
+		return refused(fmt.Errorf("%q is none of check, reset-gpu and reboot", name))
 	}
 	f := flag.NewFlagSet("repair "+name, flag.ContinueOnError)
 	f.SetOutput(io.Discard) // Parse prints the usage for -h and for a bad flag alike
@@ -109,10 +109,10 @@ func run(args []string, stdout io.Writer) int {
 		f.Usage()
 		return 0
 	case err != nil:
-		return refuse(err)
+		return refused(err)
 	}
 	if err := a.check(f.Args()); err != nil {
-		return refuse(err)
+		return refused(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -134,18 +134,11 @@ func attempt(ctx context.Context, a action, report func(repairresult.Result)) (r
 		return r
 	}
 	r.Result, r.Message = repairresult.Failed, err.Error()
-	if refused := (*refusal)(nil); errors.As(err, &refused) {
-		r.Result, r.Holders = repairresult.Refused, refused.holders
+	if refused := (*repairresult.Refusal)(nil); errors.As(err, &refused) {
+		r.Result, r.Holders = repairresult.Refused, refused.Holders
 	}
 	return r
 }
 
-// refusal is an error that means that nothing was done and that it may be tried again later.
-type refusal struct {
-	message string
-	holders []repairresult.Holder
-}
-
-func (r *refusal) Error() string { return r.message }
-
-func refuse(format string, a ...any) error { return &refusal{message: fmt.Sprintf(format, a...)} }
+// refuse is [repairresult.Refuse].
+var refuse = repairresult.Refuse

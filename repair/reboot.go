@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +22,10 @@ import (
 
 // rebootAction is the command reboot.
 type rebootAction struct {
-	bootID, bus   string
-	timeout, wait time.Duration
+	holding
+	bootID, bus              string
+	allowHolders             bool
+	timeout, wait, idleLimit time.Duration
 }
 
 func (a *rebootAction) flags(f *flag.FlagSet) {
@@ -30,6 +33,9 @@ func (a *rebootAction) flags(f *flag.FlagSet) {
 	f.StringVar(&a.bus, "bus", "/run/dbus/system_bus_socket", "`path` of the socket of the host's system bus, on which logind is")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "limit of writing files to disk, and of each call of logind")
 	f.DurationVar(&a.wait, "wait", 10*time.Minute, "how long the node may take to end this program after logind has agreed; after that it has failed")
+	a.holding.flags(f)
+	f.BoolVar(&a.allowHolders, "allow-holders", false, "reboot although processes or pods hold accelerators")
+	f.DurationVar(&a.idleLimit, "wait-idle", 30*time.Second, "how long to wait for holders of a device; after that it refuses")
 }
 
 var bootIDPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
@@ -42,7 +48,7 @@ func (a *rebootAction) check(args []string) error {
 		// Anything else would read as another boot, in which there is nothing to do.
 		return fmt.Errorf("-boot-id %q is no boot id such as that of /proc/sys/kernel/random/boot_id", a.bootID)
 	}
-	return nil
+	return a.holding.check()
 }
 
 // The bus name, object and interface of logind, org.freedesktop.login1(5). Package login1 of go-systemd drops the errors of Reboot.
@@ -67,6 +73,9 @@ func (a *rebootAction) run(ctx context.Context, report func(repairresult.Result)
 	defer func() { _ = conn.Close() }()
 	object := conn.Object(logind, "/org/freedesktop/login1")
 	if err := a.inhibited(ctx, object); err != nil {
+		return result, err
+	}
+	if err := a.idle(ctx); err != nil {
 		return result, err
 	}
 	a.sync()
@@ -136,6 +145,24 @@ func (a *rebootAction) inhibited(ctx context.Context, object dbus.BusObject) err
 		}
 	}
 	return nil
+}
+
+// idle refuses while somebody uses an accelerator, of whatever vendor: a GPU that has fallen off the bus is still held. Of the host, each
+// process that has one open counts but those that a reset stops or tolerates; of pods only those that compute or were given one: a monitor
+// loses nothing by the reboot. A process that was killed and hangs in the driver is often why the node reboots.
+func (a *rebootAction) idle(ctx context.Context) error {
+	if a.allowHolders {
+		return nil
+	}
+	w := a.watcher(vendors...)
+	w.Wait, w.Killed = a.idleLimit, true
+	var units []string
+	for _, v := range vendors {
+		units = append(units, v.units...)
+		w.Devices, w.PodDevices = slices.Concat(w.Devices, v.devices), slices.Concat(w.PodDevices, v.work)
+	}
+	a.replace(w)
+	return w.Idle(ctx, units)
 }
 
 // sync writes files to disk, of all file systems of the node. One that hangs does not keep the node from the reboot.

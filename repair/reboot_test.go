@@ -8,12 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
@@ -64,8 +67,7 @@ func (l *logind) ListInhibitors() ([]inhibitor, *dbus.Error) {
 }
 
 func newHost(t *testing.T) *host {
-	t.Parallel()
-	h := &host{t: t, binary: npdtest.Build(t), logind: logind{asked: make(chan bool, 1)}}
+	h := &host{t: t, binary: npdtest.Build(t), logind: logind{asked: make(chan bool, 10)}}
 	var err error
 	if h.bootID, err = boot.ID("/proc"); err != nil {
 		t.Fatal(err)
@@ -123,7 +125,9 @@ func (h *host) command(args ...string) *exec.Cmd {
 	if err := os.WriteFile(h.path("log"), nil, 0o644); err != nil {
 		h.t.Fatal(err)
 	}
-	return exec.CommandContext(h.t.Context(), h.binary, append([]string{"reboot", "-bus", h.path("socket"), "-termination-log", h.path("log")}, args...)...)
+	// Not all processes of this machine may be read.
+	all := []string{"reboot", "-bus", h.path("socket"), "-termination-log", h.path("log"), "-allow-holders"}
+	return exec.CommandContext(h.t.Context(), h.binary, append(all, args...)...)
 }
 
 func (h *host) run(args ...string) repairresult.Result {
@@ -132,6 +136,7 @@ func (h *host) run(args ...string) repairresult.Result {
 }
 
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	// Those that only delay it, or block something else, do not count.
 	h.inhibitors.Store(&[]inhibitor{{"shutdown", "kubelet", "pods", "delay", 0, 1}, {"sleep:idle", "someone", "something", "block", 0, 2}})
@@ -170,6 +175,7 @@ func TestReboot(t *testing.T) {
 }
 
 func TestInAnotherBootThereIsNothingToDo(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	want(t, h.run("-boot-id", "00000000-0000-0000-0000-000000000000"), repairresult.Done, "already in a new boot")
@@ -184,6 +190,7 @@ func TestInAnotherBootThereIsNothingToDo(t *testing.T) {
 }
 
 func TestARebootThatDoesNotHappen(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	want(t, h.run("-boot-id", h.bootID), repairresult.Failed, "ask logind what blocks a reboot: The name org.freedesktop.login1 was not provided")
 	want(t, h.run("-boot-id", h.bootID, "-bus", h.path("none")), repairresult.Refused, "no system bus here: stat "+h.path("none"))
@@ -202,7 +209,57 @@ func TestARebootThatDoesNotHappen(t *testing.T) {
 	want(t, h.run("-boot-id", h.bootID, "-wait", "100ms"), repairresult.Failed, "logind has agreed to reboot the node, which still runs after 100ms")
 }
 
+// What a reset asks before it begins, a reboot asks, too: Slurm runs jobs without pods, and a pod may have come since the remediator looked.
+func TestARebootIsRefusedWhileGPUsAreHeld(t *testing.T) {
+	mount := npdtest.Freeze(t)
+	n, h := newNode(t), newHost(t)
+	h.start()
+	reboot := func(args ...string) repairresult.Result {
+		return n.run(append([]string{"reboot", "-bus", h.path("socket"), "-boot-id", h.bootID, "-wait", "100ms"}, args...)...)
+	}
+	const rebooted = "logind has agreed to reboot the node"
+	// The services that a reset stops may run on.
+	want(t, reboot(), repairresult.Failed, rebooted)
+	n.systemctl("start", other)
+	n.waitFor(other, "active")
+	want(t, reboot(), repairresult.Refused, "accelerators are held by sleep, pid ", "sleep, pid 1")
+	want(t, reboot("-allow-holders"), repairresult.Failed, rebooted)
+	n.systemctl("stop", other)
+	n.systemctl("start", trainer)
+	n.waitFor(trainer, "active")
+	want(t, reboot("-tolerate", "sleep"), repairresult.Refused, "held by pod ml/train-0 (sleep, pid ", "pod ml/train-0 (sleep, pid 1)")
+	// Without -devices the vendors' count, and of pods only those that a monitor does not open.
+	want(t, reboot("-devices", n.path("dev/nvidia1")), repairresult.Failed, rebooted)
+	n.systemctl("stop", trainer)
+	n.give(&podresources.PodResources{Namespace: "ml", Name: "ds-0", Containers: []*podresources.ContainerResources{
+		{Devices: []*podresources.ContainerDevices{{ResourceName: "huawei.com/Ascend910"}}},
+	}})
+	want(t, reboot(), repairresult.Refused, "held by pod ml/ds-0", "pod ml/ds-0")
+	want(t, reboot("-pod-resources", n.path("none")), repairresult.Refused, "which pods hold a device is not known: dial unix")
+	n.give()
+	// A process that was killed and hangs in the kernel ends with the reboot alone.
+	hung := exec.CommandContext(t.Context(), "nsenter", n.Enter("sh", "-c",
+		"exec 3<>"+n.path("dev/nvidia1")+"; exec touch "+filepath.Join(mount.Dir, "file"))...)
+	if err := hung.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mount.Thaw(); _ = hung.Wait() })
+	n.Wait("a process that hangs", func() bool { return len(reboot().Holders) == 1 })
+	pid := reboot().Holders[0].PID
+	if out, err := exec.CommandContext(t.Context(), "nsenter", n.Enter("kill", "-KILL", strconv.Itoa(pid))...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "held by touch, pid ", "touch, pid 1")
+	want(t, reboot(), repairresult.Failed, rebooted)
+	// In a PID namespace of its own.
+	cmd := n.command("reboot", "-bus", h.path("socket"), "-boot-id", h.bootID)
+	cmd.Args = slices.Insert(cmd.Args, slices.Index(cmd.Args, n.binary), "unshare", "--pid", "--fork", "--mount-proc")
+	want(t, finish(t, cmd, n.path("log")), repairresult.Refused, "the pod needs hostPID: true")
+	want(t, n.run("reboot", "-boot-id", h.bootID, "-devices="), repairresult.Refused, "-devices is empty")
+}
+
 func TestABusThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	listener, err := net.Listen("unix", h.path("silent"))
 	if err != nil {

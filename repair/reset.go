@@ -16,15 +16,15 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/systemd"
+	"github.com/pitcrew-dev/pitcrew/repair/holders"
 )
 
 // node holds the flags that say what belongs to the node.
 type node struct {
 	stateDir, systemd, sysfs string
 	vendor                   string
-	podResources, podLogs    string
-	devices, tolerate        []string
-	wait                     time.Duration
+	holding
+	wait time.Duration
 }
 
 func (n *node) flags(f *flag.FlagSet, wait time.Duration) {
@@ -32,39 +32,22 @@ func (n *node) flags(f *flag.FlagSet, wait time.Duration) {
 	f.StringVar(&n.systemd, "systemd", systemd.Socket, "`path` of systemd's private socket; where there is none, no service is stopped or started")
 	f.StringVar(&n.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	f.StringVar(&n.vendor, "vendor", "", "`name` of the vendor, nvidia, metax or ascend (default: what is on the PCI bus)")
-	f.StringVar(&n.podResources, "pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock", "`path` of the kubelet's pod resources socket")
-	f.StringVar(&n.podLogs, "pod-logs", "/var/log/pods", "`directory` of the logs of pods, for the names of those that hold a device")
-	flags.List(f, &n.devices, "devices", "`beginnings` of the paths of device files that no process may hold (default: those of the vendor)", checkPath)
-	flags.List(f, &n.tolerate, "tolerate", "`names` of programs that may hold devices, besides those of the vendor, e.g. nv-fabricmanager", nil)
+	n.holding.flags(f)
 	f.DurationVar(&n.wait, "wait", wait, "how long to wait for processes and pods that hold a device; after that it refuses")
 }
 
-// checkPath refuses what no device file begins with: nothing would be found to hold a device.
-func checkPath(s string) error {
-	if !strings.HasPrefix(s, "/") {
-		return fmt.Errorf("%q is not an absolute path", s)
-	}
-	return nil
-}
-
 func (n *node) check() error {
-	if n.devices != nil && len(n.devices) == 0 {
-		return errors.New("-devices is empty: nothing would be found to hold a device")
-	}
 	if n.vendor != "" && !slices.ContainsFunc(vendors, func(v vendor) bool { return v.name == n.vendor }) {
 		return fmt.Errorf("-vendor %q is none of nvidia, metax and ascend", n.vendor)
 	}
-	return nil
+	return n.holding.check()
 }
 
-func (n *node) watcher(v vendor, devices []string) *watcher {
-	if n.devices != nil {
-		devices = n.devices
-	}
-	return &watcher{
-		devices: devices, tolerate: slices.Concat(v.tolerate, n.tolerate), resource: v.resource,
-		podResources: n.podResources, podLogs: n.podLogs, wait: n.wait,
-	}
+func (n *node) watcher(v vendor, devices []string) *holders.Watcher {
+	w := n.holding.watcher(v)
+	w.Devices, w.PodDevices, w.Wait = devices, devices, n.wait
+	n.replace(w)
+	return w
 }
 
 // resetAction is the command reset-gpu.
@@ -171,7 +154,7 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 	}
 	w := a.watcher(v, v.devices)
 	// Before anything is changed: a refusal is repeated every few minutes.
-	if err := w.idle(ctx, a.stops(v)); err != nil {
+	if err := w.Idle(ctx, a.stops(v)); err != nil {
 		return result, err
 	}
 	result.GPUs, err = a.reset(ctx, s, v, tool, w, a.stops(v), gpus, bus)
@@ -190,10 +173,10 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 func (a *resetAction) dryRun(ctx context.Context, v vendor, tool command, gpus []string) error {
 	const said = "dry run, nothing was changed: "
 	w := a.watcher(v, v.devices)
-	w.wait = 0
-	err := w.idle(ctx, a.stops(v))
-	if held := (*refusal)(nil); errors.As(err, &held) {
-		return &refusal{said + held.message, held.holders}
+	w.Wait = 0
+	err := w.Idle(ctx, a.stops(v))
+	if held := (*repairresult.Refusal)(nil); errors.As(err, &held) {
+		return &repairresult.Refusal{Message: said + held.Message, Holders: held.Holders}
 	}
 	text := fmt.Sprintf("no process holds a device; a reset would stop what runs of %q", a.stops(v))
 	if v.name == "nvidia" {
@@ -211,7 +194,7 @@ func (a *resetAction) stops(v vendor) []string {
 }
 
 // reset takes clients away from the GPUs, resets them and returns which were reset.
-func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool command, w *watcher, clients, gpus, bus []string) ([]string, error) {
+func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool command, w *holders.Watcher, clients, gpus, bus []string) ([]string, error) {
 	for {
 		if v.name == "nvidia" {
 			// Before the services: persistenced sets the mode back when it ends.
@@ -230,7 +213,7 @@ func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool comman
 				}
 			}
 		}
-		if err := w.idle(ctx, nil); err != nil {
+		if err := w.Idle(ctx, nil); err != nil {
 			return nil, err
 		}
 		if err := ctx.Err(); err != nil {

@@ -60,6 +60,8 @@ func (k *kubelet) give(pods ...*podresources.PodResources) {
 // The services of the node. Those of trainer.service look like the processes of a pod.
 const (
 	dcgm, persistenced, other, trainer = "nvidia-dcgm.service", "nvidia-persistenced.service", "other.service", "trainer.service"
+	// fabric is the driver's program in a pod.
+	fabric = "fabric.service"
 	// lasting has a process that its end does not end.
 	lasting = "lasting.service"
 
@@ -81,6 +83,9 @@ func newNode(t *testing.T) *node {
 	n.Node = systemdtest.New(t, map[string]string{
 		dcgm:         holds("nvidia0") + "ExecStop=/bin/sh -c '! test -e " + n.path("stop-kill") + " || kill -9 $(cat " + n.path("ppid") + ")'\n",
 		persistenced: holds("nvidiactl"), other: holds("nvidia1"), trainer: holds("nvidia-uvm") + "Slice=" + podSlice + "\n",
+		fabric: "[Service]\nExecStart=/bin/sh -c 'cp /bin/sleep " + n.path("nv-fabricmanager") + "; exec 3<>" + n.path("dev/nvidia0") +
+			"; " + n.path("nv-fabricmanager") + " infinity & until grep -q nv-fabric /proc/$$!/comm; do :; done; echo yes >" + n.path("fabric-runs") +
+			"; exec 3>&-; wait'\nSlice=" + podSlice + "\n",
 		// It becomes sleep itself after the other, because waitFor sees only the main process.
 		lasting: "[Service]\nKillMode=process\nExecStart=/bin/sh -c 'sleep infinity 3<>" + n.path("dev/nvidia1") +
 			" & until [ \"$(cat /proc/$$!/comm)\" = sleep ]; do :; done; exec sleep infinity'\n",
@@ -92,32 +97,33 @@ func newNode(t *testing.T) *node {
 	n.file("pm-"+long0, "Enabled\n")
 	n.file("pm-"+long1, "Enabled\n")
 	n.file("pods/ml_train-0_"+podUID+"/log", "")
-	n.serve()
+	n.serve(t, n.path("kubelet.sock"))
 	n.waitFor(dcgm, "active")
 	n.waitFor(persistenced, "active")
 	return n
 }
 
-func (n *node) serve() {
-	n.t.Helper()
+// serve serves the kubelet's socket at a path.
+func (k *kubelet) serve(t *testing.T, path string) {
+	t.Helper()
 	// A Unix socket's path is short.
 	dir, err := os.MkdirTemp("", "kubelet")
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, &n.kubelet)
+	podresources.RegisterPodResourcesListerServer(server, k)
 	go func() { _ = server.Serve(listener) }()
-	n.t.Cleanup(func() {
+	t.Cleanup(func() {
 		server.Stop()
 		os.RemoveAll(dir)
 	})
-	if err := os.Symlink(listener.Addr().String(), n.path("kubelet.sock")); err != nil {
-		n.t.Fatal(err)
+	if err := os.Symlink(listener.Addr().String(), path); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -178,10 +184,15 @@ func (n *node) command(args ...string) *exec.Cmd {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	all := []string{args[0], "-state-dir", n.path("state"), "-sysfs", n.path("sys"), "-devices", n.path("dev/nvidia"), "-wait", "0s",
-		"-pod-resources", n.path("kubelet.sock"), "-pod-logs", n.path("pods"), "-termination-log", n.path("log")}
-	if args[0] == "reset-gpu" {
-		all = append(all, "-tool", smi)
+	all := []string{args[0], "-devices", n.path("dev/nvidia"), "-pod-resources", n.path("kubelet.sock"), "-pod-logs", n.path("pods"),
+		"-termination-log", n.path("log")}
+	switch args[0] {
+	case "reset-gpu":
+		all = append(all, "-tool", smi, "-state-dir", n.path("state"), "-sysfs", n.path("sys"), "-wait", "0s")
+	case "check":
+		all = append(all, "-state-dir", n.path("state"), "-sysfs", n.path("sys"), "-wait", "0s")
+	case "reboot":
+		all = append(all, "-wait-idle", "0s")
 	}
 	n.file("log", "")
 	cmd := exec.CommandContext(n.t.Context(), "nsenter", n.Enter(n.binary, append(all, args[1:]...)...)...)
@@ -389,6 +400,21 @@ func TestRefusesWhileGPUsAreHeld(t *testing.T) {
 	n.untouched()
 	// By programs that may.
 	want(t, n.run("reset-gpu", "-gpu", gpu0, "-clients=", "-tolerate", "sleep"), repairresult.Done, "reset")
+	n.untouched()
+}
+
+// A process of a pod may not hold a GPU, whatever it is called, unless the pod is the driver's.
+func TestTheNameOfAProcessOfAPodSaysNothing(t *testing.T) {
+	n := newNode(t)
+	n.systemctl("start", trainer)
+	n.waitFor(trainer, "active")
+	want(t, n.run("reset-gpu", "-gpu", gpu0, "-tolerate", "sleep"), repairresult.Refused, "held by pod ml/train-0", "pod ml/train-0 (sleep, pid 1)")
+	n.systemctl("stop", trainer)
+	n.waitFor(trainer, "inactive")
+	n.systemctl("start", fabric)
+	n.Wait("the program of "+fabric, func() bool { return n.read("fabric-runs") != "" })
+	want(t, n.run("reset-gpu", "-gpu", gpu0), repairresult.Refused, "held by pod ml/train-0", "pod ml/train-0 (nv-fabricmanage, pid 1)")
+	want(t, n.run("reset-gpu", "-gpu", gpu0, "-driver-namespaces", "ml"), repairresult.Done, "reset")
 	n.untouched()
 }
 

@@ -20,11 +20,13 @@ type vendor struct {
 	tool string
 	// devices are the beginnings of the paths of its device files, compute of those that only computing processes open.
 	devices, compute []string
+	// work are those that no monitor opens.
+	work []string
 	// resource is how the names of its extended resources begin.
 	resource string
-	// units are services of it that keep devices open, those that use others first; tolerate are programs that may keep them open,
-	// because a reset needs them or because they let go when persistence mode is turned off.
-	units, tolerate []string
+	// units are services of it that keep devices open, those that use others first; services are those that may keep them open, because a
+	// reset needs them or because they let go when persistence mode is turned off, and driver the programs of these.
+	units, services, driver []string
 	// bus lists its GPUs on the PCI bus.
 	bus func(root string) ([]string, error)
 	// reset resets GPUs.
@@ -44,9 +46,11 @@ var errTogether = errors.New("the GPUs cannot be reset without others that NVLin
 var vendors = []vendor{
 	{
 		name: "nvidia", tool: "nvidia-smi", devices: []string{"/dev/nvidia"}, compute: []string{"/dev/nvidia-uvm"}, resource: "nvidia.com/",
+		work:  []string{"/dev/nvidia-uvm"},
 		units: []string{"dcgm-exporter.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nv-hostengine.service", "nvidia-persistenced.service"},
 		// On NVSwitch systems with Ampere GPUs the reset needs Fabric Manager. nvidia-smi refuses if one of them is in its way.
-		tolerate: []string{"nv-fabricmanager", "nvlsm", "nvidia-imex", "nvidia-persistenced"},
+		services: []string{"nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-persistenced.service"},
+		driver:   []string{"nv-fabricmanager", "nvlsm", "nvidia-imex", "nvidia-persistenced"},
 		bus: func(root string) (gpus []string, err error) {
 			devices, err := gpu.ReadBus(root)
 			for _, d := range devices {
@@ -63,6 +67,11 @@ var vendors = []vendor{
 	},
 	{
 		name: "ascend", tool: "npu-smi", devices: []string{"/dev/davinci"}, compute: []string{"/dev/davinci"}, resource: "huawei.com/",
+		// Monitors open /dev/davinci_manager.
+		work: []string{
+			"/dev/davinci0", "/dev/davinci1", "/dev/davinci2", "/dev/davinci3", "/dev/davinci4",
+			"/dev/davinci5", "/dev/davinci6", "/dev/davinci7", "/dev/davinci8", "/dev/davinci9",
+		},
 		bus:   pci(0x19e5, func(class uint64) bool { return class>>8 == 0x1200 }), // as in plugins/ascend
 		reset: resetAscend, answers: ascendAnswers, settle: 20 * time.Second,
 	},

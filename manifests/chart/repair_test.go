@@ -70,7 +70,7 @@ func TestRepairTemplates(t *testing.T) {
 	wanted := map[string]struct{ args, privileges, verdict string }{
 		"check":     {"check", "privileged, the host's processes: " + shared + " ro", "DCGMDiagFailed"},
 		"reset-gpu": {"reset-gpu -gpu=$(GPUS)", "privileged, the host's processes: " + shared, ""},
-		"reboot":    {"reboot -boot-id=$(BOOT_ID)", "drop [ALL]: /run/dbus ro", ""},
+		"reboot":    {"reboot -boot-id=$(BOOT_ID)", "drop [ALL] add [DAC_READ_SEARCH SYS_PTRACE], the host's processes: /run/dbus ro, /var/lib/kubelet/pod-resources ro, /var/log/pods ro", ""},
 	}
 	templates := podTemplates(t, mustRender(t, repairEnabled))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(wanted)), slices.Sorted(maps.Keys(templates))); diff != "" {
@@ -90,7 +90,7 @@ func TestRepairTemplates(t *testing.T) {
 		}
 		got := privileges(pod)
 		if pod.HostPID {
-			got = strings.Replace(got, "privileged", "privileged, the host's processes", 1)
+			got = strings.Replace(got, ":", ", the host's processes:", 1)
 		}
 		if got != want.privileges || pod.HostNetwork || pod.HostIPC || !*first.SecurityContext.ReadOnlyRootFilesystem {
 			t.Errorf("%s: %s", name, got)

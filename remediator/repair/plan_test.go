@@ -674,17 +674,18 @@ func TestANodeBecomesEmptyFirst(t *testing.T) {
 		pod     corev1.Pod
 		blocks  bool
 	}{
-		"reset, a pod with a GPU":            {ecc, gpuPod("p", "Job"), true},
-		"reset, a bare pod with a GPU":       {ecc, gpuPod("p", ""), true},
-		"reset, a pod of a DaemonSet has it": {ecc, gpuPod("p", "DaemonSet"), true},
-		"reset, a pod without one":           {ecc, cpuPod("p", "Job"), false},
-		"reset, a pod that has ended":        {ecc, ended, false},
-		"reset, the pod of an earlier Job":   {ecc, earlier, true},
-		"reboot, a pod without a GPU":        {lost, cpuPod("p", "ReplicaSet"), true},
-		"reboot, a bare pod":                 {lost, cpuPod("p", ""), true},
-		"reboot, a pod of a DaemonSet":       {lost, cpuPod("p", "DaemonSet"), false},
-		"reboot, a static pod":               {lost, static, false},
-		"reboot, a pod that has ended":       {lost, ended, false},
+		"reset, a pod with a GPU":                {ecc, gpuPod("p", "Job"), true},
+		"reset, a bare pod with a GPU":           {ecc, gpuPod("p", ""), true},
+		"reset, a pod of a DaemonSet has it":     {ecc, gpuPod("p", "DaemonSet"), true},
+		"reset, a pod without one":               {ecc, cpuPod("p", "Job"), false},
+		"reset, a pod that has ended":            {ecc, ended, false},
+		"reset, the pod of an earlier Job":       {ecc, earlier, true},
+		"reboot, a pod without a GPU":            {lost, cpuPod("p", "ReplicaSet"), true},
+		"reboot, a bare pod":                     {lost, cpuPod("p", ""), true},
+		"reboot, a pod of a DaemonSet":           {lost, cpuPod("p", "DaemonSet"), false},
+		"reboot, a pod of a DaemonSet has a GPU": {lost, gpuPod("p", "DaemonSet"), true},
+		"reboot, a static pod":                   {lost, static, false},
+		"reboot, a pod that has ended":           {lost, ended, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -743,17 +744,30 @@ func TestANodeThatDoesNotBecomeEmptyIsGivenUpUntilAPersonAsks(t *testing.T) {
 }
 
 func TestAPodThatComesAfterTheTaintStopsTheAction(t *testing.T) {
-	w, m := sick(t, ecc)
-	m.run = w.cures(m)
-	m.stalled = true
-	w.untilPhase(m, Working)
-	m.pods, m.stalled = []corev1.Pod{gpuPod("late", "Job")}, false
-	w.step(time.Second)
-	if m.phase() != Emptying || len(w.created) > 0 || m.done() != "" {
-		t.Errorf("phase %s, %d Jobs, done %q", m.phase(), len(w.created), m.done())
+	for name, late := range map[string]struct {
+		message string
+		pod     corev1.Pod
+	}{
+		"reset":                         {ecc, gpuPod("late", "Job")},
+		"reset, a DaemonSet's":          {ecc, gpuPod("late", "DaemonSet")},
+		"reboot":                        {lost, gpuPod("late", "Job")},
+		"reboot, without a GPU":         {lost, cpuPod("late", "Job")},
+		"reboot, a DaemonSet's with it": {lost, gpuPod("late", "DaemonSet")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, m := sick(t, late.message)
+			m.run = w.cures(m)
+			m.stalled = true
+			w.untilPhase(m, Working)
+			m.pods, m.stalled = []corev1.Pod{late.pod}, false
+			w.step(time.Second)
+			if m.phase() != Emptying || len(w.created) > 0 || m.done() != "" || !strings.Contains(m.record().Current.Outcome, "pod ml/late has") {
+				t.Errorf("%d Jobs, done %q, %s", len(w.created), m.done(), m.record())
+			}
+			m.pods = nil
+			w.untilClosed(m, Repair, Passed)
+		})
 	}
-	m.pods = nil
-	w.untilClosed(m, Repair, Passed)
 }
 
 func TestARefusedActionIsTriedAgain(t *testing.T) {
@@ -771,20 +785,25 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 			t.Errorf("done %q", m.done())
 		}
 	})
-	t.Run("for as long as the node may take to become empty, then a person is asked", func(t *testing.T) {
-		w, m := sick(t, ecc)
-		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})
-		w.untilClosed(m, Repair, Failed)
-		if v := m.last(); v.Attempt < 5 || v.Outcome != "refused: pod ml/train-0 holds a GPU" || m.done() != "" {
-			t.Errorf("%d attempts, %q, done %q", v.Attempt, v.Outcome, m.done())
-		}
-		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
-		m.run = w.cures(m)
-		w.ask(m, RequestRepair)
-		if w.untilClosed(m, Repair, Passed); m.done() != "reset-gpu" {
-			t.Errorf("done %q", m.done())
-		}
-	})
+	for action, message := range map[string]string{"reset-gpu": ecc, "reboot": lost} {
+		t.Run("for as long as the node may take to become empty, then a person is asked: "+action, func(t *testing.T) {
+			w, m := sick(t, message)
+			w.program(m, map[string]func(*batchv1.Job){action: w.exits(m, 2, refused)})
+			w.untilClosed(m, Repair, Failed)
+			if v := m.last(); v.Attempt < 5 || v.Outcome != "refused: pod ml/train-0 holds a GPU" || m.done() != "" {
+				t.Errorf("%d attempts, %q, done %q", v.Attempt, v.Outcome, m.done())
+			}
+			if !w.happened("RepairRefused: " + action + " was refused on the node: pod ml/train-0 holds a GPU") {
+				t.Errorf("events %q", w.events)
+			}
+			w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
+			m.run = w.cures(m)
+			w.ask(m, RequestRepair)
+			if w.untilClosed(m, Repair, Passed); m.done() != action {
+				t.Errorf("done %q", m.done())
+			}
+		})
+	}
 	t.Run("for as long as the node may take to become empty, then the next one is, if the policy says so", func(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})

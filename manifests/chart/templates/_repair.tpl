@@ -56,6 +56,8 @@ reset-gpu:
     volumes: *volumes
 reboot:
   spec:
+    # To see which processes have a GPU open.
+    hostPID: true
     terminationGracePeriodSeconds: 30
     containers:
     - name: reboot
@@ -66,14 +68,19 @@ reboot:
         runAsUser: 0
         allowPrivilegeEscalation: false
         readOnlyRootFilesystem: true
-        capabilities: {drop: [ALL]}
+        # Which files the processes of others have open.
+        capabilities: {drop: [ALL], add: [DAC_READ_SEARCH, SYS_PTRACE]}
         seccompProfile: {type: RuntimeDefault}
         appArmorProfile: {type: Unconfined}
         seLinuxOptions: {type: spc_t}
       volumeMounts:
       - {name: dbus, mountPath: /run/dbus, readOnly: true}
+      - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+      - {name: pod-logs, mountPath: /var/log/pods, readOnly: true}
     volumes:
     - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
+    - {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources, type: DirectoryOrCreate}}
+    - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
 {{- end }}
 {{- /* The conditions that report what the Jobs of the policy find, with the fields that ask for these Jobs, as YAML. */}}
 {{- define "pitcrew.proofs" -}}
