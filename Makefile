@@ -24,7 +24,7 @@ export COMPONENTS
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
-.PHONY: help try demo test test-packages test-kernel-log test-race test-node test-operators test-images lane-race lane-node operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-packages test-kernel-log test-slow test-race test-node test-operators test-images lane-race lane-node operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,8 @@ KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
 REAL_NODE  := e2e/node e2e/newcomer
 # These run operators of other kinds of job than JobSet.
 OPERATORS  := e2e/slurm
+# These test what the repository promises about itself, or let an API server be away for minutes.
+SLOW       := e2e/outage e2e/contributing e2e/hardware e2e/components images/release
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
@@ -75,10 +77,13 @@ test: test-packages test-kernel-log ## what to run before a commit: the pure tes
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
 	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
-		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
+
+test-slow: test-components nft ## an API server that is away or silent, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, a release
+	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
 	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(RACED)),-race $(RACE_FLAGS))
@@ -101,7 +106,7 @@ test-images: bin/images/debian ## the images of both architectures
 ci: test-components nft chromium bin/debian bin/images/debian
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 lane-race lane-node
 
-lane-race: LANE := lint test-race test-operators
+lane-race: LANE := lint test-race test-slow test-operators
 lane-node: LANE := test-node test-kernel-log test-images test-packages
 lane-race lane-node:
 	@failed=; for target in $(LANE); do begun=$$SECONDS; $(MAKE) --no-print-directory WITHOUT="$(RACED)" AT_ONCE=$$(($$(nproc) + 1)) $$target || failed+=" $$target"; \

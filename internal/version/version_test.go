@@ -1,14 +1,8 @@
 package version
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"testing"
-
-	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
 func TestTheReleaseComesBeforeWhatTheGoCommandRecorded(t *testing.T) {
@@ -29,37 +23,5 @@ func TestTheReleaseComesBeforeWhatTheGoCommandRecorded(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
-	}
-}
-
-// TestEveryProgramPrintsItsRelease builds the programs as `make build VERSION=v1.2.3` does.
-func TestEveryProgramPrintsItsRelease(t *testing.T) {
-	root, err := components.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	// With other flags than those of the components all of Kubernetes' libraries would compile once more.
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release=v1.2.3",
-		"-o", bin+"/", "./remediator", "./preflight", "./kubectl-pitcrew", "./plugins/xid")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for command, want := range map[string]string{
-		"remediator -version":       "v1.2.3\n",
-		"preflight -version":        "v1.2.3\n",
-		"xid -version":              "xid v1.2.3\n",
-		"kubectl-pitcrew --version": "kubectl-pitcrew v1.2.3\n",
-	} {
-		program, flag, _ := strings.Cut(command, " ")
-		if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, program), flag).CombinedOutput(); err != nil || string(out) != want {
-			t.Errorf("%s: %v, %q", command, err, out)
-		}
-	}
-	// It also asks the cluster, and says that there is none.
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl-pitcrew"), "version", "--kubeconfig", filepath.Join(bin, "none"))
-	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "kubectl-pitcrew v1.2.3\nnot known: find a cluster: ") {
-		t.Errorf("kubectl-pitcrew version: %v, %q", err, out)
 	}
 }

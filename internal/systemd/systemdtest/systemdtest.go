@@ -82,7 +82,7 @@ func (n *Node) boot() {
 	script += `exec unshare --mount --pid --fork --kill-child --cgroup --ipc --uts --mount-proc sh -c '
 		mount --make-rprivate / && mount -t tmpfs run /run && mount --bind ` + n.Dir + `/units /etc/systemd/system || exit
 		echo ready
-		exec env -i PATH=$PATH container=other SYSTEMD_UNIT_PATH=/etc/systemd/system /lib/systemd/systemd --system --unit=node.target'`
+		exec env -i PATH=$PATH container=other SYSTEMD_LOG_TARGET=console SYSTEMD_UNIT_PATH=/etc/systemd/system /lib/systemd/systemd --system --unit=node.target'`
 	n.Write("log", "")
 	log, err := os.OpenFile(filepath.Join(n.Dir, "log"), os.O_WRONLY, 0)
 	if err != nil {
