@@ -90,6 +90,8 @@ type expectation struct {
 	EFA       int
 	Profile   profile
 	DropAfter time.Duration
+	// Flaps is how many losses of the link are too many.
+	Flaps int
 	// SymbolErrors is the most symbol errors per hour.
 	SymbolErrors uint64
 }

@@ -183,8 +183,9 @@ func TestCountersThatGrow(t *testing.T) {
 		values  []int
 		want    string
 	}{
-		"one link loss":                  {"link_downed", []int{7, 8}, "exit 1\nInspect hca mlx5_1 port 1: link went down within the last hour\n"},
-		"an old one":                     {"link_downed", []int{7, 7}, fine},
+		"two losses of the link":         {"link_downed", []int{7, 8, 9}, fine},
+		"three losses of the link":       {"link_downed", []int{7, 8, 10}, "exit 1\nInspect hca mlx5_1 port 1: link went down again and again within the last hour\n"},
+		"old ones":                       {"link_downed", []int{7, 7}, fine},
 		"reset":                          {"link_downed", []int{7, 0}, fine},
 		"link integrity":                 {"local_link_integrity_errors", []int{0, 1}, "exit 1\nInspect hca mlx5_1 port 1: local link integrity errors within the last hour\n"},
 		"buffer overruns":                {"excessive_buffer_overrun_errors", []int{0, 1}, "exit 1\nInspect hca mlx5_1 port 1: excessive buffer overruns within the last hour\n"},
@@ -211,11 +212,11 @@ func TestCountersThatGrow(t *testing.T) {
 func TestCountersAreReadOnceAMinute(t *testing.T) {
 	n := newNode(t)
 	n.want(fine)
-	n.counter("mlx5_1", "link_downed", 1)
+	n.counter("mlx5_1", "link_downed", 3)
 	n.later(59 * time.Second)
 	n.want(fine)
 	n.later(time.Second)
-	n.want("exit 1\nInspect hca mlx5_1 port 1: link went down within the last hour\n")
+	n.want("exit 1\nInspect hca mlx5_1 port 1: link went down again and again within the last hour\n")
 }
 
 func TestALinkThatComesBackSlower(t *testing.T) {

@@ -29,9 +29,10 @@ const (
 	symbolErrors = "symbol_error"
 )
 
-// Severities as in NVIDIA/NVSentinel's nic monitor, except RNR and ack timeouts: the peer's fault as likely as ours.
+// Severities as in NVIDIA/NVSentinel's nic monitor, except RNR and ack timeouts, the peer's fault as likely as ours, and a single loss of the
+// link.
 var counterRules = []counterRule{
-	{"counters/" + linkDowned, conditions.Inspect, 1<<8 - 1, "link went down within the last hour"},
+	{"counters/" + linkDowned, conditions.Inspect, 1<<8 - 1, "link went down again and again within the last hour"},
 	{"counters/local_link_integrity_errors", conditions.Inspect, 1<<4 - 1, "local link integrity errors within the last hour"},
 	{"counters/excessive_buffer_overrun_errors", conditions.Inspect, 1<<4 - 1, "excessive buffer overruns within the last hour"},
 	{"counters/" + symbolErrors, conditions.Inspect, 1<<16 - 1, "too many symbol errors within the last hour"},
@@ -127,17 +128,28 @@ func (v *verdict) port(d device, p port) {
 	if p.CounterErr != "" {
 		v.result.Found(conditions.Monitor, subject, "counters not read: "+p.CounterErr)
 	}
+	v.counters(subject, rec)
+}
+
+// counters judges what the counters of a port grew by. A link that was down for a moment and is up again needs nothing: most jobs do not
+// notice, and one that does needs a restart, not another node. Only one that goes down again and again needs inspection.
+func (v *verdict) counters(subject string, rec record) {
 	for _, rule := range counterRules {
 		c := rec.Counters[rule.name()]
-		limit := uint64(0)
-		if rule.name() == symbolErrors {
+		grown, limit := c.Since(v.s.Boot.Uptime-growthWindow), uint64(0)
+		switch rule.name() {
+		case symbolErrors:
 			limit = v.SymbolErrors
+		case linkDowned:
+			limit = uint64(max(v.Flaps, 1) - 1)
 		}
 		switch {
-		case c.Since(v.s.Boot.Uptime-growthWindow) > limit:
+		case grown > limit:
 			v.result.Found(rule.repair, subject, rule.text)
 		case rule.full > 0 && c.Last >= rule.full:
 			v.result.NotRead(subject, rule.name()+" is at its largest value, so that growth cannot be seen: reset it")
+		case grown > 0:
+			v.result.Found(conditions.Monitor, subject, rule.name()+" grew within the last hour")
 		}
 	}
 }

@@ -34,7 +34,9 @@ func main() {
 	p.TextVar(&e.Profile, "profile", profile{},
 		"`kind` of node, e.g. h100 or p5.48xlarge: sets -count, -rate and -efa where they are not given")
 	p.DurationVar(&e.DropAfter, "drop-after", 4*time.Minute, "how long a port is down until the message says that it dropped")
-	p.IntVar(&r.flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot")
+	p.IntVar(&e.Flaps, "flaps", 3, "down-up cycles in 12 h that make a port unreliable until -clear or the next boot, "+
+		"and losses of the link in 1 h, by its counter, that need inspection")
+	r.flaps = &e.Flaps
 	p.Uint64Var(&e.SymbolErrors, "symbol-errors", 120, "symbol errors per hour that a port may have")
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: e.judge, Clear: r.clear, Driver: r.driver, UsesDriver: r.usesDriver})
 }

@@ -33,7 +33,7 @@ type reader struct {
 	tool, kmsg    string
 	ignore        names
 	countersEvery time.Duration
-	flaps         int
+	flaps         *int
 
 	store npd.Store[history]
 	log   *kmsg.Reader
@@ -99,7 +99,7 @@ func (r *reader) readAll(ctx context.Context) (snapshot, error) {
 	}
 	s.History, err = r.remember(func(h *history) bool {
 		added := h.addEvents(modules, next)
-		return h.advance(b.Uptime, s.Devices, r.flaps) || added
+		return h.advance(b.Uptime, s.Devices, *r.flaps) || added
 	})
 	if err != nil {
 		s.Unshared = err.Error()
