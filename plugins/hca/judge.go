@@ -29,8 +29,8 @@ const (
 	symbolErrors = "symbol_error"
 )
 
-// Severities as in NVIDIA/NVSentinel's nic monitor, except RNR and ack timeouts, the peer's fault as likely as ours, and a single loss of the
-// link.
+// Severities as in NVIDIA/NVSentinel's nic monitor, except a single loss of the link, and RNR and ack timeouts, the peer's fault as
+// likely as ours.
 var counterRules = []counterRule{
 	{"counters/" + linkDowned, conditions.Inspect, 1<<8 - 1, "link went down again and again within the last hour"},
 	{"counters/local_link_integrity_errors", conditions.Inspect, 1<<4 - 1, "local link integrity errors within the last hour"},
