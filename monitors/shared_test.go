@@ -560,7 +560,7 @@ func TestWhatOnlyOneRunCouldNotReadIsNotKnownToOthers(t *testing.T) {
 	n := newGPUNode(t)
 	// By hand, without permission; the devices of NPD's runs are those of the file.
 	n.say("init 4")
-	if got := n.byHand("thermal"); got != "unknown: NVML: no permission to use the driver" {
+	if got := n.byHand("thermal"); got != "unknown: NVML: Failed to initialize NVML: Insufficient Permissions" {
 		t.Error(got)
 	}
 	n.say()

@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 		"healthy":     {"the last diag found no fault", 0, repairresult.Healthy, "diagnostics of level 3: the last diag found no fault"},
 		"problem":     {"Replace dcgm gpu 1: diag test memory failed", 1, repairresult.Problem, "Replace dcgm gpu 1: diag test memory failed"},
 		"busy":        {"unknown: no diag: gpu 0000:15:00 is busy", 2, repairresult.Refused, "unknown: no diag: gpu 0000:15:00 is busy"},
-		"no NVML":     {"unknown: no diag: NVML: the driver does not answer", 2, repairresult.Failed, "the diagnostic gave no result: no diag: NVML"},
+		"no NVML":     {"unknown: no diag: NVML: couldn't communicate with the NVIDIA driver", 2, repairresult.Failed, "the diagnostic gave no result: no diag: NVML"},
 		"no DCGM":     {"unknown: DCGM: libdcgm.so.4 not found", 2, repairresult.Failed, "the diagnostic gave no result: DCGM: libdcgm.so.4 not found"},
 		"other exit":  {"?", 126, repairresult.Failed, "dcgm exited 126: ?"},
 		"silent sick": {"", 1, repairresult.Failed, "dcgm exited 1:"},

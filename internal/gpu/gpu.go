@@ -72,11 +72,14 @@ func (g GPU) Subject() string { return "gpu " + g.Address }
 // Unlisted is how messages say [GPU.NotInNVML].
 const Unlisted = "on the PCI bus but not in NVML"
 
+// IsLost is how messages say [GPU.Lost], in NVML's words.
+const IsLost = "GPU is lost"
+
 // NotRead says why not every question about the GPU was answered, "" if all were.
 func (g GPU) NotRead() string {
 	switch {
 	case g.Lost:
-		return "lost by the driver"
+		return IsLost
 	case g.NeedsReset:
 		return "requires a reset"
 	}

@@ -159,13 +159,25 @@ func (r Result) answer(minRepair conditions.Repair) answer {
 		}
 		return answer{Problem, conditions.Summarize(sick).String()}
 	case len(r.Unread) > 0:
-		var parts []string
-		for _, u := range r.Unread {
-			parts = append(parts, u.Subject+": "+u.Why)
-		}
-		return unknown("%s", strings.Join(parts, ", "))
+		return unknown("%s", notRead(r.Unread))
 	}
 	return answer{OK, line(r.Healthy)}
+}
+
+// notRead names what was not read, by the reasons: eight GPUs may have one.
+func notRead(unread []Unread) string {
+	subjects, whys := map[string][]string{}, []string{}
+	for _, u := range unread {
+		if subjects[u.Why] == nil {
+			whys = append(whys, u.Why)
+		}
+		subjects[u.Why] = append(subjects[u.Why], u.Subject)
+	}
+	var parts []string
+	for _, why := range whys {
+		parts = append(parts, strings.Join(subjects[why], ", ")+": "+why)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // line makes foreign text one safe line.

@@ -242,17 +242,14 @@ func (s *Source) gpus(ctx context.Context, session *session, bus []gpu.BusDevice
 	return nil, err
 }
 
-// initError words the failures of nvmlInit.
+// initError words the failures of nvmlInit as nvidia-smi does: people search for these words.
 func (s *session) initError(ret nvml.Return) error {
 	switch ret {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return errors.New("the driver does not answer")
+		return errors.New("couldn't communicate with the NVIDIA driver")
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return mismatchError{s.version()}
-	case nvml.ERROR_NO_PERMISSION:
-		return errors.New("no permission to use the driver")
 	}
-	// nvidia-smi's words, for which people search.
 	return errors.New("Failed to initialize NVML: " + text(ret))
 }
 
@@ -411,7 +408,9 @@ func (s *session) byAddress(address string, parts []Part, to chan<- answer) {
 	case nvml.ERROR_INSUFFICIENT_POWER:
 		g.Unpowered = noHandle + ", external power not connected"
 	default:
-		note(&g, "handle", ret)
+		if !note(&g, "handle", ret) && g.Unread != "" {
+			g.Unread = noHandle
+		}
 	}
 	for _, part := range parts {
 		to <- answer{part.name, g}

@@ -188,7 +188,7 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	}
 	n.diag("exit 2\nunknown: DCGM: no libdcgm.so.4 below /, "+n.nvmlOnly()+", /host (see docs/dcgm.md)", "-driver-root", n.nvmlOnly())
 	n.Write("standin", "init 9\n")
-	n.diag("exit 2\nunknown: no diag: NVML: the driver does not answer")
+	n.diag("exit 2\nunknown: no diag: NVML: couldn't communicate with the NVIDIA driver")
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
 		t.Fatal(err)
 	}

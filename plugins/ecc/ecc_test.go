@@ -77,8 +77,8 @@ func TestFindings(t *testing.T) {
 		"a query fails": {"2.error.nvmlDeviceGetRemappedRows 999", "exit 2\nunknown: gpu 0000:12:00: remapped rows: Unknown Error"},
 		// Other than NVML's index 0, which a lost GPU's questions answer with.
 		"a lost GPU hides no other": {"6.error.nvmlDeviceGetTotalEccErrors 15\n2.remap.failed 1\n4.error.nvmlDeviceGetRemappedRows 999",
-			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:16:00: lost by the driver; gpu 0000:14:00: not read: remapped rows: Unknown Error"},
-		"lost before the look": {"6.error 15", "exit 1\nReboot gpu 0000:16:00: lost by the driver"},
+			"exit 1\nReplace gpu 0000:12:00: row remapping failed; gpu 0000:16:00: GPU is lost; gpu 0000:14:00: not read: remapped rows: Unknown Error"},
+		"lost before the look": {"6.error 15", "exit 1\nReboot gpu 0000:16:00: GPU is lost"},
 	}
 	n := nvmltest.New(t)
 	for name, test := range tests {

@@ -31,7 +31,7 @@ func (l *limits) gpu(g gpu.GPU, result *npd.Result) {
 			result.Found(repair, g.Subject(), text)
 		}
 	}
-	add(g.Lost, conditions.Reboot, "lost by the driver")
+	add(g.Lost, conditions.Reboot, gpu.IsLost)
 	add(g.NeedsReset, conditions.ResetGPU, "requires a reset")
 	m := g.Memory
 	if m == nil {

@@ -62,14 +62,16 @@ func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {
 	n.Want("exit 0\n"+healthy, "-dev", n.Path("dev"))
 
 	n.Say("3.error 15")
-	n.Want("exit 1\nReboot gpu 0000:13:00: lost by the driver")
+	n.Want("exit 1\nReboot gpu 0000:13:00: GPU is lost")
 	n.Say("3.hidden 1", "5.error.nvmlDeviceGetMinorNumber 999")
 	n.Want("exit 1\nReboot gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:15:00: not read: minor number: Unknown Error")
 	n.Want("exit 2\nunknown: gpu 0000:15:00: minor number: Unknown Error, gpu 0000:13:00: on the PCI bus but not in NVML", "-grace", "1000000h")
 	n.Say("*.error 4")
-	n.Want("exit 2\nunknown: gpu 0000:10:00: handle: Insufficient Permissions, gpu 0000:11:00: handle: Insufficient Permissions, " +
-		"gpu 0000:12:00: handle: Insufficient Permissions, gpu 0000:13:00: handle: Insufficient Permissions, gpu 0000:14:00: handle: Insufficient Permissions, " +
-		"gpu 0000:15:00: handle: Insufficient Permissions, gpu 0000:16:00: handle: Insufficient Permissions, gpu 0000:17:00: handle: Insufficient Permissions")
+	n.Want("exit 2\nunknown: gpu 0000:10:00, gpu 0000:11:00, gpu 0000:12:00, gpu 0000:13:00, gpu 0000:14:00, gpu 0000:15:00, " +
+		"gpu 0000:16:00, gpu 0000:17:00: Unable to determine the device handle for GPU: Insufficient Permissions")
+	n.Say("gpus 0")
+	n.Want("exit 2\nunknown: gpu 0000:10:00, gpu 0000:11:00, gpu 0000:12:00, gpu 0000:13:00, gpu 0000:14:00, gpu 0000:15:00, "+
+		"gpu 0000:16:00, gpu 0000:17:00: on the PCI bus but not in NVML, No devices were found", "-grace", "1000000h")
 
 	n.Say("2.persistence 0")
 	n.Want("exit 0\n" + healthy)
@@ -99,7 +101,7 @@ func TestAGPUWithoutAHandle(t *testing.T) {
 		"only the handle does": {handle(3, "999"), "exit 1\nReboot gpu 0000:13:00: " + unknown, nil},
 		"no index":             {"3.error.nvmlDeviceGetHandleByIndex_v2 999", "exit 0\n" + healthy, nil}, // asked twice
 		"two of them, one lost": {"3.error 999\n5.error 999\n6.error 15",
-			"exit 1\nReboot gpu 0000:13:00: " + unknown + "; gpu 0000:15:00: " + unknown + "; gpu 0000:16:00: lost by the driver", nil},
+			"exit 1\nReboot gpu 0000:13:00: " + unknown + "; gpu 0000:15:00: " + unknown + "; gpu 0000:16:00: GPU is lost", nil},
 		"every question": {"3.error.nvmlDeviceGetName 999\n3.error.nvmlDeviceGetMinorNumber 999\n3.error.nvmlDeviceGetPersistenceMode 999",
 			"exit 1\nReboot gpu 0000:13:00: every question is answered with Unknown Error", nil},
 		"a young node": {"3.error 999", "exit 2\nunknown: gpu 0000:13:00: " + unknown, []string{"-grace", "1000000h"}},
@@ -108,9 +110,9 @@ func TestAGPUWithoutAHandle(t *testing.T) {
 		"a young node without power": {handle(3, "8"),
 			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected",
 			[]string{"-grace", "1000000h"}},
-		"no permission":              {"3.error 4", "exit 2\nunknown: gpu 0000:13:00: handle: Insufficient Permissions", nil},
-		"cgroup":                     {"3.error 17", "exit 2\nunknown: gpu 0000:13:00: handle: GPU access blocked by the operating system", nil},
-		"an error of a later driver": {"3.error 98", "exit 2\nunknown: gpu 0000:13:00: handle: NVML error 98", nil},
+		"no permission":              {"3.error 4", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient Permissions", nil},
+		"cgroup":                     {"3.error 17", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: GPU access blocked by the operating system", nil},
+		"an error of a later driver": {"3.error 98", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: NVML error 98", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n.Say(test.say)
@@ -121,7 +123,7 @@ func TestAGPUWithoutAHandle(t *testing.T) {
 	}
 	// It may be our own access that is at fault.
 	n.Say("*.error 999")
-	if got := n.Run(); !strings.HasPrefix(got, "exit 2\nunknown: gpu 0000:10:00: "+unknown+", gpu 0000:11:00: ") {
+	if got := n.Run(); !strings.HasPrefix(got, "exit 2\nunknown: gpu 0000:10:00, ") || !strings.HasSuffix(got, ", gpu 0000:17:00: "+unknown+"\n") {
 		t.Error(got)
 	}
 	n.Say("3.error 999")
@@ -172,14 +174,14 @@ func TestVersionsOfLibraryAndModuleDiffer(t *testing.T) {
 // The calls about one GPU hang, those about the others do not.
 func TestOneGPUHangs(t *testing.T) {
 	n := nvmltest.New(t)
-	const others = "exit 1\nReboot gpu 0000:15:00: lost by the driver; gpu 0000:13:00: not read: the calls about it do not return"
+	const others = "exit 1\nReboot gpu 0000:15:00: GPU is lost; gpu 0000:13:00: not read: the calls about it do not return"
 	for _, function := range []string{"*", "nvmlDeviceGetName", "nvmlDeviceGetMinorNumber"} {
 		n.Say("3.hang "+function, "5.error 15")
 		n.Want(others, "-timeout", "4s")
 	}
 	// Its address gives a handle.
 	n.Say("3.hang nvmlDeviceGetHandleByIndex_v2", "5.error 15")
-	n.Want("exit 1\nReboot gpu 0000:15:00: lost by the driver", "-timeout", "4s")
+	n.Want("exit 1\nReboot gpu 0000:15:00: GPU is lost", "-timeout", "4s")
 	n.Say("3.hang nvmlDeviceGetMinorNumber")
 	n.Want("exit 2\nunknown: gpu 0000:13:00: the calls about it do not return", "-timeout", "4s")
 }
@@ -211,24 +213,24 @@ func TestAGPUIsStillMissingAfterTheReboot(t *testing.T) {
 	n.Want("exit 0\n" + healthy)
 	n.Unplug(7)
 	n.Say("7.hidden 1", "3.hidden 1", "2.error 15")
-	const sick = "exit 1\nReboot gpu 0000:12:00: lost by the driver; gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:17:00: gone from the PCI bus"
+	const sick = "exit 1\nReboot gpu 0000:12:00: GPU is lost; gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:17:00: gone from the PCI bus"
 	n.Want(sick)
 	n.Want(sick)
 	for range 2 {
 		reboot(n)
-		n.Want("exit 1\nReplace gpu 0000:12:00: lost by the driver, also after a reboot; "+
+		n.Want("exit 1\nReplace gpu 0000:12:00: GPU is lost, also after a reboot; "+
 			"gpu 0000:13:00: not read: on the PCI bus but not in NVML; gpu 0000:17:00: not read: gone from the PCI bus", "-grace", "1000000h", "-expect", "8")
-		n.Want("exit 1\nReplace gpu 0000:12:00: lost by the driver, also after a reboot; "+
+		n.Want("exit 1\nReplace gpu 0000:12:00: GPU is lost, also after a reboot; "+
 			"gpu 0000:13:00: on the PCI bus but not in NVML, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot", "-expect", "8")
 	}
 	// Without an answer of the driver nothing is known to be well.
 	n.Say("init 9")
-	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; NVML: not read: the driver does not answer")
+	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; NVML: not read: couldn't communicate with the NVIDIA driver")
 	n.Say("3.error 15", "7.hidden 1")
-	n.Want("exit 1\nReplace gpu 0000:13:00: lost by the driver, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot")
+	n.Want("exit 1\nReplace gpu 0000:13:00: GPU is lost, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot")
 	// The one that was well for a look is lost anew.
 	n.Say("2.error 15", "7.hidden 1")
-	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; gpu 0000:12:00: lost by the driver")
+	n.Want("exit 1\nReplace gpu 0000:17:00: gone from the PCI bus, also after a reboot; gpu 0000:12:00: GPU is lost")
 	n.Say("7.hidden 1")
 	n.Want("exit 0\ncleared gpu 0000:17:00", "-clear", "17:00")
 	n.Want("exit 0\n" + healthy)

@@ -98,9 +98,9 @@ func (j *judgement) noGPU(nothing npd.Result) {
 func (j *judgement) reach(g gpu.GPU) {
 	switch {
 	case g.Lost:
-		j.lost(g.Subject(), "lost by the driver")
+		j.lost(g.Subject(), gpu.IsLost)
 	case g.NotInNVML:
-		j.missing(g.Subject(), gpu.Unlisted)
+		j.missing(g.Subject(), gpu.Unlisted+j.noDevices())
 	case j.gone(g):
 		j.missing(g.Subject(), g.NoHandle)
 	case g.NoHandle != "":
@@ -121,6 +121,14 @@ func (j *judgement) setup(g gpu.GPU) {
 	if g.Unread != "" && g.NoHandle == "" {
 		j.NotRead(g.Subject(), g.Unread)
 	}
+}
+
+// noDevices returns nvidia-smi's words where NVML has not one GPU.
+func (s snapshot) noDevices() string {
+	if slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return !g.NotInNVML }) {
+		return ""
+	}
+	return ", No devices were found"
 }
 
 // gone reports whether a GPU is as one that is not in NVML: it was asked by its index and by its address, or by every question. Where no

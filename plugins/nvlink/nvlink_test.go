@@ -66,7 +66,7 @@ func TestFindings(t *testing.T) {
 		// It may be a GPU in MIG mode, and a GPU of another model.
 		"links down, MIG mode unread": {"4.links 0\n4.error.nvmlDeviceGetMigMode 999", "exit 2\nunknown: gpu 0000:14:00: MIG mode: Unknown Error", nil},
 		"links down, names unread": {"4.links 6\n4.error.nvmlDeviceGetName 999\n6.error.nvmlDeviceGetName 999",
-			"exit 2\nunknown: gpu 0000:14:00: name: Unknown Error, gpu 0000:16:00: name: Unknown Error", nil},
+			"exit 2\nunknown: gpu 0000:14:00, gpu 0000:16:00: name: Unknown Error", nil},
 		"links down while the fabric registers": {"4.links 0\n4.fabric.state 2",
 			"exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
 		"links down while the fabric registers, within grace": {"4.links 0\n4.fabric.state 2",
@@ -82,8 +82,8 @@ func TestFindings(t *testing.T) {
 		"no fabric":            {"*.fabric.state 0", "exit 0\n" + healthy, nil},
 		"fabric not supported": {"*.fabric.state -999", "exit 0\n" + healthy, nil},
 		"a lost GPU hides no other": {"6.error.nvmlDeviceGetNvLinkState 15\n4.links 17",
-			"exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17; gpu 0000:16:00: not read: lost by the driver", nil},
-		"lost":          {"6.error 15", "exit 2\nunknown: gpu 0000:16:00: lost by the driver", nil},
+			"exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17; gpu 0000:16:00: not read: GPU is lost", nil},
+		"lost":          {"6.error 15", "exit 2\nunknown: gpu 0000:16:00: GPU is lost", nil},
 		"needs a reset": {"6.error 16", "exit 2\nunknown: gpu 0000:16:00: requires a reset", nil},
 		"a query fails": {"6.error.nvmlDeviceGetNvLinkState 999", "exit 2\nunknown: gpu 0000:16:00: NVLink state: Unknown Error", nil},
 	}

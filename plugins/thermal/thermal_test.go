@@ -36,15 +36,15 @@ func TestTemperatures(t *testing.T) {
 			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: no margin left to its temperature limit"},
 		"nothing supported": {"*.temperature -999\n*.hbm -999\n*.margin -999\n*.margin.shutdown -999\n*.max.core -999\n*.max.hbm -999\n" +
 			"*.max.shutdown -999\n*.reasons -999\n*.slowed.thermal -999", "exit 0\n" + healthy, "exit 0\n" + healthy},
-		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: lost by the driver",
-			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: lost by the driver"},
+		"lost, and another hot": {"5.error.nvmlDeviceGetTemperature 15\n3.temperature 93", "exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:15:00: not read: GPU is lost",
+			"exit 1\nReboot gpu 0000:13:00: at the temperature of its shutdown; gpu 0000:13:00: core over its maximum temperature; gpu 0000:15:00: not read: GPU is lost"},
 		"no handle": {"5.error 999", "exit 2\nunknown: gpu 0000:15:00: Unable to determine the device handle for GPU: Unknown Error",
 			"exit 2\nunknown: gpu 0000:15:00: Unable to determine the device handle for GPU: Unknown Error"},
 		"one hangs, another hot": {"5.hang nvmlDeviceGetTemperature\n6.max.shutdown 40",
 			"exit 1\nReboot gpu 0000:16:00: at the temperature of its shutdown; gpu 0000:15:00: not read: the calls about it do not return",
 			"exit 1\nReboot gpu 0000:16:00: at the temperature of its shutdown; gpu 0000:15:00: not read: the calls about it do not return"},
 		"not in NVML":   {"5.hidden 1", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML", "exit 2\nunknown: gpu 0000:15:00: on the PCI bus but not in NVML"},
-		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: lost by the driver", "exit 2\nunknown: gpu 0000:15:00: lost by the driver"},
+		"lost":          {"5.error 15", "exit 2\nunknown: gpu 0000:15:00: GPU is lost", "exit 2\nunknown: gpu 0000:15:00: GPU is lost"},
 		"needs a reset": {"5.error 16", "exit 2\nunknown: gpu 0000:15:00: requires a reset", "exit 2\nunknown: gpu 0000:15:00: requires a reset"},
 		"cannot say":    {"5.error.nvmlDeviceGetTemperature 999", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error", "exit 2\nunknown: gpu 0000:15:00: temperature: Unknown Error"},
 	}

@@ -9,7 +9,7 @@ func Absent(n *Node, healthy, noDriver, noGPU string, mismatch [2]string) {
 	n.t.Helper()
 	n.Want("exit 0\n" + healthy)
 	for ret, text := range map[string]string{
-		"9": "the driver does not answer", "4": "no permission to use the driver",
+		"9": "couldn't communicate with the NVIDIA driver", "4": "Failed to initialize NVML: Insufficient Permissions",
 		"999": "Failed to initialize NVML: Unknown Error", "98": "Failed to initialize NVML: NVML error 98",
 	} {
 		n.Say("init " + ret)
@@ -19,7 +19,7 @@ func Absent(n *Node, healthy, noDriver, noGPU string, mismatch [2]string) {
 	n.Want(mismatch[0] + "Driver/library version mismatch (library 575.51.03, kernel module 580.95.05)" + mismatch[1])
 	n.Want("exit 2\nunknown: NVML: libnvidia-ml.so.1 not found", "-driver-root", n.Path("empty"))
 	n.Say()
-	n.Want("exit 2\nunknown: NVML: the driver does not answer", "-driver-root", n.debian())
+	n.Want("exit 2\nunknown: NVML: couldn't communicate with the NVIDIA driver", "-driver-root", n.debian())
 	n.Say("hang nvmlInit_v2")
 	n.Want("exit 2\nunknown: no answer within 2.25s", "-timeout", "3s")
 

@@ -53,7 +53,7 @@ func explain(args []string) (string, error) {
 	}
 	name := args[len(args)-1]
 	if isName := len(args) == 1 || len(args) == 2 && slices.Contains(kindsOfPages, strings.ToLower(args[0])); !isName {
-		if text := meaning.Words(what); text != "" {
+		if text := cmp.Or(meaning.Words(what), message(what)); text != "" {
 			return text, nil
 		}
 		return "", fmt.Errorf("unknown topic %s: neither an Xid (79, xid 79, sxid 20034), words of its message, nor one of %s NAME",
@@ -69,7 +69,7 @@ func explain(args []string) (string, error) {
 		}
 		return plain(page, "docs/runbooks"), nil
 	}
-	if text := meaning.Words(what); text != "" {
+	if text := cmp.Or(meaning.Words(what), message(what)); text != "" {
 		return text, nil
 	}
 	if like := runbooks.Similar(name, explained()); len(like) > 0 {
