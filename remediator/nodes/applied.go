@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 )
 
 // seeAppliedEvery is how often the leader reads whether what it has stored is still there.
@@ -32,8 +32,6 @@ func (r *reloader) showApplied(ctx context.Context, invalid error) {
 	if stored && now.Sub(r.appliedAt) < seeAppliedEvery {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, breakerDeadline)
-	defer cancel()
 	if err := r.storeApplied(ctx, applied, stored); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to save which policy is in force; retrying")
 		return
@@ -47,12 +45,14 @@ func (r *reloader) storeApplied(ctx context.Context, applied conditions.Applied,
 	if err != nil {
 		return err
 	}
-	key := client.ObjectKey{Namespace: r.namespace, Name: conditions.KnownConfigMap}
+	key := keystore.Key{
+		Client: r.client, Reader: r.apiReader, Name: conditions.AppliedKey,
+		ConfigMap: client.ObjectKey{Namespace: r.namespace, Name: conditions.KnownConfigMap},
+	}
 	if before {
-		var present corev1.ConfigMap
-		if err := r.apiReader.Get(ctx, key, &present); client.IgnoreNotFound(err) != nil || present.Data[conditions.AppliedKey] == string(text) {
-			return client.IgnoreNotFound(err)
+		if present, err := key.Read(ctx); err != nil || present == string(text) {
+			return err
 		}
 	}
-	return writeKey(ctx, r.client, key, conditions.AppliedKey, string(text))
+	return key.Write(ctx, string(text))
 }

@@ -47,7 +47,7 @@ func TestANewPolicyDoesNotWaitUntilItIsShown(t *testing.T) {
 	})
 	r := &reloader{Controller: &Controller{
 		client: api, policy: file, elected: elected, clock: testclock.NewFakePassiveClock(time.Now()),
-		recorder: events.NewFakeRecorder(10), metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
+		report: newReporter(events.NewFakeRecorder(10), testclock.NewFakePassiveClock(time.Now())), namespace: "pitcrew",
 	}, changes: changes}
 	if err := os.WriteFile(path, []byte(strings.Replace(testPolicy, "for: 1m", "for: 2m", 1)), 0o644); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestTheLeaderShowsWhichPolicyItAppliesWhenThatChanges(t *testing.T) {
 	elected := make(chan struct{})
 	api, clock := &appliedWriter{}, testclock.NewFakePassiveClock(time.Now())
 	r := &reloader{Controller: &Controller{
-		client: api, apiReader: api, policy: file, elected: elected, clock: clock, recorder: events.NewFakeRecorder(10), metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
+		client: api, apiReader: api, policy: file, elected: elected, clock: clock, report: newReporter(events.NewFakeRecorder(10), testclock.NewFakePassiveClock(time.Now())), namespace: "pitcrew",
 	}, changes: make(chan event.GenericEvent, 1)}
 	reload := func(want ...string) {
 		t.Helper()

@@ -20,16 +20,20 @@ const settleDeadline = 5 * time.Second
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
 // twice equals applying it once.
 func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) error {
-	c.reportBlocked(ctx, n, d.Blocked)
-	c.reportStaleUpgrade(ctx, n, d.StaleUpgrade)
+	c.report.Blocked(ctx, c.policy.Policy(), n, d.Blocked)
+	c.report.StaleUpgrade(ctx, n, d.StaleUpgrade)
 	if !d.Changes(n) {
-		c.reportRefusal(ctx, n, d, nil)
+		c.report.Refused(ctx, n, d, nil)
 		return nil
 	}
 	after := n.DeepCopy()
 	d.State.Apply(after)
 	err := c.write(ctx, n, after)
-	c.reportRefusal(ctx, n, d, err)
+	if isDenied(err) {
+		c.report.Refused(ctx, n, d, err)
+	} else {
+		c.report.Refused(ctx, n, d, nil)
+	}
 	if err != nil {
 		if isRefusal(err) {
 			c.pending.Refused(n.Name)
@@ -39,8 +43,8 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		return err
 	}
 	c.burst.Wrote(n.Name, after.ResourceVersion)
-	c.breaker.remember(c.policy.Policy(), after, d.Started)
-	c.publishEvents(ctx, after, d, started)
+	c.breaker.Remember(c.policy.Policy(), after, d.Started)
+	c.report.Written(ctx, after, d, started)
 	return nil
 }
 
@@ -123,17 +127,11 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 		}
 	}
 	if now == nil || now.UID != lost.UID {
-		c.rememberDoubtful(lost)
+		c.fleet.rememberDoubtful(c.policy.Policy(), lost)
 	}
 	if c.pending.Settle(n.Name, now) {
-		c.rememberDoubtful(lost)
-		c.publishEvents(ctx, n, lost.Unanswered.Decision, lost.Unanswered.Started)
+		c.fleet.rememberDoubtful(c.policy.Policy(), lost)
+		c.report.Written(ctx, n, lost.Unanswered.Decision, lost.Unanswered.Started)
 	}
 	return nil
-}
-
-// rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
-// know whether it was written.
-func (c *Controller) rememberDoubtful(w pending.Write) {
-	c.breaker.remember(c.policy.Policy(), w.Unanswered.Node, w.Unanswered.Decision.Started)
 }

@@ -9,205 +9,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
-
-// A person closes the breaker by changing the ConfigMap; the remediator finds it within seconds, and one that takes over
-// finds it open.
-func TestTheBreakerIsReadWhileItIsOpen(t *testing.T) {
-	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	stored := &configMap{}
-	p := &policy.Policy{Breaker: &policy.Breaker{}}
-	b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
-	open := func() bool {
-		t.Helper()
-		if err := b.refresh(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-		return b.state(p) != nil
-	}
-	set := func(s *limits.BreakerState) {
-		t.Helper()
-		b.set(s)
-		if err := b.save(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 {
-		if open() {
-			t.Fatal("a breaker that nobody opened is open")
-		}
-	}
-	if stored.reads != 1 {
-		t.Fatalf("a closed breaker was read %d times", stored.reads)
-	}
-	set(&limits.BreakerState{OpenedAt: clock.Now()})
-	b = &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
-	if !open() {
-		t.Error("who takes over does not find it open")
-	}
-	stored.state = ""
-	if !open() {
-		t.Error("it is read for every node")
-	}
-	clock.SetTime(clock.Now().Add(limits.RetryBlocked))
-	if open() {
-		t.Error("a person closed it and it was not read")
-	}
-	b = &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline, dryRun: true}
-	if set(&limits.BreakerState{OpenedAt: clock.Now()}); stored.state != "" || !open() {
-		t.Errorf("a dry run wrote %q", stored.state)
-	}
-}
-
-func TestABreakerThatCannotBeStoredIsInForceAndStoredLater(t *testing.T) {
-	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	stored := &configMap{down: errors.New("no API server today")}
-	p := &policy.Policy{Breaker: &policy.Breaker{}}
-	b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
-	b.set(&limits.BreakerState{OpenedAt: clock.Now()})
-	if err := b.save(t.Context()); !errors.Is(err, stored.down) {
-		t.Errorf("got %v", err)
-	}
-	stored.down = nil
-	for after, want := range []struct{ stored bool }{{false}, {true}} { // at once, and later
-		clock.SetTime(clock.Now().Add(time.Duration(after) * limits.RetryBlocked))
-		if err := errors.Join(b.refresh(t.Context(), p), b.save(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		if b.state(p) == nil {
-			t.Error("what is not stored is not in force")
-		}
-		if got := stored.state != ""; got != want.stored {
-			t.Errorf("stored %v, want %v", got, want.stored)
-		}
-	}
-	if stored.reads != 0 {
-		t.Errorf("read %d times before it was stored", stored.reads)
-	}
-}
-
-func TestAnOpenBreakerThatCannotBeReadStaysOpen(t *testing.T) {
-	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	stored := &configMap{down: errors.New("no API server today")}
-	p := &policy.Policy{Breaker: &policy.Breaker{}}
-	b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
-	if err := b.refresh(t.Context(), p); !errors.Is(err, stored.down) {
-		t.Errorf("a breaker whose state is not known is taken for closed: %v", err)
-	}
-	b.set(&limits.BreakerState{OpenedAt: clock.Now()})
-	b.unsaved = false
-	clock.SetTime(clock.Now().Add(limits.RetryBlocked))
-	if err := b.refresh(t.Context(), p); err != nil || b.state(p) == nil {
-		t.Errorf("open %v, %v", b.state(p), err)
-	}
-}
-
-// Attack 10: what is not credible is replaced in the ConfigMap, so that it cools down from then on.
-func TestABreakerFromTheFutureCoolsDown(t *testing.T) {
-	p := &policy.Policy{Breaker: &policy.Breaker{CoolDown: time.Hour}}
-	for _, text := range []string{`{"openedAt":"2099-01-01T00:00:00Z"}`, "{"} {
-		for _, dryRun := range []bool{false, true} {
-			clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-			start := clock.Now()
-			stored := &configMap{state: text}
-			b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline, dryRun: dryRun}
-			for range 3 {
-				if err := errors.Join(b.refresh(t.Context(), p), b.save(t.Context())); err != nil {
-					t.Fatal(err)
-				}
-				clock.SetTime(clock.Now().Add(limits.RetryBlocked))
-			}
-			if got := b.state(p); got == nil || !got.OpenedAt.Equal(start) {
-				t.Errorf("%s: open since %v, want %s", text, got, start)
-			}
-			if dryRun && stored.state != text {
-				t.Errorf("a dry run wrote %q", stored.state)
-			}
-			if stored.state = ""; dryRun {
-				continue
-			}
-			clock.SetTime(clock.Now().Add(limits.RetryBlocked))
-			if err := b.refresh(t.Context(), p); err != nil || b.state(p) != nil {
-				t.Errorf("%s: a person closed it and it is %v, %v", text, b.state(p), err)
-			}
-		}
-	}
-}
-
-// configMap is an API server with one ConfigMap.
-type configMap struct {
-	client.Client
-	state string
-	reads int
-	down  error
-}
-
-func (c *configMap) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
-	if c.down != nil {
-		return c.down
-	}
-	c.reads++
-	object.(*corev1.ConfigMap).Data = map[string]string{"state": c.state}
-	return nil
-}
-
-func (c *configMap) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	if c.down != nil {
-		return c.down
-	}
-	c.state = object.(*corev1.ConfigMap).Data["state"]
-	return nil
-}
-
-// slow is a ConfigMap that writes the first change only when it may.
-type slow struct {
-	*configMap
-	reached, may chan struct{}
-	later        atomic.Bool
-}
-
-func (s *slow) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if s.later.CompareAndSwap(false, true) {
-		close(s.reached)
-		<-s.may
-	}
-	return s.configMap.Patch(ctx, object, patch, opts...)
-}
-
-// Else the ConfigMap would have the state of the slower write, and the next read would bring it back.
-func TestASlowWriteOfTheBreakerDoesNotUndoALaterOne(t *testing.T) {
-	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	stored := &slow{configMap: &configMap{}, reached: make(chan struct{}), may: make(chan struct{})}
-	b := &breakerStore{apiReader: stored, client: stored, clock: clock, deadline: breakerDeadline}
-	b.set(nil)
-	first := make(chan error, 1)
-	go func() { first <- b.save(context.Background()) }()
-	await(t, "the first write", stored.reached)
-	b.set(&limits.BreakerState{OpenedAt: clock.Now()})
-	if err := b.save(t.Context()); err == nil {
-		t.Error("the later state was written beside the earlier one")
-	}
-	close(stored.may)
-	if err := await(t, "the end of the first write", first); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if limits.ParseBreaker(stored.state, clock.Now()) == nil {
-		t.Errorf("the ConfigMap has state %q, want an open breaker", stored.state)
-	}
-}
 
 // hanging is an API server that never answers one request for the breaker's ConfigMap.
 type hanging struct {
@@ -243,7 +54,7 @@ func newHangingRig(t *testing.T, deadline time.Duration) (rig, *hanging) {
 	h := &hanging{Client: r.client, hangs: make(chan struct{})}
 	r.policy.Policy().Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
 	r.policy.Policy().Budget = policy.Unlimited
-	r.breaker.client, r.breaker.apiReader, r.breaker.deadline = h, h, deadline
+	r.keeps(memory.Options{Client: h, Reader: h, Deadline: deadline})
 	return r, h
 }
 
@@ -330,7 +141,7 @@ func TestAWriteOfTheBreakerThatHangsEndsAtItsDeadline(t *testing.T) {
 	if err := await(t, "the end of the write", r.start(t.Context(), "b")); err != nil {
 		t.Error(err)
 	}
-	if r.breaker.state(r.policy.Policy()) == nil {
+	if r.breaker.State(r.policy.Policy()) == nil {
 		t.Error("what is not stored is not in force")
 	}
 }

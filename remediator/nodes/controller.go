@@ -37,7 +37,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -78,7 +80,8 @@ type Options struct {
 	Jobs     JobRestarter
 	// CatchUp is waited for before anything is decided; nil: nothing is.
 	CatchUp *catchup.Gate
-	// OnBigBurst is told when very many nodes that have changed begin to wait, and when they have been reconciled; nil: nobody. It must not block.
+	// OnBigBurst is told when very many nodes that have changed begin to wait, and when they have been reconciled; nil: nobody. It must not
+	// block.
 	OnBigBurst func(begins bool)
 }
 
@@ -91,35 +94,29 @@ type Controller struct {
 	policy    *policy.File
 	namespace string
 	dryRun    bool
-	recorder  events.EventRecorder
 	clock     clock.PassiveClock
 	jobs      JobRestarter
 	evidence  *evidence.Store
 	webhooks  *webhooks.Sender
 	soperator *soperator.Follower
-	metrics   controllerMetrics
-	breaker   *breakerStore
+	devices   *isolator.Store
+	breaker   *memory.Breaker
+	known     *memory.Known
 	pending   *pending.Writes
-	reports   *reports
-	known     *knownStore
+	report    *report.Reporter
 	looks     looks
 	burst     *burst.Burst
-	devices   *isolator.Store
 
 	deciding sync.Mutex // held for one decision; guards what follows
-	fleet    fleet
-	// held are the nodes that a budget or the breaker holds back, by name.
-	held map[string]limitsState
+	fleet    *fleet
 	// seen is what this process knows about the quarantines of nodes, by node.
 	seen map[string]quarantine.Seen
-	// domains are those in which nodes were last.
-	domains domains
 	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
 	leadingSince time.Time
 }
 
-// SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
+func newController(mgr ctrl.Manager, o Options) *Controller {
+	kept := memory.Options{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, DryRun: o.DryRun, Clock: o.Clock}
 	c := &Controller{
 		client:    nodeWriter{mgr.GetClient()},
 		apiReader: mgr.GetAPIReader(),
@@ -128,32 +125,34 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		policy:    o.Policy,
 		namespace: o.Namespace,
 		dryRun:    o.DryRun,
-		recorder:  o.Recorder,
 		clock:     o.Clock,
 		jobs:      o.Jobs,
-		metrics:   newMetrics(),
-		breaker: &breakerStore{
-			client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock, deadline: breakerDeadline,
-			unsavedStarts: make(chan struct{}, 1),
-		},
-		pending:   pending.New(o.DryRun),
-		reports:   newReports(),
-		known:     &knownStore{client: mgr.GetClient(), apiReader: mgr.GetAPIReader(), namespace: o.Namespace, dryRun: o.DryRun, clock: o.Clock},
-		seen:      map[string]quarantine.Seen{},
-		held:      map[string]limitsState{},
-		domains:   domains{},
-		looks:     looks{byNode: map[string]look{}},
-		burst:     burst.New(o.OnBigBurst),
-		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 		soperator: soperator.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
+		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
+		breaker:   memory.NewBreaker(kept),
+		known:     memory.NewKnown(kept),
+		pending:   pending.New(o.DryRun),
+		report: &report.Reporter{
+			Recorder: o.Recorder, Namespace: o.Namespace, DryRun: o.DryRun, Clock: o.Clock, Metrics: report.NewMetrics(),
+		},
+		looks: looks{byNode: map[string]look{}},
+		burst: burst.New(o.OnBigBurst),
+		seen:  map[string]quarantine.Seen{},
 	}
-	for _, m := range append(c.metrics.collectors(), collector{c}) {
+	c.fleet = newFleet(c)
+	return c
+}
+
+// SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
+	c := newController(mgr, o)
+	for _, m := range append(c.report.Metrics.Collectors(), collector{c}) {
 		if err := registry.Register(m); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	if !c.policy.Known() {
-		c.metrics.policyValid.Set(0)
+		c.report.ShowPolicy(false)
 	}
 	var err error
 	c.evidence, err = evidence.SetupWithManager(ctx, mgr, registry, evidence.Options{
@@ -170,12 +169,13 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		return fmt.Errorf("webhooks: %w", err)
 	}
 	changes := make(chan event.GenericEvent, 1)
+	cached := func(ctx context.Context, name string) (*corev1.Node, error) { return cachedNode(ctx, c.client, name) }
 	for _, runs := range []manager.Runnable{
 		&waker{c, reconcileNode(again), limits.RetryBlocked},
-		&isolator.Sweeper{Store: c.devices, CanIsolate: canIsolate(c), Node: c.cachedNode, Again: reconcileNode(again)},
+		&isolator.Sweeper{Store: c.devices, CanIsolate: canIsolate(c), Node: cached, Again: reconcileNode(again)},
 		c.soperator,
 		c.webhooks,
-		&startsSaver{c.breaker, startsPause, limits.RetryBlocked},
+		c.breaker,
 		&reloader{Controller: c, changes: changes},
 	} {
 		if err := mgr.Add(runs); err != nil {
@@ -209,7 +209,9 @@ func reconcileNode(again chan<- event.GenericEvent) func(context.Context, string
 
 // whenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint, and nodes that wait for one no
 // other.
-var whenIdle = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+var whenIdle = handler.Funcs{GenericFunc: func(
+	_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
 	if byPriority, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		byPriority.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(lowPriority)}, request)
@@ -248,7 +250,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: rest, Priority: ptr.To(0)}, nil
 	}
 	result, err := c.reconcile(ctx, req)
-	if saveErr := c.breaker.save(ctx); saveErr != nil {
+	if saveErr := c.breaker.Save(ctx); saveErr != nil {
 		ctrl.LoggerFrom(ctx).Error(saveErr, "Failed to save the breaker state; retrying")
 		result.RequeueAfter = earlier(result.RequeueAfter, limits.RetryBlocked)
 	}
@@ -328,21 +330,23 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, look *devices.L
 	if err := c.catchUp.Wait(ctx); err != nil {
 		return quarantine.Decision{}, fmt.Errorf("nothing is decided yet: %w", err)
 	}
-	if err := c.breaker.refresh(ctx, p); err != nil {
+	if err := c.breaker.Refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
 	}
-	if err := c.known.refresh(ctx, p); err != nil {
+	if err := c.known.Refresh(ctx, p); err != nil {
 		return quarantine.Decision{}, err
 	}
 	d, err := c.decideAlone(ctx, p, n, look, now)
 	if err != nil {
 		return quarantine.Decision{}, err
 	}
-	c.reportBreaker(ctx, d)
+	c.report.Breaker(ctx, d)
 	return d, nil
 }
 
-func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev1.Node, look *devices.Look, now time.Time) (quarantine.Decision, error) {
+func (c *Controller) decideAlone(
+	ctx context.Context, p *policy.Policy, n *corev1.Node, look *devices.Look, now time.Time,
+) (quarantine.Decision, error) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	if c.leadingSince.IsZero() {
@@ -359,14 +363,16 @@ func (c *Controller) decideAlone(ctx context.Context, p *policy.Policy, n *corev
 		return quarantine.Decision{}, err
 	}
 	observation.Devices = look
-	c.metrics.setBreaker(observation.Breaker)
 	d := quarantine.Decide(p, observation, now)
-	c.setBreaker(d)
-	c.noteHeld(p, n.Name, d)
+	if d.SetBreaker != nil {
+		c.breaker.Set(d.SetBreaker.OrClosed())
+	}
+	c.report.ShowBreaker(c.breaker.State(p))
+	c.fleet.noteHeld(p, n.Name, d)
 	c.seen[n.Name] = observation.Seen.After(observation, d, now)
-	c.breaker.rememberRecord(p, n, observation.Record, now)
+	c.breaker.RememberRecord(p, n, observation.Record, now)
 	if d.Started != nil && d.Started.Incident != (limits.Domain{}) {
-		c.breaker.remember(p, n, d.Started) // before the write: until it is remembered, another domain may fail as an incident, too
+		c.breaker.Remember(p, n, d.Started) // before the write: until it is remembered, another domain may fail as an incident, too
 	}
 	if d.Changes(n) {
 		c.pending.Add(n, d.State.Record)
@@ -379,19 +385,17 @@ func (c *Controller) forget(name string) {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	if lost, ok := c.pending.Doubtful(name); ok {
-		c.rememberDoubtful(lost)
+		c.fleet.rememberDoubtful(c.policy.Policy(), lost)
 	}
 	c.pending.Discard(name)
-	c.reports.noteBlocked(name, nil)
-	c.reports.noteStaleUpgrade(name, false)
-	c.reports.noteRefusal(name, false)
+	c.report.Forget(name)
 	c.soperator.Forget(name)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)
 	c.burst.Forget(name)
 	c.devices.Forget(name)
-	delete(c.held, name)
+	delete(c.fleet.held, name)
 	delete(c.seen, name)
-	delete(c.domains, name)
+	delete(c.fleet.domains, name)
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -188,7 +189,7 @@ func TestAFinishedDeliveryWaitsBehindChanges(t *testing.T) {
 func TestALongEventIsCut(t *testing.T) {
 	const limit = 1024 // of the API server
 	r := newRig(t)
-	r.emitClusterEvent(t.Context(), quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyInvalid, Message: strings.Repeat("é", limit)})
+	r.report.Warn(t.Context(), quarantine.PolicyInvalid, strings.Repeat("é", limit))
 	said := strings.TrimPrefix(<-r.recorder.Events, corev1.EventTypeWarning+" "+quarantine.PolicyInvalid+" ")
 	if len(said) > limit || len(said) < limit-1 || !utf8.ValidString(said) {
 		t.Errorf("%d bytes: %q", len(said), said)
@@ -197,7 +198,7 @@ func TestALongEventIsCut(t *testing.T) {
 
 func TestADryRunRestartsNoJobs(t *testing.T) {
 	r := newRig(t, "a")
-	r.dryRun, r.pending.DryRun, r.breaker.dryRun = true, true, true
+	r.keeps(memory.Options{Client: r.client, Reader: r.client, DryRun: true})
 	r.evidence = evidence.New(r.client, r.client, evidence.Options{DryRun: true})
 	for range 2 {
 		r.reconcile(t, "a")
@@ -215,7 +216,7 @@ func TestADryRunRestartsNoJobs(t *testing.T) {
 func TestATaintWithoutARecordIsRemovedOnce(t *testing.T) {
 	for _, dryRun := range []bool{false, true} {
 		r := newRig(t, "a")
-		r.dryRun, r.pending.DryRun, r.breaker.dryRun = dryRun, dryRun, dryRun
+		r.keeps(memory.Options{Client: r.client, Reader: r.client, DryRun: dryRun})
 		r.client.nodes[0].Status.Conditions = nil
 		r.client.nodes[0].Spec.Taints = []corev1.Taint{{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}}
 		for range 3 {
@@ -230,7 +231,7 @@ func TestATaintWithoutARecordIsRemovedOnce(t *testing.T) {
 		if dryRun && len(r.client.patched) > 0 {
 			t.Errorf("a dry run wrote %v", r.client.patched)
 		}
-		if got := observations(t, r.metrics.quarantine); got != 0 {
+		if got := observations(t, r.report.Metrics.Quarantine); got != 0 {
 			t.Errorf("dry run %v: %d releases were measured", dryRun, got)
 		}
 	}
@@ -249,7 +250,7 @@ func TestOnlyReleasesAreMeasured(t *testing.T) {
 	r.client.nodes[0] = *released
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
 	r.reconcile(t, "a")
-	if got := observations(t, r.metrics.quarantine); got != 0 {
+	if got := observations(t, r.report.Metrics.Quarantine); got != 0 {
 		t.Errorf("%d releases were measured by the removal of a taint", got)
 	}
 	r = newRig(t, "a")
@@ -259,7 +260,7 @@ func TestOnlyReleasesAreMeasured(t *testing.T) {
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
 	r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
 	r.reconcile(t, "a")
-	if got := observations(t, r.metrics.quarantine); got != 1 {
+	if got := observations(t, r.report.Metrics.Quarantine); got != 1 {
 		t.Errorf("%d releases were measured, and there was one", got)
 	}
 	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.NodeReleased}, r.reasons()); diff != "" {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -66,9 +67,10 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	api := &cached{byName: map[string]*corev1.Node{}}
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
-		client: api, policy: policy.Fixed(p), recorder: events.NewFakeRecorder(0), clock: clock, metrics: newMetrics(), pending: pending.New(false),
-		breaker: &breakerStore{clock: clock}, reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{},
+		client: api, policy: policy.Fixed(p), clock: clock, pending: pending.New(false),
+		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), seen: map[string]quarantine.Seen{},
 	}
+	c.fleet = newFleet(c)
 	if c.webhooks, err = webhooks.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		b.Fatal(err)
 	}

@@ -63,22 +63,22 @@ func TestDomainsAreThoseOfTheirNodes(t *testing.T) {
 	r := newDomainRig(t, "a")
 	n := &r.client.nodes[0]
 	r.reconcile(t, "a")
-	if got := r.domains.of(n); got != (limits.Domain{Label: "clique", Value: "x"}) {
+	if got := r.fleet.domains.of(n); got != (limits.Domain{Label: "clique", Value: "x"}) {
 		t.Errorf("remembered is %v", got)
 	}
 	n.UID = "another"
-	if got := r.domains.of(n); got != (limits.Domain{}) {
+	if got := r.fleet.domains.of(n); got != (limits.Domain{}) {
 		t.Errorf("another node has %v", got)
 	}
 	r.forget("a")
-	if len(r.domains) != 0 {
-		t.Errorf("a node that is gone has %v", r.domains)
+	if len(r.fleet.domains) != 0 {
+		t.Errorf("a node that is gone has %v", r.fleet.domains)
 	}
 	without := newRig(t, "a")
 	without.client.nodes[0].Labels = map[string]string{"clique": "x"}
 	without.reconcile(t, "a")
-	if len(without.domains) != 0 {
-		t.Errorf("without domains: %v", without.domains)
+	if len(without.fleet.domains) != 0 {
+		t.Errorf("without domains: %v", without.fleet.domains)
 	}
 }
 

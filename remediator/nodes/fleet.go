@@ -7,11 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
@@ -20,113 +21,100 @@ import (
 // fleet is the sum of all nodes for the limits, as the cache, the pending writes and the memory of quarantines show them. A node is
 // summed up anew when one of these has changed for it, and all are when the policy has. [Controller.deciding] guards it.
 type fleet struct {
+	client  client.Reader // the cache
+	pending *pending.Writes
+	breaker *memory.Breaker
+	// dryRun frees a place at once that a write gives back.
+	dryRun  bool
+	domains domains
+	// held are the nodes that a budget or the breaker holds back, by name.
+	held map[string]limitsState
+
 	policy *policy.Policy // nil: nothing is summed up
 	peers  *limits.Fleet
 	memory limits.Memory
 }
 
-// follow passes the changes of nodes in the cache that can change a decision, and notes all of them before, heartbeats included: a decision
-// knows of what came before the change that it was made for. While the fleet is summed up and no decision is being made, it is brought up
-// to date at once, so that the next decision need not do it for all.
-func (c *Controller) follow(ctx context.Context) predicate.Predicate {
-	return predicate.And(predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.pending.Touch(n.GetName())
-		if c.deciding.TryLock() {
-			defer c.deciding.Unlock()
-			if c.fleet.policy != nil {
-				_ = c.refreshFleet(ctx, c.fleet.policy) // the next decision reports it, and tries again
-			}
-		}
-		return true
-	}), changed, c.counted())
+func newFleet(c *Controller) *fleet {
+	return &fleet{client: c.client, pending: c.pending, breaker: c.breaker, dryRun: c.dryRun, domains: domains{},
+		held: map[string]limitsState{}}
 }
 
-// counted tells the burst of the nodes that will be reconciled.
-func (c *Controller) counted() predicate.Predicate {
-	every := predicate.NewPredicateFuncs(func(n client.Object) bool {
-		c.burst.Change(n.GetName(), n.GetResourceVersion())
-		return true
-	})
-	changes := every.CreateFunc
-	every.CreateFunc = func(e event.CreateEvent) bool {
-		if !e.IsInInitialList {
-			return changes(e)
-		}
-		c.burst.LookAgain(e.Object.GetName())
-		return true
+// others are all nodes but one. The result is valid until the next call.
+func (f *fleet) others(ctx context.Context, p *policy.Policy, except string) (limits.Peers, error) {
+	if err := f.rememberLost(ctx, p); err != nil {
+		return limits.Peers{}, err
 	}
-	return every
+	if err := f.refresh(ctx, p); err != nil {
+		return limits.Peers{}, err
+	}
+	return f.peers.Others(except), nil
 }
 
-// peers are all nodes but one. The result is valid until the next call.
-func (c *Controller) peers(ctx context.Context, p *policy.Policy, except string) (limits.Peers, error) {
-	if err := c.rememberLost(ctx); err != nil {
-		return limits.Peers{}, err
-	}
-	if err := c.refreshFleet(ctx, p); err != nil {
-		return limits.Peers{}, err
-	}
-	return c.fleet.peers.Others(except), nil
+// rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
+// know whether it was written.
+func (f *fleet) rememberDoubtful(p *policy.Policy, w pending.Write) {
+	f.breaker.Remember(p, w.Unanswered.Node, w.Unanswered.Decision.Started)
 }
 
 // rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which nobody has noticed yet.
-func (c *Controller) rememberLost(ctx context.Context) error {
-	for name, w := range c.pending.AllDoubtful() {
-		n, err := c.cachedNode(ctx, name)
+func (f *fleet) rememberLost(ctx context.Context, p *policy.Policy) error {
+	for name, w := range f.pending.AllDoubtful() {
+		n, err := cachedNode(ctx, f.client, name)
 		if err != nil {
 			return err
 		}
 		if n == nil || n.UID != w.UID {
-			c.rememberDoubtful(w)
+			f.rememberDoubtful(p, w)
 		}
 	}
 	return nil
 }
 
-// refreshFleet brings the fleet up to date. After an error it begins anew.
-func (c *Controller) refreshFleet(ctx context.Context, p *policy.Policy) error {
-	memory := c.breaker.remembered()
-	if c.fleet.policy != p {
-		return c.sumUpAll(ctx, p, memory)
+// refresh brings the fleet up to date. After an error it begins anew.
+func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
+	remembered := f.breaker.Remembered()
+	if f.policy != p {
+		return f.sumUpAll(ctx, p, remembered)
 	}
-	names := c.pending.TakeTouched()
-	if !memory.Is(c.fleet.memory) {
-		maps.Copy(names, memory.Differing(c.fleet.memory))
-		c.fleet.memory = memory
+	names := f.pending.TakeTouched()
+	if !remembered.Is(f.memory) {
+		maps.Copy(names, remembered.Differing(f.memory))
+		f.memory = remembered
 	}
 	for name := range names {
-		n, err := c.cachedNode(ctx, name)
+		n, err := cachedNode(ctx, f.client, name)
 		if err != nil {
-			c.fleet = fleet{}
+			f.policy = nil
 			return err
 		}
-		c.put(name, n)
+		f.put(name, n)
 	}
 	return nil
 }
 
 // sumUpAll begins anew.
-func (c *Controller) sumUpAll(ctx context.Context, p *policy.Policy, memory limits.Memory) error {
-	c.fleet = fleet{}
-	c.pending.TakeTouched() // before the nodes are read: what changes from now on is summed up again
+func (f *fleet) sumUpAll(ctx context.Context, p *policy.Policy, remembered limits.Memory) error {
+	f.policy = nil
+	f.pending.TakeTouched() // before the nodes are read: what changes from now on is summed up again
 	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := f.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	c.fleet = fleet{p, limits.NewFleet(), memory}
-	for name := range memory {
-		c.put(name, nil)
+	f.policy, f.peers, f.memory = p, limits.NewFleet(), remembered
+	for name := range remembered {
+		f.put(name, nil)
 	}
 	for i := range nodes.Items {
-		c.put(nodes.Items[i].Name, &nodes.Items[i])
+		f.put(nodes.Items[i].Name, &nodes.Items[i])
 	}
 	return nil
 }
 
-// cachedNode is the node in the cache, which must not be changed; nil: there is none.
-func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node, error) {
+// cachedNode returns the node in the cache, which must not be changed; nil: there is none.
+func cachedNode(ctx context.Context, cache client.Reader, name string) (*corev1.Node, error) {
 	var n corev1.Node
-	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n, client.UnsafeDisableDeepCopy)
+	err := cache.Get(ctx, client.ObjectKey{Name: name}, &n, client.UnsafeDisableDeepCopy)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -136,33 +124,59 @@ func (c *Controller) cachedNode(ctx context.Context, name string) (*corev1.Node,
 	return &n, nil
 }
 
-// peerAsWritten sums up a node with the write that is pending. One that gives a place back does so once the cache shows it: it may still
+// asWritten sums up a node with the write that is pending. One that gives a place back does so once the cache shows it: it may still
 // fail, and the quarantine of another node may reach the API server before it.
-func (c *Controller) peerAsWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
-	shown := peers.With(c.fleet.policy, n, remembered, c.domains.of(n))
-	if !c.pending.HasRecord(n.Name) {
+func (f *fleet) asWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.Peer {
+	shown := peers.With(f.policy, n, remembered, f.domains.of(n))
+	if !f.pending.HasRecord(n.Name) {
 		return shown
 	}
 	n = n.DeepCopy()
-	c.pending.Overlay(n)
-	written := peers.With(c.fleet.policy, n, remembered, c.domains.of(n))
-	if !c.dryRun && (shown.OutOfService && !written.OutOfService || shown.Soft && !written.Soft) {
+	f.pending.Overlay(n)
+	written := peers.With(f.policy, n, remembered, f.domains.of(n))
+	if !f.dryRun && (shown.OutOfService && !written.OutOfService || shown.Soft && !written.Soft) {
 		return shown
 	}
 	return written
 }
 
 // put sums up the node of a name. Without one that is a peer, what is remembered of it counts.
-func (c *Controller) put(name string, n *corev1.Node) {
-	remembered := c.fleet.memory[name]
+func (f *fleet) put(name string, n *corev1.Node) {
+	remembered := f.memory[name]
 	switch {
 	case n != nil && !node.Excluded(n):
-		peer := c.peerAsWritten(n, remembered)
-		c.domains.note(n, peer.Domain)
-		c.fleet.peers.Put(peer)
+		peer := f.asWritten(n, remembered)
+		f.domains.note(n, peer.Domain)
+		f.peers.Put(peer)
 	case remembered != nil:
-		c.fleet.peers.Put(remembered.GonePeer(name))
+		f.peers.Put(remembered.GonePeer(name))
 	default:
-		c.fleet.peers.Delete(name)
+		f.peers.Delete(name)
 	}
+}
+
+// domains remembers the domain of each node, by its name: the label vanishes when the fabric is faulty, often before the fault is
+// reported. Without domains in the policy it holds nothing.
+type domains map[string]lastDomain
+
+type lastDomain struct {
+	node   types.UID
+	domain limits.Domain
+}
+
+// of is the domain that is remembered of the node; the zero value: none.
+func (d domains) of(n *corev1.Node) limits.Domain {
+	if last, ok := d[n.Name]; ok && last.node == n.UID {
+		return last.domain
+	}
+	return limits.Domain{}
+}
+
+// note remembers the domain of the node, or drops what it remembers.
+func (d domains) note(n *corev1.Node, domain limits.Domain) {
+	if domain == (limits.Domain{}) {
+		delete(d, n.Name)
+		return
+	}
+	d[n.Name] = lastDomain{n.UID, domain}
 }

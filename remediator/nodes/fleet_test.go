@@ -30,7 +30,7 @@ import (
 
 // walk sums up all nodes but one, as a decision must not.
 func (r rig) walk(p *policy.Policy, except string) limits.Peers {
-	memory, present := r.breaker.remembered(), map[string]bool{except: true}
+	memory, present := r.breaker.Remembered(), map[string]bool{except: true}
 	var list []limits.Peer
 	for i := range r.client.nodes {
 		n := r.client.nodes[i].DeepCopy()
@@ -139,7 +139,7 @@ func TestAChangeIsNotedBeforeItHasANodeReconciled(t *testing.T) {
 		r := newRig(t, "a", "b")
 		told := r.follow(t.Context())
 		r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
-		if _, err := r.peers(t.Context(), r.policy.Policy(), "b"); err != nil { // the fleet is summed up
+		if _, err := r.fleet.others(t.Context(), r.policy.Policy(), "b"); err != nil { // the fleet is summed up
 			t.Fatal(err)
 		}
 		if got := change(r, told); got != (what != "a heartbeat") {
@@ -230,9 +230,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			case 1:
 				r.policy = policy.Fixed(fleetPolicy(t, random))
 			case 2:
-				r.breaker.mu.Lock()
-				r.breaker.memory, _ = r.breaker.memory.Prune(time.Hour, now)
-				r.breaker.mu.Unlock()
+				r.breaker.Prune(time.Hour)
 			}
 			if random.IntN(3) > 0 {
 				show(name)
@@ -259,7 +257,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			}
 			asking := cmp.Or(map[bool]string{true: name}[random.IntN(2) == 0], "n0")
 			p := r.policy.Policy()
-			peers, err := r.peers(t.Context(), p, asking)
+			peers, err := r.fleet.others(t.Context(), p, asking)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -11,12 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
 const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
@@ -74,62 +71,6 @@ func TestAStaleDriverUpgradeIsReportedOnce(t *testing.T) {
 	}
 }
 
-// Attack 1: what an earlier policy put on nodes is known after a restart of the remediator, from its own ConfigMap.
-func TestWhatEarlierPoliciesPutOnNodesIsRemembered(t *testing.T) {
-	parse := func(label string) *policy.Policy {
-		p, err := policy.Parse([]byte(testPolicy + "  handOff: {labels: {" + label + ": \"yes\"}}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	claim := func(label string) *handoff.Added { return &handoff.Added{Labels: map[string]string{label: "yes"}} }
-	r := newRig(t)
-	store := func(data map[string]string) *knownStore {
-		return &knownStore{client: r.client, apiReader: stored{r.client, data}, clock: r.clock}
-	}
-	first, second := parse("example.com/first"), parse("example.com/second")
-	s := store(nil)
-	if err := s.refresh(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
-	text := s.known.String()
-	for range 3 {
-		if err := s.refresh(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := r.client.patched; !slices.Equal(got, []string{conditions.KnownConfigMap}) {
-		t.Errorf("written %v", got)
-	}
-	s = store(map[string]string{knownKey: text})
-	if err := s.refresh(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
-	for _, label := range []string{"example.com/first", "example.com/second"} {
-		if _, unknown := s.of(second).Split(claim(label)); len(unknown) > 0 {
-			t.Errorf("%v is not known", unknown)
-		}
-	}
-	if _, unknown := s.of(second).Split(claim("example.com/third")); len(unknown) == 0 {
-		t.Error("a label of no policy is known")
-	}
-}
-
-// stored is a reader that finds a ConfigMap.
-type stored struct {
-	client.Reader
-	data map[string]string
-}
-
-func (s stored) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	if s.data == nil {
-		return s.Reader.Get(ctx, key, object, opts...)
-	}
-	object.(*corev1.ConfigMap).Data = s.data
-	return nil
-}
-
 // forgeRecord writes the record of a quarantine by a rule on a node, as its kubelet may.
 func (r rig) forgeRecord(t *testing.T, n *corev1.Node, rule string) {
 	t.Helper()
@@ -163,7 +104,7 @@ func TestForgedRecordsAreNotRemembered(t *testing.T) {
 	r.reconcile(t, "a")
 	r.remove(t, "a")
 	r.forgesRules(t, &r.client.nodes[0], "forged-1", "forged-2", "gpu")
-	if got := r.breaker.remembered(); got["evil"] != nil || got["a"] == nil {
+	if got := r.breaker.Remembered(); got["evil"] != nil || got["a"] == nil {
 		t.Errorf("remembers %s", got)
 	}
 	// Beside the taint, only a rule of the policy is remembered.
@@ -175,8 +116,8 @@ func TestForgedRecordsAreNotRemembered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.breaker.rememberRecord(p, n, record, r.clock.Now())
-		if got := strings.Contains(r.breaker.remembered().String(), `"`+rule+`"`); got != (rule != "forged-3") {
+		r.breaker.RememberRecord(p, n, record, r.clock.Now())
+		if got := strings.Contains(r.breaker.Remembered().String(), `"`+rule+`"`); got != (rule != "forged-3") {
 			t.Errorf("rule %s is remembered: %v", rule, got)
 		}
 	}
@@ -191,7 +132,7 @@ func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
 		t.Errorf("said %q", got)
 	}
 	counters := make(chan prometheus.Metric, 10)
-	r.metrics.blocked.Collect(counters)
+	r.report.Metrics.Blocked.Collect(counters)
 	if len(counters) != 1 {
 		t.Errorf("%d series of the counter", len(counters))
 	}
@@ -199,7 +140,7 @@ func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
 		t.Error(got)
 	}
 	// A rule that the policy had when it was reported.
-	r.reports.noteBlocked("a", &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
+	r.report.Blocked(t.Context(), r.policy.Policy(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
 	if got := r.series(t); strings.Contains(got, "forged") {
 		t.Error(got)
 	}

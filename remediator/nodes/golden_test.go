@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -84,8 +85,9 @@ func newGoldenRig(t *testing.T, text string, now time.Time, nodes []corev1.Node,
 	}
 	r.Controller.client, r.apiReader, r.policy, r.namespace = api, api, policy.Fixed(p), goldenNamespace
 	r.evidence = evidence.New(api, api, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock})
-	r.breaker = &breakerStore{client: api, apiReader: api, namespace: goldenNamespace, clock: r.clock, deadline: breakerDeadline, unsavedStarts: make(chan struct{}, 1)}
-	r.known = &knownStore{client: api, apiReader: api, namespace: goldenNamespace, clock: r.clock}
+	kept := memory.Options{Client: api, Reader: api, Namespace: goldenNamespace, Clock: r.clock}
+	r.keeps(kept)
+	r.known = memory.NewKnown(kept)
 	return r, api
 }
 
@@ -112,7 +114,7 @@ func (r rig) all(t *testing.T, api client.Client) {
 	for _, n := range nodesOf(t, api) {
 		r.reconcile(t, n.Name)
 	}
-	if err := r.breaker.saveStarts(t.Context()); err != nil {
+	if err := r.breaker.SaveStarts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,53 +20,25 @@ type limitsState struct {
 	openedAt time.Time
 }
 
-// limitsState is the state as of the last decision; c.deciding must be held.
-func (c *Controller) limitsState(p *policy.Policy) limitsState {
-	s := limitsState{fleet: c.fleet.peers}
+// limits is the state as of the last decision.
+func (f *fleet) limits(p *policy.Policy) limitsState {
+	s := limitsState{fleet: f.peers}
 	if s.fleet != nil {
 		s.changes = s.fleet.Changes()
 	}
-	if open := c.breaker.state(p); open != nil {
+	if open := f.breaker.State(p); open != nil {
 		s.openedAt = open.OpenedAt
 	}
 	return s
 }
 
-// noteHeld notes whether a budget, the breaker or what other nodes are holds back a decision, and by which state; c.deciding must be held.
-func (c *Controller) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
+// noteHeld notes whether a budget, the breaker or what other nodes are holds back a decision, and by which state.
+func (f *fleet) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
 	if d.Limited || d.WaitsForOthers {
-		c.held[node] = c.limitsState(p)
+		f.held[node] = f.limits(p)
 	} else {
-		delete(c.held, node)
+		delete(f.held, node)
 	}
-}
-
-// findRetries names the nodes that a limit has held back and that may find a place now. It reads an open breaker, which a person may have
-// closed.
-func (c *Controller) findRetries(ctx context.Context) (names []string, err error) {
-	c.deciding.Lock()
-	waiting := len(c.held) > 0
-	c.deciding.Unlock()
-	if !waiting {
-		return nil, nil
-	}
-	p := c.policy.Policy()
-	if err := c.breaker.refresh(ctx, p); err != nil {
-		return nil, err
-	}
-	c.deciding.Lock()
-	defer c.deciding.Unlock()
-	if err := c.refreshFleet(ctx, p); err != nil {
-		return nil, err
-	}
-	now := c.limitsState(p)
-	for name, state := range c.held {
-		if state != now {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
 }
 
 // waker has the nodes decided again that a limit holds back, when it may do so no longer. Each of them would have to ask every few seconds
@@ -95,4 +67,32 @@ func (w *waker) Start(ctx context.Context) error {
 			w.again(ctx, name)
 		}
 	}
+}
+
+// findRetries names the nodes that a limit has held back and that may find a place now. It reads an open breaker, which a person may have
+// closed.
+func (w *waker) findRetries(ctx context.Context) (names []string, err error) {
+	w.deciding.Lock()
+	waiting := len(w.fleet.held) > 0
+	w.deciding.Unlock()
+	if !waiting {
+		return nil, nil
+	}
+	p := w.policy.Policy()
+	if err := w.breaker.Refresh(ctx, p); err != nil {
+		return nil, err
+	}
+	w.deciding.Lock()
+	defer w.deciding.Unlock()
+	if err := w.fleet.refresh(ctx, p); err != nil {
+		return nil, err
+	}
+	now := w.fleet.limits(p)
+	for name, state := range w.fleet.held {
+		if state != now {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -65,7 +66,7 @@ func TestAFreePlaceWakesANodeThatWaitsForSomethingElse(t *testing.T) {
 	}
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
 	r.reconcile(t, "b")
-	r.noteHeld(r.policy.Policy(), "b", quarantine.Decision{Limited: true, Blocked: &quarantine.Blocked{Reason: quarantine.BlockedByValidation}})
+	r.fleet.noteHeld(r.policy.Policy(), "b", quarantine.Decision{Limited: true, Blocked: &quarantine.Blocked{Reason: quarantine.BlockedByValidation}})
 	if got := r.wakes(t, "a", "b"); got != nil {
 		t.Fatalf("nothing has changed, and %v are decided again", got)
 	}
@@ -116,13 +117,12 @@ func TestABreakerThatAPersonClosesWakesTheNodesThatWaitForIt(t *testing.T) {
 	for _, name := range []string{"a", "b", "a", "b"} {
 		r.reconcile(t, name)
 	}
-	if got := r.wakes(t); got != nil || r.breaker.state(&p) == nil {
-		t.Fatalf("%v are decided again, the breaker is %v", got, r.breaker.state(&p))
+	if got := r.wakes(t); got != nil || r.breaker.State(&p) == nil {
+		t.Fatalf("%v are decided again, the breaker is %v", got, r.breaker.State(&p))
 	}
 	r.clock.SetTime(r.clock.Now().Add(limits.RetryBlocked)) // the ConfigMap has no open breaker
-	r.breaker.unsaved = false
-	if diff := cmp.Diff([]string{"b"}, r.wakes(t)); diff != "" || r.breaker.state(&p) != nil {
-		t.Errorf("%s, the breaker is %v", diff, r.breaker.state(&p))
+	if diff := cmp.Diff([]string{"b"}, r.wakes(t)); diff != "" || r.breaker.State(&p) != nil {
+		t.Errorf("%s, the breaker is %v", diff, r.breaker.State(&p))
 	}
 }
 
@@ -151,7 +151,8 @@ func TestAFaultThatStandsIsSeldomDecided(t *testing.T) {
 			p.Rules = slices.Clone(p.Rules)
 			test.change(&p)
 			r.policy = policy.Fixed(&p)
-			r.breaker.dryRun = true // it stays open
+			r.breaker = memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock, DryRun: true}) // it stays open
+			r.fleet = newFleet(r.Controller)
 			start := r.clock.Now()
 			due, decisions := map[string]time.Time{}, 0
 			show := func(i int) { // the cache shows what was written

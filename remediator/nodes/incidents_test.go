@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -76,10 +79,10 @@ func TestTheFirstOfTwoRacksIsTheIncident(t *testing.T) {
 	if got := r.written(); got != "x0 x1 x2 x3 x4" {
 		t.Errorf("quarantined are %s", got)
 	}
-	if err := r.breaker.saveStarts(t.Context()); err != nil {
+	if err := r.breaker.SaveStarts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stored := r.breaker.remembered().String()
+	stored := r.breaker.Remembered().String()
 	if got := strings.Count(stored, `"i":{"label":"clique","value":"x"}`); got != 5 {
 		t.Errorf("remembered is %s", stored)
 	}
@@ -88,11 +91,8 @@ func TestTheFirstOfTwoRacksIsTheIncident(t *testing.T) {
 	for name, n := range r.client.live {
 		again.client.nodes[slices.Index(again.names, name)] = *n.DeepCopy()
 	}
-	memory, err := limits.ParseMemory(stored, r.clock.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.breaker.memory, again.breaker.loaded = memory, true
+	again.clock.SetTime(r.clock.Now())
+	again.keeps(memory.Options{Client: again.client, Reader: configMap{data: map[string]string{limits.StartsKey: stored}}})
 	p := *again.policy.Policy()
 	p.Budget.MaxNodes = 20 // the budget holds back none
 	again.policy = policy.Fixed(&p)
@@ -102,6 +102,17 @@ func TestTheFirstOfTwoRacksIsTheIncident(t *testing.T) {
 	if got := again.written(); got != "" {
 		t.Errorf("quarantined after the restart are %s", got)
 	}
+}
+
+// configMap is an API server with one ConfigMap.
+type configMap struct {
+	client.Reader
+	data map[string]string
+}
+
+func (c configMap) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	object.(*corev1.ConfigMap).Data = c.data
+	return nil
 }
 
 // Nodes that were suspected, because too few of their domain had failed, are decided again when more have.

@@ -2,6 +2,8 @@ package nodes
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,59 +12,18 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
-
-// controllerMetrics are what the controller counts itself. What the cache shows is counted by [collector].
-type controllerMetrics struct {
-	blocked                  *prometheus.CounterVec
-	decision, quarantine     prometheus.Histogram
-	policyValid, breakerOpen prometheus.Gauge
-}
-
-func newMetrics() controllerMetrics {
-	valid := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_policy_valid", Help: "0 while the policy file is invalid; the last good policy is in force, and without one nothing is decided about nodes."})
-	valid.Set(1)
-	return controllerMetrics{
-		policyValid: valid,
-		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_breaker_open", Help: "1 while the breaker is open or half-open."}),
-		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pitcrew_quarantine_blocked_total",
-			Help: "Decisions about a node that were held back, by the rule and by what held them back.",
-		}, []string{"rule", "reason"}),
-		decision: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "pitcrew_decision_latency_seconds",
-			Help:    "Time from reading a node with a due fault to its written taint.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
-		}),
-		quarantine: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "pitcrew_quarantine_seconds",
-			Help:    "Time from a node's first taint to its release.",
-			Buckets: prometheus.ExponentialBuckets(60, 3, 10),
-		}),
-	}
-}
-
-func (m controllerMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.blocked, m.decision, m.quarantine, m.policyValid, m.breakerOpen}
-}
-
-// setBreaker shows the state of the breaker.
-func (m controllerMetrics) setBreaker(s *limits.BreakerState) {
-	open := 0.0
-	if s != nil {
-		open = 1
-	}
-	m.breakerOpen.Set(open)
-}
 
 var (
 	conditionDesc = prometheus.NewDesc("pitcrew_node_condition",
 		"Nodes by the status of each condition that the policy names; Stale when its heartbeat is older than the rule's unknownAfter.",
 		[]string{"condition", "repair", "status"}, nil)
-	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.", []string{"rule"}, nil)
-	modeDesc        = prometheus.NewDesc("pitcrew_mode", "1 for the mode of the leader: enforce, observe (spec.mode of the policy) or dry-run (its flag).", []string{"mode"}, nil)
-	pausedDesc      = prometheus.NewDesc("pitcrew_paused", "1 while ConfigMap "+conditions.PauseConfigMap+" pauses quarantines, releases and restarts.", nil, nil)
+	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.",
+		[]string{"rule"}, nil)
+	modeDesc = prometheus.NewDesc("pitcrew_mode",
+		"1 for the mode of the leader: enforce, observe (spec.mode of the policy) or dry-run (its flag).", []string{"mode"}, nil)
+	pausedDesc = prometheus.NewDesc("pitcrew_paused",
+		"1 while ConfigMap "+conditions.PauseConfigMap+" pauses quarantines, releases and restarts.", nil, nil)
 )
 
 // collector counts what the cache shows when it is asked, so that no series outlives its node.
@@ -137,4 +98,23 @@ func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
 		}
 	}
 	return counts
+}
+
+// quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.
+func (c collector) quarantinedBy(ctx context.Context, rule string) (map[string]bool, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: rule}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list quarantined nodes: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range nodes.Items {
+		names[nodes.Items[i].Name] = true
+	}
+	for name, write := range c.pending.All() {
+		delete(names, name)
+		if slices.Contains(indexRecord(write.Record), rule) {
+			names[name] = true
+		}
+	}
+	return names, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -16,18 +17,22 @@ import (
 // the problems.
 var (
 	problemDesc = prometheus.NewDesc("pitcrew_node_problem_timestamp_seconds",
-		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, or Stale when its heartbeat is too old or from the future.",
+		"Since when, in Unix time, a condition that the policy names is a problem, with the repair that it needs, or is not known: Unknown, "+
+			"or Stale when its heartbeat is too old or from the future.",
 		[]string{"node", "condition", "repair", "status"}, nil)
 	quarantineDesc = prometheus.NewDesc("pitcrew_node_quarantine_timestamp_seconds",
-		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs. With the effect PreferNoSchedule it stays in service.",
+		"Since when, in Unix time, the node is quarantined, by the deciding rule of the policy and the repair that it needs. With the effect "+
+			"PreferNoSchedule it stays in service.",
 		[]string{"node", "rule", "repair", "effect"}, nil)
 	blockedDesc = prometheus.NewDesc("pitcrew_node_blocked",
 		"1 while a decision about the node is held back, by the rule and by what holds it back.",
 		[]string{"node", "rule", "reason"}, nil)
 	staleUpgradeDesc = prometheus.NewDesc("pitcrew_node_stale_upgrade_timestamp_seconds",
-		"Since when, in Unix time, a driver upgrade of the GPU operator is in the same step on a node, once that is too long and the label is ignored.",
+		"Since when, in Unix time, a driver upgrade of the GPU operator is in the same step on a node, once that is too long and the label "+
+			"is ignored.",
 		[]string{"node"}, nil)
-	skippedDesc = prometheus.NewDesc("pitcrew_skipped_nodes", "Nodes that are left alone because of label "+conditions.LabelSkip+"=true.", nil, nil)
+	skippedDesc = prometheus.NewDesc("pitcrew_skipped_nodes", "Nodes that are left alone because of label "+conditions.LabelSkip+"=true.",
+		nil, nil)
 )
 
 // stale is the status of a condition whose heartbeat is older than the unknownAfter of its rules, or from the future.
@@ -75,7 +80,8 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 			// Whoever maintains a node knows that its detectors may not run.
 			unknown := (r.status == stale || r.status == string(corev1.ConditionUnknown)) && !node.Maintained(n, c.clock.Now())
 			if named && (r.repair != "" || unknown) {
-				out <- prometheus.MustNewConstMetric(problemDesc, prometheus.GaugeValue, unix(r.since), n.Name, string(condition.Type), r.repair, r.status)
+				out <- prometheus.MustNewConstMetric(problemDesc, prometheus.GaugeValue, unix(r.since), n.Name, string(condition.Type), r.repair,
+					r.status)
 			}
 		}
 		if since, known := node.UpgradeSince(n); known && !node.Maintained(n, c.clock.Now()) {
@@ -86,12 +92,13 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 			record, err = write.Record, nil
 		}
 		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
-			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name, knownRule(p, record.Taint.Rule), record.Worst().String(), c.effectOn(record))
+			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name,
+				memory.KnownRule(p, record.Taint.Rule), record.Worst().String(), c.effectOn(record))
 		}
 	}
 	out <- prometheus.MustNewConstMetric(skippedDesc, prometheus.GaugeValue, float64(skipped))
-	for name, b := range c.reports.blockedNodes() {
-		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, knownRule(p, b.Rule), b.Reason)
+	for name, b := range c.report.BlockedNodes() {
+		out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, 1, name, memory.KnownRule(p, b.Rule), b.Reason)
 	}
 }
 

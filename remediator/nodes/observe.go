@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,8 @@ import (
 )
 
 // keptWhole are the annotations that are kept however long they are, because they are read.
-var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult, conditions.AnnotationRepair}
+var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult,
+	conditions.AnnotationRepair}
 
 // slimmer is one for the life of the process: it shares what is equal in the versions of a node and in many nodes.
 var slimmer = node.NewSlimmer(policy.MaxAnnotation, keptWhole)
@@ -35,6 +35,39 @@ var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 	return quarantine.Differ(a, b) || !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, node.SameCondition)
 }}
+
+// follow passes the changes of nodes in the cache that can change a decision, and notes all of them before, heartbeats included: a decision
+// knows of what came before the change that it was made for. While the fleet is summed up and no decision is being made, it is brought up
+// to date at once, so that the next decision need not do it for all.
+func (c *Controller) follow(ctx context.Context) predicate.Predicate {
+	return predicate.And(predicate.NewPredicateFuncs(func(n client.Object) bool {
+		c.pending.Touch(n.GetName())
+		if c.deciding.TryLock() {
+			defer c.deciding.Unlock()
+			if p := c.fleet.policy; p != nil {
+				_ = c.fleet.refresh(ctx, p) // the next decision reports it, and tries again
+			}
+		}
+		return true
+	}), changed, c.counted())
+}
+
+// counted tells the burst of the nodes that will be reconciled.
+func (c *Controller) counted() predicate.Predicate {
+	every := predicate.NewPredicateFuncs(func(n client.Object) bool {
+		c.burst.Change(n.GetName(), n.GetResourceVersion())
+		return true
+	})
+	changes := every.CreateFunc
+	every.CreateFunc = func(e event.CreateEvent) bool {
+		if !e.IsInInitialList {
+			return changes(e)
+		}
+		c.burst.LookAgain(e.Object.GetName())
+		return true
+	}
+	return every
+}
 
 // indexQuarantined finds quarantined nodes by the rule that decided, and all of them by [anyRule].
 const (
@@ -60,15 +93,16 @@ func indexRecord(r *quarantine.Record) []string {
 // observe gathers all that [quarantine.Decide] needs, without a request to the API server.
 func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.Node) (quarantine.Observation, error) {
 	o := quarantine.Observation{
-		Node: n, Breaker: c.breaker.state(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.of(p), LeadingSince: c.leadingSince,
+		Node: n, Breaker: c.breaker.State(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.Of(p),
+		LeadingSince: c.leadingSince,
 	}
 	o.Record, o.RecordErr = quarantine.RecordOf(n)
-	o.Domain = c.domains.of(n)
-	c.domains.note(n, quarantine.DomainOf(p, n, o.Domain))
+	o.Domain = c.fleet.domains.of(n)
+	c.fleet.domains.note(n, quarantine.DomainOf(p, n, o.Domain))
 	o.Visits = repair.VisitsOf(n, o.Record, c.clock.Now())
 	var err error
 	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {
-		if o.Peers, err = c.peers(ctx, p, n.Name); err != nil {
+		if o.Peers, err = c.fleet.others(ctx, p, n.Name); err != nil {
 			return o, err
 		}
 	}
@@ -76,28 +110,9 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	return o, err
 }
 
-// quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.
-func (c *Controller) quarantinedBy(ctx context.Context, rule string) (map[string]bool, error) {
-	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexQuarantined: rule}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list quarantined nodes: %w", err)
-	}
-	names := map[string]bool{}
-	for i := range nodes.Items {
-		names[nodes.Items[i].Name] = true
-	}
-	for name, write := range c.pending.All() {
-		delete(names, name)
-		if slices.Contains(indexRecord(write.Record), rule) {
-			names[name] = true
-		}
-	}
-	return names, nil
-}
-
-// lookAtDevices is [Store.look], but nothing while everything is paused, or if no policy has ever isolated devices.
+// lookAtDevices returns what the devices of a node are, but nothing while everything is paused, or if no policy has ever isolated devices.
 func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
-	if c.devices == nil || !c.known.of(c.policy.Policy()).CanIsolate() {
+	if c.devices == nil || !c.known.Of(c.policy.Policy()).CanIsolate() {
 		return nil, nil
 	}
 	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
@@ -113,9 +128,9 @@ func canIsolate(c *Controller) func(context.Context) (bool, error) {
 		if !c.policy.Known() {
 			return false, nil
 		}
-		if err := c.known.refresh(ctx, p); err != nil {
+		if err := c.known.Refresh(ctx, p); err != nil {
 			return false, err
 		}
-		return c.known.of(p).CanIsolate(), nil
+		return c.known.Of(p).CanIsolate(), nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
@@ -58,31 +59,30 @@ func (r *reloader) reload(ctx context.Context) {
 // takeEffect reports an invalid file, and has the nodes decided by a changed policy.
 func (r *reloader) takeEffect(ctx context.Context, changed bool, err error) {
 	if err != nil {
-		r.metrics.policyValid.Set(0)
+		r.report.ShowPolicy(false)
 		if r.leads() && err.Error() != r.reported {
 			r.reported = err.Error()
 			meanwhile := "the last good policy stays in force: "
 			if !r.policy.Known() {
 				meanwhile = "no node is quarantined or released until the policy is valid; restarts of jobs under way are finished: "
 			}
-			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyInvalid,
-				Message: meanwhile + quarantine.Clip(r.reported, conditions.MaxMessage)})
+			r.report.Warn(ctx, quarantine.PolicyInvalid, meanwhile+quarantine.Clip(r.reported, conditions.MaxMessage))
 		}
 		return
 	}
 	r.reported = ""
-	r.metrics.policyValid.Set(1)
+	r.report.ShowPolicy(true)
 	if p := r.policy.Policy(); r.leads() && p != r.warned {
 		r.warned = p
 		if len(p.Warnings) > 0 {
-			r.emitClusterEvent(ctx, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.PolicyWarning,
-				Message: "the policy is in force, but: " + quarantine.Clip(strings.Join(p.Warnings, "; "), maxNote/2)})
+			r.report.Warn(ctx, quarantine.PolicyWarning, "the policy is in force, but: "+quarantine.Clip(strings.Join(p.Warnings, "; "),
+				report.MaxNote/2))
 		}
 	}
 	if !changed {
 		return
 	}
-	r.reports.keepRulesOf(r.policy.Policy())
+	r.report.KeepRules(r.policy.Policy())
 	ctrl.LoggerFrom(ctx).Info("The policy has changed", "file", r.policy.Path(), "rules", len(r.policy.Policy().Rules))
 	select {
 	case r.changes <- event.GenericEvent{Object: &corev1.Node{}}:

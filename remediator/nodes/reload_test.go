@@ -70,7 +70,7 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 	valid := func() float64 {
 		t.Helper()
 		var m dto.Metric
-		if err := r.metrics.policyValid.Write(&m); err != nil {
+		if err := r.report.Metrics.PolicyValid.Write(&m); err != nil {
 			t.Fatal(err)
 		}
 		return m.GetGauge().GetValue()
@@ -98,7 +98,7 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 	changes := make(chan event.GenericEvent, 1)
 	api := &laggard{}
 	r := &reloader{Controller: &Controller{
-		client: api, policy: file, elected: elected, clock: clock.RealClock{}, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew",
+		client: api, policy: file, elected: elected, clock: clock.RealClock{}, report: newReporter(recorder, clock.RealClock{}), namespace: "pitcrew",
 	}, changes: changes}
 
 	write(strings.Replace(testPolicy, "for: 1m", "for: soon", 1))
@@ -128,7 +128,7 @@ func TestTheWarningsOfAPolicyAreReportedOnceByTheLeader(t *testing.T) {
 	elected := make(chan struct{})
 	recorder := events.NewFakeRecorder(10)
 	r := &reloader{
-		Controller: &Controller{client: &laggard{}, policy: file, elected: elected, clock: clock.RealClock{}, recorder: recorder, metrics: newMetrics(), reports: newReports(), namespace: "pitcrew"},
+		Controller: &Controller{client: &laggard{}, policy: file, elected: elected, clock: clock.RealClock{}, report: newReporter(recorder, clock.RealClock{}), namespace: "pitcrew"},
 		changes:    make(chan event.GenericEvent, 1),
 	}
 	reported := func(want int, when string) {

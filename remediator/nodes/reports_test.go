@@ -32,7 +32,7 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	r.reconcile(t, "a")
 	r.policy.Policy().Correlated = guard
 	r.client.nodes[1].Status.Conditions[0].Message = lost
-	r.reports.noteBlocked("b", nil)
+	r.report.Forget("b")
 	r.reconcile(t, "b")
 	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.DetectorSuspect}) {
 		t.Errorf("said %q", said)
@@ -85,41 +85,16 @@ func TestARefusedWriteIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestBlockedIsReportedOnce(t *testing.T) {
-	r := newReports()
-	for i, test := range []struct {
-		blocked *quarantine.Blocked
-		want    bool
-	}{
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByBudget, Message: "3 nodes"}, true},
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByBudget, Message: "4 nodes"}, false},
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
-		{&quarantine.Blocked{Rule: "disk", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
-		{nil, false},
-		{&quarantine.Blocked{Rule: "disk", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
-	} {
-		if got := r.noteBlocked("n", test.blocked); got != test.want {
-			t.Errorf("%d: said %v, want %v", i, got, test.want)
-		}
-	}
-}
-
-func TestWhatIsReportedIsForgottenWithItsNodeAndItsRule(t *testing.T) {
+func TestWhatIsReportedIsForgottenWithItsNode(t *testing.T) {
 	r := newRig(t, "a", "b")
 	for _, name := range []string{"a", "b"} {
 		r.reconcile(t, name)
-	}
-	r.reports.noteSuspect("gpu")
-	r.reports.noteSuspect("gone")
-	r.reports.keepRulesOf(r.policy.Policy())
-	if len(r.reports.suspect) != 1 || !r.reports.suspect["gpu"] {
-		t.Errorf("suspect rules %v", r.reports.suspect)
 	}
 	r.client.nodes = nil
 	for _, name := range []string{"a", "b"} {
 		r.reconcile(t, name)
 	}
-	if len(r.reports.blocked)+len(r.pending.All())+len(r.seen) != 0 {
-		t.Errorf("without nodes, memory holds %v, %v and %v", r.reports.blocked, r.pending.All(), r.seen)
+	if blocked := r.report.BlockedNodes(); len(blocked)+len(r.pending.All())+len(r.seen) != 0 {
+		t.Errorf("without nodes, memory holds %v, %v and %v", blocked, r.pending.All(), r.seen)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,7 +24,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -169,16 +172,33 @@ func newRig(t testing.TB, names ...string) rig {
 		})
 	}
 	r.Controller = &Controller{
-		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), recorder: r.recorder, clock: r.clock, jobs: r.restarts, metrics: newMetrics(),
+		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), clock: r.clock, jobs: r.restarts,
+		report: newReporter(r.recorder, r.clock), breaker: memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock}),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
-		breaker:  &breakerStore{client: r.client, apiReader: r.client, clock: r.clock, deadline: breakerDeadline},
-		pending:  pending.New(false), reports: newReports(), seen: map[string]quarantine.Seen{}, held: map[string]limitsState{}, looks: looks{byNode: map[string]look{}},
-		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), domains: domains{},
+		pending:  pending.New(false), seen: map[string]quarantine.Seen{}, looks: looks{byNode: map[string]look{}},
+		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock),
 	}
+	r.fleet = newFleet(r.Controller)
 	if r.webhooks, err = webhooks.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// newReporter makes a reporter of Events in a namespace.
+func newReporter(recorder events.EventRecorder, c clock.PassiveClock) *report.Reporter {
+	return &report.Reporter{Recorder: recorder, Namespace: "pitcrew", Clock: c, Metrics: report.NewMetrics()}
+}
+
+// keeps has the controller remember in another API server, or in a dry run.
+func (r rig) keeps(o memory.Options) {
+	o.Clock = r.clock
+	r.breaker, r.dryRun, r.pending.DryRun, r.report.DryRun = memory.NewBreaker(o), o.DryRun, o.DryRun, o.DryRun
+	r.fleet = newFleet(r.Controller)
+}
+
+func (r rig) findRetries(ctx context.Context) ([]string, error) {
+	return (&waker{Controller: r.Controller}).findRetries(ctx)
 }
 
 // Reconcile is [Controller.Reconcile] after the cache has told what has become of all nodes.

@@ -146,8 +146,8 @@ func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
 		gone(r)
 		r.reasons()
 		r.reconcile(t, "b")
-		if diff := cmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" || r.breaker.remembered()["a"] == nil {
-			t.Errorf("%s: %s, remembers %s", name, diff, r.breaker.remembered())
+		if diff := cmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" || r.breaker.Remembered()["a"] == nil {
+			t.Errorf("%s: %s, remembers %s", name, diff, r.breaker.Remembered())
 		}
 	}
 }

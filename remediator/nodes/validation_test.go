@@ -46,7 +46,7 @@ func TestANodeIsReleasedWithTheValidationOnIt(t *testing.T) {
 	if said := <-r.recorder.Events; !strings.HasPrefix(said, "Normal "+quarantine.QuarantineBlocked+" GPUXidError has cleared; the node waits for its validation") {
 		t.Error(said)
 	}
-	if b := r.reports.blockedNodes()["a"]; b.Reason != quarantine.BlockedByValidation || b.Rule != "gpu" {
+	if b := r.report.BlockedNodes()["a"]; b.Reason != quarantine.BlockedByValidation || b.Rule != "gpu" {
 		t.Errorf("%+v", b)
 	}
 	record, err := quarantine.RecordOf(r.client.live["a"])

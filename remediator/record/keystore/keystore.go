@@ -2,6 +2,7 @@
 package keystore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -24,22 +25,30 @@ type Key struct {
 	Reader    client.Reader
 	ConfigMap client.ObjectKey
 	Name      string
+	// Deadline bounds a request, [Deadline] unless set.
+	Deadline time.Duration
 }
 
 // Read returns the text of the key; empty: there is none.
 func (k Key) Read(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	all, err := k.ReadAll(ctx)
+	return all[k.Name], err
+}
+
+// ReadAll returns the texts of all keys of the ConfigMap.
+func (k Key) ReadAll(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.Deadline, Deadline))
 	defer cancel()
 	var stored corev1.ConfigMap
 	if err := k.Reader.Get(ctx, k.ConfigMap, &stored); client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("read ConfigMap %s: %w", k.ConfigMap, err)
+		return nil, fmt.Errorf("read ConfigMap %s: %w", k.ConfigMap, err)
 	}
-	return stored.Data[k.Name], nil
+	return stored.Data, nil
 }
 
 // Write stores the text of the key, and creates the ConfigMap if there is none.
 func (k Key) Write(ctx context.Context, text string) error {
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.Deadline, Deadline))
 	defer cancel()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.ConfigMap.Namespace, Name: k.ConfigMap.Name}}
 	before := object.DeepCopy()
