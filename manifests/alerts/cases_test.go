@@ -274,6 +274,11 @@ var cases = map[string][]testCase{
 		{"PitcrewFirstCheckWaits", "for a place", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="check"}`: "1x10"}, "5m", []firing{{"node=n1 waits_for=check", "1"}}},
 		{"PitcrewFirstCheckWaits", "has passed", map[string]string{`pitcrew_node_first_check_waits{instance="a",node="n1",waits_for="check"}`: "1x5 stale"}, "10m", nil},
 
+		{"PitcrewCheckWaitsForProof", "for 20 minutes", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="proof"}`: "1x30"}, "20m",
+			[]firing{{"node=n1", "1"}}},
+		{"PitcrewCheckWaitsForProof", "for 10 minutes", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="proof"}`: "1x30"}, "10m", nil},
+		{"PitcrewCheckWaitsForProof", "for an approval", map[string]string{`pitcrew_node_repair_waits{instance="a",node="n1",reason="approval"}`: "1x30"}, "20m", nil},
+
 		{"PitcrewNodesUnchecked", "for two days", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "3x2880"}, "48h", []firing{{"sweep=weekly", "3"}}},
 		{"PitcrewNodesUnchecked", "for an hour", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x1440 3x60 0x10"}, "25h", nil},
 		{"PitcrewNodesUnchecked", "none", map[string]string{`pitcrew_sweep_overdue_nodes{instance="a",sweep="weekly"}`: "0x2880"}, "48h", nil},

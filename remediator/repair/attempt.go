@@ -324,7 +324,7 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	values := variables(n, v)
 	values[gpusVariable] = strings.Join(d.gpusOf(v), ",")
 	v.Args = arguments(d.facts.Template, check, values)
-	v.Verdict = Verdict(d.facts.Template)
+	v.Verdict = firstcheck.Verdict(d.facts.Template)
 	v.Pauses = d.facts.Template.Annotations[conditions.AnnotationPauses] == conditions.PausesGPUOperator
 	switch v.Kind {
 	case Repair:

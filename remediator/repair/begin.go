@@ -15,8 +15,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
-// waitsForApproval is the reason of a [Waiting] for a person.
-const waitsForApproval = "approval"
+// WaitsForProof is the reason of a [Waiting] for a condition that nothing on the node reports, waitsForApproval of one for a person.
+const WaitsForProof, waitsForApproval = "proof", "approval"
 
 // begin decides whether a visit begins.
 func (d *decider) begin() {
@@ -234,8 +234,18 @@ func (d *decider) tryOpen(v Visit) bool {
 		d.waitFor("ready", "%s waits until the node is Ready", v.Kind)
 		return false
 	}
-	if d.needs(Needs{Peers: true}) || d.step.Needs.Any() {
+	needs := Needs{Peers: true}
+	if v.Kind == Validation {
+		needs.Template = d.policy.Repair.Validate.Template
+	}
+	if d.needs(needs) || d.step.Needs.Any() {
 		return false
+	}
+	if t := d.facts.Template; v.Kind == Validation && t != nil {
+		if why := firstcheck.Unproven(d.policy, d.facts.Node, t); why != "" {
+			d.waitFor(WaitsForProof, "%s waits: %s", v.Kind, why)
+			return false
+		}
 	}
 	if why := exceeded(d.policy.Repair, v, d.facts.Node, d.record, d.facts.Peers, d.now); why != "" {
 		d.waitFor("limits", "%s waits: %s", v.Kind, why)

@@ -107,8 +107,8 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 		d.waitFor("template", "%s waits: %s", v.Kind, d.noTemplate())
 		return
 	}
-	if lacks := firstcheck.Unproven(d.policy, d.facts.Node, Verdict(d.facts.Template)); lacks != "" {
-		d.waitFor("proof", "%s waits: %s proves template %s, and the node's pool does not report it", v.Kind, lacks, check.Template)
+	if why := firstcheck.Unproven(d.policy, d.facts.Node, d.facts.Template); why != "" {
+		d.waitFor(WaitsForProof, "%s waits: %s", v.Kind, why)
 		return
 	}
 	if pods := d.inTheWay(false); len(pods) > 0 {

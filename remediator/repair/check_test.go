@@ -571,15 +571,18 @@ func TestFirstCheckUnderLoad(t *testing.T) {
 	})
 }
 
-// A check whose result nobody reports can never pass, so none begins where the pools of the policy show that.
-func TestASweepNeedsThePoolToReportWhatProvesIt(t *testing.T) {
+// A check whose result nobody reports can never pass, so none begins unless the node has the condition, or a pool of it reports that.
+func TestASweepNeedsTheNodeToReportWhatProvesIt(t *testing.T) {
 	for pools, begins := range map[string]bool{
-		"a: {conditions: [GPUXidError, DCGMDiagFailed]}":       true,
-		"a: {conditions: [GPUXidError]}":                       false,
-		"b: {nodeSelector: {x: y}, conditions: [GPUXidError]}": true,
+		"a: {conditions: [GPUXidError, DCGMDiagFailed]}":                       true,
+		"a: {conditions: [GPUXidError]}":                                       false,
+		"b: {nodeSelector: {x: y}, conditions: [GPUXidError, DCGMDiagFailed]}": false,
+		"a: {conditions: [has, GPUXidError]}":                                  true,
 	} {
 		p := newPlay(t, "conditions: [all]}\n  pools: {"+pools)
-		p.facts.Node.Status.Conditions = slices.DeleteFunc(p.facts.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
+		if !strings.Contains(pools, "has") {
+			p.facts.Node.Status.Conditions = slices.DeleteFunc(p.facts.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
+		}
 		p.facts.Template = checkTemplate
 		p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
 		s := p.step()

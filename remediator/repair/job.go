@@ -100,17 +100,6 @@ func checksOf(p *policy.Policy) []policy.Check {
 	return checks
 }
 
-// Verdict returns the conditions by which plugins report what a Job of the template finds.
-func Verdict(t *corev1.PodTemplate) []string {
-	var names []string
-	for name := range strings.SplitSeq(t.Annotations[conditions.AnnotationVerdict], ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // newJob is the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
 func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *batchv1.Job {
 	one, none := int32(1), int32(0)

@@ -1137,14 +1137,35 @@ func TestValidationFails(t *testing.T) {
 		}})
 		w.untilClosed(m, Validation, Failed)
 	})
-	t.Run("without the condition of its verdict", func(t *testing.T) {
+	t.Run("without the condition of its verdict, which goes while it runs", func(t *testing.T) {
 		w, m := sick(t, ecc)
-		w.templates["check"].Annotations[conditions.AnnotationVerdict] = "DCGMDiagFailed"
-		m.run = w.cures(m)
+		w.templates["check"].Annotations[conditions.AnnotationVerdict] = "GPUXidError,DCGMDiagFailed"
+		w.set(m, "DCGMDiagFailed", corev1.ConditionFalse, "no fault")
+		cures := w.cures(m)
+		m.run = func(job *batchv1.Job) {
+			cures(job)
+			if job.Labels[conditions.LabelTemplate] == "check" {
+				m.Status.Conditions = slices.DeleteFunc(m.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
+			}
+		}
 		w.untilClosed(m, Validation, Failed)
 		if !strings.Contains(m.last().Outcome, "DCGMDiagFailed") {
 			t.Error(m.last().Outcome)
 		}
+	})
+	t.Run("to begin while nothing would report what it finds", func(t *testing.T) {
+		w, m := sick(t, ecc)
+		w.templates["check"].Annotations[conditions.AnnotationVerdict] = "DCGMDiagFailed"
+		m.run = w.cures(m)
+		w.until("the validation waits", time.Hour, func() bool { return m.waiting != nil && m.waiting.Reason == WaitsForProof })
+		for _, want := range []string{"validation waits", "DCGMDiagFailed", "template check", "add DCGMDiagFailed to the checks of its pool"} {
+			if !strings.Contains(m.waiting.Message, want) {
+				t.Errorf("%q lacks %q", m.waiting.Message, want)
+			}
+		}
+		w.never("released, or validated", 2*time.Hour, func() bool { return !m.isQuarantined() || len(w.created) > 1 })
+		w.set(m, "DCGMDiagFailed", corev1.ConditionFalse, "no fault")
+		w.untilClosed(m, Validation, Passed)
 	})
 	t.Run("when it cannot run twice, and is not tried again", func(t *testing.T) {
 		for name, end := range map[string]func(w *world, m *machine) func(*batchv1.Job){

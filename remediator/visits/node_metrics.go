@@ -17,7 +17,8 @@ var (
 	failedDesc = prometheus.NewDesc("pitcrew_node_repair_failed_timestamp_seconds",
 		"When, in Unix time, the repair or the validation of a quarantined node was given up, and what is advised: replace, reboot or nothing.",
 		[]string{"node", "kind", "advice"}, nil)
-	waitsDesc = prometheus.NewDesc("pitcrew_node_repair_waits", "1 while the repair of a node waits for a person, by the reason: approval.",
+	waitsDesc = prometheus.NewDesc("pitcrew_node_repair_waits",
+		"1 while the repair or a check of a node waits for a person, by the reason: approval, or proof.",
 		[]string{"node", "reason"}, nil)
 	firstCheckDesc = prometheus.NewDesc("pitcrew_node_first_check_waits",
 		"1 while a node waits for its first check for longer than 15 minutes, by each condition that it lacks, or check.",
@@ -47,6 +48,9 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		q, err := quarantine.RecordOf(n)
 		if err == nil {
 			c.collectFirstCheck(out, n, q, r != nil && r.Current != nil, now)
+		}
+		if (r == nil || r.Current == nil) && !firstcheck.Waits(p, n) && c.reports.waits(n.Name) == repair.WaitsForProof {
+			out <- prometheus.MustNewConstMetric(waitsDesc, prometheus.GaugeValue, 1, n.Name, repair.WaitsForProof)
 		}
 		if err != nil || q == nil || q.Phase != quarantine.Quarantined {
 			continue

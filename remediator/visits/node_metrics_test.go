@@ -113,7 +113,7 @@ func TestNodesThatWaitForAPersonAreNamed(t *testing.T) {
 			for _, line := range test.want {
 				want += line + "\n"
 			}
-			if got := series(t, now, "pitcrew_node_repair", node); got != sorted(want) {
+			if got := series(t, now, nil, "pitcrew_node_repair", node); got != sorted(want) {
 				t.Errorf("got\n%swant\n%s", got, sorted(want))
 			}
 		})
@@ -135,7 +135,7 @@ func TestNodesThatASweepIsLateForAreCounted(t *testing.T) {
 	inTime.Name = "t"
 	never := gpuNode("v", "v", now.Add(-8*day))
 	want := "pitcrew_sweep_overdue_nodes{sweep=\"never\"} 0\npitcrew_sweep_overdue_nodes{sweep=\"weekly\"} 2\n"
-	if got := series(t, now, "pitcrew_sweep", late, cordoned, other, young, inTime, never); got != want {
+	if got := series(t, now, nil, "pitcrew_sweep", late, cordoned, other, young, inTime, never); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }
@@ -153,7 +153,7 @@ func TestNodesThatWaitLongForTheirFirstCheckAreNamed(t *testing.T) {
 	})
 	annotate(t, visited, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: visited.UID, Current: &repair.Visit{ID: "v", Kind: repair.FirstCheck, Phase: repair.Working}})
 	want := "pitcrew_node_first_check_waits{node=\"healthy\",waits_for=\"check\"} 1\npitcrew_node_first_check_waits{node=\"late\",waits_for=\"GPUXidError\"} 1\n"
-	if got := series(t, now, "pitcrew_node_first", young, late, healthy, visited); got != want {
+	if got := series(t, now, nil, "pitcrew_node_first", young, late, healthy, visited); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }
@@ -179,7 +179,28 @@ func annotate(t *testing.T, n *corev1.Node, key string, record any) {
 }
 
 // series are the leader's metrics about nodes whose names begin with a prefix.
-func series(t *testing.T, now time.Time, prefix string, nodes ...*corev1.Node) string {
+// A check that waits for a condition which nothing on the node reports is named, unless the alert about new nodes does.
+func TestChecksThatWaitForTheirProofAreNamed(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	named := func(name string) *corev1.Node {
+		n := gpuNode(name, name, now)
+		annotate(t, n, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: n.UID})
+		return n
+	}
+	waits, visited, fresh := named("waits"), named("visited"), named("new")
+	annotate(t, visited, conditions.AnnotationRepair, &repair.Record{
+		V: 1, NodeUID: visited.UID, Current: &repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Emptying},
+	})
+	fresh.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
+	proof := &repair.Waiting{Reason: repair.WaitsForProof}
+	got := series(t, now, map[string]*repair.Waiting{"waits": proof, "visited": proof, "new": proof, "limited": {Reason: "limits"}},
+		"pitcrew_node_repair_waits", waits, visited, fresh, named("limited"))
+	if want := "pitcrew_node_repair_waits{node=\"waits\",reason=\"proof\"} 1\n"; got != want {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func series(t *testing.T, now time.Time, waits map[string]*repair.Waiting, prefix string, nodes ...*corev1.Node) string {
 	t.Helper()
 	p, err := policy.Parse([]byte(attentionPolicy))
 	if err != nil {
@@ -191,7 +212,10 @@ func series(t *testing.T, now time.Time, prefix string, nodes ...*corev1.Node) s
 	}
 	elected := make(chan struct{})
 	close(elected)
-	c := &Controller{client: builder.Build(), elected: elected, policy: policy.Fixed(p), records: newRecords(), clock: testclock.NewFakePassiveClock(now)}
+	c := &Controller{client: builder.Build(), elected: elected, policy: policy.Fixed(p), records: newRecords(), clock: testclock.NewFakePassiveClock(now), reports: newReports()}
+	for _, n := range nodes {
+		c.reports.noteWaiting(n.Name, waits[n.Name])
+	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(collector{c})
 	families, err := registry.Gather()

@@ -155,6 +155,13 @@ func (r reports) noteWaiting(node string, w *repair.Waiting) bool {
 	return true
 }
 
+// waits returns the reason that a node was last said to wait for.
+func (r reports) waits(node string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byNode[node]
+}
+
 func (r reports) forget(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

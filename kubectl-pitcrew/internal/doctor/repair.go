@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
 // repairs looks whether what the policy says about repairs, sweeps and first checks can be done.
@@ -73,7 +74,7 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 	var names []string
 	verdicts := map[string][]string{}
 	for _, t := range templates.Items {
-		names, verdicts[t.Name] = append(names, t.Name), repair.Verdict(&t)
+		names, verdicts[t.Name] = append(names, t.Name), firstcheck.Verdict(&t)
 	}
 	slices.Sort(names)
 	var found []cli.Finding

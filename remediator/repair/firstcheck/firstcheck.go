@@ -116,14 +116,26 @@ func WaitsLong(p *policy.Policy, n *corev1.Node, q *quarantine.Record, underWay 
 	return waited, Lacks(p, n, q, now)
 }
 
-// Unproven returns the first of the conditions that prove a check which no pool of a node reports; empty: there is none, or it is not
-// known what the node reports. A condition that the node has does count.
-func Unproven(p *policy.Policy, n *corev1.Node, verdicts []string) string {
-	reported, known := p.Reported(n.Labels)
-	for _, name := range verdicts {
+// Verdict returns the conditions by which plugins report what a Job of the template finds.
+func Verdict(t *corev1.PodTemplate) []string {
+	var names []string
+	for name := range strings.SplitSeq(t.Annotations[conditions.AnnotationVerdict], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Unproven says that nothing on a node reports a condition that proves a template: the node does not have it, and no pool of the node does;
+// empty: each is reported. The remediator writes the verdicts of preflight itself.
+func Unproven(p *policy.Policy, n *corev1.Node, t *corev1.PodTemplate) string {
+	reported, _ := p.Reported(n.Labels)
+	for _, name := range Verdict(t) {
 		_, has := node.ConditionOf(n, corev1.NodeConditionType(name))
-		if known && !has && !conditions.IsVerdict(name) && !slices.Contains(reported, name) {
-			return name
+		if !has && !conditions.IsVerdict(name) && !slices.Contains(reported, name) {
+			return fmt.Sprintf("%[1]s proves template %s, and no check of the node reports it; add %[1]s to the checks of its pool "+
+				"(docs/repair.md#templates), or name another template", name, t.Name)
 		}
 	}
 	return ""
