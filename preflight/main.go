@@ -3,8 +3,6 @@
 //
 // It exits with 0 when the job may start, with 1 when this node is bad, and with 2 when the result is unknown. What follows
 // from 1 and 2 is up to the job, e.g. to its podFailurePolicy.
-//
-// With -termination-log it is the check of a sweep of idle nodes, and ends as the program repair does: see package repairresult.
 package main
 
 import (
@@ -30,7 +28,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/gang"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/schedule"
-	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
@@ -71,9 +68,7 @@ type options struct {
 	pod types.UID
 	// bestEffort: a result that is unknown does not keep the job from starting.
 	bestEffort bool
-	// terminationLog is the file of the result of a sweep's Job; empty: it is no sweep.
-	terminationLog string
-	version        bool
+	version    bool
 }
 
 // group is the position of this rank in its run.
@@ -104,14 +99,7 @@ func start() int {
 	if err != nil {
 		slog.Error("Preflight ended early", "err", err)
 	}
-	if o.terminationLog == "" {
-		return o.exitCode(code)
-	}
-	r := resultOf(o, code, err)
-	if err := r.Write(os.Stdout, o.terminationLog); err != nil {
-		slog.Error("Cannot write the result", "err", err)
-	}
-	return r.Result.ExitCode()
+	return o.exitCode(code)
 }
 
 // exitCode is that of a result: one that is unknown lets the job start if that is wanted.
@@ -121,23 +109,6 @@ func (o options) exitCode(code int) int {
 		return exitOK
 	}
 	return code
-}
-
-// resultOf is the result of the Job of a sweep. A run that has not ended in order says nothing about the node.
-func resultOf(o options, code int, err error) repairresult.Result {
-	r := repairresult.Result{Result: repairresult.Failed}
-	where := fmt.Sprintf("rank %d of %d", o.group.rank, o.group.size)
-	switch {
-	case err != nil:
-		r.Message = fmt.Sprintf("%s: %v", where, err)
-	case code == exitNodeBad:
-		r.Result, r.Message = repairresult.Problem, where+": this node has failed a local check, or is slower than the others"
-	case code == exitOK:
-		r.Result, r.Message = repairresult.Healthy, where+": this node has passed its local checks, and is not slower than the others"
-	default:
-		r.Message = where + ": the result is unknown"
-	}
-	return r
 }
 
 // texts are the values of flags that are read when all are known.
@@ -159,9 +130,6 @@ func parse(args []string, env func(string) string) (options, error) {
 	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute,
 		"how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check")
 	o.fileFlags(f)
-	f.StringVar(&o.terminationLog, "termination-log", "",
-		"write the result of a sweep's Job to `file`, as one line of JSON; then exit 0 also when this node is bad, 1 when the result is "+
-			"unknown, and report only a run that rank 0 has ended")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stdout)
@@ -319,13 +287,11 @@ func compare(ctx context.Context, o options, r *report.Report) (slow bool, err e
 		led <- nil
 	}
 	slow, err = follow(ctx, o, leader, r)
-	ended := err == nil
-	if ended {
+	if err == nil {
 		// Rank 0 runs until it has sent the result to the last rank.
 		err = <-led
 	}
-	// A sweep may be ended at any time. Reports from before its last test would blame a node whose partner has gone.
-	if r.RunID != "" && (ended || o.terminationLog == "") {
+	if r.RunID != "" {
 		err = errors.Join(err, writeReport(ctx, o, *r))
 	}
 	return slow, err
