@@ -91,6 +91,9 @@ const NodeServiceDown = "NodeServiceDown"
 // MountReadOnly is the NodeCondition of the filesystems that the node must be able to write to.
 const MountReadOnly = "MountReadOnly"
 
+// NodeIOHung is the NodeCondition of network mounts whose server does not answer, and of services that sleep in the kernel.
+const NodeIOHung = "NodeIOHung"
+
 // MetaXGPUUnhealthy is the NodeCondition of MetaX GPUs.
 const MetaXGPUUnhealthy = "MetaXGPUUnhealthy"
 
@@ -124,6 +127,8 @@ var All = []Condition{
 	{Type: NodeServiceDown, Plugin: "units",
 		Healthy: "NodeServicesChecked", Problem: "NodeServiceFault", Summary: "a service that the node needs is down"},
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Summary: "a filesystem cannot be written to"},
+	{Type: NodeIOHung, Plugin: "hung", Healthy: "NodeIOChecked", Problem: "NodeIOFault",
+		Summary: "the server of a mount does not answer, or a service sleeps in the kernel"},
 	{Type: MetaXGPUUnhealthy, Plugin: "metax", Witness: GPUDriver, Latches: true,
 		Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
 	{Type: AscendNPUUnhealthy, Plugin: "ascend", Witness: GPUDriver, Latches: true,

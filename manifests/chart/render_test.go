@@ -37,6 +37,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"dcgm":       {"checks: {DCGMDiagFailed: {}}", "drop [ALL]: "},
 		"validation": {"checks: {NodeValidationFailed: {}}", "drop [ALL]: "},
 		"hca":        {"checks: {HCAPortDown: {}}", "privileged: /dev/kmsg ro, /sys->/host/sys ro"},
+		"hung":       {"checks: {NodeIOHung: {}}", "drop [ALL]: /proc->/host/proc ro, /->/host/root ro"},
 		"ntp":        {"checks: {ClockSkewed: {}}", "drop [ALL] add [DAC_OVERRIDE]: /run/chrony, /run/dbus ro"},
 		"units":      {"checks: {NodeServiceDown: {}}", "drop [ALL]: /run/systemd ro"},
 		"mounts":     {"checks: {MountReadOnly: {}}", "drop [ALL]: /proc->/host/proc ro"},

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+)
+
+// snapshot is all that the judge needs.
+type snapshot struct {
+	Boot boot.Boot `json:"boot"`
+	// Kubelet is the kubelet's root directory.
+	Kubelet string  `json:"kubelet"`
+	Mounts  []mount `json:"mounts"`
+	// Left is how many filesystems were not asked, because there are too many.
+	Left    int     `json:"left,omitempty"`
+	Asleep  []sleep `json:"asleep"`
+	Unread  string  `json:"unread,omitempty"`
+	Unkept  string  `json:"unkept,omitempty"`
+	Unknown int     `json:"unknown,omitempty"`
+}
+
+// mount is one filesystem of a server, at the first of its mount points.
+type mount struct {
+	Point  string `json:"point"`
+	Type   string `json:"type"`
+	Source string `json:"source"`
+	answer
+}
+
+type reader struct {
+	plugin                *npd.Plugin
+	procfs, root, kubelet string
+	types, services       []string
+}
+
+// mostMounts bounds the processes that one look starts.
+const mostMounts = 64
+
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	b, err := boot.Read(r.procfs)
+	if err != nil {
+		return snapshot{}, err
+	}
+	s := snapshot{Boot: b, Kubelet: filepath.Clean(r.kubelet)}
+	if s.Mounts, s.Unknown, err = r.mounts(); err != nil {
+		return snapshot{}, err
+	}
+	if s.Left = len(s.Mounts) - mostMounts; s.Left > 0 {
+		s.Mounts = s.Mounts[:mostMounts]
+	}
+	s.Left = max(s.Left, 0)
+	if err := os.MkdirAll(r.plugin.StateDir, 0o755); err != nil {
+		return snapshot{}, err
+	}
+	root := cmp.Or(r.root, filepath.Join(r.procfs, "1/root"))
+	var questions []question
+	for _, m := range s.Mounts {
+		questions = append(questions, start(r.plugin.StateDir, filepath.Join(root, m.Point), m.Type+" "+m.Source, b.Uptime))
+	}
+	s.Asleep, s.Unread, s.Unkept = r.asleep(b.Uptime)
+	ctx, cancel := context.WithTimeout(ctx, r.plugin.Timeout/2)
+	defer cancel()
+	for i, q := range questions {
+		s.Mounts[i].answer = q.answer(ctx)
+	}
+	return s, nil
+}
+
+// mounts returns the filesystems of servers in the mount table of process 1, each source once: proc_pid_mountinfo(5). unknown is the number
+// of lines that were not understood.
+func (r *reader) mounts() (mounts []mount, unknown int, err error) {
+	file := filepath.Join(r.procfs, "1/mountinfo")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, 0, err
+	}
+	mounts = []mount{}
+	last := map[string]int{} // by mount point: a later mount hides the others
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		dash := slices.Index(fields, "-")
+		if dash < 6 || len(fields) < dash+3 {
+			unknown++
+			continue
+		}
+		m := mount{Point: unescape(fields[4]), Type: fields[dash+1], Source: unescape(fields[dash+2])}
+		if m.Point == "/" && m.Type == "overlay" && runtimeDir.MatchString(line) {
+			return nil, 0, fmt.Errorf("%s is a container's: use the host's PID namespace, or mount its proc and say where with -procfs", file)
+		}
+		last[m.Point] = len(mounts)
+		mounts = append(mounts, m)
+	}
+	if len(mounts) == 0 {
+		return nil, 0, fmt.Errorf("no mount in %s", file)
+	}
+	var asked []mount
+	for i, m := range mounts {
+		again := func(other mount) bool { return other.Type == m.Type && other.Source == m.Source }
+		if slices.Contains(r.types, m.Type) && last[m.Point] == i && !slices.ContainsFunc(asked, again) {
+			asked = append(asked, m)
+		}
+	}
+	return asked, unknown, nil
+}
+
+// runtimeDir is in the layers of the root of a container, as containerd, Docker and CRI-O make them.
+var runtimeDir = regexp.MustCompile(`upperdir=[^,]*(containerd|docker|containers/storage)`)
+
+// unescape undoes the kernel's octal escapes of space, tab, newline and backslash.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+
+// sleep is a thread of a service that sleeps in the kernel, without a break since the uptime Since.
+type sleep struct {
+	Service string        `json:"service"`
+	Thread  string        `json:"thread"`
+	Since   time.Duration `json:"since"`
+	// Switches are the lines of the thread's context switches: a thread that has run since has more.
+	Switches string `json:"switches"`
+	// In is the kernel's function that it sleeps in, "" where that is not shown.
+	In string `json:"in,omitempty"`
+}
+
+// mostAsleep bounds the state.
+const mostAsleep = 64
+
+// asleep returns the threads of the services in state D, and since when. unkept says why that was not kept between runs.
+func (r *reader) asleep(uptime time.Duration) (now []sleep, unread, unkept string) {
+	now = []sleep{}
+	comms, err := filepath.Glob(filepath.Join(r.procfs, "[0-9]*/comm"))
+	if err != nil || len(comms) == 0 {
+		return now, "no processes in " + r.procfs, ""
+	}
+	for _, comm := range comms {
+		service := attribute(comm)
+		// A tenant's process may have any name.
+		if !slices.Contains(r.services, service) || strings.Contains(attribute(filepath.Join(filepath.Dir(comm), "cgroup")), "kubepods") {
+			continue
+		}
+		tasks, _ := filepath.Glob(filepath.Join(filepath.Dir(comm), "task/[0-9]*"))
+		for _, task := range tasks {
+			if s, ok := inKernel(task); ok && len(now) < mostAsleep {
+				s.Service, s.Since = service, uptime
+				now = append(now, s)
+			}
+		}
+	}
+	store, err := npd.BootStore[[]sleep](r.procfs, r.plugin.StateDir, "hung")
+	if err != nil {
+		return now, "", err.Error()
+	}
+	if _, err := store.Update(func(before *[]sleep) bool {
+		for i, s := range now {
+			same := func(b sleep) bool { return b.Thread == s.Thread && b.Switches == s.Switches && b.Since <= uptime }
+			if j := slices.IndexFunc(*before, same); j >= 0 {
+				now[i].Since = (*before)[j].Since
+			}
+		}
+		changed := !slices.Equal(*before, now) && !r.plugin.Dumps()
+		*before = slices.Clone(now)
+		return changed
+	}); err != nil {
+		unkept = err.Error()
+	}
+	return now, "", unkept
+}
+
+// inKernel reads whether a thread is in state D, proc_pid_stat(5). A thread may end at any moment.
+func inKernel(task string) (sleep, bool) {
+	stat := attribute(filepath.Join(task, "stat"))
+	// The name is in parentheses and may hold anything.
+	_, rest, found := cutLast(stat, ") ")
+	fields := strings.Fields(rest)
+	if !found || len(fields) < 20 || fields[0] != "D" {
+		return sleep{}, false
+	}
+	s := sleep{Thread: filepath.Base(task) + " of " + fields[19]} // 22, starttime
+	for line := range strings.Lines(attribute(filepath.Join(task, "status"))) {
+		if strings.Contains(line, "_ctxt_switches:") {
+			s.Switches += strings.Join(strings.Fields(line), " ") + " "
+		}
+	}
+	if in := attribute(filepath.Join(task, "wchan")); function.MatchString(in) {
+		s.In = in
+	}
+	return s, s.Switches != ""
+}
+
+// function is what proc_pid_wchan(5) shows to those who may see it; others get 0.
+var function = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,60}$`)
+
+func attribute(path string) string {
+	data, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(data))
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
