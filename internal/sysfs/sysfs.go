@@ -82,9 +82,14 @@ type Function struct {
 	Vendor uint64 `json:"vendor"`
 	Device uint64 `json:"device"`
 	Class  uint64 `json:"class"`
+	// Driver is the kernel driver that it is bound to, "" for none.
+	Driver string `json:"driver,omitempty"`
 	// Virtual is true for a virtual function whose physical one is on this host.
 	Virtual bool `json:"virtual,omitempty"`
 }
+
+// PassedOn reports whether the function is for a virtual machine.
+func (f Function) PassedOn() bool { return f.Driver == "vfio-pci" }
 
 // PCI lists the PCI functions of a vendor below root (/sys). A function that cannot be read is left out and its error
 // is joined to the one returned, so that it hides no other.
@@ -110,6 +115,9 @@ func PCI(root string, vendor uint64) ([]Function, error) {
 		if err := errors.Join(deviceErr, classErr); err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		if driver, err := os.Readlink(filepath.Join(dir, "driver")); err == nil {
+			f.Driver = filepath.Base(driver)
 		}
 		_, err = os.Lstat(filepath.Join(dir, "physfn"))
 		f.Virtual = err == nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,8 +111,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	network := false
 	for _, f := range functions {
 		// npu-smi does not list what is for a virtual machine.
-		driver, _ := os.Readlink(filepath.Join(r.sysfs, "bus/pci/devices", f.Address, "driver"))
-		if f.Class>>8 == accelerator && !f.Virtual && filepath.Base(driver) != "vfio-pci" {
+		if f.Class>>8 == accelerator && !f.Virtual && !f.PassedOn() {
 			s.PCI = append(s.PCI, f.Address)
 			network = network || f.Device != device310 && f.Device != device310P
 		}

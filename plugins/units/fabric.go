@@ -17,16 +17,16 @@ import (
 // managesFabric reports whether the node has what a fabric manager manages: NVSwitches on the PCI bus (HGX A100, HGX H100), or adapters
 // that lead to switches which are not there (HGX B200 and later), by the mark for which its own start script looks, SW_MNG in their vital
 // product data. PCIe cards, a guest with a GPU and no switch, and the compute trays of GB200, whose fabric manager runs on the switch
-// trays, have neither (Fabric Manager User Guide and NVOS user manual of NVIDIA).
+// trays, have neither. What was passed on to a guest is managed there (Fabric Manager User Guide and NVOS user manual of NVIDIA).
 func managesFabric(root string) (bool, error) {
 	switches, err := sysfs.PCI(root, nvidia)
-	if slices.ContainsFunc(switches, func(f sysfs.Function) bool { return f.Class>>8 == bridge }) {
+	if slices.ContainsFunc(switches, func(f sysfs.Function) bool { return f.Class>>8 == bridge && !f.PassedOn() }) {
 		return true, nil
 	}
 	adapters, failed := sysfs.PCI(root, mellanox)
 	err = errors.Join(err, failed)
 	for _, f := range adapters {
-		if f.Virtual {
+		if f.Virtual || f.PassedOn() {
 			continue
 		}
 		vpd, failed := os.ReadFile(filepath.Join(root, "bus/pci/devices", f.Address, "vpd"))

@@ -129,6 +129,8 @@ func TestWhatAFabricManagerManages(t *testing.T) {
 	nic := function("0x15b3", "0x020700", "ConnectX-7 HDR\x00PN\x0bMCX75310AAS")
 	virtual := function("0x15b3", "0x020700", "SW_MNG")
 	virtual["physfn"] = ""
+	passed := function("0x10de", "0x068000", "")
+	passed["driver"] = "vfio-pci"
 	for name, node := range map[string]struct {
 		functions []map[string]string
 		needed    bool
@@ -138,6 +140,9 @@ func TestWhatAFabricManagerManages(t *testing.T) {
 		"HGX B200, Ethernet":         {[]map[string]string{gpu, function("0x15b3", "0x020000", "SW_MNG")}, true},
 		"GB200 compute tray":         {[]map[string]string{gpu, gpu, gpu, gpu, nic, nic}, false},
 		"PCIe cards":                 {[]map[string]string{gpu, gpu, nic, card, function("0x10de", "0x040300", "")}, false},
+		"switches of a guest":        {[]map[string]string{gpu, passed, passed}, false},
+		"HGX H100, one passed on":    {[]map[string]string{gpu, function("0x10de", "0x068000", ""), passed}, true},
+		"B200 in two, no adapter":    {[]map[string]string{gpu, gpu, function("0x15b3", "0x020700", "BlueField-3")}, false},
 		"a guest with one GPU":       {[]map[string]string{gpu}, false},
 		"a guest with a function":    {[]map[string]string{gpu, virtual}, false},
 		"a bridge of another vendor": {[]map[string]string{gpu, function("0x1000", "0x068000", "")}, false},
@@ -150,7 +155,11 @@ func TestWhatAFabricManagerManages(t *testing.T) {
 				if err := os.MkdirAll(dir, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0o600); err != nil {
+				write := func() error { return os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0o600) }
+				if attribute == "driver" {
+					write = func() error { return os.Symlink("../../drivers/"+value, filepath.Join(dir, attribute)) }
+				}
+				if err := write(); err != nil {
 					t.Fatal(err)
 				}
 			}
