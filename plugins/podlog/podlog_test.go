@@ -351,7 +351,7 @@ func TestWhatCannotBeReadIsReportedOncePerWorkload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.want("exit 2\nunknown: pod default/a: path escapes from parent, pod default/train-0: path escapes from parent\n")
+	n.want("exit 2\nunknown: pod default/a, pod default/train-0: path escapes from parent\n")
 }
 
 func TestAFolderThatCannotBeReadForAWhileIsNotReadTwice(t *testing.T) {
