@@ -117,7 +117,7 @@ var (
 	caused  = lazy(`caused by previous Xid ([0-9]+)`)
 	action  = lazy(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)`)
 	unit    = lazy(`\(GPC [0-9]+, TPC [0-9]+`)
-	lost    = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: GPU has fallen off the bus`)
+	lost    = lazy(`^NVRM: GPU (?:at )?(?:PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?(?:: GPU)? has fallen off the bus`)
 	probe   = lazy(`^NVRM: The NVIDIA GPU (` + bdf + `)(?:\.[0-9a-fA-F])? (?:\(PCI ID: [0-9a-fA-F:]{1,9}\) )?` +
 		`installed in this system has fallen off the bus`)
 	initial = lazy(`^NVRM: GPU (?:at PCI:)?(` + bdf + `)(?:\.[0-9a-fA-F])?: RmInitAdapter failed!\s*(.*)$`)

@@ -21,6 +21,21 @@ func QuotesDriver(text string) bool {
 		!strings.HasPrefix(text, "audit: ") && !kmsg.StartsWithFile(text)
 }
 
+// unreadLine is a driver's line about an Xid, SXid or a lost GPU. The address makes what identifies it longer than [kmsg.MaxName], and it
+// comes before anything that a user could have named.
+var unreadLine = lazy(`^(?:NVRM: (?:GPU[0-9]{1,3} )?(?:[A-Za-z_]\w*: )?Xid ?\((?:PCI:)?` + bdf +
+	`|nvidia-nvswitch[0-9]+: (?:\w+ ){0,3}SXid \(PCI:` + bdf +
+	`|NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?` + bdf + `.*fallen off the bus)`)
+
+// IsUnreadDriverLine reports whether a record that [Parse] does not understand is one of the driver's about a fault. Further lines of an
+// SXid, with data, are none.
+func IsUnreadDriverLine(body string) bool {
+	if !strings.HasPrefix(body, "NVRM: ") && !strings.HasPrefix(body, "nvidia-nvswitch") || kmsg.StartsWithFile(body) {
+		return false
+	}
+	return unreadLine().MatchString(body) && !sxidLine().MatchString(firstLine(body))
+}
+
 // newBoot needs more than "Linux version ": that fits into the name of a process, see [kmsg.MaxName].
 var newBoot = lazy(`^Linux version [0-9]+\.[0-9]+`)
 

@@ -140,6 +140,8 @@ func (j *journal) take(line []byte) (reached bool) {
 	} else if e, ok := j.Joiner.Parse(body); ok {
 		e.At, e.Time = at, j.wall.Add(at-j.now).Round(time.Millisecond)
 		j.found.Add(e)
+	} else if xid.IsUnreadDriverLine(body) {
+		j.found.Doubt(body)
 	}
 	return false
 }

@@ -100,6 +100,8 @@ func (r *reader) take(rec kmsg.Record, wall time.Time, now time.Duration) {
 		r.pending.events = append(r.pending.events, seen{rec.Seq, e})
 	} else if gpu, uuid, ok := xid.ParseIdentity(rec.Body); ok {
 		r.pending.identify(gpu, uuid)
+	} else if xid.IsUnreadDriverLine(rec.Body) {
+		r.pending.unread = cmp.Or(r.pending.unread, rec.Body)
 	}
 }
 

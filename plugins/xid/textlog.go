@@ -90,7 +90,7 @@ func (t *textLog) take(number int, text string) {
 		e.At, e.Injected = t.now, line.User
 		t.state.Add(e)
 	} else {
-		t.doubt(number, line.Unsure || xid.QuotesDriver(body), body)
+		t.doubt(number, line.Unsure || xid.QuotesDriver(body) || xid.IsUnreadDriverLine(body), body)
 	}
 }
 
