@@ -52,7 +52,7 @@ func (r *reader) readOn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j := journal{Reading: *state.Reading, now: now, wall: time.Now(), identify: r.pending.identify}
+	j := journal{Reading: *state.Reading, has: state.Reading.Read > 0, now: now, wall: time.Now(), identify: r.pending.identify}
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, wait, err := r.startJournalctl(reading, lock, j.Cursor)
@@ -65,6 +65,10 @@ func (r *reader) readOn(ctx context.Context) error {
 		cancel()
 	}
 	exit := wait()
+	// Every boot has lines of the kernel, but not every journal keeps them.
+	if !reached && err == nil && exit == nil && !j.has {
+		exit = errors.New("journalctl prints no record of this boot's kernel")
+	}
 	if _, err := r.merge(func(s *xid.State) bool {
 		s.ReadOn(j.Reading, j.found, reached || err == nil && exit == nil)
 		return true
@@ -85,6 +89,8 @@ func (r *reader) readOn(ctx context.Context) error {
 // journal is a part of the journal as it is read.
 type journal struct {
 	xid.Reading
+	// has is true once the journal has had a record.
+	has bool
 	// found is what the part has, with equal events folded.
 	found    xid.State
 	now      time.Duration
@@ -116,6 +122,9 @@ func (j *journal) read(in io.Reader) (reached bool, err error) {
 
 // take takes in one line of `journalctl -o json` and reports whether it is one that the ring has.
 func (j *journal) take(line []byte) (reached bool) {
+	if bytes.HasPrefix(line, []byte("-- ")) {
+		return false // journalctl's own words: -- No entries --
+	}
 	var rec journalRecord
 	if err := json.Unmarshal(line, &rec); err != nil {
 		j.Read++
@@ -127,11 +136,14 @@ func (j *journal) take(line []byte) (reached bool) {
 	if err == nil && at >= j.Until {
 		return true
 	}
-	j.Read, j.Cursor = j.Read+1, rec.Cursor
+	j.Read, j.Cursor, j.has = j.Read+1, rec.Cursor, true
 	if err != nil {
 		return false // no record of the kernel's
 	}
 	body := rec.body()
+	if body == "" {
+		j.found.Doubt(string(rec.Message))
+	}
 	if xid.NewBoot(body) {
 		j.Whole = true
 	}

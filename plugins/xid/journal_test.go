@@ -23,6 +23,8 @@ for arg; do
 done
 if [ "$transport$facility$boot" != yesyesyes ] || [ -e "$0.kernel" ]; then
 	echo '{"MESSAGE":"NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.","_SOURCE_MONOTONIC_TIMESTAMP":"1"}'
+else
+	echo '{"MESSAGE":"Linux version 6.8.0-90-generic","_SOURCE_MONOTONIC_TIMESTAMP":"0"}'
 fi
 `
 	if err := os.WriteFile(journalctl, []byte(script), 0o755); err != nil {
@@ -126,6 +128,24 @@ func TestAJournalThatCannotBeReadHidesNoFault(t *testing.T) {
 	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: fork/exec "+args[2]+": no such file or directory\n", args...)
 	args = n.journaled("exit 0")
 	n.want(reset, args...)
+}
+
+// A journal that is not kept, or may not be read, has no record of the boot: nothing is known, at no look.
+func TestAJournalWithoutARecordIsNotHealthy(t *testing.T) {
+	n := newNode(t)
+	const want = "exit 2\nunknown: kernel log: journalctl prints no record of this boot's kernel\n"
+	for _, script := range []string{"true", "echo '-- No entries --'"} {
+		args := n.journaled(script)
+		for range 2 {
+			if got := n.run(args...); got != want {
+				t.Errorf("%s: got %swant %s", script, got, want)
+			}
+		}
+	}
+	args := n.journaled("cat <<'E'\n" + record("a", 0, "Linux version 6.8.0-90-generic") + "\nE\n")
+	if got := n.run(args...); got != fine {
+		t.Error(got)
+	}
 }
 
 func TestAJournalThatHangsHidesNoFault(t *testing.T) {
