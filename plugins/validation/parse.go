@@ -34,10 +34,26 @@ type component struct {
 	Entities []string `json:"entities"`
 }
 
-func (c component) valid() bool { return c.Category != "" && c.Severity.known() && len(c.Checks) > 0 }
+// parseComponent reads an element of a list; ok is false if it is no component. What a component does not say in a way that is known stays
+// unknown: it hides neither the other components nor itself.
+func parseComponent(data json.RawMessage) (c component, ok bool) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil || fields["max_severity"] == nil {
+		return component{}, false
+	}
+	err := json.Unmarshal(data, &c)
+	if err != nil || !c.Severity.known() {
+		c.Severity = unknown
+	}
+	c.Category = cmp.Or(c.Category, "component")
+	if len(c.Checks) == 0 {
+		c.Checks = []string{"checks without a name"}
+	}
+	return c, true
+}
 
 // parseVerdict reads a NodeVerdict (docs.nvidia.com/health-validation, Verdict Schema and FAQ). The public pages name overall_severity
-// and the fields of an affected component, but not the field of the list: it is the one whose elements have all of them.
+// and the fields of an affected component, but not the field of the list: it is the one whose elements have a max_severity.
 func parseVerdict(data []byte) (overall severity, components []component, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -48,9 +64,12 @@ func parseVerdict(data []byte) (overall severity, components []component, err er
 			cmp.Or(string(fields["overall_severity"]), "missing"))
 	}
 	for _, field := range fields {
-		var list []component
-		if json.Unmarshal(field, &list) == nil && !slices.ContainsFunc(list, func(c component) bool { return !c.valid() }) {
-			components = append(components, list...)
+		var list []json.RawMessage
+		_ = json.Unmarshal(field, &list) // most fields are no lists
+		for _, element := range list {
+			if c, ok := parseComponent(element); ok {
+				components = append(components, c)
+			}
 		}
 	}
 	slices.SortFunc(components, func(a, b component) int {
