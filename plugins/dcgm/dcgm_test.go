@@ -424,7 +424,7 @@ func TestWhomAnErrorIsAbout(t *testing.T) {
 		"another's Xid":   {"", test("memory", "Fail", gpuResult(1, "Fail", xid(79)), xid(79)), 226, "exit 1\nInspect dcgm gpu 1: diag test memory failed, an Xid during the test (often an Xid 45 of the diagnostic itself): Detected XID 79 for GPU 1"},
 		"Xid 453":         {"", test("memory", "Fail", gpuResult(1, "Fail", xid(453)), xid(453)), 226, "exit 1\nInspect dcgm gpu 1: diag test memory failed, an Xid during the test (often an Xid 45 of the diagnostic itself): Detected XID 453 for GPU 1"},
 		"all are skipped": {software("Pass", all("Pass"), ""), test("memory", "Skip", all("Skip"), "") + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 2\nunknown: diag: no hardware test ran, skipped: memory, nvbandwidth"},
-		"one is skipped":  {software("Pass", all("Pass"), ""), test("memory", "Pass", gpuResult(0, "Pass")+","+gpuResult(1, "Skip"), "") + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 2\nunknown: dcgm gpu 1: every hardware test was skipped, dcgm gpu 2: every hardware test was skipped"},
+		"one is skipped":  {software("Pass", all("Pass"), ""), test("memory", "Pass", gpuResult(0, "Pass")+","+gpuResult(1, "Skip"), "") + "," + test("nvbandwidth", "Skip", all("Skip"), ""), 0, "exit 2\nunknown: dcgm gpu 1, dcgm gpu 2: every hardware test was skipped"},
 		"a fault and one that is skipped": {software("Fail", all("Fail"), infoROM), test("memory", "Pass", gpuResult(0, "Pass")+","+gpuResult(2, "Pass")+","+gpuResult(1, "Not Run"), ""), 226,
 			corrupt + "; dcgm gpu 1: not read: every hardware test was skipped"},
 		"level 1":    {software("Pass", all("Pass"), ""), "", 0, "exit 0\n" + healthy},
