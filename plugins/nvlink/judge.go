@@ -102,6 +102,8 @@ func linksDown(s snapshot, g gpu.GPU, best int) string {
 		return "" // in MIG mode they may be off
 	case s.Expected != nil:
 		return inactive(g.NVLink.Links, *s.Expected, false)
+	case len(s.Bus) == 1 && active(g.NVLink.Links) == 0:
+		return "" // a guest with one GPU of a board, or a board of one, has no peer to link to
 	case g.Name == "":
 		return "" // another model has other links
 	case bridges[g.Name] > 0:

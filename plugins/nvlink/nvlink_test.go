@@ -98,6 +98,24 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// The links of a GPU that was passed on without its peers lead to nothing. One of several does not come up by itself.
+func TestAGuestWithOneGPU(t *testing.T) {
+	n := nvmltest.New(t)
+	for gpu := 2; gpu < 8; gpu++ {
+		n.Unplug(gpu)
+	}
+	n.Say("gpus 2", "*.links 0", "name NVIDIA H100 80GB HBM3")
+	n.Want("exit 1\nResetGPU gpu 0000:10:00: all NVLinks are inactive; gpu 0000:11:00: all NVLinks are inactive")
+	n.Unplug(1)
+	for _, model := range []string{"NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA B200", "NVIDIA GH200 480GB"} {
+		n.Say("gpus 1", "*.links 0", "name "+model)
+		n.Want("exit 0\n" + healthy)
+		n.Want("exit 1\nResetGPU gpu 0000:10:00: all NVLinks are inactive", "-links", "18")
+	}
+	n.Say("gpus 1", "*.links 17", "name NVIDIA H100 80GB HBM3")
+	n.Want("exit 1\nResetGPU gpu 0000:10:00: inactive NVLink 17")
+}
+
 func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 	n := nvmltest.New(t)
 	const grow = "exit 1\nMonitor gpu 0000:14:00: NVLink errors grow"
