@@ -27,7 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -354,7 +354,7 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 		t.Run(path, func(t *testing.T) {
 			s := *s
 			s.T = t
-			kind, _ := kinds.Get(kinds.All([]policy.JobKind{{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: path, PodLabel: "example.com/gang"}}),
+			kind, _ := kinds.Get(kinds.All([]jobkind.Kind{{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: path, PodLabel: "example.com/gang"}}),
 				schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"})
 			object := s.createOf(kind.GVK, namespace, strings.ReplaceAll(path, ".", "-"), "{spec: {image: none, run: {image: none, policy: {image: none, deep: {image: none}}}}}")
 			s.until("the policy is in force", func() error {

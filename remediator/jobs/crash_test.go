@@ -21,6 +21,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -74,7 +75,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			process := func(writes interceptor.Funcs) (*Controller, func()) {
 				return run(t, cfg, writes, func(o *Options) {
 					o.StopTimeout = time.Millisecond
-					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{playedKind}, Rules: []policy.Rule{{CheckpointGrace: test.grace}}})
+					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{playedKind}, Rules: []policy.Rule{{CheckpointGrace: test.grace}}})
 				})
 			}
 			deaths := len(test.writes)

@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -262,8 +263,8 @@ func TestTheCacheOfJobsKeepsWhatIsRead(t *testing.T) {
 }
 
 func TestAKindIsKnownUntilTheRestartOfItsJobIsOver(t *testing.T) {
-	named := policy.JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.suspend", PodLabel: "gang"}
-	s := &settings{file: policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{named}})}
+	named := jobkind.Kind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.suspend", PodLabel: "gang"}
+	s := &settings{file: policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{named}})}
 	k := newMemory(s)
 	req := request{Kind: named.GVK(), NamespacedName: types.NamespacedName{Namespace: "team", Name: "train"}}
 	kind, err := k.kindOf(req)

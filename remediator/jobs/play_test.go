@@ -19,11 +19,11 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 )
 
 // playedKind is a kind that is not built in.
-var playedKind = policy.JobKind{
+var playedKind = jobkind.Kind{
 	APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.run.active", PodLabel: "example.com/gang",
 }
 
@@ -210,7 +210,7 @@ subjects: [{kind: ServiceAccount, name: pitcrew-remediator, namespace: pitcrew}]
 `)); err != nil {
 		tm.Fatal(err)
 	}
-	gang, _ := kinds.Get(kinds.All([]policy.JobKind{playedKind}), playedKind.GVK())
+	gang, _ := kinds.Get(kinds.All([]jobkind.Kind{playedKind}), playedKind.GVK())
 	return tm.playSuspend(gang, map[string]any{}, map[string]string{playedKind.PodLabel: "train"}, false)
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -767,10 +768,10 @@ func TestALabelWithoutARecordIsDropped(t *testing.T) {
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	tm := newTeam(t, 3, nil)
-	squad := policy.JobKind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
+	squad := jobkind.Kind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
 	tm.serve(squad.GVK())
 	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) {
-		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []policy.JobKind{squad}})
+		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{squad}})
 	})
 	g := tm.createJob("train", optedIn, tm.jobSpec(2))
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)

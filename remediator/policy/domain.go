@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // Domain is a kind of group of nodes that share a part which can fail under all of them. Nodes with the same value of the label
@@ -60,7 +62,7 @@ type Incidents struct {
 	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"2"`
 }
 
-func (i *Incidents) setDefaults() { i.MinNodes, i.MaxNodes = 4, 72 }
+func (i *Incidents) SetDefaults() { i.MinNodes, i.MaxNodes = 4, 72 }
 
 // The settle and window of a domain that sets none. The faults of one broken link came within 7 seconds on all racks of a job
 // (marin-community/marin#8934), and the clocks of nodes and the rhythm of their detectors differ by more.
@@ -69,7 +71,7 @@ const (
 	DefaultDomainWindow = 2 * time.Minute
 )
 
-func (d *Domain) setDefaults() { d.Settle, d.Window = DefaultDomainSettle, DefaultDomainWindow }
+func (d *Domain) SetDefaults() { d.Settle, d.Window = DefaultDomainSettle, DefaultDomainWindow }
 
 // Domain finds a domain by its label.
 func (p *Policy) Domain(label string) (Domain, bool) {
@@ -81,18 +83,18 @@ func (p *Policy) Domain(label string) (Domain, bool) {
 }
 
 // checkDomains checks what tags cannot: that labels are keys, and that none comes twice.
-func (p *Policy) checkDomains(d *decoder, at *field.Path) {
+func (p *Policy) checkDomains(d *strict.Decoder, at *field.Path) {
 	for i, domain := range p.Domains {
 		label := at.Index(i).Child("label")
 		if domain.Label == "" {
 			continue // that it is required is said already
 		}
-		d.invalidFor(label, domain.Label, validation.IsQualifiedName(domain.Label))
+		d.InvalidFor(label, domain.Label, validation.IsQualifiedName(domain.Label))
 		if slices.ContainsFunc(p.Domains[:i], func(before Domain) bool { return before.Label == domain.Label }) {
-			d.add(field.Duplicate(label, domain.Label))
+			d.Add(field.Duplicate(label, domain.Label))
 		}
 		if both := domain.Incidents; both != nil && both.MinNodes > both.MaxNodes {
-			d.invalid(at.Index(i).Child("incidents", "minNodes"), both.MinNodes, fmt.Sprintf("must be at most maxNodes, which is %d", both.MaxNodes))
+			d.Invalid(at.Index(i).Child("incidents", "minNodes"), both.MinNodes, fmt.Sprintf("must be at most maxNodes, which is %d", both.MaxNodes))
 		}
 	}
 }

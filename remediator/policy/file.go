@@ -46,7 +46,7 @@ func (f *File) Path() string { return f.path }
 // none is in force while no valid policy is known: it has no rules and the default limits.
 var none = func() *Policy {
 	var p Policy
-	p.setDefaults()
+	p.SetDefaults()
 	return &p
 }()
 

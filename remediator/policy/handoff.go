@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // HandOff is what a quarantine puts on the node in addition to its taint, for other controllers to read. The release removes
@@ -65,16 +67,16 @@ func (h HandOff) WithoutCordon() HandOff {
 // longer values of other owners.
 const MaxAnnotation = 256
 
-func (h *HandOff) check(d *decoder, at *field.Path) {
+func (h *HandOff) check(d *strict.Decoder, at *field.Path) {
 	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
-		d.foreignKey(at.Child("labels").Key(key), key)
-		d.notKubernetes(at.Child("labels").Key(key), key)
-		d.invalidFor(at.Child("labels").Key(key), h.Labels[key], validation.IsValidLabelValue(h.Labels[key]))
+		strict.CheckForeignKey(d, at.Child("labels").Key(key), key)
+		strict.CheckNotKubernetes(d, at.Child("labels").Key(key), key)
+		d.InvalidFor(at.Child("labels").Key(key), h.Labels[key], validation.IsValidLabelValue(h.Labels[key]))
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Annotations)) {
-		d.foreignKey(at.Child("annotations").Key(key), key)
+		strict.CheckForeignKey(d, at.Child("annotations").Key(key), key)
 		if size := len(h.Annotations[key]); size > MaxAnnotation {
-			d.invalid(at.Child("annotations").Key(key), fmt.Sprintf("%d bytes", size), fmt.Sprintf("must be at most %d bytes", MaxAnnotation))
+			d.Invalid(at.Child("annotations").Key(key), fmt.Sprintf("%d bytes", size), fmt.Sprintf("must be at most %d bytes", MaxAnnotation))
 		}
 	}
 	for i := range h.Taints {
@@ -82,9 +84,9 @@ func (h *HandOff) check(d *decoder, at *field.Path) {
 		if t.Effect == "" {
 			t.Effect = corev1.TaintEffectNoSchedule
 		}
-		d.foreignKey(at.Child("taints").Index(i).Child("key"), t.Key)
-		d.notKubernetes(at.Child("taints").Index(i).Child("key"), t.Key)
-		d.invalidFor(at.Child("taints").Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+		strict.CheckForeignKey(d, at.Child("taints").Index(i).Child("key"), t.Key)
+		strict.CheckNotKubernetes(d, at.Child("taints").Index(i).Child("key"), t.Key)
+		d.InvalidFor(at.Child("taints").Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	}
 }
 
@@ -111,14 +113,14 @@ func (h HandOff) addedTo(common HandOff) HandOff {
 
 // completeCordon gives the hand-off of a rule its reason of a cordon. A quarantine that only asks the scheduler to avoid the node
 // must not cordon it: its limits are those of nodes that stay in service.
-func (r *Rule) completeCordon(d *decoder, at *field.Path) {
+func (r *Rule) completeCordon(d *strict.Decoder, at *field.Path) {
 	if !r.HandOff.Cordons() {
 		r.HandOff.Cordon = nil
 		return
 	}
 	if r.Taint.Effect == corev1.TaintEffectPreferNoSchedule {
-		if d.isSet(at) {
-			d.invalid(at, true, "takes the node out of service, which a taint of effect PreferNoSchedule does not")
+		if d.IsSet(at) {
+			d.Invalid(at, true, "takes the node out of service, which a taint of effect PreferNoSchedule does not")
 		}
 		r.HandOff = r.HandOff.WithoutCordon()
 		return

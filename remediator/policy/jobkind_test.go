@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apischema "k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 )
 
 func jobKinds(fields string) string {
@@ -16,25 +18,25 @@ func TestParseJobKinds(t *testing.T) {
 	gang := apischema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gang"}
 	tests := map[string]struct {
 		fields string
-		want   JobKind
+		want   jobkind.Kind
 		path   string
 		stops  bool
 	}{
 		"that is suspended": {
 			"apiVersion: example.com/v1, kind: Gang, suspendPath: spec.run.suspend, podLabel: example.com/gang",
-			JobKind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.run.suspend", PodLabel: "example.com/gang"},
+			jobkind.Kind{APIVersion: "example.com/v1", Kind: "Gang", SuspendPath: "spec.run.suspend", PodLabel: "example.com/gang"},
 			"spec.run.suspend", true,
 		},
 		"that is made inactive": {
 			"apiVersion: example.com/v1, kind: Gang, activePath: spec.active, podLabel: example.com/gang",
-			JobKind{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.active", PodLabel: "example.com/gang"},
+			jobkind.Kind{APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.active", PodLabel: "example.com/gang"},
 			"spec.active", false,
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			kinds := parse(t, jobKinds(test.fields)).JobKinds
-			if diff := cmp.Diff([]JobKind{test.want}, kinds); diff != "" {
+			if diff := cmp.Diff([]jobkind.Kind{test.want}, kinds); diff != "" {
 				t.Fatal(diff)
 			}
 			if path, stops := kinds[0].SuspendField(); kinds[0].GVK() != gang || path != test.path || stops != test.stops {

@@ -20,6 +20,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/pool"
 )
 
 // Policy is the content of a policy file.
@@ -39,7 +41,7 @@ type Policy struct {
 	Warnings []string `yaml:"-"`
 	// mode is the mode of every rule that sets none. A rule in mode observe records what it would do and reports it in
 	// Events, and changes no taint and no job. A rule in mode enforce acts.
-	Observe bool `yaml:"mode"`
+	Observe bool `yaml:"mode" values:"enforce observe"`
 	// budget bounds all rules together. Every node counts that is quarantined, and every cordoned or not Ready one that has a
 	// condition of a rule. It must set maxNodes, maxPercent or both: only the owner of a cluster knows how many nodes it can
 	// spare.
@@ -54,7 +56,7 @@ type Policy struct {
 	// restart limits the restarts of jobs.
 	Restart Restart `yaml:"restart"`
 	// jobKinds are kinds of training jobs that can be restarted in addition to the built-in kinds.
-	JobKinds []JobKind `yaml:"jobKinds"`
+	JobKinds []jobkind.Kind `yaml:"jobKinds"`
 	// handOff is what every quarantine puts on the node for other controllers.
 	HandOff HandOff `yaml:"handOff"`
 	// output shows the state of nodes in the forms of other projects.
@@ -67,7 +69,7 @@ type Policy struct {
 	Sweeps []Sweep `yaml:"sweeps"`
 	// pools say which conditions the nodes report, by name. A name is a DNS label. `firstCheck` waits for these, and sweeps and
 	// validations need the condition that proves their check.
-	Pools []Pool `yaml:"pools"`
+	Pools []pool.Pool `yaml:"pools"`
 	// firstCheck removes the taint of new nodes when they have proven to be healthy.
 	FirstCheck *FirstCheck `yaml:"firstCheck"`
 	// rules say what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.
@@ -76,10 +78,10 @@ type Policy struct {
 	Rules []Rule `yaml:"rules"`
 }
 
-func (p *Policy) setDefaults() {
+func (p *Policy) SetDefaults() {
 	p.Observe = true
 	p.Budget = Unlimited
-	p.Restart.setDefaults()
+	p.Restart.SetDefaults()
 }
 
 // Budget bounds how many nodes may be out of service at the same time. The smaller limit counts, but at least one node is
@@ -199,8 +201,9 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 // node has it, whatever its hardware.
 func (p *Policy) Checks(n *corev1.Node) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
-		return !r.AlertOnly && r.Condition != corev1.NodeReady && !conditions.IsVerdict(string(r.Condition)) && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == r.Condition }) &&
-			r.Nodes.Matches(labels.Set(n.Labels))
+		reports := func(c corev1.NodeCondition) bool { return c.Type == r.Condition }
+		return !r.AlertOnly && r.Condition != corev1.NodeReady && !conditions.IsVerdict(string(r.Condition)) &&
+			slices.ContainsFunc(n.Status.Conditions, reports) && r.Nodes.Matches(labels.Set(n.Labels))
 	})
 }
 
@@ -234,4 +237,9 @@ func (p *Policy) Match(nodeLabels map[string]string, c corev1.NodeCondition) (Ru
 		}
 	}
 	return Rule{}, 0, false
+}
+
+// Reported returns the conditions that nodes with these labels report, in order. It is false when that is not known.
+func (p *Policy) Reported(nodeLabels map[string]string) (names []string, known bool) {
+	return pool.Reported(p.Pools, nodeLabels)
 }

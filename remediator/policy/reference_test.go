@@ -7,7 +7,7 @@ import (
 	"go/token"
 	"maps"
 	"math"
-	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // entry is what the page and the schema contain about one field of the file.
@@ -46,7 +47,7 @@ func part(t reflect.Type) reflect.Type {
 	case t == reflect.TypeFor[*regexp.Regexp]():
 		return t
 	case t == reflect.TypeFor[corev1.Taint]():
-		return reflect.TypeFor[taintFields]()
+		return reflect.TypeFor[strict.Taint]()
 	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice:
 		return part(t.Elem())
 	}
@@ -54,7 +55,7 @@ func part(t reflect.Type) reflect.Type {
 }
 
 func isNamed(t reflect.Type) bool {
-	return t.Kind() == reflect.Slice && reflect.PointerTo(t.Elem()).Implements(reflect.TypeFor[named]())
+	return t.Kind() == reflect.Slice && reflect.PointerTo(t.Elem()).Implements(reflect.TypeFor[strict.Named]())
 }
 
 // reference reads the comments of the package, and takes the defaults from the policy that a file with only the required
@@ -80,7 +81,7 @@ func reference(t *testing.T) *entry {
 
 func describeFields(t *testing.T, least *Policy, docs map[string]string, in *entry, values reflect.Value) {
 	t.Helper()
-	for f := range fieldsOf(in.of) {
+	for f := range strict.Fields(in.of) {
 		name, declared := f.Tag.Get("yaml"), in.of
 		for _, i := range f.Index[:len(f.Index)-1] {
 			declared = declared.Field(i).Type
@@ -112,7 +113,7 @@ func describeFields(t *testing.T, least *Policy, docs map[string]string, in *ent
 			value = value.Elem()
 		}
 		if !value.IsValid() || value.Kind() == reflect.Pointer || value.Kind() == reflect.Slice {
-			value = newPart(e.of)
+			value = strict.NewPart(e.of)
 		}
 		describeFields(t, least, docs, e, value)
 	}
@@ -143,7 +144,7 @@ func unset(least *Policy, e *entry, v reflect.Value) string {
 	case time.Duration:
 		return "`" + zeros.ReplaceAllString(value.String(), "$1") + "`"
 	case bool:
-		if of := enumOf(e.field); of != nil {
+		if of := strict.Values(e.field); of != nil {
 			return "`" + of[map[bool]int{true: 1}[value]] + "`"
 		}
 		return fmt.Sprintf("`%v`", value)
@@ -186,7 +187,7 @@ func form(e *entry) string {
 	if text == "" {
 		text = map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Struct: "mapping"}[e.of.Kind()]
 	}
-	if enumOf(e.field) != nil {
+	if strict.Values(e.field) != nil {
 		text = "string"
 	}
 	if unit := e.field.Tag.Get("unit"); unit != "" {
@@ -206,7 +207,7 @@ func form(e *entry) string {
 
 // allowed are the values of a field, in words.
 func allowed(e *entry) string {
-	if of := enumOf(e.field); of != nil {
+	if of := strict.Values(e.field); of != nil {
 		one := "one of `"
 		if _, single := e.field.Tag.Lookup("single"); e.field.Type.Kind() == reflect.Slice && !single {
 			one = "each one of `"
@@ -228,43 +229,51 @@ func allowed(e *entry) string {
 // comments are the comments on the types of the package and, by Type.Field, on their fields.
 func comments(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]string{}
-	for _, file := range files {
-		if !strings.HasSuffix(file.Name(), ".go") || strings.HasSuffix(file.Name(), "_test.go") {
-			continue
-		}
-		source, err := parser.ParseFile(token.NewFileSet(), file.Name(), nil, parser.ParseComments)
+	for _, folder := range []string{".", "strict", "jobkind", "pool"} {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, declared := range source.Decls {
-			group, ok := declared.(*ast.GenDecl)
-			if !ok || group.Tok != token.TYPE {
-				continue
-			}
-			for _, spec := range group.Specs {
-				spec := spec.(*ast.TypeSpec)
-				all[spec.Name.Name] = group.Doc.Text()
-				if of, ok := spec.Type.(*ast.StructType); ok {
-					for _, f := range of.Fields.List {
-						names := f.Names
-						if embedded, ok := f.Type.(*ast.Ident); ok && len(names) == 0 {
-							names = []*ast.Ident{embedded}
-						}
-						for _, name := range names {
-							first, _, _ := strings.Cut(f.Doc.Text(), "\n\n")
-							all[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(first), " ")
-						}
-					}
-				}
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				addComments(t, file, all)
 			}
 		}
 	}
 	return all
+}
+
+func addComments(t *testing.T, file string, all map[string]string) {
+	t.Helper()
+	source, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range source.Decls {
+		group, ok := declared.(*ast.GenDecl)
+		if !ok || group.Tok != token.TYPE {
+			continue
+		}
+		for _, spec := range group.Specs {
+			spec := spec.(*ast.TypeSpec)
+			all[spec.Name.Name] = group.Doc.Text()
+			of, ok := spec.Type.(*ast.StructType)
+			if !ok {
+				continue
+			}
+			for _, f := range of.Fields.List {
+				names := f.Names
+				if embedded, ok := f.Type.(*ast.Ident); ok && len(names) == 0 {
+					names = []*ast.Ident{embedded}
+				}
+				for _, name := range names {
+					first, _, _ := strings.Cut(f.Doc.Text(), "\n\n")
+					all[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(first), " ")
+				}
+			}
+		}
+	}
 }
 
 // A tag and a comment cannot name a constant.
@@ -287,9 +296,24 @@ func TestTheLargestValuesAreTheConstants(t *testing.T) {
 			t.Errorf("the comment on %s does not name their size: %s", name, doc)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(enums)) {
-		if len(enums[name]) < 2 {
-			t.Errorf("%s takes only %v", name, enums[name])
+	for name, test := range map[string]struct {
+		of    reflect.Type
+		field string
+		want  []string
+	}{
+		"modes of a repair": {reflect.TypeFor[Repair](), "Mode", []string{string(RepairOff), string(RepairApprove), string(RepairAuto)}},
+		"drains":            {reflect.TypeFor[Drain](), "Mode", []string{string(DrainWait), string(DrainEvict)}},
+		"stalls":            {reflect.TypeFor[Stalls](), "Mode", []string{string(StallsOff), string(StallsObserve), string(StallsRestart)}},
+		"forced deletions":  {reflect.TypeFor[Restart](), "ForceDelete", []string{string(ForceNever), string(ForceUnreachable), string(ForceQuarantined)}},
+		"Events":            {reflect.TypeFor[Webhook](), "Events", WebhookEvents},
+		"statuses": {reflect.TypeFor[Match](), "Status",
+			[]string{string(corev1.ConditionTrue), string(corev1.ConditionFalse), string(corev1.ConditionUnknown)}},
+		"effects": {reflect.TypeFor[strict.Taint](), "Effect",
+			[]string{string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute)}},
+	} {
+		f, _ := test.of.FieldByName(test.field)
+		if got := strict.Values(f); !slices.Equal(got, test.want) {
+			t.Errorf("%s: the tag says %q, the constants %q", name, got, test.want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // Repair is how quarantined nodes are repaired, proven healthy and returned. Nothing is repaired unless it is set. It needs
@@ -160,10 +161,10 @@ type Pairwise struct {
 }
 
 // dropPairwise drops the sweeps of groups with a warning, so that a policy of an earlier version stays valid.
-func (p *Policy) dropPairwise(d *decoder, at *field.Path) {
+func (p *Policy) dropPairwise(d *strict.Decoder, at *field.Path) {
 	p.Sweeps = slices.DeleteFunc(p.Sweeps, func(s Sweep) bool {
 		if s.Pairwise != nil {
-			d.warnAt(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: see docs/preflight.md, and remove it")
+			d.Warn(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: see docs/preflight.md, and remove it")
 		}
 		return s.Pairwise != nil
 	})
@@ -175,7 +176,7 @@ const (
 	maxArgs = 32
 )
 
-func (s *Sweep) setName(name string) { s.Name = name }
+func (s *Sweep) SetName(name string) { s.Name = name }
 
 // FirstCheck removes the taint with which the kubelet registers a new node, when the node has proven to be healthy.
 //
@@ -209,25 +210,25 @@ const (
 	defaultFirstChecks   = 10
 )
 
-func (r *Repair) setDefaults() {
+func (r *Repair) SetDefaults() {
 	r.Mode, r.MaxConcurrent, r.MaxPerDay, r.MaxFailures, r.ProofTimeout = RepairApprove, 1, 20, 3, DefaultProofTimeout
 	r.Drain = Drain{Mode: DrainWait, Timeout: defaultDrainTimeout}
 	r.Lemon = Lemon{Repairs: defaultLemonRepairs, Window: defaultLemonWindow}
 }
 
-func (c *Check) setDefaults() { c.Timeout = defaultCheckTimeout }
+func (c *Check) SetDefaults() { c.Timeout = defaultCheckTimeout }
 
-func (s *Sweep) setDefaults() {
+func (s *Sweep) SetDefaults() {
 	s.Nodes, s.IdleFor, s.MaxNodes, s.MaxPercent, s.Timeout = labels.Everything(), defaultIdleFor, 1, 100, defaultCheckTimeout
 }
 
-func (f *FirstCheck) setDefaults() {
+func (f *FirstCheck) SetDefaults() {
 	f.Taint, f.Nodes, f.Conditions, f.Timeout = conditions.TaintUnchecked, labels.Everything(), []string{AllConditions}, defaultCheckTimeout
 	f.MaxNodes = defaultFirstChecks
 }
 
-func (r *Repair) complete(d *decoder, at *field.Path) {
-	d.label(at.Child("scope"), r.Scope)
+func (r *Repair) complete(d *strict.Decoder, at *field.Path) {
+	strict.CheckLabel(d, at.Child("scope"), r.Scope)
 	completeActions(d, at.Child("actions", "ResetGPU"), r.Actions.ResetGPU)
 	completeActions(d, at.Child("actions", "Reboot"), r.Actions.Reboot)
 	if r.Validate != nil {
@@ -235,9 +236,9 @@ func (r *Repair) complete(d *decoder, at *field.Path) {
 	}
 }
 
-func completeActions(d *decoder, at *field.Path, actions []Check) {
+func completeActions(d *strict.Decoder, at *field.Path, actions []Check) {
 	for i := range actions {
-		if !d.isSet(at.Index(i).Child("timeout")) {
+		if !d.IsSet(at.Index(i).Child("timeout")) {
 			actions[i].Timeout = defaultActionTimeout
 		}
 		actions[i].check(d, at.Index(i))
@@ -245,9 +246,9 @@ func completeActions(d *decoder, at *field.Path, actions []Check) {
 }
 
 // warn warns of a repair that does nothing, of one without a proof under load, and of arguments that are not admitted.
-func (r *Repair) warn(d *decoder, at *field.Path, rules []Rule) {
-	if r.Mode != RepairOff && len(r.Actions.ResetGPU)+len(r.Actions.Reboot) == 0 && d.isSet(at.Child("mode")) {
-		d.warnAt(at.Child("mode"), fmt.Sprintf("%s repairs nothing without actions", r.Mode))
+func (r *Repair) warn(d *strict.Decoder, at *field.Path, rules []Rule) {
+	if r.Mode != RepairOff && len(r.Actions.ResetGPU)+len(r.Actions.Reboot) == 0 && d.IsSet(at.Child("mode")) {
+		d.Warn(at.Child("mode"), fmt.Sprintf("%s repairs nothing without actions", r.Mode))
 	}
 	for i := range r.Actions.ResetGPU {
 		r.Actions.ResetGPU[i].warnArgs(d, at.Child("actions", "ResetGPU").Index(i))
@@ -261,63 +262,64 @@ func (r *Repair) warn(d *decoder, at *field.Path, rules []Rule) {
 	switch {
 	case slices.ContainsFunc(rules, func(r Rule) bool { return r.Validate }):
 	case r.Validate != nil:
-		d.warnAt(at.Child("validate"), "has no effect: no rule has validate: true")
+		d.Warn(at.Child("validate"), "has no effect: no rule has validate: true")
 	case r.Mode == RepairAuto:
-		d.warnAt(at.Child("mode"), "no rule has validate: true, so a repaired node returns without a check under load")
+		d.Warn(at.Child("mode"), "no rule has validate: true, so a repaired node returns without a check under load")
 	}
 }
 
-func (s *Sweep) complete(d *decoder, at *field.Path) {
-	d.invalidFor(at, s.Name, validation.IsDNS1123Label(s.Name))
+func (s *Sweep) complete(d *strict.Decoder, at *field.Path) {
+	d.InvalidFor(at, s.Name, validation.IsDNS1123Label(s.Name))
 	s.check(d, at)
-	if !d.isSet(at.Child("maxNodes")) && d.isSet(at.Child("maxPercent")) {
+	if !d.IsSet(at.Child("maxNodes")) && d.IsSet(at.Child("maxPercent")) {
 		s.MaxNodes = math.MaxInt
 	}
 }
 
-func (f *FirstCheck) complete(d *decoder, at *field.Path, p *Policy) {
+func (f *FirstCheck) complete(d *strict.Decoder, at *field.Path, p *Policy) {
 	key := at.Child("taint")
-	d.taintKey(key, f.Taint)
+	strict.CheckTaintKey(d, key, f.Taint)
 	if f.Taint == conditions.TaintUnhealthy {
-		d.invalid(key, f.Taint, "is the taint of quarantines")
+		d.Invalid(key, f.Taint, "is the taint of quarantines")
 	}
 	for _, r := range p.Rules {
 		if r.Taint.Key == f.Taint || slices.ContainsFunc(r.HandOff.Taints, func(t corev1.Taint) bool { return t.Key == f.Taint }) {
-			d.invalid(key, f.Taint, "is a taint of rule "+r.Name+": a quarantine would be taken for a new node")
+			d.Invalid(key, f.Taint, "is a taint of rule "+r.Name+": a quarantine would be taken for a new node")
 			break
 		}
 	}
 	for i, name := range f.Conditions {
-		d.invalidFor(at.Child("conditions").Index(i), name, validation.IsQualifiedName(name))
+		d.InvalidFor(at.Child("conditions").Index(i), name, validation.IsQualifiedName(name))
 	}
 	if f.Template != "" {
 		f.check(d, at)
 		return
 	}
 	for _, name := range []string{"args", "timeout", "maxNodes"} {
-		if d.isSet(at.Child(name)) {
-			d.add(field.Forbidden(at.Child(name), "has no effect without template"))
+		if d.IsSet(at.Child(name)) {
+			d.Add(field.Forbidden(at.Child(name), "has no effect without template"))
 		}
 	}
 }
 
-func (c *Check) check(d *decoder, at *field.Path) {
+func (c *Check) check(d *strict.Decoder, at *field.Path) {
 	if c.Template == "" {
-		d.add(field.Required(at.Child("template"), "the name of a PodTemplate in namespace "+conditions.RepairNamespace))
+		d.Add(field.Required(at.Child("template"), "the name of a PodTemplate in namespace "+conditions.RepairNamespace))
 	} else {
-		d.invalidFor(at.Child("template"), c.Template, validation.IsDNS1123Label(c.Template))
+		d.InvalidFor(at.Child("template"), c.Template, validation.IsDNS1123Label(c.Template))
 	}
 	if len(c.Args) > maxArgs {
-		d.invalid(at.Child("args"), len(c.Args), fmt.Sprintf("must be at most %d: the record of a node keeps them", maxArgs))
+		d.Invalid(at.Child("args"), len(c.Args), fmt.Sprintf("must be at most %d: the record of a node keeps them", maxArgs))
 	}
 	size := 0
 	for i, arg := range c.Args {
 		if strings.ContainsFunc(arg, unicode.IsControl) || !utf8.ValidString(arg) {
-			d.invalid(at.Child("args").Index(i), arg, "must be text without control characters")
+			d.Invalid(at.Child("args").Index(i), arg, "must be text without control characters")
 		}
 		size += len(arg)
 	}
 	if size > MaxArgs {
-		d.invalid(at.Child("args"), fmt.Sprintf("%d bytes", size), fmt.Sprintf("must be at most %d bytes together: the record of a node keeps them", MaxArgs))
+		d.Invalid(at.Child("args"), fmt.Sprintf("%d bytes", size),
+			fmt.Sprintf("must be at most %d bytes together: the record of a node keeps them", MaxArgs))
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 func TestAPolicyNamesNoLabelAndNoTaintOfKubernetes(t *testing.T) {
@@ -31,7 +33,7 @@ func TestTheAdmissionPolicyReservesTheSameKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `expression: "'` + kubernetesOwn.String() + `'"`; !strings.Contains(string(text), want) {
+	if want := `expression: "'` + strict.KubernetesOwn.String() + `'"`; !strings.Contains(string(text), want) {
 		t.Errorf("manifests/remediator/admission-self.yaml has no %s", want)
 	}
 }

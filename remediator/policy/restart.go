@@ -5,6 +5,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // Restart limits the restarts of jobs. docs/runbooks/JobRestart.md explains each reason for which a restart is blocked.
@@ -39,7 +41,7 @@ type Restart struct {
 	// forceDelete says which pods of a stopping job are deleted although nothing proves that their processes have ended.
 	// `never`: none. `unreachable`: those on nodes that do not answer (Ready is Unknown). `quarantined`: also those on quarantined
 	// nodes that do answer. The processes may still run and write. Pods on nodes that are proven dead are always deleted.
-	ForceDelete ForceDelete `yaml:"forceDelete"`
+	ForceDelete ForceDelete `yaml:"forceDelete" values:"never unreachable quarantined"`
 	// forceDeleteAfter is how long after its grace period, and after its node stopped to answer, such a pod is deleted.
 	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
 	// podFailures restarts jobs when a rank fails without any fault of a node.
@@ -117,7 +119,7 @@ const (
 	defaultForceDeleteAfter = 5 * time.Minute
 )
 
-func (r *Restart) setDefaults() {
+func (r *Restart) SetDefaults() {
 	r.BackOff.Max = defaultBackOffMax
 	r.ForceDelete = ForceNever
 	r.ForceDeleteAfter = defaultForceDeleteAfter
@@ -125,15 +127,15 @@ func (r *Restart) setDefaults() {
 	r.Stalls.Mode = StallsOff
 }
 
-func (r *Restart) check(d *decoder, at *field.Path) {
+func (r *Restart) check(d *strict.Decoder, at *field.Path) {
 	if r.BackOff.Max < r.BackOff.First {
-		d.invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "must not be shorter than first")
+		d.Invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "must not be shorter than first")
 	}
 	if r.BackOff.First == 0 && r.BackOff.Max != defaultBackOffMax {
-		d.invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "has no effect without first: 0s sets no pause")
+		d.Invalid(at.Child("backOff", "max"), r.BackOff.Max.String(), "has no effect without first: 0s sets no pause")
 	}
 	if selector := at.Child("podFailures", "podSelector"); r.PodFailures.Enabled && r.PodFailures.Pods.Empty() {
 		// Without it every pod of the cluster would be watched and kept in the cache.
-		d.add(field.Required(selector, "the labels of the pods to watch"))
+		d.Add(field.Required(selector, "the labels of the pods to watch"))
 	}
 }

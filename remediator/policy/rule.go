@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math"
 	"regexp"
 	"slices"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // ByHand stands for the rule of a quarantine that a user orders. No rule may have this name.
@@ -19,7 +19,7 @@ const ByHand = "by-hand"
 const MaxFlaps = 6
 
 // Never is the UnknownAfter of a condition whose writer sends no heartbeats: its status stays current for ever.
-const Never time.Duration = math.MaxInt64
+const Never = strict.Never
 
 // DefaultUnknownAfter is the unknownAfter of a rule that sets none: two heartbeats of the Node Problem Detector, which sends
 // one every 5 minutes by default, and one minute.
@@ -48,7 +48,7 @@ type Rule struct {
 	// match says which conditions on which nodes the rule is for.
 	Match `yaml:"match" required:""`
 	// mode is the mode of this rule.
-	Observe bool `yaml:"mode"`
+	Observe bool `yaml:"mode" values:"enforce observe"`
 	// for is how long the condition must last before the node is quarantined.
 	For time.Duration `yaml:"for"`
 	// clearAfter is how long the condition must be healthy, with current heartbeats, before the node is released.
@@ -94,9 +94,9 @@ type Rule struct {
 	Priority int `yaml:"priority"`
 }
 
-func (r *Rule) setName(name string) { r.Name = name }
+func (r *Rule) SetName(name string) { r.Name = name }
 
-func (r *Rule) setDefaults() {
+func (r *Rule) SetDefaults() {
 	r.Status = []corev1.ConditionStatus{corev1.ConditionTrue}
 	r.Nodes = labels.Everything()
 	r.ClearAfter = defaultClearAfter
@@ -123,7 +123,7 @@ type Match struct {
 	// Unknown is only for the condition Ready of a node, which the node controller makes Unknown when the kubelet no longer
 	// reports. Such a rule needs spec.correlated, unless it is alertOnly. A rule on Ready leaves a node alone that is cordoned, that an
 	// autoscaler is removing, or that has not been Ready since it was created.
-	Status []corev1.ConditionStatus `yaml:"status" single:""`
+	Status []corev1.ConditionStatus `yaml:"status" single:"" values:"True False Unknown"`
 	// repair lists the repair classes that the rule is for. The message of a condition of Pitcrew starts with its class. The
 	// messages of other conditions name none: a rule for such a condition has exactly one class, which is assumed.
 	Repair []conditions.Repair `yaml:"repair" unit:"repair class" required:"the repair classes the rule is for"`
@@ -133,25 +133,6 @@ type Match struct {
 	Message *regexp.Regexp `yaml:"message"`
 	// nodeSelector lists the labels that a node must have. Without it, the rule is for all nodes.
 	Nodes labels.Selector `yaml:"nodeSelector"`
-}
-
-// taintFields is a taint of a node.
-//
-//	spec:
-//	  rules:
-//	    slow-node:
-//	      match: {condition: SlowNode, repair: [Inspect]}
-//	      taint: {key: example.com/slow, value: network, effect: PreferNoSchedule}
-//
-// It is the form of a [corev1.Taint] in the file. That type itself has no yaml tags, and has a time that a policy cannot set.
-type taintFields struct {
-	// key is the key of the taint. It must not be pitcrew.dev/maintenance. Under handOff it is required, and must not be in the
-	// domain pitcrew.dev.
-	Key string `yaml:"key"`
-	// value is the value of the taint.
-	Value string `yaml:"value"`
-	// effect is the effect of the taint.
-	Effect corev1.TaintEffect `yaml:"effect"`
 }
 
 // Flaps limits how often a fault may come and go. The last time quarantines the node at once, without waiting for `for`, and

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 const schemaFile = "../../manifests/policy.schema.json"
@@ -111,15 +113,15 @@ func schemaOfValue(e *entry) object {
 		return object{{"const", APIVersion}}
 	case e.path == "kind":
 		return object{{"const", Kind}}
-	case slices.Contains(enumOf(e.field), off):
+	case slices.Contains(strict.Values(e.field), strict.Off):
 		// Helm, which reads YAML 1.1, takes off for false.
 		values := []any{false}
-		for _, value := range enumOf(e.field) {
+		for _, value := range strict.Values(e.field) {
 			values = append(values, value)
 		}
 		return object{{"enum", values}}
-	case enumOf(e.field) != nil:
-		return object{{"type", "string"}, {"enum", enumOf(e.field)}}
+	case strict.Values(e.field) != nil:
+		return object{{"type", "string"}, {"enum", strict.Values(e.field)}}
 	case e.of == reflect.TypeFor[time.Duration]():
 		pattern := "^" + durationPattern + "$"
 		if _, ok := e.field.Tag.Lookup("never"); ok {
@@ -179,8 +181,8 @@ func compare(t *testing.T, path string, s schema, e *entry) {
 		reflect.String: "string", reflect.Int: "integer", reflect.Bool: "boolean", reflect.Map: "object", reflect.Struct: "object",
 		reflect.Interface: "object", reflect.Pointer: "string", reflect.Int64: "string", // selector, pattern, duration
 	}[e.of.Kind()]
-	switch values := enumOf(e.field); {
-	case slices.Contains(values, off):
+	switch values := strict.Values(e.field); {
+	case slices.Contains(values, strict.Off):
 		want = ""
 	case values != nil:
 		want = "string"

@@ -3,7 +3,6 @@ package policy
 import (
 	_ "embed"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/suggest"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/pool"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 //go:embed third-party.txt
@@ -22,7 +23,7 @@ var thirdPartyText string
 var thirdParty = strings.Fields(thirdPartyText)
 
 // warn looks for what is valid and yet is most likely a mistake.
-func (p *Policy) warn(d *decoder, at *field.Path) {
+func (p *Policy) warn(d *strict.Decoder, at *field.Path) {
 	rules := at.Child("rules")
 	for i := range p.Rules {
 		warnCondition(d, rules.Key(p.Rules[i].Name).Child("match", "condition"), string(p.Rules[i].Condition))
@@ -34,7 +35,7 @@ func (p *Policy) warn(d *decoder, at *field.Path) {
 	for i, domain := range p.Domains {
 		isPorts := func(r Rule) bool { return r.Condition == conditions.HCAPortDown && !r.AlertOnly }
 		if domain.Incidents != nil && !slices.ContainsFunc(p.Rules, isPorts) {
-			d.warnAt(at.Child("domains").Index(i).Child("incidents"), "no rule acts on HCAPortDown, and without it no node takes part in an incident")
+			d.Warn(at.Child("domains").Index(i).Child("incidents"), "no rule acts on HCAPortDown, and without it no node takes part in an incident")
 		}
 	}
 	if p.Repair != nil {
@@ -52,7 +53,7 @@ func (p *Policy) warn(d *decoder, at *field.Path) {
 		f.warnArgs(d, at.Child("firstCheck"))
 		p.warnProof(d, at.Child("firstCheck"), "the first check", &f.Check, f.Nodes)
 		if slices.Contains(f.Conditions, AllConditions) && len(p.Pools) == 0 {
-			d.warnAt(at.Child("firstCheck"), "waits for every condition that a rule names: spec.pools does not say which the nodes report")
+			d.Warn(at.Child("firstCheck"), "waits for every condition that a rule names: spec.pools does not say which the nodes report")
 		}
 		for i, name := range f.Conditions {
 			warnCondition(d, at.Child("firstCheck", "conditions").Index(i), name)
@@ -64,19 +65,19 @@ func (p *Policy) warn(d *decoder, at *field.Path) {
 var admittedArg = regexp.MustCompile(`^(--?[A-Za-z][A-Za-z-]*(=[0-9][0-9A-Za-z.:,]*)?|[0-9][0-9A-Za-z.:,]*)$`)
 
 // warnArgs warns of arguments with which the API server refuses the Job. Clusters may have other admission policies.
-func (c *Check) warnArgs(d *decoder, at *field.Path) {
+func (c *Check) warnArgs(d *strict.Decoder, at *field.Path) {
 	for i, arg := range c.Args {
 		if !admittedArg.MatchString(arg) {
-			d.warnAt(at.Child("args").Index(i), fmt.Sprintf("%q is neither a flag nor a number, as -level=3 or 30m; the chart's admission policies refuse a Job with it: write it into the PodTemplate %s",
-				arg, c.Template))
+			d.Warn(at.Child("args").Index(i), fmt.Sprintf("%q is neither a flag nor a number, as -level=3 or 30m; "+
+				"the chart's admission policies refuse a Job with it: write it into the PodTemplate %s", arg, c.Template))
 		}
 	}
 }
 
 // warnCondition warns of a condition that is nearly one that is known. Any other name is that of a component of the user.
-func warnCondition(d *decoder, at *field.Path, name string) {
+func warnCondition(d *strict.Decoder, at *field.Path, name string) {
 	if meant := meantCondition(name); meant != "" {
-		d.warnAt(at, fmt.Sprintf("%q is a condition of no check of Pitcrew and of no other component that it knows%s", name, meant))
+		d.Warn(at, fmt.Sprintf("%q is a condition of no check of Pitcrew and of no other component that it knows%s", name, meant))
 	}
 }
 
@@ -94,14 +95,15 @@ func meantCondition(name string) string {
 }
 
 // warnCompeting warns of two rules for the same conditions of the same nodes, of which the names decide: the first one acts.
-func warnCompeting(d *decoder, at *field.Path, first, second Rule) {
-	same := first.Condition == second.Condition && first.Priority == second.Priority && overlap(first.Status, second.Status) && overlap(first.Repair, second.Repair) &&
+func warnCompeting(d *strict.Decoder, at *field.Path, first, second Rule) {
+	same := first.Condition == second.Condition && first.Priority == second.Priority &&
+		overlap(first.Status, second.Status) && overlap(first.Repair, second.Repair) &&
 		text(first.Reason) == text(second.Reason) && text(first.Message) == text(second.Message) && first.Nodes.String() == second.Nodes.String()
 	if !same {
 		return
 	}
-	d.warnAt(at.Key(second.Name), fmt.Sprintf("matches the same as rule %s in line %d, which acts instead, because its name comes first; give one of them a higher priority or another match",
-		first.Name, d.lines[at.Key(first.Name).String()]))
+	d.Warn(at.Key(second.Name), fmt.Sprintf("matches the same as rule %s in line %d, which acts instead, because its name comes first; "+
+		"give one of them a higher priority or another match", first.Name, d.Line(at.Key(first.Name))))
 }
 
 func overlap[T comparable](a, b []T) bool {
@@ -115,29 +117,15 @@ func text(pattern *regexp.Regexp) string {
 	return pattern.String()
 }
 
-// warnAt adds a warning about a field.
-func (d *decoder) warnAt(at *field.Path, why string) {
-	line := 0
-	for path := at.String(); line == 0 && path != ""; path = parent(path) {
-		line = d.lines[path]
-	}
-	d.warnings = append(d.warnings, lineError{line, fmt.Errorf("%s: %s", at, why)})
-}
+// proofs are the conditions by which the detectors report what the Jobs of shipped templates find, as in the annotations of these.
+var proofs = map[string]string{"check": conditions.DCGMDiagFailed}
 
-// hint says what an unknown field was probably meant to be: another field of the same part, or one of a part in it, which is not
-// indented far enough.
-func hint(part reflect.Type, name string) string {
-	var names []string
-	for f := range fieldsOf(part) {
-		names = append(names, f.Tag.Get("yaml"))
-		if below := f.Type; below.Kind() == reflect.Struct {
-			if _, found := fieldOf(below, name); found {
-				return fmt.Sprintf("; it is a field of %s: indent it", f.Tag.Get("yaml"))
-			}
-		}
+// warnProof warns of a check under load whose result no node reports: none could ever pass it. Without pools this is not known.
+func (p *Policy) warnProof(d *strict.Decoder, at *field.Path, what string, c *Check, nodes labels.Selector) {
+	proof := proofs[c.Template]
+	if proof == "" || len(p.Pools) == 0 || pool.MayReport(p.Pools, proof, nodes) {
+		return
 	}
-	if meant := suggest.Closest(name, names); meant != "" {
-		return fmt.Sprintf("; did you mean %s?", meant)
-	}
-	return ""
+	d.Warn(at.Child("template"), fmt.Sprintf("no node of %s reports %s, which proves template %s: no check passes; "+
+		"add it to the checks of a pool", what, proof, c.Template))
 }

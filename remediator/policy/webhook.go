@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 const defaultWebhookTimeout = 10 * time.Second
@@ -37,7 +39,7 @@ type Webhook struct {
 	// system.
 	CAFile string `yaml:"caFile" unit:"file path"`
 	// events are the reasons of the Events that are sent.
-	Events []string `yaml:"events" unit:"Event reason"`
+	Events []string `yaml:"events" unit:"Event reason" values:"NodeQuarantined QuarantineUpgraded TaintRestored NodeReleased ReleaseByHand"`
 	// timeout bounds one attempt.
 	Timeout time.Duration `yaml:"timeout" above:"0s" max:"1m"`
 }
@@ -54,14 +56,14 @@ func (p *Policy) Webhook(name string) (Webhook, bool) {
 	return p.Webhooks[i], true
 }
 
-func (w *Webhook) setName(name string) { w.Name = name }
+func (w *Webhook) SetName(name string) { w.Name = name }
 
-func (w *Webhook) setDefaults() { w.Timeout = defaultWebhookTimeout }
+func (w *Webhook) SetDefaults() { w.Timeout = defaultWebhookTimeout }
 
-func (w *Webhook) complete(d *decoder, at *field.Path) {
-	d.invalidFor(at, w.Name, validation.IsDNS1123Label(w.Name))
+func (w *Webhook) complete(d *strict.Decoder, at *field.Path) {
+	d.InvalidFor(at, w.Name, validation.IsDNS1123Label(w.Name))
 	if err := checkURL(w.URL, w.AllowHTTP); err != nil {
-		d.invalid(at.Child("url"), "(not shown)", err.Error())
+		d.Invalid(at.Child("url"), "(not shown)", err.Error())
 	}
 	if len(w.Events) == 0 {
 		w.Events = WebhookEvents

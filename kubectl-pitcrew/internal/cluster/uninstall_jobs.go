@@ -21,7 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -53,7 +53,7 @@ func JobKinds(
 	if err != nil {
 		return nil, "", err
 	}
-	var named []policy.JobKind
+	var named []jobkind.Kind
 	if p != nil {
 		named, from = p.JobKinds, ""
 	}

@@ -18,14 +18,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // gangKind is a kind that is not built in.
-var gangKind = policy.JobKind{
+var gangKind = jobkind.Kind{
 	APIVersion: "example.com/v1", Kind: "Gang", ActivePath: "spec.run.active", PodLabel: "example.com/gang",
 }
 
@@ -205,7 +205,7 @@ func readerOf(t *testing.T, stream string) (client.Reader, client.ObjectKey) {
 }
 
 func TestFind(t *testing.T) {
-	kinds := All([]policy.JobKind{gangKind})
+	kinds := All([]jobkind.Kind{gangKind})
 	tests := map[string]struct {
 		apiVersion, kind string
 		want             schema.GroupVersionKind

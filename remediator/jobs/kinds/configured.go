@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // configured adapts a kind that the policy names. What its status means is not known, so that the pods alone prove the
 // stop, and as many as were active before make it whole again. The common names of final conditions are understood.
-func configured(named policy.JobKind) Kind {
+func configured(named jobkind.Kind) Kind {
 	gvk := named.GVK()
 	path, stopValue := named.SuspendField()
 	return Kind{GVK: gvk, read: func(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -64,7 +64,7 @@ var builtIn = []Kind{
 func BuiltIn() []Kind { return slices.Clone(builtIn) }
 
 // All lists the built-in kinds, which come first, and those that a policy names.
-func All(named []policy.JobKind) []Kind {
+func All(named []jobkind.Kind) []Kind {
 	all := BuiltIn()
 	for _, k := range named {
 		all = append(all, configured(k))

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 )
 
 func TestOwnerResolver(t *testing.T) {
@@ -49,7 +49,7 @@ func TestOwnerResolver(t *testing.T) {
 			reader, _ := readerOf(t, strings.TrimSuffix(test.objects, "---\n"))
 			apiVersion, rest, _ := strings.Cut(test.from, " ")
 			kindName, owner, _ := strings.Cut(rest, " ")
-			r := NewOwnerResolver(reader, All([]policy.JobKind{gangKind}))
+			r := NewOwnerResolver(reader, All([]jobkind.Kind{gangKind}))
 			top, err := r.OfOwner(t.Context(), "team", metav1.OwnerReference{APIVersion: apiVersion, Kind: kindName, Name: owner, UID: types.UID(owner + "-uid")})
 			if err != nil {
 				t.Fatal(err)

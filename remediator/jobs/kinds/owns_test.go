@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 )
 
 // ownerOf is the reference of an object of a test, which has the UID KIND-NAME.
@@ -100,7 +100,7 @@ func TestOnlyPodsThatAJobMadeAreItsOwn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", Labels: test.labels, OwnerReferences: []metav1.OwnerReference{test.owner}}}
-			r := NewOwnerResolver(reader, All([]policy.JobKind{gangKind}))
+			r := NewOwnerResolver(reader, All([]jobkind.Kind{gangKind}))
 			w, err := r.OfPod(t.Context(), pod)
 			if err != nil {
 				t.Fatal(err)

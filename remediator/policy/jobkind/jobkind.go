@@ -1,4 +1,5 @@
-package policy
+// Package jobkind describes the kinds of training jobs that a policy adds to the built-in ones.
+package jobkind
 
 import (
 	"cmp"
@@ -7,9 +8,11 @@ import (
 	apischema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
-// JobKind is a kind of training job that is not built in, and how to restart such a job. It has either suspendPath or
+// Kind is a kind of training job that is not built in, and how to restart such a job. It has either suspendPath or
 // activePath. The remediator needs a role for the kind: docs/jobs.md.
 //
 //	spec:
@@ -18,7 +21,7 @@ import (
 //	    kind: Gang
 //	    suspendPath: spec.suspend
 //	    podLabel: example.com/gang-name
-type JobKind struct {
+type Kind struct {
 	// apiVersion is the group and version of the custom resource, like example.com/v1.
 	APIVersion string `yaml:"apiVersion" required:""`
 	// kind is the kind of the custom resource.
@@ -32,33 +35,34 @@ type JobKind struct {
 }
 
 // GVK is the group, version and kind of the custom resource.
-func (k JobKind) GVK() apischema.GroupVersionKind {
+func (k Kind) GVK() apischema.GroupVersionKind {
 	return apischema.FromAPIVersionAndKind(k.APIVersion, k.Kind)
 }
 
 // SuspendField leads to the boolean field that stops the job, and is the value that stops it.
-func (k JobKind) SuspendField() (path string, stopped bool) {
+func (k Kind) SuspendField() (path string, stopped bool) {
 	return cmp.Or(k.SuspendPath, k.ActivePath), k.SuspendPath != ""
 }
 
 // deepest is how many steps a path has at most. The admission policy pitcrew-remediator-jobs allows booleans down to there.
 const deepest = 4
 
-func (k JobKind) check(d *decoder, at *field.Path) {
+// Check checks what tags cannot.
+func (k Kind) Check(d *strict.Decoder, at *field.Path) {
 	gv, err := apischema.ParseGroupVersion(k.APIVersion)
 	if err != nil || gv.Group == "" || gv.Version == "" {
-		d.invalid(at.Child("apiVersion"), k.APIVersion, "must be the group and version of a custom resource, like example.com/v1")
+		d.Invalid(at.Child("apiVersion"), k.APIVersion, "must be the group and version of a custom resource, like example.com/v1")
 	}
 	if (k.SuspendPath == "") == (k.ActivePath == "") {
-		d.invalid(at, k.Kind, "must have one of suspendPath and activePath")
+		d.Invalid(at, k.Kind, "must have one of suspendPath and activePath")
 	}
 	for _, p := range []struct{ name, path string }{{"suspendPath", k.SuspendPath}, {"activePath", k.ActivePath}} {
 		steps := strings.Split(p.path, ".")
 		if p.path != "" && (len(steps) < 2 || steps[0] != "spec" || strings.Contains(p.path, "..") || strings.HasSuffix(p.path, ".")) {
-			d.invalid(at.Child(p.name), p.path, "must lead to a field of the spec, like spec.suspend")
+			d.Invalid(at.Child(p.name), p.path, "must lead to a field of the spec, like spec.suspend")
 		} else if len(steps) > deepest {
-			d.invalid(at.Child(p.name), p.path, "must lead to a field at most three steps below the spec: the remediator may write no others")
+			d.Invalid(at.Child(p.name), p.path, "must lead to a field at most three steps below the spec: the remediator may write no others")
 		}
 	}
-	d.invalidFor(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
+	d.InvalidFor(at.Child("podLabel"), k.PodLabel, validation.IsQualifiedName(k.PodLabel))
 }

@@ -1,4 +1,4 @@
-package policy
+package strict
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ type pair struct {
 }
 
 // pairs are the fields of a mapping. Keys of its own come before those that it merges (`<<`), as in yaml.v3.
-func (d *decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
+func (d *Decoder) pairs(n *yaml.Node, at *field.Path) (all []pair) {
 	lines := map[string]int{}
 	const active, done = 1, 2
 	merged := map[*yaml.Node]int{}

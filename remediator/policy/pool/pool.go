@@ -1,7 +1,7 @@
-package policy
+// Package pool knows which conditions the nodes of a policy's pools report.
+package pool
 
 import (
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy/strict"
 )
 
 // Pool is what the detectors of some nodes report. The chart writes the pools of its values here. Where the Node Problem Detector is
@@ -44,34 +44,37 @@ var operators = map[string]selection.Operator{
 	"Gt": selection.GreaterThan, "Lt": selection.LessThan,
 }
 
-func (p *Pool) setName(name string) { p.Name = name }
+// SetName sets the key of the pool.
+func (p *Pool) SetName(name string) { p.Name = name }
 
-func (p *Pool) setDefaults() { p.Nodes = labels.Everything() }
+// SetDefaults selects all nodes.
+func (p *Pool) SetDefaults() { p.Nodes = labels.Everything() }
 
-// complete adds the requirements to the selector.
-func (p *Pool) complete(d *decoder, at *field.Path) {
+// Complete checks a pool, and adds the requirements to the selector.
+func (p *Pool) Complete(d *strict.Decoder, at *field.Path) {
+	d.InvalidFor(at, p.Name, validation.IsDNS1123Label(p.Name))
 	for i, r := range p.MatchExpressions {
 		here := at.Child("matchExpressions").Index(i)
-		if operators[r.Operator] == "" || d.failed[here.String()] {
+		if operators[r.Operator] == "" || d.HasFailed(here) {
 			continue // that is said already
 		}
 		requirement, err := labels.NewRequirement(r.Key, operators[r.Operator], r.Values)
 		if err != nil {
-			d.invalid(here, r.Key, err.Error())
+			d.Invalid(here, r.Key, err.Error())
 			continue
 		}
 		p.Nodes = p.Nodes.Add(*requirement)
 	}
 	for i, name := range p.Conditions {
-		d.invalidFor(at.Child("conditions").Index(i), name, validation.IsQualifiedName(name))
+		d.InvalidFor(at.Child("conditions").Index(i), name, validation.IsQualifiedName(name))
 	}
 }
 
 // Reported returns the conditions that nodes with these labels report, in order. It is false when no pool has such a node: then it
 // is not known.
-func (p *Policy) Reported(nodeLabels map[string]string) (names []string, known bool) {
-	for i := range p.Pools {
-		if pool := &p.Pools[i]; pool.Nodes.Matches(labels.Set(nodeLabels)) {
+func Reported(pools []Pool, nodeLabels map[string]string) (names []string, known bool) {
+	for i := range pools {
+		if pool := &pools[i]; pool.Nodes.Matches(labels.Set(nodeLabels)) {
 			names, known = append(names, pool.Conditions...), true
 		}
 	}
@@ -79,19 +82,11 @@ func (p *Policy) Reported(nodeLabels map[string]string) (names []string, known b
 	return slices.Compact(names), known
 }
 
-// proofs are the conditions by which the detectors report what the Jobs of shipped templates find, as in the annotations of these.
-var proofs = map[string]string{"check": conditions.DCGMDiagFailed}
-
-// warnProof warns of a check under load whose result no node reports: none could ever pass it. Without pools this is not known.
-func (p *Policy) warnProof(d *decoder, at *field.Path, what string, c *Check, nodes labels.Selector) {
-	proof := proofs[c.Template]
-	if proof == "" || len(p.Pools) == 0 || slices.ContainsFunc(p.Pools, func(pool Pool) bool {
-		return slices.Contains(pool.Conditions, proof) && mayOverlap(pool.Nodes, nodes)
-	}) {
-		return
-	}
-	d.warnAt(at.Child("template"), fmt.Sprintf("no node of %s reports %s, which proves template %s: no check passes; "+
-		"add it to the checks of a pool", what, proof, c.Template))
+// MayReport reports whether a pool that may have some of the nodes reports the condition.
+func MayReport(pools []Pool, condition string, nodes labels.Selector) bool {
+	return slices.ContainsFunc(pools, func(pool Pool) bool {
+		return slices.Contains(pool.Conditions, condition) && mayOverlap(pool.Nodes, nodes)
+	})
 }
 
 // mayOverlap reports whether a node may match both selectors: no label has values in the one that the other excludes.

@@ -1,9 +1,10 @@
-package policy
+package strict
 
 import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -19,8 +20,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// A decoder fills the types of a policy from a YAML tree. It replaces yaml.v3's own decoder for two reasons. First, an error has
-// a line, a path and a value, and does not end the decoding: all errors come at once. Second, the decoder records which fields
+// A Decoder fills the types of a policy from the nodes of yaml.v3. Its own decoder, with KnownFields, is not enough, see ADR 33: an
+// error has a line, a path and a value, and does not end the decoding, so all errors come at once. The Decoder records which fields
 // are set. So a default differs from the same value in the file, without a second type with optional fields for each part.
 //
 // It reads these struct tags, which the generated page and schema read too:
@@ -32,11 +33,11 @@ import (
 //	why       the reason of a bound or of a list of values, for the error
 //	never     the text "never" is a value of the duration
 //	single    a list of one value may be written as that value
-//	values    the values that a text may have, where the name of the field does not say them, see enums
+//	values    the values that a text may have; a bool is false for the first and true for the second
 //	unit      what a number counts, for the page
 //
 // The fields of an embedded part with `yaml:",inline"` are in the file as if they were those of the part around it.
-type decoder struct {
+type Decoder struct {
 	lines    map[string]int  // of the fields that are in the file, by path
 	set      map[string]bool // the fields that have a value, by path
 	failed   map[string]bool // the fields that have an error already, by path
@@ -46,54 +47,50 @@ type decoder struct {
 	values   int // how many were decoded, so far
 }
 
+// Decode fills a struct, whose defaults are set, from the content of a file; nil if the file is empty. What is wrong is in
+// [Decoder.Err], together with what later checks add.
+func Decode(content *yaml.Node, out any) *Decoder {
+	d := &Decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
+	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1}
+	if content != nil { // an empty file lacks the required fields
+		root = orEmpty(content)
+	}
+	d.fields(root, nil, reflect.ValueOf(out).Elem())
+	return d
+}
+
 // maxValues bounds the values of a file: those that an alias repeats are decoded again, so a small file could have any number.
 // The largest policies have some thousands.
 const maxValues = 100_000
 
-func newDecoder() *decoder {
-	return &decoder{lines: map[string]int{}, set: map[string]bool{}, failed: map[string]bool{}, mistyped: map[string]bool{}}
-}
-
-// enums are the values that a text may have, by the name of its field. A name has the same values in every part of the file,
-// except where the tag values lists others. A field that is a bool in Go is false for the first value and true for the second.
-var enums = map[string][]string{
-	"mode":        {"enforce", "observe"},
-	"status":      {string(corev1.ConditionTrue), string(corev1.ConditionFalse), string(corev1.ConditionUnknown)},
-	"effect":      {string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute)},
-	"forceDelete": {string(ForceNever), string(ForceUnreachable), string(ForceQuarantined)},
-	"events":      WebhookEvents,
-	"repair":      repairs(),
-}
-
-func repairs() (names []string) {
-	for r := conditions.Monitor; r <= conditions.Replace; r++ {
-		names = append(names, r.String())
+// Values are the values that a field may have; nil: any of its type.
+func Values(f reflect.StructField) (values []string) {
+	if f.Type == reflect.TypeFor[[]conditions.Repair]() {
+		for r := conditions.Monitor; r <= conditions.Replace; r++ {
+			values = append(values, r.String())
+		}
+		return values
 	}
-	return names
-}
-
-// enumOf are the values that a field may have; nil: any of its type.
-func enumOf(f reflect.StructField) []string {
-	if values, ok := f.Tag.Lookup("values"); ok {
-		return strings.Fields(values)
-	}
-	if of := f.Type; of.Kind() != reflect.Pointer { // an optional part is no text
-		return enums[f.Tag.Get("yaml")]
+	if tag, ok := f.Tag.Lookup("values"); ok {
+		return strings.Fields(tag)
 	}
 	return nil
 }
 
-// off is a value that YAML 1.1, which Helm reads, takes for false.
-const off = "off"
+// Off is a value that YAML 1.1, which Helm reads, takes for false.
+const Off = "off"
 
-// defaulter is a part of a policy with defaults other than zero. They are set before the part is decoded.
-type defaulter interface{ setDefaults() }
+// Never is the duration "never".
+const Never time.Duration = math.MaxInt64
 
-// named is a part of a policy whose name is a key of a mapping in the file.
-type named interface{ setName(name string) }
+// Defaulter is a part of a policy with defaults other than zero. They are set before the part is decoded.
+type Defaulter interface{ SetDefaults() }
+
+// Named is a part of a policy whose name is a key of a mapping in the file.
+type Named interface{ SetName(name string) }
 
 // decode fills one value of the field f. A null leaves the value as it is.
-func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+func (d *Decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
 	if n = resolve(n); isNull(n) {
 		return
 	}
@@ -111,33 +108,33 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 	case *labels.Selector:
 		var want map[string]string
 		d.decode(n, at, f, reflect.ValueOf(&want).Elem())
-		d.labels(at, want)
+		checkLabels(d, at, want)
 		*v = labels.SelectorFromSet(want)
 		return
 	case *corev1.Taint:
-		var t taintFields
+		var t Taint
 		d.decode(n, at, f, reflect.ValueOf(&t).Elem())
 		*v = corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
 		return
 	}
 	switch out.Kind() {
 	case reflect.Pointer:
-		v := newPart(out.Type().Elem())
+		v := NewPart(out.Type().Elem())
 		d.decode(n, at, f, v)
 		out.Set(v.Addr())
 	case reflect.Struct:
 		d.fields(n, at, out)
 	case reflect.Slice:
-		if reflect.PointerTo(out.Type().Elem()).Implements(reflect.TypeFor[named]()) {
+		if reflect.PointerTo(out.Type().Elem()).Implements(reflect.TypeFor[Named]()) {
 			d.byName(n, at, f, out)
 		} else {
 			d.items(n, at, f, out)
 		}
 	default:
 		d.plain(n, at, out)
-		if allowed := enumOf(f); allowed != nil && !d.failed[at.String()] {
-			if isFalse(n) && slices.Contains(allowed, off) {
-				out.SetString(off)
+		if allowed := Values(f); allowed != nil && !d.failed[at.String()] {
+			if isFalse(n) && slices.Contains(allowed, Off) {
+				out.SetString(Off)
 			}
 			d.checkEnum(at, f, allowed, out.String())
 		}
@@ -145,16 +142,16 @@ func (d *decoder) decode(n *yaml.Node, at *field.Path, f reflect.StructField, ou
 }
 
 // fields fills a struct from a mapping, and checks the bounds of its fields.
-func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
+func (d *Decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 	pairs := d.pairs(n, at)
-	for f := range fieldsOf(out.Type()) {
+	for f := range Fields(out.Type()) {
 		name, v := f.Tag.Get("yaml"), out.FieldByIndex(f.Index)
 		here := at.Child(name)
 		if i := slices.IndexFunc(pairs, func(p pair) bool { return p.key == name }); i >= 0 {
 			d.lines[here.String()] = pairs[i].line
 			if value := resolve(pairs[i].value); !isUnset(value, f) {
 				d.set[here.String()] = true
-				if allowed := enumOf(f); f.Type.Kind() == reflect.Bool && allowed != nil {
+				if allowed := Values(f); f.Type.Kind() == reflect.Bool && allowed != nil {
 					if text, ok := d.text(value, here); ok {
 						d.checkEnum(here, f, allowed, text)
 						v.SetBool(text == allowed[1])
@@ -173,7 +170,7 @@ func (d *decoder) fields(n *yaml.Node, at *field.Path, out reflect.Value) {
 	}
 }
 
-// isUnset tells that a field is in the file without a value: an empty text, or a part that is not an optional one and in
+// isUnset reports whether a field is in the file without a value: an empty text, or a part that is not an optional one and in
 // which no field has a value.
 func isUnset(n *yaml.Node, f reflect.StructField) bool {
 	switch {
@@ -194,18 +191,19 @@ func isUnset(n *yaml.Node, f reflect.StructField) bool {
 		return false
 	}
 	_, single := f.Tag.Lookup("single")
-	text := single || f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() || f.Type == reflect.TypeFor[*regexp.Regexp]()
-	return text || f.Type.Kind() == reflect.Bool && enumOf(f) != nil
+	text := single || f.Type.Kind() == reflect.String || f.Type == reflect.TypeFor[time.Duration]() ||
+		f.Type == reflect.TypeFor[*regexp.Regexp]()
+	return text || f.Type.Kind() == reflect.Bool && Values(f) != nil
 }
 
-// fieldsOf are the fields of a part that are in the file.
-func fieldsOf(part reflect.Type) iter.Seq[reflect.StructField] {
+// Fields are the fields of a part that are in the file.
+func Fields(part reflect.Type) iter.Seq[reflect.StructField] {
 	return func(yield func(reflect.StructField) bool) {
 		for f := range part.Fields() {
 			switch f.Tag.Get("yaml") {
 			case "-":
 			case ",inline":
-				for below := range fieldsOf(f.Type) {
+				for below := range Fields(f.Type) {
 					below.Index = slices.Concat(f.Index, below.Index)
 					if !yield(below) {
 						return
@@ -223,9 +221,9 @@ func fieldsOf(part reflect.Type) iter.Seq[reflect.StructField] {
 // fieldOf finds a field of a part by its name in the file.
 func fieldOf(part reflect.Type, name string) (reflect.StructField, bool) {
 	if part == reflect.TypeFor[corev1.Taint]() {
-		part = reflect.TypeFor[taintFields]()
+		part = reflect.TypeFor[Taint]()
 	}
-	for f := range fieldsOf(part) {
+	for f := range Fields(part) {
 		if f.Tag.Get("yaml") == name {
 			return f, true
 		}
@@ -233,23 +231,23 @@ func fieldOf(part reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-func (d *decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+func (d *Decoder) byName(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
 	pairs := d.pairs(n, at)
 	slices.SortFunc(pairs, func(a, b pair) int { return strings.Compare(a.key, b.key) })
 	for _, p := range pairs {
 		d.lines[at.Key(p.key).String()] = p.line
-		v := newPart(out.Type().Elem())
-		v.Addr().Interface().(named).setName(p.key)
+		v := NewPart(out.Type().Elem())
+		v.Addr().Interface().(Named).SetName(p.key)
 		d.decode(orEmpty(p.value), at.Key(p.key), f, v)
 		out.Set(reflect.Append(out, v))
 	}
 }
 
 // items fills a list. An empty one leaves the default as it is.
-func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
+func (d *Decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out reflect.Value) {
 	list := reflect.New(out.Type()).Elem()
 	if _, single := f.Tag.Lookup("single"); single && n.Kind == yaml.ScalarNode {
-		v := newPart(out.Type().Elem())
+		v := NewPart(out.Type().Elem())
 		d.decode(n, at, f, v)
 		out.Set(reflect.Append(list, v))
 		return
@@ -266,7 +264,7 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 			continue // as in yaml.v3
 		}
 		d.lines[at.Index(i).String()] = item.Line
-		v := newPart(out.Type().Elem())
+		v := NewPart(out.Type().Elem())
 		d.decode(item, at.Index(i), f, v)
 		list = reflect.Append(list, v)
 	}
@@ -278,17 +276,17 @@ func (d *decoder) items(n *yaml.Node, at *field.Path, f reflect.StructField, out
 }
 
 // count counts one more value. The one after maxValues is the only error then: what is not decoded any more would seem to be missing.
-func (d *decoder) count(n *yaml.Node) {
+func (d *Decoder) count(n *yaml.Node) {
 	if d.values++; d.values == maxValues+1 {
 		d.errs = []lineError{{n.Line, fmt.Errorf("more than %d values, those that aliases repeat included", maxValues)}}
 	}
 }
 
-// isFull tells whether nothing more is decoded.
-func (d *decoder) isFull() bool { return d.values > maxValues }
+// isFull reports whether nothing more is decoded.
+func (d *Decoder) isFull() bool { return d.values > maxValues }
 
 // plain leaves a scalar or a map of scalars to yaml.v3.
-func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
+func (d *Decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 	if n.Kind == yaml.MappingNode {
 		for _, p := range d.pairs(n, at) {
 			d.lines[at.Key(p.key).String()] = p.line
@@ -318,7 +316,7 @@ func (d *decoder) plain(n *yaml.Node, at *field.Path, out reflect.Value) {
 	}
 }
 
-func (d *decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
+func (d *Decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
 	if n.Kind != yaml.ScalarNode {
 		d.wrong(n, at, "a string")
 		return "", false
@@ -327,14 +325,14 @@ func (d *decoder) text(n *yaml.Node, at *field.Path) (string, bool) {
 }
 
 // parseText fills a value that the file has as text.
-func parseText[T any](d *decoder, n *yaml.Node, at *field.Path, out *T, parse func(string) (T, error)) {
+func parseText[T any](d *Decoder, n *yaml.Node, at *field.Path, out *T, parse func(string) (T, error)) {
 	text, ok := d.text(n, at)
 	if !ok {
 		return
 	}
 	value, err := parse(text)
 	if err != nil {
-		d.invalid(at, text, err.Error())
+		d.Invalid(at, text, err.Error())
 		return
 	}
 	*out = value
@@ -352,25 +350,25 @@ func parseDuration(text string, never bool) (time.Duration, error) {
 }
 
 // checkEnum checks a string that has one of a few values.
-func (d *decoder) checkEnum(at *field.Path, f reflect.StructField, allowed []string, text string) {
+func (d *Decoder) checkEnum(at *field.Path, f reflect.StructField, allowed []string, text string) {
 	if slices.Contains(allowed, text) {
 		return
 	}
 	if why := f.Tag.Get("why"); why != "" {
-		d.invalid(at, text, "must be "+strings.Join(allowed, " or ")+": "+why)
+		d.Invalid(at, text, "must be "+strings.Join(allowed, " or ")+": "+why)
 		return
 	}
-	d.add(field.NotSupported(at, text, allowed))
+	d.Add(field.NotSupported(at, text, allowed))
 }
 
 // bounds checks a field by its tags, whether it is set or has its default.
-func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value) {
+func (d *Decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value) {
 	if d.failed[at.String()] {
 		return
 	}
 	missing := !d.set[at.String()] || v.Kind() == reflect.Slice && v.Len() == 0
 	if what := f.Tag.Get("required"); what != "" && missing {
-		d.add(field.Required(at, what))
+		d.Add(field.Required(at, what))
 		return
 	}
 	if f.Type != reflect.TypeFor[time.Duration]() && f.Type.Kind() != reflect.Int {
@@ -389,11 +387,11 @@ func (d *decoder) bounds(at *field.Path, f reflect.StructField, v reflect.Value)
 	most, isMost := bound(f, "max")
 	switch got := v.Int(); {
 	case isAbove && got <= above:
-		d.invalid(at, value, "must be longer than "+f.Tag.Get("above"))
+		d.Invalid(at, value, "must be longer than "+f.Tag.Get("above"))
 	case isLeast && got < least:
-		d.invalid(at, value, "must be at least "+f.Tag.Get("min"))
+		d.Invalid(at, value, "must be at least "+f.Tag.Get("min"))
 	case isMost && got > most:
-		d.invalid(at, value, "must be at most "+f.Tag.Get("max")+because)
+		d.Invalid(at, value, "must be at most "+f.Tag.Get("max")+because)
 	}
 }
 
@@ -411,10 +409,11 @@ func bound(f reflect.StructField, tag string) (int64, bool) {
 	return number, err == nil
 }
 
-func newPart(of reflect.Type) reflect.Value {
+// NewPart returns a part with its defaults.
+func NewPart(of reflect.Type) reflect.Value {
 	v := reflect.New(of)
-	if part, ok := v.Interface().(defaulter); ok {
-		part.setDefaults()
+	if part, ok := v.Interface().(Defaulter); ok {
+		part.SetDefaults()
 	}
 	return v.Elem()
 }
