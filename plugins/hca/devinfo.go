@@ -58,8 +58,14 @@ func parseDevinfo(out string) devinfo {
 	return d
 }
 
+// noAdapter is the line of a node without RDMA.
+const noAdapter = "no InfiniBand, RoCE or EFA adapter here"
+
 func (v *verdict) tool(d devinfo) {
 	v.result.Healthy = "ports are as expected"
+	if len(d.Ports) == 0 {
+		v.result.Healthy = noAdapter
+	}
 	if d.Err != "" {
 		v.result.NotRead("ibv_devinfo", d.Err)
 	}

@@ -73,7 +73,7 @@ func (e *expectation) judge(s snapshot) npd.Result {
 	v.result.Unshared(s.Unshared)
 	v.result.Healthy = "ports are as expected"
 	if len(s.Devices) == 0 {
-		v.result.Healthy = "no InfiniBand, RoCE or EFA adapter here"
+		v.result.Healthy = noAdapter
 	}
 	return v.result
 }
