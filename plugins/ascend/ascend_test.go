@@ -43,7 +43,7 @@ func TestACardThatIsLostAfterTheBoot(t *testing.T) {
 	write(chip+"vendor", "0x19e5")
 	write(chip+"device", "0xd802")
 	write(chip+"class", "0x120000")
-	const fine, lost = "exit 0\nAscend NPUs are as expected\n", "exit 1\nReboot npu: 1 of 2 expected\n"
+	const fine, lost = "exit 0\nAscend NPUs are as expected\n", "exit 1\nReboot npu: npu-smi lists 1 of 2 expected NPUs\n"
 	write("npu-smi", "#!/bin/sh\necho 'Total Count : 2\nNPU ID : 0\nNPU ID : 1'")
 	want(fine)
 	write("npu-smi", "#!/bin/sh\necho 'Total Count : 1\nNPU ID : 0'")

@@ -64,8 +64,10 @@ func (l *limits) number(s snapshot, result *npd.Result) {
 	case len(s.PCI) > 0 && !s.Tools.Listed:
 	case there == 0 && there >= expected:
 		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists none, %d chips are on the PCI bus", len(s.PCI)))
+	case there < expected && len(s.PCI) == 0:
+		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("no chip on the PCI bus, %d NPUs expected", expected))
 	case there < expected:
-		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("%d of %d expected", there, expected))
+		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists %d of %d expected NPUs", there, expected))
 	case s.Tools.Chips > 0 && s.Tools.Chips < len(s.PCI):
 		result.Absent(booting, conditions.Reboot, "npu", fmt.Sprintf("npu-smi lists %d of %d chips on the PCI bus", s.Tools.Chips, len(s.PCI)))
 	}
