@@ -36,8 +36,6 @@ const (
 	// open begins a suspicion, and forget drops it.
 	open
 	forget
-	// observe shows what a rule that only observes would do.
-	observe
 	quarantineNode
 	// upgrade follows a problem that needs more than the one that decided so far.
 	upgrade
@@ -113,7 +111,7 @@ func (s *situation) chooseSuspect() choice {
 		return s.unlessLimited(choice{do: quarantineNode, worst: worst})
 	}
 	if p, due := s.conditions.Worst(s.record, causes.Problem.IsObserved); due {
-		return choice{do: observe, worst: p, wait: wait{blocked: causes.NewBlocked(p.Rule.Name, BlockedByObserve,
+		return choice{wait: wait{blocked: causes.NewBlocked(p.Rule.Name, BlockedByObserve,
 			"%s; observe mode: would %s%s", causes.Describe(p), causes.WouldDo(p), causes.AndRestart(p.Rule))}}
 	}
 	return choice{}

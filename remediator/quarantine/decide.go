@@ -171,7 +171,7 @@ func (d *decider) finish() Decision {
 	if d.record != nil && d.domain != (limits.Domain{}) {
 		d.record.Domain = d.domain
 	}
-	d.result.Devices = deviceRules(&d.situation, d.observing)
+	d.result.Devices = deviceRules(&d.situation)
 	d.record.Fit()
 	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.Maintained, suspicion: suspicion(&d.situation)}
 	d.result.StaleUpgrade = node.StaleUpgrade(d.observed.Node, d.now)
@@ -223,6 +223,7 @@ func (d *decider) updateCauses() {
 	d.judgeLinks()
 	findReach(&d.conditions, r, d.observed.devices())
 	if r.Phase == Suspect {
+		r.Isolation = nil // an earlier version showed by rules without effect what a rule that only observes would isolate
 		causes.DropOver(r, &d.conditions, &d.next)
 	} else {
 		d.checkCordon()

@@ -131,20 +131,6 @@ func (d *decider) updateIsolation() {
 	d.next.RequeueAt(again)
 }
 
-// observeDevices shows what a rule that only observes would do, by rules without effect.
-func (d *decider) observeDevices(p causes.Problem) {
-	switch p.Reach.Extent {
-	case isolate.DevicesUnknown:
-	case isolate.WholeNode:
-		d.record.Isolation = nil
-	case isolate.SomeDevices:
-		d.observing = &corev1.Taint{Key: p.Rule.Taint.Key, Value: p.Rule.Taint.Value}
-		updated, again := d.devices().Observe(d.record.Isolation, d.dueGPUs(causes.Problem.IsObserved), *d.observing, d.now)
-		d.record.Isolation = &updated
-		d.next.RequeueAt(again)
-	}
-}
-
 // noteUnknownDevices keeps the time from which the devices are unknown.
 func noteUnknownDevices(r *Record, a *causes.Assessment, next *causes.Schedule) {
 	if r == nil || r.Phase == Released {
@@ -163,17 +149,13 @@ func noteUnknownDevices(r *Record, a *causes.Assessment, next *causes.Schedule) 
 }
 
 // deviceRules are the rules that the node must have after the decision; nil: those that it has.
-func deviceRules(s *situation, observing *corev1.Taint) *DeviceRules {
+func deviceRules(s *situation) *DeviceRules {
 	look, r := s.observed.Devices, s.record
 	switch {
 	case look == nil, look.RulesErr != "", s.conditions.Maintained:
 		return nil
-	case r == nil, r.Isolation == nil, r.Phase == Released:
+	case r == nil, !r.IsIsolated():
 		return &DeviceRules{}
-	case r.Phase == Suspect && observing == nil:
-		return nil // its condition is not current just now
-	case r.Phase == Suspect:
-		return &DeviceRules{Want: s.devices().Rules(r.Isolation, *observing)}
 	case !s.confirmed() || s.devices().HaveLostRules(r.Isolation):
 		return nil
 	}

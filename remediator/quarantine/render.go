@@ -22,8 +22,6 @@ type decider struct {
 	situation
 	next   causes.Schedule
 	result Decision
-	// observing is the taint of the rule that only observes and would isolate devices; nil: none.
-	observing *corev1.Taint
 }
 
 // render makes a choice true of the record and of the node, and reports whether it ends a phase of the record, so that the next one is
@@ -51,9 +49,6 @@ func (d *decider) render(c choice) (goesOn bool) {
 		return false
 	case upgrade:
 		d.upgrade(c)
-		return false
-	case observe:
-		d.observeDevices(c.worst)
 		return false
 	case stay:
 		return false

@@ -100,8 +100,8 @@ type Quarantine struct {
 	QuarantinedAt time.Time `json:"quarantinedAt,omitzero"`
 	// Taint is nil for a suspect.
 	Taint *Taint `json:"taint,omitempty"`
-	// Isolation is set while the quarantine is one of single GPUs, so that Taint is on their devices and not on the node, and for a
-	// suspect while a rule that only observes shows what it would do. nil: the quarantine is of the node.
+	// Isolation is set while the quarantine is one of single GPUs, so that Taint is on their devices and not on the node. nil: the
+	// quarantine is of the node.
 	Isolation *Isolation `json:"isolation,omitempty"`
 	// DevicesUnknownSince is since when the devices of a GPU with a fault could not be found without interruption; zero: they can.
 	DevicesUnknownSince time.Time `json:"devicesUnknownSince,omitzero"`

@@ -35,8 +35,6 @@ type Isolation struct {
 	GPUs []GPU `json:"gpus,omitempty"`
 	// PendingSince is since when the rules are to be written; zero: they were all seen. One that is missing then was deleted by others.
 	PendingSince time.Time `json:"pendingSince,omitzero"`
-	// Withdrawn is set when others have deleted a rule of a suspect, which is not written again.
-	Withdrawn bool `json:"withdrawn,omitempty"`
 }
 
 // GPU is a GPU of an [Isolation].
@@ -194,28 +192,6 @@ func (d Devices) Update(
 		i.PendingSince, isNew = now, true
 	}
 	return i, isNew, now.Add(Recheck)
-}
-
-// Observe is an isolation that shows what a rule that only observes would do, by rules without effect for the GPUs at addresses. before is
-// the one until now, or nil. again is when to read the devices again; zero: never.
-func (d Devices) Observe(before *Isolation, addresses []string, taint corev1.Taint, now time.Time) (i Isolation, again time.Time) {
-	i = Isolation{PendingSince: now}
-	if before != nil {
-		i = *before
-	}
-	if i.Withdrawn = i.Withdrawn || d.HaveLostRules(&i); i.Withdrawn {
-		i.GPUs = nil
-		return i, time.Time{}
-	}
-	kept := slices.DeleteFunc(slices.Clone(i.GPUs), func(g GPU) bool { return !slices.Contains(addresses, g.Address) })
-	if len(kept) < len(addresses) {
-		i.PendingSince = now
-	}
-	if i.GPUs = d.With(kept, addresses); d.HasRules(&i, taint) {
-		i.PendingSince = time.Time{}
-		return i, now.Add(recheckRuled)
-	}
-	return i, now.Add(Recheck)
 }
 
 // Union are the addresses of both, sorted.
