@@ -123,7 +123,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	switch {
 	case logErr != nil:
 		s.Unread = logErr.Error()
-	case state.Unread != "":
+	case state.Unread != "" && !r.hardware:
 		s.Unread = fmt.Sprintf("a line has words of the driver and is not understood: %q", state.Unread)
 	}
 	if storeErr != nil {
