@@ -94,6 +94,9 @@ const MountReadOnly = "MountReadOnly"
 // NodeIOHung is the NodeCondition of network mounts whose server does not answer, and of services that sleep in the kernel.
 const NodeIOHung = "NodeIOHung"
 
+// ContainersBroken is the NodeCondition of containers that lost their GPUs while they run, and of those that cannot end.
+const ContainersBroken = "ContainersBroken"
+
 // MetaXGPUUnhealthy is the NodeCondition of MetaX GPUs.
 const MetaXGPUUnhealthy = "MetaXGPUUnhealthy"
 
@@ -129,6 +132,8 @@ var All = []Condition{
 	{Type: MountReadOnly, Plugin: "mounts", Healthy: "MountsChecked", Problem: "MountFault", Summary: "a filesystem cannot be written to"},
 	{Type: NodeIOHung, Plugin: "hung", Healthy: "NodeIOChecked", Problem: "NodeIOFault",
 		Summary: "the server of a mount does not answer, or a service sleeps in the kernel"},
+	{Type: ContainersBroken, Plugin: "containers", Healthy: "ContainersChecked", Problem: "ContainerFault",
+		Summary: "a container lost its GPUs or cannot end"},
 	{Type: MetaXGPUUnhealthy, Plugin: "metax", Witness: GPUDriver, Latches: true,
 		Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
 	{Type: AscendNPUUnhealthy, Plugin: "ascend", Witness: GPUDriver, Latches: true,

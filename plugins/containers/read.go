@@ -1,0 +1,287 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/podresources"
+)
+
+// snapshot is all that the judge needs.
+type snapshot struct {
+	Boot boot.Boot `json:"boot"`
+	// Faults are those of this look, with the uptime since which they last.
+	Faults []fault      `json:"faults"`
+	Unread []npd.Unread `json:"unread,omitempty"`
+	Unkept string       `json:"unkept,omitempty"`
+	// Tasks is the number of containers, Holders that of the pods that hold GPUs.
+	Tasks   int `json:"tasks"`
+	Holders int `json:"holders"`
+}
+
+// fault is what is wrong with one container.
+type fault struct {
+	Kind    kind          `json:"kind"`
+	Subject string        `json:"subject"`
+	Text    string        `json:"text"`
+	Since   time.Duration `json:"since"`
+}
+
+type kind string
+
+const (
+	lostGPU   kind = "lost-gpu"
+	leaked    kind = "leaked-shim"
+	uncleaned kind = "uncleaned-task"
+	unending  kind = "unending-process"
+)
+
+// mostFaults bounds what is remembered.
+const mostFaults = 64
+
+type reader struct {
+	plugin                          *npd.Plugin
+	procfs, cgroups, tasks, kubelet string
+}
+
+// task is one bundle of containerd: a container, or the sandbox of a pod.
+type task struct {
+	ID string
+	// Pod is namespace/name, Container the name in the pod, "" for the sandbox.
+	Pod, Container string
+	// PID is that of the first process, 0 while there is none.
+	PID int
+	// Cgroup is the path below that of a hierarchy.
+	Cgroup string
+}
+
+func (t task) subject() string { return "pod " + t.Pod }
+
+func (t task) name() string {
+	if t.Container == "" {
+		return "its sandbox"
+	}
+	return "container " + t.Container
+}
+
+func (r *reader) read(ctx context.Context) (snapshot, error) {
+	b, err := boot.Read(r.procfs)
+	if err != nil {
+		return snapshot{}, err
+	}
+	s := snapshot{Boot: b, Faults: []fault{}}
+	tasks, err := r.readTasks(&s)
+	if err != nil {
+		return snapshot{}, err
+	}
+	s.Tasks = len(tasks)
+	r.uncleaned(&s, tasks)
+	if err := r.processes(&s, tasks); err != nil {
+		return snapshot{}, err
+	}
+	if r.kubelet != "" {
+		r.gpus(ctx, &s, tasks)
+	}
+	store, err := npd.BootStore[[]fault](r.procfs, r.plugin.StateDir, "containers")
+	if err != nil {
+		return s, err
+	}
+	if _, err := store.Update(func(before *[]fault) bool {
+		for i, f := range s.Faults {
+			same := func(b fault) bool {
+				return b.Kind == f.Kind && b.Subject == f.Subject && b.Text == f.Text && b.Since <= f.Since
+			}
+			if j := slices.IndexFunc(*before, same); j >= 0 {
+				s.Faults[i].Since = (*before)[j].Since
+			}
+		}
+		changed := !slices.Equal(*before, s.Faults) && !r.plugin.Dumps()
+		*before = slices.Clone(s.Faults)
+		return changed
+	}); err != nil {
+		s.Unkept = err.Error()
+	}
+	return s, nil
+}
+
+func (s *snapshot) add(k kind, subject, text string) {
+	f := fault{k, subject, text, s.Boot.Uptime}
+	if len(s.Faults) < mostFaults && !slices.Contains(s.Faults, f) {
+		s.Faults = append(s.Faults, f)
+	}
+}
+
+// readTasks reads containerd's bundles, each with the configuration of the OCI runtime and the number of the first process.
+func (r *reader) readTasks(s *snapshot) (tasks []task, err error) {
+	entries, err := os.ReadDir(r.tasks)
+	if err != nil {
+		return nil, fmt.Errorf("no containerd with pods here: %w", err)
+	}
+	for _, entry := range entries {
+		t, err := readTask(filepath.Join(r.tasks, entry.Name()))
+		switch {
+		case os.IsNotExist(err): // it is being made or removed
+		case err != nil:
+			s.Unread = append(s.Unread, npd.Unread{Subject: "container " + short(entry.Name()), Why: err.Error()})
+		default:
+			tasks = append(tasks, t)
+		}
+	}
+	return tasks, nil
+}
+
+// readTask reads the annotations of containerd's CRI plugin (pkg/cri/annotations) and nothing else: the configuration has secrets, too.
+func readTask(dir string) (task, error) {
+	file, err := os.Open(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return task{}, err
+	}
+	defer file.Close()
+	var config struct {
+		Annotations map[string]string `json:"annotations"`
+		Linux       struct {
+			CgroupsPath string `json:"cgroupsPath"`
+		} `json:"linux"`
+	}
+	const most = 4 << 20
+	if err := json.NewDecoder(io.LimitReader(file, most)).Decode(&config); err != nil {
+		return task{}, fmt.Errorf("%s: %w", file.Name(), err)
+	}
+	cri := func(name string) string { return config.Annotations["io.kubernetes.cri."+name] }
+	t := task{ID: filepath.Base(dir), Container: cri("container-name"), Cgroup: cgroupOf(config.Linux.CgroupsPath)}
+	if t.Pod = cri("sandbox-namespace") + "/" + cri("sandbox-name"); t.Pod == "/" {
+		return task{}, fmt.Errorf("%s does not name its pod", file.Name())
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "init.pid"))
+	if os.IsNotExist(err) {
+		return t, nil // not started yet
+	}
+	if err == nil {
+		t.PID, err = strconv.Atoi(strings.TrimSpace(string(data)))
+	}
+	return t, err
+}
+
+// cgroupOf returns the folder of a cgroupsPath of the OCI runtime: runc's "slice:prefix:name" for systemd, in which each dash of the slice
+// is a level (systemd.slice(5)), or the folder itself.
+func cgroupOf(path string) string {
+	parts := strings.Split(path, ":")
+	if len(parts) != 3 {
+		return path
+	}
+	slice, folder := strings.TrimSuffix(parts[0], ".slice"), ""
+	for i, c := range slice + "-" {
+		if c == '-' && i > 0 {
+			folder = filepath.Join(folder, slice[:i]+".slice")
+		}
+	}
+	return filepath.Join(folder, parts[1]+"-"+parts[2]+".scope")
+}
+
+// short is how crictl shows an id.
+func short(id string) string { return id[:min(len(id), 13)] }
+
+// uncleaned reports the containers that have ended and that containerd still has.
+func (r *reader) uncleaned(s *snapshot, tasks []task) {
+	var ended []task
+	started := 0
+	for _, t := range tasks {
+		if t.PID == 0 {
+			continue
+		}
+		if started++; r.ended(t) {
+			ended = append(ended, t)
+		}
+	}
+	if started > 0 && len(ended) == started {
+		why := "none of them is in " + r.procfs + ", which may be that of another PID namespace"
+		s.Unread = append(s.Unread, npd.Unread{Subject: "containers", Why: why})
+		return
+	}
+	for _, t := range ended {
+		s.add(uncleaned, t.subject(), t.name()+" has ended, but its shim has not cleaned up")
+	}
+}
+
+// ended reports whether the first process of a task is gone, or a zombie that nobody waits for.
+func (r *reader) ended(t task) bool {
+	dir := filepath.Join(r.procfs, strconv.Itoa(t.PID))
+	data, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return os.IsNotExist(err)
+	}
+	state, threads := stateOf(string(data))
+	return state == "Z" && threads <= 1
+}
+
+// stateOf returns the state and the number of threads of proc_pid_stat(5).
+func stateOf(stat string) (state string, threads int) {
+	// The name is in parentheses and may hold anything.
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	if len(fields) < 18 {
+		return "", 0
+	}
+	threads, _ = strconv.Atoi(fields[17])
+	return fields[0], threads
+}
+
+func attribute(path string) string {
+	data, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(data))
+}
+
+// gpus looks for containers of pods that hold GPUs, have the device files, and may not open them.
+func (r *reader) gpus(ctx context.Context, s *snapshot, tasks []task) {
+	pods, err := podresources.Holders(ctx, r.kubelet, "nvidia.com/")
+	if err != nil {
+		s.Unread = append(s.Unread, npd.Unread{Subject: "pods with GPUs", Why: err.Error()})
+		return
+	}
+	s.Holders = len(pods)
+	for _, t := range tasks {
+		dir := filepath.Join(r.procfs, strconv.Itoa(t.PID))
+		// The number may be another process's by now.
+		if t.PID == 0 || !slices.Contains(pods, t.Pod) || !strings.Contains(attribute(filepath.Join(dir, "cgroup")), t.ID) {
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "root/dev/nvidia[0-9]*"))
+		if len(files) == 0 {
+			continue // a container of that pod without GPUs
+		}
+		rules, err := r.rules(t.Cgroup)
+		if err != nil {
+			s.Unread = append(s.Unread, npd.Unread{Subject: t.subject(), Why: t.name() + ": " + err.Error()})
+			continue
+		}
+		slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+		for _, file := range files {
+			var st unix.Stat_t
+			if err := unix.Lstat(file, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+				continue
+			}
+			allowed, err := rules(unix.Major(st.Rdev), unix.Minor(st.Rdev))
+			if err != nil {
+				s.Unread = append(s.Unread, npd.Unread{Subject: t.subject(), Why: t.name() + ": " + err.Error()})
+				break
+			}
+			if !allowed {
+				s.add(lostGPU, t.subject(), t.name()+" may no longer open its GPUs: the rules of its cgroup do not have them, "+
+					"as after a reload of systemd")
+				break
+			}
+		}
+	}
+}
