@@ -65,15 +65,35 @@ func (n *Node) link(target, path string) {
 	}
 }
 
-// boot starts systemd in separate control groups, so that it does not change this machine's.
+// hierarchies returns the mounted hierarchies of control groups in which systemd makes groups: the only one, or on version 1 its own, that of
+// version 2 and one for each controller.
+func hierarchies() []string {
+	const mount = "/sys/fs/cgroup"
+	var found []string
+	for _, root := range []string{mount, mount + "/systemd", mount + "/unified", mount + "/memory", mount + "/pids", mount + "/devices", mount + "/blkio",
+		mount + "/cpu", mount + "/cpuacct", mount + "/cpu,cpuacct"} {
+		// Links are other names of cpu,cpuacct.
+		if resolved, err := filepath.EvalSymlinks(root); err != nil || resolved != root {
+			continue
+		}
+		if _, err := os.Stat(root + "/cgroup.procs"); err == nil {
+			found = append(found, root)
+		}
+		if len(found) == 1 && root == mount {
+			break
+		}
+	}
+	return found
+}
+
+// boot starts systemd in separate control groups, so that it does not change this machine's, nor those of a test beside it: both would make
+// and remove groups of the same names, and a service whose group the other has just removed does not start.
 func (n *Node) boot() {
 	n.T.Helper()
 	group := fmt.Sprintf("pitcrew-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	var groups []string
-	for _, root := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(root + "/cgroup.procs"); err == nil {
-			groups = append(groups, filepath.Join(root, group))
-		}
+	for _, root := range hierarchies() {
+		groups = append(groups, filepath.Join(root, group))
 	}
 	script := ""
 	for _, g := range groups {
@@ -145,7 +165,9 @@ func (n *Node) Wait(what string, done func() bool) {
 	for deadline := time.Now().Add(3 * time.Minute); !done(); <-poll.C {
 		if time.Now().After(deadline) {
 			log, err := os.ReadFile(filepath.Join(n.Dir, "log"))
-			n.T.Fatalf("waited 3 min for %s: %s %v", what, log, err)
+			// What systemd knows of its units says why.
+			status, _ := exec.CommandContext(n.T.Context(), "timeout", append([]string{"10", "nsenter"}, n.Enter("systemctl", "--all", "--no-pager", "--lines=0", "status")...)...).CombinedOutput()
+			n.T.Fatalf("waited 3 min for %s: %s %v\n%s", what, log, err, status)
 		}
 	}
 }
