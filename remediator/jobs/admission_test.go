@@ -23,7 +23,7 @@ import (
 
 // limited gives a controller a policy with these limits.
 func limited(l policy.Restart) func(*Options) {
-	return func(o *Options) { o.Policy = policy.Fixed(&policy.Policy{Restart: l}) }
+	return func(o *Options) { o.Policy = policy.Fixed(&policy.Policy{Restart: l, Rules: jobstest.Rules}) }
 }
 
 // delayed checks that a restart waits.
@@ -142,7 +142,7 @@ func TestABudgetHoldsUntilAPersonRaisesIt(t *testing.T) {
 			}
 			tm.event("JobRestartBlocked", g.read().Object.GetUID(), reason)
 			sameRanks(t, ranks, g.runs())
-			r.settings.file = policy.Fixed(&policy.Policy{Restart: limit(2)})
+			r.settings.file = policy.Fixed(&policy.Policy{Restart: limit(2), Rules: jobstest.Rules})
 			g.beginsByCalls(r, q2)
 			g.incarnations(3, q1.Node, q2.Node)
 			if rec := g.record(); rec.Total != 2 || len(rec.Recent) != 2 {

@@ -55,6 +55,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -147,6 +148,7 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 		Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
 		Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
 	}
+	gate := permit.Gate{Cached: api, Namespace: cmp.Or(o.Namespace, "pitcrew"), Policy: o.Policy}
 	admit := &admission{client: api, apiReader: apiReader, transitions: change, causes: confirmed, timeouts: timeouts}
 	return &Controller{
 		dryRun:    o.DryRun,
@@ -155,10 +157,9 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 		admission: admit,
 		reporter:  reporter,
 		reconciler: &reconciler{
-			client: api, apiReader: apiReader, namespace: cmp.Or(o.Namespace, "pitcrew"), transitions: change,
-			timeouts: timeouts, causes: confirmed,
+			client: api, apiReader: apiReader, gate: gate, transitions: change, timeouts: timeouts, causes: confirmed,
 		},
-		podFailures: newPodFailures(api, apiReader, cmp.Or(o.Namespace, "pitcrew"), admit),
+		podFailures: newPodFailures(api, apiReader, gate.Namespace, admit),
 	}
 }
 

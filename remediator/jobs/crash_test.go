@@ -75,7 +75,7 @@ func TestARestartSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 			process := func(writes interceptor.Funcs) (*Controller, func()) {
 				return run(t, cfg, writes, func(o *Options) {
 					o.StopTimeout = time.Millisecond
-					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{playedKind}, Rules: []policy.Rule{{CheckpointGrace: test.grace}}})
+					o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{playedKind}, Rules: []policy.Rule{{Name: "xid", RestartJobs: true, CheckpointGrace: test.grace}}})
 				})
 			}
 			deaths := len(test.writes)

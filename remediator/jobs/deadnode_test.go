@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -312,7 +313,7 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 			if test.live != nil {
 				objects = append(objects, test.live)
 			}
-			c, _ := offline(t, &policy.Policy{Restart: limits}, objects...)
+			c, _ := offline(t, &policy.Policy{Restart: limits, Rules: jobstest.Rules}, objects...)
 			c.reporter.Recorder = events.NewFakeRecorder(10)
 			var pod corev1.Pod
 			key := client.ObjectKeyFromObject(test.pod)

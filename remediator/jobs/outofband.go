@@ -79,7 +79,6 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 		return nil, err
 	}
 	pods = append(pods, late...)
-	limits := r.settings.restartPolicy()
 	var judged []restart.Unconfirmed
 	for i := range pods {
 		pod := &pods[i]
@@ -87,6 +86,10 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 			continue // what was never bound to a node has no process
 		}
 		node, err := podreader.GetNode(ctx, r.client, pod.Spec.NodeName)
+		if err != nil {
+			return nil, err
+		}
+		limits, err := r.gate.Limits(ctx, node)
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +123,11 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	if err != nil {
 		return err
 	}
-	force := restart.MayForceDelete(r.settings.restartPolicy(), pod, node, cur, r.clock.Now())
+	limits, err := r.gate.Limits(ctx, node)
+	if err != nil {
+		return err
+	}
+	force := restart.MayForceDelete(limits, pod, node, cur, r.clock.Now())
 	if force.Why == "" {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/pause"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -24,7 +24,7 @@ type reconciler struct {
 	transitions
 	client    client.Client
 	apiReader client.Reader
-	namespace string
+	gate      permit.Gate
 	timeouts  restart.PhaseTimeouts
 	causes    *causes.Confirmed
 }
@@ -85,8 +85,7 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 		if facts.Affected, err = r.pods.Affected(ctx, job, confirmed, r.client); err != nil {
 			return facts, err
 		}
-		reason, err := pause.Reason(ctx, r.client, r.namespace)
-		facts.Paused = reason != ""
+		facts.Held, err = r.gate.Held(ctx, facts.Affected, r.clock.Now())
 		return facts, err
 	case restart.Stopping:
 		if facts.Remaining, facts.Terminal, facts.Listed, err = r.pods.Remaining(ctx, job, *cur); err != nil {

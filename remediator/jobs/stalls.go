@@ -34,7 +34,7 @@ func (c *Controller) RestartStalled(ctx context.Context, s Stall) error {
 	if c.dryRun {
 		return nil
 	}
-	if paused, err := pause.Reason(ctx, c.reconciler.client, c.reconciler.namespace); paused != "" || err != nil {
+	if paused, err := pause.Reason(ctx, c.reconciler.gate.Cached, c.reconciler.gate.Namespace); paused != "" || err != nil {
 		return err
 	}
 	job, err := s.Kind.Read(ctx, c.apiReader, s.NamespacedName)

@@ -24,7 +24,7 @@ func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 		return Step{Action: Close, Phase: Failed, Result: ResultAbandoned, Outcome: "another user or controller stopped the job while it was " + doing(cur.Phase)}
 	case len(facts.Affected) == 0:
 		return Step{Action: Close, Phase: Done, Result: ResultWithdrawn, Outcome: "no rank is on a quarantined node any more; the job was not stopped"}
-	case facts.Paused:
+	case facts.Held:
 		return Step{Action: Wait, After: pollCheckpoint}
 	case left > 0 && job.Object.GetAnnotations()[conditions.AnnotationCheckpointed] != cur.CheckpointDeadline():
 		return Step{Action: Wait, After: min(left, pollCheckpoint)}

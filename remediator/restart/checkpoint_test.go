@@ -18,7 +18,7 @@ func TestNextCheckpointing(t *testing.T) {
 		return func(j *batchv1.Job) { j.Annotations = map[string]string{key: value} }
 	}
 	released := func(f *Facts) { f.Affected = nil }
-	paused := func(f *Facts) { f.Paused = true }
+	paused := func(f *Facts) { f.Held = true }
 	tests := map[string]struct {
 		change  func(*batchv1.Job)
 		facts   func(*Facts)

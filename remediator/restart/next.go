@@ -85,8 +85,8 @@ type Facts struct {
 	Running int
 	// Affected are, while Checkpointing, the active pods on the nodes whose quarantine stands.
 	Affected []corev1.Pod
-	// Paused: everything is paused, and no job is stopped. It holds nothing that has been stopped.
-	Paused bool
+	// Held: everything is paused, or the present policy stops no job for these nodes. It holds nothing that has been stopped.
+	Held bool
 	// Refused is why the pods were not replaced in this reconcile, as the API server answered; empty: they were.
 	Refused string
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
@@ -208,10 +209,19 @@ func (f *jobFacts) selects(pod *corev1.Pod) bool {
 	return f.workload.Job.Pods.Matches(labels.Set(pod.Labels))
 }
 
+// held reports whether the job may not be stopped now because of the nodes of these pods, as far as the policy is known.
+func held(f *jobFacts, affected []corev1.Pod, nodes []corev1.Node) bool {
+	mayStop := slices.ContainsFunc(affected, func(pod corev1.Pod) bool {
+		i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == pod.Spec.NodeName })
+		return i < 0 || f.policy == nil || permit.MayStop(f.policy, &nodes[i], f.now)
+	})
+	return f.paused != "" || !mayStop
+}
+
 // observeRestart asks the remediator's own state machine for the next step of the restart under way.
 func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node) {
 	job, cur := *f.workload.Job, *f.record.Current
-	facts := restart.Facts{Paused: f.paused != ""}
+	var facts restart.Facts
 	for _, c := range cur.Quarantines {
 		var node *corev1.Node
 		if i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == c.Node }); i >= 0 {
@@ -223,6 +233,7 @@ func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node)
 			}
 		}
 	}
+	facts.Held = held(f, facts.Affected, nodes)
 	for _, pod := range inNamespace {
 		mine, finished := f.selects(&pod), restart.PodFinished(&pod)
 		metadata := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}

@@ -10,12 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Noon is when [Recorded] was quarantined.
 var Noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// Rules are those of a policy by which [Recorded] and [Quarantine] restart jobs.
+var Rules = []policy.Rule{{Name: "xid", RestartJobs: true}}
 
 // Recorded returns a node with a quarantine in its record.
 func Recorded(name string) *corev1.Node {

@@ -116,7 +116,7 @@ func sideBySide(t *testing.T, jobsOnFrozen []frozenJob, test func(*testing.T, fr
 				d := deadNodeClusterOf(t, f.operator)
 				if controllers[d] == nil {
 					controllers[d], _ = run(t, jobstest.Config(t, d.cluster), interceptor.Funcs{}, func(o *jobs.Options) {
-						o.Policy = policy.Fixed(&policy.Policy{Restart: f.policy})
+						o.Policy = policy.Fixed(&policy.Policy{Restart: f.policy, Rules: jobstest.Rules})
 					})
 				}
 				r := controllers[d]

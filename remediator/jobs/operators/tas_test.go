@@ -17,6 +17,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
@@ -26,7 +27,7 @@ func TestTheRoomForAPlacedJobIsSearchedOnAllNodes(t *testing.T) {
 	t.Parallel()
 	g := start(t, queuedJob.placed())
 	r, _ := run(t, g.config(), interceptor.Funcs{}, func(o *jobs.Options) {
-		o.Policy = policy.Fixed(&policy.Policy{Restart: policy.Restart{CheckCapacity: true}})
+		o.Policy = policy.Fixed(&policy.Policy{Restart: policy.Restart{CheckCapacity: true}, Rules: jobstest.Rules})
 	})
 	q := g.quarantine(g.runs()[0].Spec.NodeName)
 	after, err := r.RestartJobsOnNode(t.Context(), q)

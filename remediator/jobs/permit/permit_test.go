@@ -1,0 +1,168 @@
+package permit
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
+)
+
+// cached is a cache with one node, and with a pause or without.
+type cached struct {
+	client.Reader
+	node   *corev1.Node
+	paused bool
+}
+
+func (c cached) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	switch o := into.(type) {
+	case *corev1.ConfigMap:
+		if c.paused {
+			return nil
+		}
+	case *corev1.Node:
+		if c.node != nil && key.Name == c.node.Name {
+			*o = *c.node
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+const testPolicy = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  restart: {forceDelete: quarantined, forceDeleteAfter: 1m}
+  repair: {mode: auto}
+  rules:
+    xid:
+      match: {condition: GPUXidError, repair: [ResetGPU, Reboot]}
+      restartJobs: true
+`
+
+// gate is one before which a switch was put on. bad is a quarantined node.
+func gate(t *testing.T, by string) (g Gate, bad *corev1.Node) {
+	t.Helper()
+	c := cached{node: jobstest.Recorded("bad"), paused: by == switchtest.Pause}
+	c.node.Labels = map[string]string{conditions.LabelStatus: conditions.StatusQuarantined}
+	change := map[string][]string{
+		switchtest.Observe:     {"mode: enforce", "mode: observe"},
+		switchtest.RuleObserve: {"    xid:\n", "    xid:\n      mode: observe\n"},
+		switchtest.RuleGone:    {"    xid:\n", "    other:\n"},
+		switchtest.Approve:     {"mode: auto", "mode: approve"},
+		switchtest.Off:         {"mode: auto", `mode: "off"`},
+	}[by]
+	switch by {
+	case switchtest.Skip:
+		c.node.Labels[conditions.LabelSkip] = "true"
+	case switchtest.Others:
+		c.node.Spec.Taints = append(c.node.Spec.Taints, corev1.Taint{Key: conditions.TaintMaintenance, Effect: corev1.TaintEffectNoSchedule})
+	}
+	p, err := policy.Parse([]byte(strings.NewReplacer(change...).Replace(testPolicy)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Gate{Cached: c, Namespace: "pitcrew", Policy: policy.Fixed(p)}, c.node
+}
+
+func TestWhatASwitchDoesToAStopAfterACheckpoint(t *testing.T) {
+	job := restart.Job{Object: &batchv1.Job{}}
+	rec := restart.Record{Current: &restart.Restart{Phase: restart.Checkpointing, CheckpointBy: jobstest.Noon}}
+	switchtest.Check(t, "stop after a checkpoint", func(t *testing.T, by string) switchtest.Effect {
+		g, bad := gate(t, by)
+		facts := restart.Facts{Affected: []corev1.Pod{{Spec: corev1.PodSpec{NodeName: bad.Name}}}}
+		var err error
+		if facts.Held, err = g.Held(t.Context(), facts.Affected, jobstest.Noon); err != nil {
+			t.Fatal(err)
+		}
+		step := restart.Next(rec, job, facts, restart.PhaseTimeouts{}, jobstest.Noon)
+		return switchtest.Effect{Next: map[restart.Action]string{restart.Stop: switchtest.Begins, restart.Wait: switchtest.Waits}[step.Action]}
+	})
+}
+
+func TestWhatASwitchDoesToAForcedDeletion(t *testing.T) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "stuck", DeletionTimestamp: &metav1.Time{Time: jobstest.Noon}, DeletionGracePeriodSeconds: ptr.To[int64](30)},
+		Spec:       corev1.PodSpec{NodeName: "bad"},
+	}
+	cur := restart.Restart{Quarantines: []restart.Cause{jobstest.CauseOn("bad")}}
+	forced := func(t *testing.T, g Gate, n *corev1.Node) bool {
+		limits, err := g.Limits(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return restart.MayForceDelete(limits, pod, n, cur, jobstest.Noon.Add(time.Hour)).Why != ""
+	}
+	switchtest.Check(t, "force delete", func(t *testing.T, by string) switchtest.Effect {
+		g, bad := gate(t, by)
+		if !forced(t, g, nil) {
+			t.Error("a pod whose node is gone is not deleted")
+		}
+		if forced(t, g, bad) {
+			return switchtest.Effect{Next: switchtest.Begins}
+		}
+		return switchtest.Effect{Next: switchtest.Waits}
+	})
+}
+
+func TestWhatElseForbidsAnAction(t *testing.T) {
+	g, bad := gate(t, "")
+	pod := func(on string) []corev1.Pod { return []corev1.Pod{{Spec: corev1.PodSpec{NodeName: on}}} }
+	unread, released, bare := bad.DeepCopy(), bad.DeepCopy(), bad.DeepCopy()
+	unread.Annotations[conditions.AnnotationQuarantine] = "{"
+	released.Annotations[conditions.AnnotationQuarantine] = strings.Replace(released.Annotations[conditions.AnnotationQuarantine], "quarantined\"", "released\"", 1)
+	bare.Annotations = nil
+	empty, err := policy.Parse([]byte(strings.NewReplacer("    xid:\n", "    other:\n").Replace(testPolicy)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range map[string]*corev1.Node{"a record that cannot be read": unread, "a quarantine that has ended": released, "no record": bare} {
+		g := Gate{Cached: cached{node: n}, Namespace: "pitcrew", Policy: policy.Fixed(empty)}
+		if held, err := g.Held(t.Context(), pod("bad"), jobstest.Noon); held || err != nil {
+			t.Errorf("%s: held %t, %v", name, held, err)
+		}
+	}
+	for name, test := range map[string]struct {
+		gate Gate
+		pods []corev1.Pod
+		want bool
+	}{
+		"the rule restarts jobs":      {g, pod("bad"), false},
+		"the node is gone":            {g, pod("gone"), false},
+		"no node":                     {g, nil, true},
+		"no policy":                   {Gate{Cached: g.Cached}, pod("bad"), false},
+		"a pause without a policy":    {Gate{Cached: cached{paused: true}}, pod("bad"), true},
+		"one of two nodes forbids it": {Gate{Cached: g.Cached, Policy: policy.Fixed(empty)}, append(pod("bad"), pod("gone")...), false},
+	} {
+		if held, err := test.gate.Held(t.Context(), test.pods, jobstest.Noon); held != test.want || err != nil {
+			t.Errorf("%s: held %t, %v", name, held, err)
+		}
+	}
+	observed, err := policy.Parse([]byte(strings.Replace(testPolicy, "mode: enforce", "mode: observe", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limits, err := (Gate{Cached: g.Cached, Policy: policy.Fixed(observed)}).Limits(t.Context(), bare); err != nil || limits.ForceDelete != policy.ForceNever {
+		t.Errorf("limits of a policy that observes, for a node without a quarantine: %+v, %v", limits, err)
+	}
+	if limits, err := (Gate{Cached: g.Cached}).Limits(t.Context(), bad); err != nil || limits.ForceDelete != "" {
+		t.Errorf("limits without a policy: %+v, %v", limits, err)
+	}
+}
