@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -270,20 +271,11 @@ func (d *decider) inTheWay(reboots bool) []corev1.Pod {
 	for _, pod := range d.facts.Pods {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case pod.Namespace == d.facts.Namespace && d.facts.Namespace != "", reboots && !staysOnNode(&pod), sweep.HoldsAccelerator(&pod):
+		case pod.Namespace == d.facts.Namespace && d.facts.Namespace != "", reboots && !sweep.StaysOnNode(&pod), sweep.HoldsAccelerator(&pod):
 			pods = append(pods, pod)
 		}
 	}
 	return pods
-}
-
-// staysOnNode tells whether a pod is static, or one of a DaemonSet.
-func staysOnNode(pod *corev1.Pod) bool {
-	if _, static := pod.Annotations[corev1.MirrorPodAnnotationKey]; static {
-		return true
-	}
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "DaemonSet"
 }
 
 // evictable are the pods that may be evicted now. A pod without a controller would not come back, and one of a DaemonSet would at once.
@@ -292,7 +284,7 @@ func (d *decider) evictable(pods []corev1.Pod) []corev1.Pod {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
-		return metav1.GetControllerOf(&pod) == nil || staysOnNode(&pod) || pod.Namespace == d.facts.Namespace
+		return metav1.GetControllerOf(&pod) == nil || sweep.StaysOnNode(&pod) || pod.Namespace == d.facts.Namespace
 	})
 }
 
@@ -373,6 +365,7 @@ func (d *decider) work(v *Visit) {
 		}
 		return
 	}
+	v.JobUID = cmp.Or(v.JobUID, d.facts.Created)
 	switch job := d.jobState(v); {
 	case d.step.Needs.Any():
 	case job.ended:

@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
@@ -55,8 +56,9 @@ type Facts struct {
 	Paused string
 	// Namespace is where the Jobs are.
 	Namespace string
-	// Job is that of the present attempt; nil: there is none.
-	Job *batchv1.Job
+	// Job is that of the present attempt; nil: there is none. Created is its UID, if this process has created it: it may be gone again.
+	Job     *batchv1.Job
+	Created types.UID
 
 	// OrphanSince is since when the node is known to have a taint of [OrphanOf]; zero: it has none.
 	OrphanSince time.Time
@@ -196,6 +198,11 @@ func Next(p *policy.Policy, f Facts, now time.Time) Step {
 		d.waitFor("record", "annotation %s cannot be read, so no visit is made to the node until it is repaired or removed: %v",
 			conditions.AnnotationRepair, f.RecordErr)
 		d.removeOrphan()
+		return d.step
+	}
+	if other := f.Record.OfOthers(f.Namespace); other != "" {
+		d.waitFor("installation", "visit %s is of another installation of Pitcrew, whose Jobs are in namespace %s, and this one (%s) "+
+			"leaves it alone; if there is no other, remove annotation %s", f.Record.Current.ID, other, f.Namespace, conditions.AnnotationRepair)
 		return d.step
 	}
 	d.record.ClampTimes(now)
@@ -437,7 +444,7 @@ func (d *decider) open(v Visit) {
 		previous = d.record.Last[0].ID
 	}
 	v.ID = visit.ShortHash(string(d.facts.Node.UID), d.now.Format(time.RFC3339Nano), previous, string(v.Kind))
-	v.Phase, v.StartedAt, v.PhaseSince, v.ActionSince, v.BootID = Emptying, d.now, d.now, d.now, boot
+	v.Namespace, v.Phase, v.StartedAt, v.PhaseSince, v.ActionSince, v.BootID = d.facts.Namespace, Emptying, d.now, d.now, d.now, boot
 	d.record.Current = &v
 	d.requeue(time.Millisecond)
 }

@@ -10,6 +10,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -767,6 +768,46 @@ func TestAPodThatComesAfterTheTaintStopsTheAction(t *testing.T) {
 			m.pods = nil
 			w.untilClosed(m, Repair, Passed)
 		})
+	}
+}
+
+// A Job that is gone before anybody has seen it may have run: that there is none proves nothing.
+func TestAJobThatWasDeletedBeforeItWasSeenIsNotCreatedAnew(t *testing.T) {
+	for created, want := range map[types.UID]bool{"": true, "uid-1": false} {
+		w, m := sick(t, ecc)
+		m.stalled = true
+		w.untilPhase(m, Working)
+		f := w.facts(m)
+		f.Created, f.Has, f.Template = created, Needs{Pods: true, Breaker: true, Template: "reset-gpu"}, w.templates["reset-gpu"]
+		s := Next(w.policy, f, w.now)
+		if v := s.Record.Current; (s.Create != nil) != want || strings.Contains(v.Outcome, "its Job was deleted by others") == want {
+			t.Errorf("created %q: Job %v, record %s", created, s.Create != nil, s.Record)
+		}
+	}
+}
+
+func TestAVisitOfAnotherInstallationIsLeftAlone(t *testing.T) {
+	for _, phase := range []Phase{Emptying, Working, Proving} {
+		w, m := sick(t, ecc)
+		switch phase {
+		case Emptying:
+			m.pods = []corev1.Pod{gpuPod("p", "Job")}
+		case Proving:
+			m.run = func(job *batchv1.Job) { w.end(m, job, 0, done) }
+		}
+		w.untilPhase(m, phase)
+		for namespace, ours := range map[string]bool{conditions.RepairNamespace: true, "": true, "others": false} {
+			f := w.facts(m)
+			f.Record = f.Record.Clone(m.Node)
+			f.Record.Current.Namespace = namespace
+			after := m.DeepCopy()
+			s := Next(w.policy, f, w.now.Add(24*time.Hour))
+			s.Apply(after)
+			isLeft := s.Waits != nil && s.Waits.Reason == "installation" && !quarantine.Differ(after, m.Node) && s.Create == nil
+			if isLeft == ours {
+				t.Errorf("%s, namespace %q: waits %+v", phase, namespace, s.Waits)
+			}
+		}
 	}
 }
 

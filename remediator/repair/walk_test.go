@@ -57,7 +57,7 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 		seen[what]++
 		seen[fmt.Sprintf("attempt %d", m.record().Current.Attempt)]++
 		for _, pod := range m.pods {
-			if what == "reboot" && !staysOnNode(&pod) || sweep.HoldsAccelerator(&pod) {
+			if what == "reboot" && !sweep.StaysOnNode(&pod) || sweep.HoldsAccelerator(&pod) {
 				t.Fatalf("%s begins on node %s while pod %s is there", what, m.Name, pod.Name)
 			}
 		}

@@ -184,7 +184,7 @@ func (s *site) process(writes interceptor.Funcs, change ...func(*Options)) (stop
 			ReaderFailOnMissingInformer: true,
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}: {Transform: nodes.Slim},
-				&batchv1.Job{}: {Namespaces: map[string]cache.Config{s.name: {}}},
+				&batchv1.Job{}: {Namespaces: map[string]cache.Config{s.name: {}, s.name + "-b": {}}},
 				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
 					"pitcrew": {FieldSelector: fields.OneTermEqualSelector("metadata.name", conditions.PauseConfigMap)},
 				}},

@@ -106,6 +106,7 @@ type Controller struct {
 	records   *records
 	reports   reports
 	problems  problems
+	created   createdJobs
 	orphans   orphans
 	starts    *startsStore
 	failures  *failures.Store
@@ -185,6 +186,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		records:   newRecords(),
 		reports:   newReports(),
 		problems:  newProblems(),
+		created:   createdJobs{byNode: map[string]createdJob{}},
 		orphans:   orphans{byNode: map[string]time.Time{}},
 		failures:  failures.New(mgr.GetClient(), mgr.GetAPIReader(), o.Namespace, o.Policy, o.Clock),
 		starts: &startsStore{key: keystore.Key{
@@ -292,6 +294,7 @@ func (c *Controller) forget(ctx context.Context, name string) error {
 	c.records.forget(name)
 	c.reports.forget(name)
 	c.problems.set(name, "")
+	c.created.set(name, nil)
 	c.orphans.since(name, false, time.Time{})
 	if jobs, err := c.jobsOf(ctx, name); err != nil || len(jobs) == 0 {
 		return err

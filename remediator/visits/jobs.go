@@ -40,6 +40,7 @@ func (c *Controller) create(ctx context.Context, n *corev1.Node, job *batchv1.Jo
 	err := c.client.Create(ctx, job, client.FieldOwner(quarantine.ControllerName))
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
+		c.created.set(n.Name, job)
 		c.problems.set(n.Name, "")
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):

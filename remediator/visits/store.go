@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -190,6 +191,39 @@ func (p problems) of(node string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byNode[node]
+}
+
+// createdJobs remember the last Job that was created for each node: one that is deleted at once is never seen, and must not be created
+// anew. Losing them matters only until the Job's UID is in the record, which is the next write.
+type createdJobs struct {
+	mu     sync.Mutex
+	byNode map[string]createdJob
+}
+
+type createdJob struct {
+	name string
+	uid  types.UID
+}
+
+// set notes the Job of a node; nil: there is none. Of one that existed before the UID is not known, and it can be seen.
+func (c *createdJobs) set(node string, job *batchv1.Job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if job == nil {
+		delete(c.byNode, node)
+		return
+	}
+	c.byNode[node] = createdJob{job.Name, job.UID}
+}
+
+// of returns the UID of the Job of that name; empty: this process has not created it.
+func (c *createdJobs) of(node, name string) types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if job := c.byNode[node]; job.name == name {
+		return job.uid
+	}
+	return ""
 }
 
 // orphans remember since when nodes have a taint that no visit explains. Losing them has it stay longer.

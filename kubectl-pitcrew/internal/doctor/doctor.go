@@ -36,6 +36,7 @@ type examination struct {
 
 // examinations are the checks in the order in which they are shown.
 var examinations = []examination{
+	{"installations", (*doctor).installations},
 	{"your rights", (*doctor).ownRights},
 	{"remediator's rights", (*doctor).remediatorRights},
 	{"devices", (*doctor).deviceRights},

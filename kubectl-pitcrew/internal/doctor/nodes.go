@@ -180,8 +180,8 @@ func (d *doctor) staleConditions(context.Context) ([]cli.Finding, error) {
 	return found, nil
 }
 
-// records looks for records of quarantines and of repairs that cannot be read.
-func (d *doctor) records(context.Context) ([]cli.Finding, error) {
+// records looks for records of quarantines and of repairs that cannot be read, and for what they name and nobody removes.
+func (d *doctor) records(ctx context.Context) ([]cli.Finding, error) {
 	if d.nodesErr != nil {
 		return nil, d.nodesErr
 	}
@@ -198,6 +198,10 @@ func (d *doctor) records(context.Context) ([]cli.Finding, error) {
 	for _, key := range slices.Sorted(maps.Keys(bad)) {
 		found = append(found, cli.Problem("", "kubectl annotate node NODE "+key+"-, then look at its taints",
 			"annotation %s cannot be read, so the remediator leaves the node alone: %s", key, cli.Some(bad[key])))
+	}
+	left, err := d.leftTaints(ctx)
+	if found = append(found, left...); err != nil {
+		return found, err
 	}
 	if len(found) == 0 {
 		found = append(found, cli.Good("", "all can be read"))

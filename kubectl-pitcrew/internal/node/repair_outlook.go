@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -44,6 +45,9 @@ func visitorTo(
 ) (*visitor, error) {
 	v := &visitor{Target: c, api: api, policy: p, nodes: nodes, facts: repair.Facts{Node: n, Namespace: conditions.RepairNamespace}}
 	v.facts.Record, v.facts.RecordErr = repair.RecordOf(n)
+	if r := v.facts.Record; r != nil && r.Current != nil {
+		v.facts.Namespace = cmp.Or(r.Current.Namespace, v.facts.Namespace)
+	}
 	v.facts.Quarantine, v.facts.QuarantineErr = quarantine.RecordOf(n)
 	var err error
 	if v.facts.Paused, err = pause.Reason(ctx, api, c.Namespace); err != nil {

@@ -16,9 +16,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 )
 
-// knownKey is the key of ConfigMap [conditions.KnownConfigMap].
-const knownKey = "known"
-
 // Known remembers what quarantines put on nodes by the policies that were in force: what was put there must be removed although the policy
 // has changed since, but what a record merely claims must not. It is written when the policy brings something new. A nil Known knows
 // nothing.
@@ -32,7 +29,7 @@ type Known struct {
 // NewKnown returns one that has read nothing yet.
 func NewKnown(o Options) *Known {
 	return &Known{store: keystore.Store[handoff.Known]{
-		Key: o.key(conditions.KnownConfigMap, knownKey), Clock: o.Clock, DryRun: o.DryRun, Retry: limits.RetryBlocked,
+		Key: o.key(conditions.KnownConfigMap, handoff.KnownKey), Clock: o.Clock, DryRun: o.DryRun, Retry: limits.RetryBlocked,
 		Parse: func(text string, _ time.Time) handoff.Known { return handoff.ParseKnown(text) }, Text: handoff.Known.String,
 	}}
 }

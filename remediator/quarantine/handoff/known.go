@@ -14,6 +14,9 @@ import (
 // MaxKnown bounds how many keys the remediator remembers of policies that are no longer in force.
 const MaxKnown = 512
 
+// KnownKey is the key of ConfigMap [conditions.KnownConfigMap] with what [Known.String] writes.
+const KnownKey = "known"
+
 // Known are the labels, annotations and taints that quarantines put on nodes, and whether they cordon them. A record on a Node is input:
 // whoever may annotate the Node can claim in it that anything is ours. Only what is known is added or removed for the sake of a record.
 type Known struct {

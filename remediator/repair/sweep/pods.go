@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
@@ -33,4 +34,13 @@ func CouldRunOn(pod *corev1.Pod, node *corev1.Node) bool {
 		return t.Key == conditions.TaintMaintenance
 	})
 	return capacity.Fits(&free, pod)
+}
+
+// StaysOnNode reports whether a pod is static, or one of a DaemonSet.
+func StaysOnNode(pod *corev1.Pod) bool {
+	if _, static := pod.Annotations[corev1.MirrorPodAnnotationKey]; static {
+		return true
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "DaemonSet"
 }

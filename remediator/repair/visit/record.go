@@ -83,6 +83,8 @@ type Visit struct {
 	Phase Phase  `json:"phase"`
 	// Sweep is the name of the sweep in the policy.
 	Sweep string `json:"sweep,omitempty"`
+	// Namespace is where the Jobs of the visit are: that of the installation that has begun it. Records of earlier versions have none.
+	Namespace string `json:"namespace,omitempty"`
 	// Group is set on a visit to a group of nodes, which earlier versions made. Such a visit ends.
 	Group *struct{} `json:"group,omitempty"`
 	// Quarantine is the id of the quarantine that a repair or a validation is for.

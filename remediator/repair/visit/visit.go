@@ -67,6 +67,14 @@ func ShortHash(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
+// OfOthers returns the namespace of the Jobs of the visit under way if it is not this one: another installation of Pitcrew has begun it.
+func (r *Record) OfOthers(namespace string) string {
+	if r == nil || r.Current == nil || r.Current.Namespace == namespace {
+		return ""
+	}
+	return r.Current.Namespace
+}
+
 // JobName returns the name of the Job that the visit under way has now, or had until it is known to have ended; empty: it has none.
 func (r *Record) JobName(n *corev1.Node) string {
 	if r == nil || r.Current == nil || !r.Current.MayHaveJob() {
