@@ -58,15 +58,15 @@ func message(text string) string {
 
 // ofSubject returns what the pages of a kind of subject say of a class.
 func ofSubject(all []aPassage, kind, class string) string {
-	var found strings.Builder
+	found := ""
 	for _, name := range pagesOf[kind] {
 		for _, p := range all {
 			if p.page == name && (strings.HasPrefix(p.text, class+" |") || len(pagesOf[kind]) == 1 && p.first) {
-				fmt.Fprintf(&found, "%s: %s\nMore: kubectl pitcrew explain %s\n", name, p, name)
+				found += fmt.Sprintf("%s: %s\nMore: kubectl pitcrew explain %s\n", name, p, name)
 			}
 		}
 	}
-	return found.String()
+	return found
 }
 
 // aPassage is a paragraph, a row of a table or an item of a list of a page.
