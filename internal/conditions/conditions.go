@@ -97,6 +97,9 @@ const NodeIOHung = "NodeIOHung"
 // ContainersBroken is the NodeCondition of containers that lost their GPUs while they run, and of those that cannot end.
 const ContainersBroken = "ContainersBroken"
 
+// FabricDegraded is the NodeCondition of what makes the traffic between GPUs and adapters slow or wrong while all ports are up.
+const FabricDegraded = "FabricDegraded"
+
 // MetaXGPUUnhealthy is the NodeCondition of MetaX GPUs.
 const MetaXGPUUnhealthy = "MetaXGPUUnhealthy"
 
@@ -134,6 +137,8 @@ var All = []Condition{
 		Summary: "the server of a mount does not answer, or a service sleeps in the kernel"},
 	{Type: ContainersBroken, Plugin: "containers", Healthy: "ContainersChecked", Problem: "ContainerFault",
 		Summary: "a container lost its GPUs or cannot end"},
+	{Type: FabricDegraded, Plugin: "fabric", Healthy: "FabricChecked", Problem: "FabricFault",
+		Summary: "the way between GPUs and adapters is degraded"},
 	{Type: MetaXGPUUnhealthy, Plugin: "metax", Witness: GPUDriver, Latches: true,
 		Healthy: "MetaXGPUChecked", Problem: "MetaXGPUFault", Summary: "a MetaX GPU is unhealthy"},
 	{Type: AscendNPUUnhealthy, Plugin: "ascend", Witness: GPUDriver, Latches: true,

@@ -40,6 +40,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"hung":       {"checks: {NodeIOHung: {}}", "drop [ALL]: /proc->/host/proc ro, /->/host/root ro"},
 		"containers": {"checks: {ContainersBroken: {}}", "privileged: /run/containerd/io.containerd.runtime.v2.task->/host/tasks ro, " +
 			"/var/lib/kubelet/pod-resources->/host/kubelet ro, /proc->/host/proc ro, /sys->/host/sys ro"},
+		"fabric":     {"checks: {FabricDegraded: {}}", "drop [ALL]: /sys->/host/sys ro"},
 		"ntp":        {"checks: {ClockSkewed: {}}", "drop [ALL] add [DAC_OVERRIDE]: /run/chrony, /run/dbus ro"},
 		"units":      {"checks: {NodeServiceDown: {}}", "drop [ALL]: /run/systemd ro"},
 		"mounts":     {"checks: {MountReadOnly: {}}", "drop [ALL]: /proc->/host/proc ro"},
