@@ -36,7 +36,7 @@ const (
 )
 
 func TestAsShipped(t *testing.T) {
-	c := install(t, func(string) string { return values },
+	c := install(t, func(string) string { return values }, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: resourceapi.GroupName, Resource: "devicetaintrules"})
 	for name, test := range map[string]func(*testing.T, *cluster.Cluster){
 		"fault": fault, "dead node": deadNode, "one GPU": oneGPU, "rack": rack,
@@ -87,7 +87,12 @@ func deadNode(t *testing.T, c *cluster.Cluster) {
 
 // oneGPU: a job leaves a broken GPU while the node stays in service, and the GPU is back when the fault is over.
 func oneGPU(t *testing.T, c *cluster.Cluster) {
-	s := newSite(t, c, "gpu", 1, nil)
+	isolates(newSite(t, c, "gpu", 1, nil), conditions.GPUMemoryError, "the driver asks for a reset", nil)
+}
+
+// isolates has a GPU of the only node of a site fail; during is called while it is isolated.
+func isolates(s *site, condition corev1.NodeConditionType, fault string, during func(node string)) {
+	t := s.T
 	node := s.nodes[0]
 	s.publish(node, "0000:1b:00.0", "0000:1c:00.0")
 	s.train(oneClaim)
@@ -98,7 +103,7 @@ func oneGPU(t *testing.T, c *cluster.Cluster) {
 	} else if !slices.Equal(held, []string{broken}) {
 		t.Fatalf("the job holds %q", held)
 	}
-	s.report(node, corev1.ConditionTrue, "ResetGPU gpu "+address[broken]+": the driver asks for a reset", conditions.GPUMemoryError)
+	s.report(node, corev1.ConditionTrue, "ResetGPU gpu "+address[broken]+": "+fault, condition)
 	s.movedFrom()
 	now, err := s.running()
 	if held := s.devices(now); err != nil || !slices.Equal(held, []string{other}) {
@@ -114,7 +119,10 @@ func oneGPU(t *testing.T, c *cluster.Cluster) {
 	if got := rules(); got != broken {
 		t.Errorf("rules for %q, want %q", got, broken)
 	}
-	s.report(node, corev1.ConditionFalse, "no fault", conditions.GPUMemoryError)
+	if during != nil {
+		during(node)
+	}
+	s.report(node, corev1.ConditionFalse, "no fault", condition)
 	s.released(node)
 	s.until("its rule is gone", func() error {
 		if got := rules(); got != "" {

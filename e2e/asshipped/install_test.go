@@ -25,7 +25,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
-const namespace = "pitcrew"
+// infra is the node of the remediator's pods.
+const namespace, infra = "pitcrew", "infra"
 
 // values are those of the page about the installation, with what the pages of the policy and of devices tell to set. Only the times are
 // shorter.
@@ -43,8 +44,14 @@ policy:
     node-not-ready: {for: 3s, clearAfter: 3s}
 `
 
+// policyFile is the policy of the remediator that runs.
+var policyFile string
+
 // install applies the rendered chart, but for what would run as a pod, and starts the remediator as its Deployment would.
-func install(t *testing.T, values func(root string) string, may ...authorizationv1.ResourceAttributes) *cluster.Cluster {
+// sets are what a page has Helm set on its command line.
+func install(
+	t *testing.T, values func(root string) string, sets func(root string) []string, may ...authorizationv1.ResourceAttributes,
+) *cluster.Cluster {
 	t.Helper()
 	c := clustertest.Get(t)
 	if err := components.Build(t.Context(), os.Stderr, c.Root, components.Helm); err != nil {
@@ -55,13 +62,16 @@ func install(t *testing.T, values func(root string) string, may ...authorization
 		t.Fatal(err)
 	}
 	chart := filepath.Join(c.Root, "manifests", "chart")
-	out, err := exec.CommandContext(t.Context(), components.Helm.Path(c.Root), "template", "pitcrew", chart,
-		"--namespace="+namespace, "--values="+file).Output()
+	helm := []string{"template", "pitcrew", chart, "--namespace=" + namespace, "--values=" + file, "--kube-version=1.37.0"}
+	if sets != nil {
+		helm = append(helm, sets(c.Root)...)
+	}
+	out, err := exec.CommandContext(t.Context(), components.Helm.Path(c.Root), helm...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var kept, args []string
-	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	policyFile = filepath.Join(t.TempDir(), "policy.yaml")
 	for _, document := range strings.Split(string(out), "\n---\n") {
 		var object metav1.PartialObjectMetadata
 		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
@@ -76,13 +86,18 @@ func install(t *testing.T, values func(root string) string, may ...authorization
 				t.Fatal(err)
 			}
 			args = d.Spec.Template.Spec.Containers[0].Args
-			continue
+			d.Spec.Template.Spec.NodeSelector = map[string]string{cluster.LabelPool: infra}
+			shown, err := yaml.Marshal(d) // kubectl finds the policy by its pods, which KWOK plays
+			if err != nil {
+				t.Fatal(err)
+			}
+			document = string(shown)
 		case object.Kind == "ConfigMap" && object.Name == "pitcrew-policy":
 			var shipped corev1.ConfigMap
 			if err := yaml.Unmarshal([]byte(document), &shipped); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(policy, []byte(shipped.Data["policy.yaml"]), 0o600); err != nil {
+			if err := os.WriteFile(policyFile, []byte(shipped.Data["policy.yaml"]), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -95,8 +110,14 @@ func install(t *testing.T, values func(root string) string, may ...authorization
 		t.Fatal(err)
 	}
 	clustertest.Until(t, patience, "the roles are known", func() error { return mayWork(t, c, may) })
+	if _, err := c.AddNodes(t.Context(), infra, 1, func(n *corev1.Node) {
+		delete(n.Status.Capacity, "nvidia.com/gpu")
+		delete(n.Status.Allocatable, "nvidia.com/gpu")
+	}); err != nil && !apierrors.IsAlreadyExists(errors.Unwrap(err)) {
+		t.Fatal(err)
+	}
 	for i := range args {
-		args[i] = strings.Replace(args[i], "/etc/pitcrew/policy.yaml", policy, 1)
+		args[i] = strings.Replace(args[i], "/etc/pitcrew/policy.yaml", policyFile, 1)
 	}
 	remediator, err := c.RunRemediator(t.Context(), nil, args...)
 	if err != nil {
@@ -191,7 +212,7 @@ func (s *site) publish(node string, addresses ...string) {
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "gpu"}}
 	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{request}
 	for _, object := range []client.Object{class, slice, template} {
-		if err := s.Client.Create(s.T.Context(), object); err != nil {
+		if err := s.Client.Create(s.T.Context(), object); err != nil && (object != class || !apierrors.IsAlreadyExists(err)) {
 			s.Fatal(err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -37,33 +35,6 @@ policy:
     gpu-xid: {clearAfter: 3s}
     dcgm-diag: {clearAfter: 3s}
 `
-
-// pageValues are the values that docs/repair.md shows, each block over those before it, and then shorter.
-func pageValues(t *testing.T, root string) string {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "repair.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	values := map[string]any{}
-	blocks := strings.Split(string(page), "\n```yaml\n")[1:]
-	for _, block := range append(blocks, shorter) {
-		block, _, _ = strings.Cut(block, "\n```")
-		var shown map[string]any
-		if err := yaml.Unmarshal([]byte(block), &shown); err == nil && (shown["policy"] != nil || shown["repair"] != nil) {
-			merge(values, shown)
-		}
-	}
-	policy := values["policy"].(map[string]any)
-	if policy["sweeps"] == nil || policy["firstCheck"] == nil || policy["repair"] == nil {
-		t.Fatalf("the page shows no sweep, first check or repair: %v", policy)
-	}
-	text, err := yaml.Marshal(values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
 
 func merge(into, from map[string]any) {
 	for key, value := range from {
@@ -209,7 +180,7 @@ const healthy, faulty = `{"result":"healthy","message":"DCGM has found no fault"
 
 // The loop with the chart's templates, roles and admission policies, the preset's pool, the default policy, and what docs/repair.md shows.
 func TestTheLoopAsShipped(t *testing.T) {
-	c := install(t, func(root string) string { return pageValues(t, root) },
+	c := install(t, func(root string) string { return valuesOf(t, root, shorter, "repair.md") }, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
@@ -217,7 +188,8 @@ func TestTheLoopAsShipped(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *cluster.Cluster)
-	}{{"a new node", newNode}, {"a reset under the GPU operator", reset}, {"a reboot", reboot}, {"sweeps", sweeps}} {
+	}{{"a new node", newNode}, {"a reset under the GPU operator", reset}, {"a reboot", reboot}, {"sweeps", sweeps},
+		{"the page's commands", commands}} {
 		t.Run(step.name, func(t *testing.T) { step.run(t, c) })
 	}
 }
