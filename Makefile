@@ -194,6 +194,7 @@ bench: components build ## the comparisons in docs/benchmarks.md
 	go run ./bench/latency
 	go run ./bench/xid
 	go run ./bench/podlog
+	go run ./bench/falsealarms
 	go run ./bench/restart
 	go run ./bench/deadnode
 	go run ./bench/repair
