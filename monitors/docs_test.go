@@ -92,7 +92,11 @@ func conditionsPage(t *testing.T) string {
 			strings.TrimSpace(c.Plugin+" "+strings.Join(args, " ")), interval, c.Healthy, c.Problem, policy.action(c.Type))
 	}
 	for _, c := range conditions.Verdicts {
-		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | the remediator | preflight reports | %s, %s | %s |\n", c.Type, c.Type,
+		from := "preflight reports"
+		if c.Type == conditions.GPUPodsRejected {
+			from = "every 5s, pods that fail (off by default)"
+		}
+		fmt.Fprintf(&b, "| [%s](runbooks/%s.md) | the remediator | %s | %s, %s | %s |\n", c.Type, c.Type, from,
 			c.Healthy, c.Problem, policy.action(c.Type))
 	}
 	b.WriteString("| [Ready](runbooks/PitcrewNodeNotReady.md) | the kubelet, and the node controller in its place | continuously | KubeletReady, KubeletNotReady or NodeStatusUnknown | " +

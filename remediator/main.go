@@ -37,6 +37,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
 	"github.com/pitcrew-dev/pitcrew/remediator/progress"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/rejections"
 	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits"
 	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
@@ -53,6 +54,7 @@ type options struct {
 	dryRun, leaderElect                                                bool
 	leaseDuration                                                      time.Duration
 	preflight                                                          preflight.Options
+	rejections                                                         rejections.Options
 	log                                                                logOptions
 }
 
@@ -77,6 +79,11 @@ func main() {
 		"how long the lease counts after its last renewal, in whole seconds from 3s, the same for all replicas: a dead leader is replaced "+
 			"within about one and a half times as long, and a leader to which the API server gives no answer ends before it has expired")
 	o.preflightFlags(flag.CommandLine)
+	flag.IntVar(&o.rejections.Pods, "rejected-pods", 0,
+		"`number` of GPU pods of two namespaces or more that a kubelet rejects (UnexpectedAdmissionError) within -rejected-within until "+
+			"its node has condition "+conditions.GPUPodsRejected+", 10 for example; 0: the pods that fail are not watched")
+	flag.DurationVar(&o.rejections.Window, "rejected-within", 10*time.Minute,
+		"the time for -rejected-pods, 1m to 1h; the condition ends when no pod was rejected for as long")
 	validate := flag.Bool("validate", false, "check the policy file and exit")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	o.log.addFlags(flag.CommandLine)
@@ -177,6 +184,9 @@ func (o options) check() error {
 			return fmt.Errorf("-repair-namespace: %w", err)
 		}
 	}
+	if err := o.rejections.Check(); err != nil {
+		return err
+	}
 	if o.leaseDuration < 3*time.Second || o.leaseDuration%time.Second != 0 {
 		return fmt.Errorf("-lease-duration %s: not a whole number of seconds from 3s", o.leaseDuration) // a Lease holds seconds
 	}
@@ -211,6 +221,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) err
 	}
 	o.preflight.DryRun, o.preflight.Recorder, o.preflight.Clock = o.dryRun, recorder, now
 	if err := preflight.SetupWithManager(ctx, mgr, metrics.Registry, o.preflight); err != nil {
+		return err
+	}
+	o.rejections.DryRun, o.rejections.Clock = o.dryRun, now
+	if err := rejections.SetupWithManager(mgr, o.rejections); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

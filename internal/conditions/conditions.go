@@ -151,10 +151,14 @@ const PreflightFailed = "PreflightFailed"
 // SlowNode is the NodeCondition of a node that slows down its peers.
 const SlowNode = "SlowNode"
 
+// GPUPodsRejected is the NodeCondition of a node whose kubelet rejects the GPU pods that the scheduler sends there.
+const GPUPodsRejected = "GPUPodsRejected"
+
 // Verdicts lists the conditions that the remediator writes itself. Their heartbeat is the time of the verdict.
 var Verdicts = []Condition{
 	{Type: PreflightFailed, Healthy: "PreflightPassed", Problem: "PreflightCheckFailed", Summary: "a preflight check failed"},
 	{Type: SlowNode, Healthy: "NodeKeepsUp", Problem: "NodeIsSlow", Summary: "it is slower than its peers"},
+	{Type: GPUPodsRejected, Healthy: "GPUPodsAdmitted", Problem: "GPUPodsNotAdmitted", Summary: "its kubelet rejects GPU pods"},
 }
 
 // Ours reports whether the NodeCondition type is written by a plugin of this repository or by the remediator. Only then

@@ -116,7 +116,7 @@ func TestTheAdmissionPoliciesAreAsTheCode(t *testing.T) {
 	for name, wanted := range map[string][]string{
 		"pitcrew-node-records": {
 			quoted(conditions.Domain + "/"), quoted(conditions.AnnotationGPUs), quoted(conditions.TaintUnchecked + "="),
-			quoted(conditions.Verdicts[0].Type), quoted(conditions.Verdicts[1].Type),
+			quoted(conditions.Verdicts[0].Type), quoted(conditions.Verdicts[1].Type), quoted(conditions.Verdicts[2].Type),
 		},
 		"pitcrew-job-records": {
 			quoted(conditions.AnnotationRestart), quoted(conditions.AnnotationCheckpointBy), quoted(conditions.AnnotationRestartStep),
@@ -133,7 +133,7 @@ func TestTheAdmissionPoliciesAreAsTheCode(t *testing.T) {
 			}
 		}
 	}
-	if len(conditions.Verdicts) != 2 {
-		t.Errorf("%d verdicts; pitcrew-node-records reserves two", len(conditions.Verdicts))
+	if len(conditions.Verdicts) != 3 {
+		t.Errorf("%d verdicts; pitcrew-node-records reserves three", len(conditions.Verdicts))
 	}
 }
