@@ -17,11 +17,14 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
+// verdicts are the conditions of preflight.
+var verdicts = []string{conditions.PreflightFailed, conditions.SlowNode}
+
 // setupExpiry adds the controller that clears verdicts after their TTL.
 func (c *Controller) setupExpiry(mgr ctrl.Manager) error {
 	hasVerdict := func(object client.Object) bool {
-		return slices.ContainsFunc(conditions.Verdicts, func(v conditions.Condition) bool {
-			cond, found := condition(object.(*corev1.Node), v.Type)
+		return slices.ContainsFunc(verdicts, func(verdict string) bool {
+			cond, found := condition(object.(*corev1.Node), verdict)
 			return found && cond.Status == corev1.ConditionTrue
 		})
 	}
@@ -44,13 +47,13 @@ func (c *Controller) expire(ctx context.Context, req ctrl.Request) (ctrl.Result,
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
 	var requeueAfter time.Duration
-	for _, v := range conditions.Verdicts {
+	for _, verdict := range verdicts {
 		if err := c.patchCondition(ctx, req.Name, func(n *corev1.Node) (corev1.NodeCondition, bool) {
-			return expiredCondition(n, v.Type, c.ttl, c.clock.Now())
+			return expiredCondition(n, verdict, c.ttl, c.clock.Now())
 		}); err != nil {
 			return ctrl.Result{}, err
 		}
-		cond, found := condition(&n, v.Type)
+		cond, found := condition(&n, verdict)
 		left := cond.LastHeartbeatTime.Add(c.ttl).Sub(c.clock.Now())
 		if found && cond.Status == corev1.ConditionTrue && left > 0 && (requeueAfter == 0 || left < requeueAfter) {
 			requeueAfter = left
