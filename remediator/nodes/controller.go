@@ -43,6 +43,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -110,7 +111,7 @@ type Controller struct {
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    *fleet
 	// seen is what this process knows about the quarantines of nodes, by node.
-	seen map[string]quarantine.Seen
+	seen map[string]seen.Seen
 	// leadingSince is the time of the first decision: this process has led since, or it would have ended. Zero: there was none.
 	leadingSince time.Time
 }
@@ -137,7 +138,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		},
 		looks: looks{byNode: map[string]look{}},
 		burst: burst.New(o.OnBigBurst),
-		seen:  map[string]quarantine.Seen{},
+		seen:  map[string]seen.Seen{},
 	}
 	c.fleet = newFleet(c)
 	return c
@@ -369,7 +370,7 @@ func (c *Controller) decideAlone(
 	}
 	c.report.ShowBreaker(c.breaker.State(p))
 	c.fleet.noteHeld(p, n.Name, d)
-	c.seen[n.Name] = observation.Seen.After(observation, d, now)
+	c.seen[n.Name] = d.SeenAfter(observation, now)
 	c.breaker.RememberRecord(p, n, observation.Record, now)
 	if d.Started != nil && d.Started.Incident != (limits.Domain{}) {
 		c.breaker.Remember(p, n, d.Started) // before the write: until it is remembered, another domain may fail as an incident, too

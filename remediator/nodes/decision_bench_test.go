@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 // cached is a client that reads nodes as the manager's cache does: one by its name, or all of them without a copy.
@@ -68,7 +69,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
 		client: api, policy: policy.Fixed(p), clock: clock, pending: pending.New(false),
-		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), seen: map[string]quarantine.Seen{},
+		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), seen: map[string]seen.Seen{},
 	}
 	c.fleet = newFleet(c)
 	if c.webhooks, err = webhooks.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {

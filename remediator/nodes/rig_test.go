@@ -28,7 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -175,7 +175,7 @@ func newRig(t testing.TB, names ...string) rig {
 		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), clock: r.clock, jobs: r.restarts,
 		report: newReporter(r.recorder, r.clock), breaker: memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock}),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
-		pending:  pending.New(false), seen: map[string]quarantine.Seen{}, looks: looks{byNode: map[string]look{}},
+		pending:  pending.New(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
 		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock),
 	}
 	r.fleet = newFleet(r.Controller)

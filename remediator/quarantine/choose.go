@@ -241,12 +241,12 @@ func (s *situation) provenPlace() limits.Held {
 
 // confirmed reports whether the quarantine of the record is more than a claim.
 func (s *situation) confirmed() bool {
-	seen := s.observed.Seen.of(s.record)
-	return s.decided || seen.decided || seen.tainted || s.observed.showsTaint(s.record) && s.observed.Node.UID == s.record.NodeUID
+	known := s.observed.Seen.Of(s.record)
+	return s.decided || known.Decided || known.Tainted || s.observed.showsTaint(s.record) && s.observed.Node.UID == s.record.NodeUID
 }
 
 // isDecided reports whether this remediator has decided on the taint of the record.
-func (s *situation) isDecided() bool { return s.decided || s.observed.Seen.of(s.record).decided }
+func (s *situation) isDecided() bool { return s.decided || s.observed.Seen.Of(s.record).Decided }
 
 // isTainted reports whether the taint of the quarantine is where it belongs, or is about to be put there.
 func (s *situation) isTainted() bool {

@@ -17,6 +17,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/notices"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/reach"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 // Observation is what is known about one node: plain values, no client.
@@ -36,12 +39,12 @@ type Observation struct {
 	// Delivered are the notices that need no further delivery.
 	Delivered map[handoff.Receipt]bool
 	// Seen is what this process knows about the quarantine.
-	Seen Seen
+	Seen seen.Seen
 	// Known is what quarantines put on nodes, by all policies that are known; nil: by the present one.
 	Known *handoff.Known
 	// Visits is what the visits to the node say about the quarantine of Record.
 	Visits Visits
-	// Devices is what is known about the devices of the node; nil: nothing was read, see [NeedsDevices].
+	// Devices is what is known about the devices of the node; nil: nothing was read, see [reach.NeedsDevices].
 	Devices *devices.Look
 	// LeadingSince is since when this process has acted without interruption; zero: for long. Before, it is not known who could reach
 	// the API server: a kubelet that could not had no chance to say that it is alive.
@@ -98,7 +101,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 			conditions.AnnotationQuarantine, o.RecordErr)}
 	}
 	d := newDecider(p, o, now)
-	dropNotices(d.record, o.Seen)
+	notices.DropForged(d.record, o.Seen)
 	d.updateNotices()
 	for goesOn := true; goesOn; {
 		d.updateCauses()
@@ -157,7 +160,7 @@ func (d *decider) find() {
 
 // finish adds to the result what follows from the record as it has become, whatever was chosen.
 func (d *decider) finish() Decision {
-	noteUnknownDevices(d.record, &d.conditions, &d.next)
+	reach.NoteUnknown(d.record, &d.conditions, &d.next)
 	if b := staleness(&d.conditions); b != nil && d.result.Blocked == nil {
 		d.note(wait{blocked: b, until: []time.Time{d.now.Add(causes.Recheck)}})
 	}
@@ -195,6 +198,21 @@ func (d Decision) paused(reason string) Decision {
 	return words
 }
 
+// SeenAfter returns what the remediator knows about the quarantine of a node after the decision.
+func (d Decision) SeenAfter(o Observation, now time.Time) seen.Seen {
+	look := seen.Look{HasDecided: d.State != nil, Decided: d.decided}
+	if o.RecordErr == nil {
+		look.Observed = o.Record
+	}
+	if d.State != nil {
+		look.Record = d.State.Record
+	}
+	if o.Node != nil {
+		look.ShowsTaint = o.showsTaint
+	}
+	return o.Seen.After(look, now)
+}
+
 // waitsForLimit reports whether a limit holds back what the decision would do.
 func (d *Decision) waitsForLimit() bool {
 	if d.Blocked == nil {
@@ -221,7 +239,7 @@ func (d *decider) updateCauses() {
 		return
 	}
 	d.judgeLinks()
-	findReach(&d.conditions, r, d.observed.devices())
+	reach.Find(&d.conditions, r, d.observed.devices())
 	if r.Phase == Suspect {
 		r.Isolation = nil // an earlier version showed by rules without effect what a rule that only observes would isolate
 		causes.DropOver(r, &d.conditions, &d.next)

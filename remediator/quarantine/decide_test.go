@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 const testPolicy = `
@@ -94,7 +95,7 @@ type world struct {
 	broken *limits.BreakerState
 	told   map[handoff.Receipt]bool
 	// seen is what the remediator knows from elsewhere than from the node; restarted drops it.
-	seen Seen
+	seen seen.Seen
 	// visits is what the visits to the node say.
 	visits Visits
 	// devices are those of the node and their rules, as the API server has them.
@@ -140,7 +141,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) decide() {
 	w.t.Helper()
 	w.last = w.look()
-	w.seen = w.seen.After(w.observe(), w.last, w.now)
+	w.seen = w.last.SeenAfter(w.observe(), w.now)
 	for _, e := range w.last.Events {
 		w.reasons = append(w.reasons, e.Reason)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 const (
@@ -40,7 +41,7 @@ func forges(change func(*Record)) step {
 }
 
 // restarted is a remediator that has just started.
-func restarted(w *world) { w.seen = Seen{} }
+func restarted(w *world) { w.seen = seen.Seen{} }
 
 func claims(r *Record) {
 	r.HandOff = &handoff.Added{

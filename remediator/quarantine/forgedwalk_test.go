@@ -185,7 +185,7 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				o.Visits = w.visits
 				d := Decide(w.policy, o, w.now)
 				changes := d.Changes(w.node)
-				w.seen = w.seen.After(o, d, w.now)
+				w.seen = d.SeenAfter(o, w.now)
 				if d.State != nil {
 					d.State.Apply(w.node)
 				}
@@ -211,7 +211,7 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 				}
 				if d.RestartJobs {
 					restarts++
-					if !hasFault(w) && !w.seen.current.decided {
+					if !hasFault(w) && !w.seen.Of(parsed(w)).Decided {
 						t.Fatalf("seed %d: the jobs of a healthy node are restarted; %s", seed, record)
 					}
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 // maxAllocation is how much a forged record may have the remediator allocate.
@@ -93,14 +94,14 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 		n.Spec.Unschedulable = state&16 != 0
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		seen := Seen{}
+		saw := seen.Seen{}
 		for at := now; at.Before(now.Add(30 * time.Minute)); at = at.Add(10*time.Minute + time.Second) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
 			hadTaint := node.HasTaint(n.Spec.Taints, conditions.TaintUnhealthy)
 			record, err := RecordOf(n)
-			o := Observation{Node: n, Record: record, RecordErr: err, Peers: limits.PeersOf(peers...), Seen: seen}
+			o := Observation{Node: n, Record: record, RecordErr: err, Peers: limits.PeersOf(peers...), Seen: saw}
 			d := Decide(p, o, at)
-			seen = seen.After(o, d, at)
+			saw = d.SeenAfter(o, at)
 			was := n.DeepCopy()
 			if d.State != nil {
 				d.State.Apply(n)

@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 const (
@@ -315,7 +316,7 @@ func TestAnIncidentGoesOnAfterARestart(t *testing.T) {
 			f.wantPhases("qqqsss ------ ------")
 			f.memory = memory(f.memory)
 			for _, w := range f.worlds {
-				w.seen = Seen{}
+				w.seen = seen.Seen{}
 			}
 			f.settles()
 			f.wantPhases("qqqqqq ------ ------")

@@ -16,6 +16,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/reach"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 const devicePolicy = `
@@ -198,9 +200,9 @@ func TestIsolation(t *testing.T) {
 		{name: "a node to be avoided", steps: []step{slow, decide, gpu(ecc), decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "NodeQuarantined DeviceIsolated"},
 		{name: "a maintenance leaves the rules", steps: []step{isolates, taints(maintenance), decide, written}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1),
 			taints: "pitcrew.dev/maintenance=sweep:NoSchedule", said: "DeviceIsolated"},
-		{name: "a restart of the remediator", steps: []step{isolates, func(w *world) { w.seen = Seen{} }, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
-		{name: "a crash before the rules are written", steps: []step{gpu(ecc), decide, func(w *world) { w.seen = Seen{} }, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated TaintRestored"},
-		{name: "a forged record", steps: []step{gpu(ecc), decide, func(w *world) { w.seen = Seen{} }, gpuFine, decide, settled}, status: "isolated", said: "DeviceIsolated blocked:record-unconfirmed"},
+		{name: "a restart of the remediator", steps: []step{isolates, func(w *world) { w.seen = seen.Seen{} }, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated"},
+		{name: "a crash before the rules are written", steps: []step{gpu(ecc), decide, func(w *world) { w.seen = seen.Seen{} }, decide, settled}, status: "isolated", rules: fmt.Sprintf(ruleOfGPU, 1), restarts: true, said: "DeviceIsolated TaintRestored"},
+		{name: "a forged record", steps: []step{gpu(ecc), decide, func(w *world) { w.seen = seen.Seen{} }, gpuFine, decide, settled}, status: "isolated", said: "DeviceIsolated blocked:record-unconfirmed"},
 		{name: "nothing was read", steps: []step{func(w *world) { w.devices = nil }, gpu(ecc), decide}, status: "suspect", said: "blocked:devices-unknown"},
 	}
 	for _, c := range cases {
@@ -304,7 +306,7 @@ func TestAnIsolationUsesUpThePlaceOfANode(t *testing.T) {
 
 func TestDevicesAreReadOnlyForRulesThatIsolateThem(t *testing.T) {
 	w := newDeviceWorld(t)
-	needs := func() bool { return NeedsDevices(w.policy, w.node, w.record()) }
+	needs := func() bool { return reach.NeedsDevices(w.policy, w.node, w.record()) }
 	if needs() {
 		t.Error("read for a healthy node")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 // readyPolicy has a rule about nodes that are not Ready.
@@ -229,7 +230,7 @@ func TestADeadNodeIsSeenWhateverItsLastHeartbeatWas(t *testing.T) {
 
 // An outage of the API server makes all nodes silent. It ends the leader, too.
 func TestAfterAnOutageEveryKubeletHasTimeToReport(t *testing.T) {
-	elected := func(w *world) { w.seen, w.leadingSince = Seen{}, w.now }
+	elected := func(w *world) { w.seen, w.leadingSince = seen.Seen{}, w.now }
 	t.Run("a node that died before the outage", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.run(silent, decide, passes(time.Hour), elected, decide, starves(2*time.Minute-time.Second))
@@ -277,7 +278,7 @@ func TestTheJobsOfANodeThatDiesDuringAnotherQuarantineRestart(t *testing.T) {
 	if got := reason(w); got != "Ready: Kubelet stopped posting node status." {
 		t.Errorf("the jobs restart for %q", got)
 	}
-	w.run(func(w *world) { w.seen = Seen{} }, decide) // a new remediator
+	w.run(func(w *world) { w.seen = seen.Seen{} }, decide) // a new remediator
 	w.expect(Quarantined, deadlock, true)
 	w.run(kubelet(corev1.ConditionTrue), decide) // it was away
 	w.expect(Quarantined, deadlock, false)

@@ -180,7 +180,7 @@ func (d *decider) endQuarantine(by string) {
 	}
 }
 
-// Visits is what the visits to a node say about one quarantine of it. It is input, as [Seen] explains: it lets no one release a node
+// Visits is what the visits to a node say about one quarantine of it. It is input, as [seen.Seen] explains: it lets no one release a node
 // whose causes have not cleared.
 type Visits struct {
 	// Quarantine is the id of the quarantine that the rest is about.

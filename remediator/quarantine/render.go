@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/notices"
 )
 
 // decider is one run of [Decide]: the situation as it becomes, and the result so far.
@@ -68,6 +69,10 @@ func (d *decider) note(w wait) {
 		d.result.SetBreaker = w.opened
 	}
 	d.next.RequeueAt(w.until...)
+}
+
+func (d *decider) updateNotices() {
+	notices.Update(d.record, d.policy, d.observed.Delivered, d.confirmed, d.observed.Seen, &d.next)
 }
 
 func (d *decider) event(kind, reason, format string, args ...any) {

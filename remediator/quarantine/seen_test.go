@@ -8,6 +8,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 // The API server refuses the write of an upgrade, because a kubelet has written in between. It is decided again.
@@ -18,7 +19,7 @@ func TestAConflictDoesNotLoseTheRestartOfAnUpgrade(t *testing.T) {
 	others(1)(w) // the budget is used up, but the node has its place
 	passes(time.Second)(w)
 	gpu(lost)(w)
-	w.seen = w.seen.After(w.observe(), w.look(), w.now)
+	w.seen = w.look().SeenAfter(w.observe(), w.now)
 	passes(20 * time.Millisecond)(w)
 	w.decide()
 	if !w.last.RestartJobs {
@@ -59,13 +60,13 @@ func TestWipedNoticesAreNotMadeAgainForEver(t *testing.T) {
 		forged.ID, forged.Notices, forged.LastNotified = fmt.Sprint("forged", i), nil, ""
 		w.node.Annotations[conditions.AnnotationQuarantine] = forged.String()
 		d := w.look()
-		w.seen = w.seen.After(w.observe(), d, w.now)
+		w.seen = d.SeenAfter(w.observe(), w.now)
 		for _, n := range d.State.Record.Notices {
 			made[n.ID] = true
 		}
 	}
-	if most := handoff.MaxNotices + maxUnwritten; len(made) > most || len(w.seen.notices) > most {
-		t.Errorf("%d deliveries, %d notices in memory", len(made), len(w.seen.notices))
+	if most := handoff.MaxNotices + seen.MaxUnwritten; len(made) > most || w.seen.Notices() > most {
+		t.Errorf("%d deliveries, %d notices in memory", len(made), w.seen.Notices())
 	}
 }
 
@@ -74,12 +75,12 @@ func TestWhatWasSeenOfANodeIsNotKnownOfItsSuccessor(t *testing.T) {
 	w := newWorld(t)
 	gpu(ecc)(w)
 	w.decide()
-	if !w.seen.of(w.record()).decided {
+	if !w.seen.Of(w.record()).Decided {
 		t.Fatal("the quarantine is not known")
 	}
 	r := w.record()
 	r.NodeUID = "another"
-	if w.seen.of(r) != (seenQuarantine{}) {
+	if w.seen.Of(r) != (seen.Quarantine{}) {
 		t.Error("the quarantine of another node counts as decided")
 	}
 }

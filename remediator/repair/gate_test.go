@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
 var gateNow = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -126,7 +127,7 @@ spec:
 	for seed := range uint64(60) {
 		f := visitForger{rand.New(rand.NewPCG(seed, 17))}
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1", Annotations: map[string]string{}}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-0"}}}
-		now, seen := gateNow, quarantine.Seen{}
+		now, known := gateNow, seen.Seen{}
 		for turn := range 300 {
 			now = now.Add(time.Duration(f.IntN(40)) * time.Second)
 			f.event(n, now, turn)
@@ -137,9 +138,9 @@ spec:
 			if f.IntN(2) == 0 {
 				f.forge(n, before, now)
 			}
-			o := quarantine.Observation{Node: n, Record: before, Visits: VisitsOf(n, before, now), Seen: seen}
+			o := quarantine.Observation{Node: n, Record: before, Visits: VisitsOf(n, before, now), Seen: known}
 			d := quarantine.Decide(p, o, now)
-			seen = seen.After(o, d, now)
+			known = d.SeenAfter(o, now)
 			was := n.DeepCopy()
 			d.State.Apply(n)
 			after, err := quarantine.RecordOf(n)

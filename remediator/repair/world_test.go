@@ -19,6 +19,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 )
@@ -208,7 +209,7 @@ func (w *world) engine(m *machine) {
 		w.Fatal(err)
 	}
 	d := quarantine.Decide(w.policy, quarantine.Observation{
-		Node: m.Node, Record: r, Visits: VisitsOf(m.Node, r, w.now), Paused: w.paused, Seen: quarantine.AssumeDecided(m.Node, r),
+		Node: m.Node, Record: r, Visits: VisitsOf(m.Node, r, w.now), Paused: w.paused, Seen: seen.AssumeDecided(m.Node, r),
 	}, w.now)
 	if d.State != nil {
 		d.State.Apply(m.Node)

@@ -37,6 +37,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -298,7 +299,7 @@ func (s *site) engine() {
 	r, err := quarantine.RecordOf(n)
 	s.must(err)
 	d := quarantine.Decide(s.policy, quarantine.Observation{
-		Node: n, Record: r, Visits: repair.VisitsOf(n, r, s.clock.Now()), Seen: quarantine.AssumeDecided(n, r),
+		Node: n, Record: r, Visits: repair.VisitsOf(n, r, s.clock.Now()), Seen: seen.AssumeDecided(n, r),
 	}, s.clock.Now())
 	if !d.Changes(n) {
 		return

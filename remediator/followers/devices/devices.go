@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/reach"
 )
 
 const (
@@ -73,7 +74,7 @@ func (s *Store) Look(ctx context.Context, p *policy.Policy, n *corev1.Node) *dev
 	}
 	record, err := quarantine.RecordOf(n)
 	s.mu.Lock()
-	needed := err == nil && (quarantine.NeedsDevices(p, n, record) || s.ruled[n.Name] && !node.Excluded(n))
+	needed := err == nil && (reach.NeedsDevices(p, n, record) || s.ruled[n.Name] && !node.Excluded(n))
 	if !needed {
 		delete(s.refused, n.Name)
 	}

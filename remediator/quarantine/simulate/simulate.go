@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -43,7 +44,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
 		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
 		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
-		observation.Seen = quarantine.AssumeDecided(o.Before, observation.Record)
+		observation.Seen = seen.AssumeDecided(o.Before, observation.Record)
 		if peers.AreNeeded(p, o.Before, observation.Record, open) {
 			observation.Peers = fleet.Others(o.Before.Name)
 		}

@@ -1,4 +1,5 @@
-package quarantine
+// Package seen is what a remediator knows about the quarantines of nodes from elsewhere than from the records on them. It is pure.
+package seen
 
 import (
 	"cmp"
@@ -25,19 +26,20 @@ import (
 type Seen struct {
 	// current is the quarantine as it was decided or seen last. The write of a decision may be refused: earlier is what was known
 	// before it, until the node shows current.
-	current, earlier seenQuarantine
+	current, earlier Quarantine
 	// notices are those that this remediator has made or has found when it first saw the node, by their ids.
 	notices map[string]seenNotice
 	// known is set once the node was seen.
 	known bool
 }
 
-type seenQuarantine struct {
+// Quarantine is one that was decided, or whose taint was seen.
+type Quarantine struct {
 	node types.UID
 	id   string
 	// taint is the decision.
-	taint            Taint
-	decided, tainted bool
+	taint            causes.Taint
+	Decided, Tainted bool
 }
 
 type seenNotice struct {
@@ -50,22 +52,33 @@ type seenNotice struct {
 const (
 	// noticeWindow is the time in which a node may have [handoff.MaxNotices] notices. A quarantine and its release make some four.
 	noticeWindow = time.Hour
-	// maxUnwritten bounds those that no record was seen with. Some conflicts may precede each that is written; whoever wipes them
+	// MaxUnwritten bounds those that no record was seen with. Some conflicts may precede each that is written; whoever wipes them
 	// from the record makes no more of them.
-	maxUnwritten = 2 * handoff.MaxNotices
+	MaxUnwritten = 2 * handoff.MaxNotices
 )
 
-// After is what the remediator knows after a decision about a node as it was observed.
-func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
-	next := Seen{known: true, notices: s.noticesAfter(o.Record, now)}
-	var r *Record
-	if d.State != nil {
-		r = d.State.Record
-	} else if o.RecordErr == nil && !s.known {
-		r = o.Record // paused: what is there when the node is first seen counts as seen
+// Look is a decision about a node as it was observed.
+type Look struct {
+	// Observed is the record that the node had; nil: none, or one that cannot be read.
+	Observed *causes.Record
+	// Record is that which was decided, nil: the node needs none. HasDecided is false if nothing was decided.
+	Record     *causes.Record
+	HasDecided bool
+	// Decided is set when the decision has put a taint of the policy on the node, within all limits.
+	Decided bool
+	// ShowsTaint reports whether the cluster shows the taint of a quarantine; nil: it does not.
+	ShowsTaint func(*causes.Record) bool
+}
+
+// After returns what the remediator knows after a decision.
+func (s Seen) After(l Look, now time.Time) Seen {
+	next := Seen{known: true, notices: s.noticesAfter(l.Observed, now)}
+	r := l.Record
+	if !l.HasDecided && !s.known {
+		r = l.Observed // paused: what is there when the node is first seen counts as seen
 	}
 	if r == nil {
-		if d.State == nil {
+		if !l.HasDecided {
 			next.current, next.earlier, next.known = s.current, s.earlier, s.known
 		}
 		return next
@@ -75,15 +88,15 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 			next.notices[notice.ID] = seenNotice{at: now}
 		}
 	}
-	if r.Phase == Quarantined {
-		known := s.of(r)
-		next.current = seenQuarantine{
+	if r.Phase == causes.Quarantined {
+		known := s.Of(r)
+		next.current = Quarantine{
 			node: r.NodeUID, id: r.ID, taint: decision(r.Taint),
-			decided: d.decided || known.decided,
-			tainted: d.decided || known.tainted || o.Node != nil && o.showsTaint(r),
+			Decided: l.Decided || known.Decided,
+			Tainted: l.Decided || known.Tainted || l.ShowsTaint != nil && l.ShowsTaint(r),
 		}
 	}
-	if o.Record == nil || !next.current.is(o.Record) {
+	if l.Observed == nil || !next.current.is(l.Observed) {
 		if next.earlier = s.earlier; !s.current.equals(next.current) {
 			next.earlier = s.current
 		}
@@ -92,7 +105,7 @@ func (s Seen) After(o Observation, d Decision, now time.Time) Seen {
 }
 
 // noticesAfter are the notices that are remembered after a look at a record, which may be nil.
-func (s Seen) noticesAfter(r *Record, now time.Time) map[string]seenNotice {
+func (s Seen) noticesAfter(r *causes.Record, now time.Time) map[string]seenNotice {
 	next := map[string]seenNotice{}
 	if r != nil {
 		for _, notice := range r.Notices {
@@ -111,48 +124,51 @@ func (s Seen) noticesAfter(r *Record, now time.Time) map[string]seenNotice {
 
 // AssumeDecided is what a remediator knows that has run for long: that it has decided the quarantine in the node's record, if
 // the node has the taint. It is for those who predict what a running remediator does.
-func AssumeDecided(n *corev1.Node, r *Record) Seen {
-	if r == nil || r.Phase != Quarantined || !r.IsIsolated() && !causes.HasTaint(n.Spec.Taints, r.Taint) {
+func AssumeDecided(n *corev1.Node, r *causes.Record) Seen {
+	if r == nil || r.Phase != causes.Quarantined || !r.IsIsolated() && !causes.HasTaint(n.Spec.Taints, r.Taint) {
 		return Seen{}
 	}
-	return Seen{current: seenQuarantine{node: r.NodeUID, id: r.ID, taint: decision(r.Taint), decided: true, tainted: true}}
+	return Seen{current: Quarantine{node: r.NodeUID, id: r.ID, taint: decision(r.Taint), Decided: true, Tainted: true}}
 }
 
-// of is what is known about the quarantine of a record; the zero value is nothing.
-func (s Seen) of(r *Record) seenQuarantine {
-	for _, q := range []seenQuarantine{s.current, s.earlier} {
+// Notices returns how many notices it remembers.
+func (s Seen) Notices() int { return len(s.notices) }
+
+// Of is what is known about the quarantine of a record; the zero value is nothing.
+func (s Seen) Of(r *causes.Record) Quarantine {
+	for _, q := range []Quarantine{s.current, s.earlier} {
 		if q.is(r) {
 			return q
 		}
 	}
-	return seenQuarantine{}
+	return Quarantine{}
 }
 
-func (q seenQuarantine) is(r *Record) bool {
-	return r.Phase == Quarantined && q.node == r.NodeUID && q.id == r.ID && q.taint == decision(r.Taint)
+func (q Quarantine) is(r *causes.Record) bool {
+	return r.Phase == causes.Quarantined && q.node == r.NodeUID && q.id == r.ID && q.taint == decision(r.Taint)
 }
 
-func (q seenQuarantine) equals(other seenQuarantine) bool {
+func (q Quarantine) equals(other Quarantine) bool {
 	return q.node == other.node && q.id == other.id && q.taint == other.taint
 }
 
 // decision is a taint without what changes while the decision stands.
-func decision(t *Taint) Taint {
+func decision(t *causes.Taint) causes.Taint {
 	d := *t
 	d.Since = t.Since.UTC()
 	d.Restored, d.PreExisting = false, false
 	return d
 }
 
-// accepts reports whether a notice in a record may be delivered: it was made by this remediator, or was there when it first saw
+// Accepts reports whether a notice in a record may be delivered: it was made by this remediator, or was there when it first saw
 // the node.
-func (s Seen) accepts(n handoff.Notice) bool {
+func (s Seen) Accepts(n handoff.Notice) bool {
 	_, ok := s.notices[n.ID]
 	return ok || !s.known
 }
 
-// mayNotify reports whether the node may have another notice.
-func (s Seen) mayNotify(now time.Time) bool {
+// MayNotify reports whether the node may have another notice.
+func (s Seen) MayNotify(now time.Time) bool {
 	written, unwritten := 0, 0
 	for _, notice := range s.notices {
 		switch {
@@ -163,5 +179,5 @@ func (s Seen) mayNotify(now time.Time) bool {
 			unwritten++
 		}
 	}
-	return written < handoff.MaxNotices && unwritten < maxUnwritten
+	return written < handoff.MaxNotices && unwritten < MaxUnwritten
 }
