@@ -74,7 +74,7 @@ func devicePrograms(dir string) (programs []program, err error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	defer unix.Close(folder)
+	defer func() { _ = unix.Close(folder) }()
 	ids := make([]uint32, 64)
 	query := struct {
 		target, attach, flags, attachFlags uint32
@@ -106,7 +106,7 @@ func readProgram(id uint32) (program, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	code := make([]byte, 64<<10)
 	// The first fields of bpf_prog_info.
 	info := struct {
