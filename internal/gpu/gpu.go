@@ -184,6 +184,8 @@ type Fabric struct {
 	Status    int  `json:"status"`
 	// Unhealthy is the driver's own summary, where it gives one.
 	Unhealthy bool `json:"unhealthy,omitempty"`
+	// Degraded is what it says of the fabric beside that.
+	Degraded []string `json:"degraded,omitempty"`
 }
 
 // Address brings a PCI address of NVML ("00000000:4E:00.0") or sysfs ("0000:4e:00.0") to the form of the driver's

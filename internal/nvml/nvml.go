@@ -846,12 +846,12 @@ func (s *session) fabric(d nvml.Device, g *gpu.GPU) *gpu.Fabric {
 		info, ret := d.GetGpuFabricInfoV().V3()
 		if ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 			v2, again := d.GetGpuFabricInfoV().V2()
-			info, ret = nvml.GpuFabricInfo_v3{State: v2.State, Status: v2.Status}, again
+			info, ret = nvml.GpuFabricInfo_v3{State: v2.State, Status: v2.Status, HealthMask: v2.HealthMask}, again
 		}
 		if note(g, "fabric", ret) && info.State != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
 			return &gpu.Fabric{
 				Completed: info.State == nvml.GPU_FABRIC_STATE_COMPLETED, Status: int(info.Status),
-				Unhealthy: info.HealthSummary == nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY,
+				Unhealthy: info.HealthSummary == nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY, Degraded: degraded(info.HealthMask),
 			}
 		}
 	case s.has("nvmlDeviceGetGpuFabricInfo"):

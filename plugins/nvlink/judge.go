@@ -166,6 +166,9 @@ func fabric(s snapshot, g gpu.GPU, add func(conditions.Repair, string), unread f
 	case f.Unhealthy:
 		add(conditions.Inspect, "the driver calls its fabric unhealthy")
 	}
+	if f != nil && f.Completed && len(f.Degraded) > 0 {
+		add(conditions.Monitor, "its fabric has "+strings.Join(f.Degraded, ", "))
+	}
 }
 
 // errorSum sums the error counters of a GPU's links; false if it has none.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/nvml/nvmltest"
@@ -114,6 +115,28 @@ func TestAGuestWithOneGPU(t *testing.T) {
 	}
 	n.Say("gpus 1", "*.links 17", "name NVIDIA H100 80GB HBM3")
 	n.Want("exit 1\nResetGPU gpu 0000:10:00: inactive NVLink 17")
+}
+
+// The masks that a healthy fabric has come first: 0xaa is what nvidia-smi prints as False for all four questions.
+func TestTheHealthMaskOfTheFabric(t *testing.T) {
+	n := nvmltest.New(t)
+	for mask, want := range map[int]string{
+		0xaa: "", 0: "", 0x1aa: "", 0x0a: "", 0xff: "",
+		0xa9: "less bandwidth", 0xa6: "routes that recover", 0x9a: "unhealthy routes", 0x6a: "access timeouts", 0x2aa: "a wrong configuration",
+		0x655: "less bandwidth, routes that recover, unhealthy routes, access timeouts, a wrong configuration",
+	} {
+		n.Say(fmt.Sprintf("4.fabric.mask %d", mask))
+		n.Want("exit 0\n" + healthy)
+		if want != "" {
+			want = "exit 1\nMonitor gpu 0000:14:00: its fabric has " + want
+		} else {
+			want = "exit 0\n" + healthy
+		}
+		n.Want(want, "-min-repair", "Monitor")
+	}
+	// A fabric that is not registered has no health yet.
+	n.Say("4.fabric.mask 169", "4.fabric.state 2")
+	n.Want("exit 1\nInspect gpu 0000:14:00: not registered with its fabric", "-min-repair", "Monitor")
 }
 
 func TestGrowingErrorsAreWorthKnowing(t *testing.T) {

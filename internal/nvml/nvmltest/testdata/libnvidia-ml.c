@@ -282,6 +282,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
 	BEGIN;
 	ANSWER(&info->state, "fabric.state", NVML_GPU_FABRIC_STATE_COMPLETED);
 	info->status = VALUE("fabric.status", 0);
+	info->healthMask = VALUE("fabric.mask", 0xaa);
 	info->healthSummary = VALUE("fabric.health", NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY);
 	return NVML_SUCCESS;
 }
