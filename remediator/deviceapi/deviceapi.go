@@ -33,7 +33,8 @@ var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are
 func Slices(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
 	for next := ""; ; {
 		var page resourceapi.ResourceSliceList
-		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}, client.Limit(slicesPage), client.Continue(next)); err != nil {
+		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node},
+			client.Limit(slicesPage), client.Continue(next)); err != nil {
 			return nil, err //nolint:wrapcheck // the kind of the error counts
 		}
 		if all = append(all, page.Items...); len(all) > MaxSlices {
@@ -46,7 +47,9 @@ func Slices(ctx context.Context, api client.Reader, node string) (all []resource
 }
 
 // Rules lists DeviceTaintRules in one of [RuleVersions]. An error is one of the API server, or names the rule that cannot be decoded.
-func Rules(ctx context.Context, api client.Reader, version string, which ...client.ListOption) (rules []resourceapi.DeviceTaintRule, err error) {
+func Rules(
+	ctx context.Context, api client.Reader, version string, which ...client.ListOption,
+) (rules []resourceapi.DeviceTaintRule, err error) {
 	for next := ""; ; {
 		var page unstructured.UnstructuredList
 		page.SetGroupVersionKind(RuleKind.WithVersion(version).GroupVersion().WithKind(RuleKind.Kind + "List"))

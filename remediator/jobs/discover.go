@@ -142,8 +142,9 @@ func (a *admission) reportForeign(ctx context.Context, t restart.Trigger, w kind
 	if err != nil || !opt.In {
 		return err
 	}
-	a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{Reason: report.ReasonForeignPod, Text: fmt.Sprintf(
-		"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
+	a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(*w.Job), w.Job.GVK.Kind,
+		restart.Blocked{Reason: report.ReasonForeignPod, Text: fmt.Sprintf(
+			"none of its pods is on the node; pod %s names it as its owner, but the job did not make that pod", pod)})
 	return nil
 }
 
@@ -167,7 +168,9 @@ func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds
 
 // restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
 // again.
-func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+func (a *admission) restartWorkload(
+	ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod,
+) (after time.Duration, err error) {
 	defer func() {
 		if err != nil {
 			a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, report.ReasonError))
@@ -196,10 +199,10 @@ func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w ki
 }
 
 // restartAlone does the same for a cause of one job, of which no Node has a record: only this process knows that it is true.
-func (a *admission) restartAlone(ctx context.Context, t restart.Trigger, w kinds.Workload, pods []corev1.Pod) (after time.Duration, err error) {
+func (a *admission) restartAlone(ctx context.Context, t restart.Trigger, w kinds.Workload, pods []corev1.Pod) (time.Duration, error) {
 	a.causes.Remember(restart.CauseOf(t))
 	a.reporter.Waiting.Begin(t)
-	after, err = a.restartWorkload(ctx, t, w, pods)
+	after, err := a.restartWorkload(ctx, t, w, pods)
 	a.reporter.Waiting.End(t.ID, err == nil)
 	return after, err
 }
@@ -211,13 +214,15 @@ func (a *admission) reportUnsupported(ctx context.Context, t restart.Trigger, w 
 		return err
 	}
 	if w.BarePod != nil {
-		a.reporter.Blocked(restart.CauseOf(t), w.BarePod, "Pod", restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
+		a.reporter.Blocked(restart.CauseOf(t), w.BarePod, "Pod",
+			restart.Blocked{Reason: "BarePod", Text: "it has no controller that would replace it"})
 		return nil
 	}
 	blocked := restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)}
 	a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, blocked.Reason))
-	a.reporter.BlockedUnder(restart.CauseOf(t), report.ObjectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, report.OtherKind, blocked)
+	a.reporter.BlockedUnder(restart.CauseOf(t), report.ObjectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, report.OtherKind,
+		blocked)
 	return nil
 }
 
@@ -238,7 +243,7 @@ func missesOptIn(t restart.Trigger, w kinds.Workload, opt kinds.OptIn) bool {
 }
 
 // evaluate does with one job what [restart.Evaluate] decides.
-func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (after time.Duration, err error) {
+func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod) (time.Duration, error) {
 	job := *w.Job
 	opt, err := kinds.ReadOptIn(ctx, a.apiReader, w)
 	if err != nil {
@@ -250,14 +255,16 @@ func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Wor
 	rec, err := restart.ReadRecord(job.Object)
 	if err != nil {
 		if opt.In {
-			a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
+			a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind,
+				restart.Blocked{Reason: "RecordUnreadable", Text: err.Error()})
 		}
 		return 0, nil
 	}
 	rec, _ = rec.Clamp(a.settings.longestGrace(), a.clock.Now())
 	verdict, preconditions := restart.Evaluate(t, job, rec, opt.In, onNode)
 	failed, _ := restart.FirstFailed(preconditions)
-	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", t.ID, "verdict", verdict, "precondition", failed.Name, "reason", failed.Reason)
+	log.FromContext(ctx).V(1).Info("evaluated a restart", "kind", job.GVK.Kind, "job", job.Key(), "quarantine", t.ID, "verdict", verdict,
+		"precondition", failed.Name, "reason", failed.Reason)
 	switch verdict {
 	case restart.ReportBlocked:
 		a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})

@@ -51,7 +51,9 @@ func (in incident) rank() (*metav1.PartialObjectMetadata, error) {
 	}
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: in.namespace, Name: in.pod, Labels: set,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid, Controller: ptr.To(true)}},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: in.owner.apiVersion, Kind: in.owner.kind, Name: in.owner.name, UID: in.owner.uid, Controller: ptr.To(true),
+		}},
 	}}, nil
 }
 
@@ -120,7 +122,8 @@ func (f *podFailures) incidents(_ context.Context, p *corev1.Pod) []incident {
 	if f.old(at.Time) {
 		return nil
 	}
-	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(), owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}, labels.Set(p.Labels).String()}}
+	return []incident{{p.Namespace, p.Name, p.Spec.NodeName, why, p.CreationTimestamp.Unix(), at.Unix(),
+		owner{ref.APIVersion, ref.Kind, ref.Name, ref.UID}, labels.Set(p.Labels).String()}}
 }
 
 // old reports whether a failure is known to be an old one.

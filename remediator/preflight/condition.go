@@ -34,7 +34,8 @@ const (
 
 // byRun matches the message of an asserted condition; its group is the namespace of the run. A message of PreflightFailed
 // without a certainty is one of a release that had none.
-var byRun = regexp.MustCompile(`^Inspect node: (?:(?:suspected|confirmed) (?:slow|failure of \S+(?: and \S+)? check)|\S+(?: and \S+)? check failed) by run ([^/ ]+)/`)
+var byRun = regexp.MustCompile(`^Inspect node: ` +
+	`(?:(?:suspected|confirmed) (?:slow|failure of \S+(?: and \S+)? check)|\S+(?: and \S+)? check failed) by run ([^/ ]+)/`)
 
 // certainty is that of a verdict which asserts a condition, after the condition before it.
 func certainty(before corev1.NodeCondition, from verdictSource) string {
@@ -68,7 +69,8 @@ func slowCondition(n *corev1.Node, s verdict.Slow, from verdictSource) (corev1.N
 	if found && isFinal(before, from) {
 		return before, false
 	}
-	return asserted(before, fmt.Sprintf("%s slow by run %s, drop %.2f, seen by %d partners", certainty(before, from), from, s.Drop, s.Partners), from.decidedAt), true
+	return asserted(before, fmt.Sprintf("%s slow by run %s, drop %.2f, seen by %d partners",
+		certainty(before, from), from, s.Drop, s.Partners), from.decidedAt), true
 }
 
 // figureCondition is the condition SlowNode after a verdict in which a figure of the node is far below the others. What a
@@ -80,7 +82,8 @@ func figureCondition(n *corev1.Node, f verdict.Figure, b verdict.Below, from ver
 	if found && (outweighed || !before.LastHeartbeatTime.Time.Before(from.decidedAt)) {
 		return before, false
 	}
-	return asserted(before, fmt.Sprintf("%s slow by run %s, %s %.2f below the median of %d nodes", suspected, from, f.Name, b.Drop, f.Nodes), from.decidedAt), true
+	return asserted(before, fmt.Sprintf("%s slow by run %s, %s %.2f below the median of %d nodes", suspected, from, f.Name, b.Drop, f.Nodes),
+		from.decidedAt), true
 }
 
 // failedCondition is the condition PreflightFailed after a verdict that asserts it, see [slowCondition].

@@ -143,7 +143,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		Named("preflight").
 		WatchesRawSource(source.Kind(reports, &corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, cm *corev1.ConfigMap) []reconcile.Request {
-				return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}}}
+				return []reconcile.Request{{NamespacedName: runName(cm)}}
 			}), reportEvents)).
 		// A node that was deleted and created again has lost its conditions.
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.runsWithNode), builder.WithPredicates(predicate.Funcs{
@@ -173,7 +173,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		c.startedAt = now
 	}
 	var list corev1.ConfigMapList
-	if err := c.reports.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{indexRun: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.reports.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{indexRun: req.Name},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list the reports of run %s: %w", req, err)
 	}
 	submissions, podsGone, err := c.validate(ctx, req.NamespacedName, list.Items)
@@ -217,7 +218,7 @@ func (c *Controller) runsWithNode(ctx context.Context, node client.Object) []rec
 	var requests []reconcile.Request
 	for i := range list.Items {
 		if cm := &list.Items[i]; cm.Annotations[conditions.AnnotationPreflightNode] == node.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}})
+			requests = append(requests, reconcile.Request{NamespacedName: runName(cm)})
 		}
 	}
 	return requests
@@ -227,4 +228,9 @@ func union(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return slices.DeleteFunc(slices.Compact(all), func(s string) bool { return s == "" })
+}
+
+// runName returns the namespace and the name of the run that a report is of.
+func runName(cm *corev1.ConfigMap) types.NamespacedName {
+	return types.NamespacedName{Namespace: cm.Namespace, Name: cm.Labels[conditions.LabelPreflightRun]}
 }

@@ -52,7 +52,10 @@ func summary(v verdict.Verdict, r run) string {
 	for _, list := range []struct {
 		title string
 		items []string
-	}{{"slow", slow}, {"failed", v.Failed}, {"suspects", below}, {"suspects that did not report", v.Missing}, {"retest", retest}, {"fabric", v.Fabric}} {
+	}{
+		{"slow", slow}, {"failed", v.Failed}, {"suspects", below}, {"suspects that did not report", v.Missing},
+		{"retest", retest}, {"fabric", v.Fabric},
+	} {
 		if n := len(list.items); n > 10 {
 			list.items = append(slices.Clone(list.items[:10]), fmt.Sprintf("%d more", n-10))
 		}

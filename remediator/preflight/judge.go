@@ -57,14 +57,16 @@ func (c *Controller) updateConditions(ctx context.Context, r run, v verdict.Verd
 		}
 	}
 	for _, slow := range v.Slow {
-		if err := c.patchCondition(ctx, slow.Node, func(n *corev1.Node) (corev1.NodeCondition, bool) { return slowCondition(n, slow, from) }); err != nil {
+		condition := func(n *corev1.Node) (corev1.NodeCondition, bool) { return slowCondition(n, slow, from) }
+		if err := c.patchCondition(ctx, slow.Node, condition); err != nil {
 			return err
 		}
 	}
 	if from.trusted {
 		for _, f := range v.Figures {
 			for _, b := range f.Below {
-				if err := c.patchCondition(ctx, b.Node, func(n *corev1.Node) (corev1.NodeCondition, bool) { return figureCondition(n, f, b, from) }); err != nil {
+				condition := func(n *corev1.Node) (corev1.NodeCondition, bool) { return figureCondition(n, f, b, from) }
+				if err := c.patchCondition(ctx, b.Node, condition); err != nil {
 					return err
 				}
 			}

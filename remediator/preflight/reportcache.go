@@ -45,7 +45,9 @@ func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) 
 		HTTPClient:                  mgr.GetHTTPClient(),
 		ReaderFailOnMissingInformer: true,
 		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: slim}},
-		NewInformer: func(all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		NewInformer: func(
+			all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+		) toolscache.SharedIndexInformer {
 			return toolscache.NewSharedIndexInformer(inPages(toolscache.ToListerWatcherWithContext(all)), kind, resync, indexers)
 		},
 	})
@@ -112,7 +114,8 @@ func keep(cm *corev1.ConfigMap) *corev1.ConfigMap {
 		kept.Data = map[string]string{refusedKey: reason}
 		return kept
 	}
-	kept.Annotations = pick(cm.Annotations, conditions.AnnotationPreflightNode, conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
+	kept.Annotations = pick(cm.Annotations, conditions.AnnotationPreflightNode, conditions.AnnotationPreflightPod,
+		conditions.AnnotationPreflightPodUID)
 	kept.OwnerReferences, kept.Immutable, kept.Data = cm.OwnerReferences, cm.Immutable, cm.Data
 	return kept
 }

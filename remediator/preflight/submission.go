@@ -52,7 +52,8 @@ func readSubmission(cm *corev1.ConfigMap) (submission, error) {
 	case cm.Immutable == nil || !*cm.Immutable:
 		return s, errors.New("the ConfigMap is not immutable")
 	case len(names.IsDNS1123Subdomain(s.pod)) > 0 || s.podUID == "":
-		return s, fmt.Errorf("annotations %s and %s must name the reporting pod", conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
+		return s, fmt.Errorf("annotations %s and %s must name the reporting pod",
+			conditions.AnnotationPreflightPod, conditions.AnnotationPreflightPodUID)
 	case len(cm.OwnerReferences) != 1:
 		return s, fmt.Errorf("%d owners, but the job must be the only one", len(cm.OwnerReferences))
 	}
@@ -79,7 +80,8 @@ func (s submission) checkPod(pod *corev1.Pod) error {
 		return fmt.Errorf("pod %s was replaced: its UID is %s, not %s", s.pod, pod.UID, s.podUID)
 	case pod.Spec.NodeName != s.report.Node:
 		return fmt.Errorf("node_name is %s, but pod %s is on node %q", s.report.Node, s.pod, pod.Spec.NodeName)
-	case controller == nil || controller.UID != s.owner.UID || controller.Name != s.owner.Name || controller.Kind != s.owner.Kind || controller.APIVersion != s.owner.APIVersion:
+	case controller == nil || controller.UID != s.owner.UID || controller.Name != s.owner.Name || controller.Kind != s.owner.Kind ||
+		controller.APIVersion != s.owner.APIVersion:
 		return fmt.Errorf("it is not owned by the controller of pod %s", s.pod)
 	case s.created.Before(pod.CreationTimestamp.Time):
 		return fmt.Errorf("it is older than pod %s", s.pod)

@@ -47,7 +47,9 @@ var errRateLimited = errors.New("too many new reports")
 // validate returns the reports that count. podsGone tells that pods of the run were deleted before their reports could be
 // validated. An error is errRateLimited or one of the API server; the next call continues after the last report that was
 // validated.
-func (c *Controller) validate(ctx context.Context, run types.NamespacedName, list []corev1.ConfigMap) (valid []submission, podsGone bool, err error) {
+func (c *Controller) validate(
+	ctx context.Context, run types.NamespacedName, list []corev1.ConfigMap,
+) (valid []submission, podsGone bool, err error) {
 	c.forgetDeleted(run, list)
 	if len(list) == 0 {
 		return nil, false, nil
@@ -138,7 +140,8 @@ func (c *Controller) validateOne(ctx context.Context, cm *corev1.ConfigMap) (val
 // countOlderOfPod counts the older reports of the same pod.
 func (c *Controller) countOlderOfPod(ctx context.Context, cm *corev1.ConfigMap) (int, error) {
 	var list corev1.ConfigMapList
-	if err := c.reports.List(ctx, &list, client.InNamespace(cm.Namespace), client.MatchingFields{indexPod: podOf(cm)[0]}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.reports.List(ctx, &list, client.InNamespace(cm.Namespace), client.MatchingFields{indexPod: podOf(cm)[0]},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("list the reports of the pod of %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
 	n := 0

@@ -39,7 +39,7 @@ func (rec *Record) bound() {
 
 func (r *Restart) bound() {
 	r.Quarantines = slices.DeleteFunc(r.Quarantines, func(c Cause) bool {
-		return len(c.ID) > maxName || len(c.Node) > maxName || len(c.NodeUID) > maxName || len(c.Taint.Key) > 2*maxName || len(c.Taint.Value) > maxName
+		return max(len(c.ID), len(c.Node), len(c.NodeUID), len(c.Taint.Value)) > maxName || len(c.Taint.Key) > 2*maxName
 	})
 	r.Quarantines = r.Quarantines[:min(len(r.Quarantines), maxCauses)]
 	for i := range r.Quarantines {

@@ -19,11 +19,14 @@ func nextCheckpointing(cur Restart, job Job, facts Facts, now time.Time) Step {
 	case job.FinishedReason != "":
 		return Step{Action: Close, Phase: Done, Result: ResultWithdrawn, Outcome: "the job ended while it was " + doing(cur.Phase)}
 	case job.abortRequested():
-		return Step{Action: Close, Phase: Failed, Result: ResultAborted, Outcome: "aborted by annotation " + conditions.AnnotationAbortRestart + " before the job was stopped"}
+		return Step{Action: Close, Phase: Failed, Result: ResultAborted,
+			Outcome: "aborted by annotation " + conditions.AnnotationAbortRestart + " before the job was stopped"}
 	case job.Suspended:
-		return Step{Action: Close, Phase: Failed, Result: ResultAbandoned, Outcome: "another user or controller stopped the job while it was " + doing(cur.Phase)}
+		return Step{Action: Close, Phase: Failed, Result: ResultAbandoned,
+			Outcome: "another user or controller stopped the job while it was " + doing(cur.Phase)}
 	case len(facts.Affected) == 0:
-		return Step{Action: Close, Phase: Done, Result: ResultWithdrawn, Outcome: "no rank is on a quarantined node any more; the job was not stopped"}
+		return Step{Action: Close, Phase: Done, Result: ResultWithdrawn,
+			Outcome: "no rank is on a quarantined node any more; the job was not stopped"}
 	case facts.Held:
 		return Step{Action: Wait, After: pollCheckpoint}
 	case left > 0 && job.Object.GetAnnotations()[conditions.AnnotationCheckpointed] != cur.CheckpointDeadline():

@@ -115,10 +115,11 @@ func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart
 	if n == nil {
 		return ""
 	}
-	why := fmt.Sprintf("may still run, and the node has not answered since %s. The wait ends when the node answers again", since.UTC().Format(time.RFC3339))
+	why := fmt.Sprintf("may still run, and the node has not answered since %s. The wait ends when the node answers again",
+		since.UTC().Format(time.RFC3339))
 	if !silent {
-		why = fmt.Sprintf("should have ended at %s, but the node is not Ready: its kubelet answers and does not end the pod. The wait ends when it does",
-			pod.DeletionTimestamp.UTC().Format(time.RFC3339))
+		why = fmt.Sprintf("should have ended at %s, but the node is not Ready: its kubelet answers and does not end the pod. "+
+			"The wait ends when it does", pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	}
 	forced := "; forceDelete of the policy does not delete it"
 	if at, ok := forcedAt(limits, pod, n, cur); ok {
@@ -137,5 +138,6 @@ func (f Facts) waitsForNodes() bool {
 		waits = waits || u.Waiting != ""
 		over[u.Pod.UID] = u.Waiting != "" || PodFinished(u.Pod)
 	}
-	return waits && !slices.ContainsFunc(f.Remaining, func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })
+	return waits && !slices.ContainsFunc(f.Remaining,
+		func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })
 }

@@ -159,7 +159,8 @@ func nextStarting(cur Restart, job Job, facts Facts, timeouts PhaseTimeouts, now
 		return Step{Action: Close, Phase: Failed, Result: ResultAborted, Outcome: "aborted by annotation " + conditions.AnnotationAbortRestart +
 			"; the job was started again and is left alone"}
 	case !pending && facts.Running >= job.WholeRanks(cur):
-		return Step{Action: Close, Phase: Done, Result: ResultRestarted, Outcome: fmt.Sprintf("all ranks running (%d/%[1]d)", job.WholeRanks(cur))}
+		return Step{Action: Close, Phase: Done, Result: ResultRestarted,
+			Outcome: fmt.Sprintf("all ranks running (%d/%[1]d)", job.WholeRanks(cur))}
 	case inPhase >= timeouts.Start:
 		return Step{Action: Close, Phase: Failed, Result: ResultStartTimeout, Outcome: fmt.Sprintf(
 			"%d/%d ranks running %s after the job was started again", facts.Running, job.WholeRanks(cur), inPhase.Round(time.Second))}
@@ -176,7 +177,8 @@ func endedByOthers(cur Restart, job Job) (s Step, over bool) {
 		return Step{Action: Close, Phase: Done, Result: ResultJobCompleted, Outcome: "the job completed while it was " + doing(cur.Phase)}, true
 	case job.changedByUser(cur):
 		return Step{Action: Close, Phase: Failed, Result: ResultAbandoned, Outcome: fmt.Sprintf(
-			"another user or controller %s while the job was %s; the job is left as it is", job.SuspendField.changed(job.Suspended), doing(cur.Phase))}, true
+			"another user or controller %s while the job was %s; the job is left as it is",
+			job.SuspendField.changed(job.Suspended), doing(cur.Phase))}, true
 	}
 	return Step{}, false
 }

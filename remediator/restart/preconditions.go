@@ -128,7 +128,8 @@ func duringRestart(t Trigger, job Job, rec Record, onNode []corev1.Pod) (Verdict
 	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
 		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
 	case covers && !boundLate(t, *cur, job, onNode):
-		return ReportBlocked, reported(NoRestartUnderWay, Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
+		return ReportBlocked, reported(NoRestartUnderWay,
+			Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})
 	}
 	return StartRestart, passed
 }
@@ -197,7 +198,8 @@ func stopFails(job Job) Blocked {
 	for _, j := range job.Jobs {
 		if rule := failsOnStop(j.Spec); rule >= 0 {
 			return Blocked{"PodFailurePolicy", fmt.Sprintf(
-				"podFailurePolicy rule %d of Job %s is FailJob for exit code 143 or 137, with which stopped ranks exit: stopping would fail the Job for good", rule, j.Name)}
+				"podFailurePolicy rule %d of Job %s is FailJob for exit code 143 or 137, with which stopped ranks exit: "+
+					"stopping would fail the Job for good", rule, j.Name)}
 		}
 	}
 	return Blocked{}
@@ -247,7 +249,8 @@ func comesBack(t Trigger, spec corev1.PodSpec) string {
 
 // hosts lists the hosts that a required node affinity names, without duplicates; nil if it leaves the choice open.
 func hosts(spec corev1.PodSpec) []string {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
 	var named []string

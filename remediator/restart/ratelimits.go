@@ -90,8 +90,9 @@ func maxPerDay(rec Record, limits policy.Restart, now time.Time) Precondition {
 		return Precondition{Name: MaxPerDay, Passed: true}
 	}
 	next := recent[len(recent)-limits.MaxPerDay].Add(day)
-	return delayed(MaxPerDay, next.Sub(now), "BudgetPerDay", fmt.Sprintf("it was restarted %d times in 24 hours, and maxPerDay is %d; the next restart may begin at %s",
-		len(recent), limits.MaxPerDay, next.UTC().Format(time.RFC3339)))
+	return delayed(MaxPerDay, next.Sub(now), "BudgetPerDay",
+		fmt.Sprintf("it was restarted %d times in 24 hours, and maxPerDay is %d; the next restart may begin at %s",
+			len(recent), limits.MaxPerDay, next.UTC().Format(time.RFC3339)))
 }
 
 func backedOff(rec Record, limits policy.Restart, now time.Time) Precondition {
@@ -104,8 +105,9 @@ func backedOff(rec Record, limits policy.Restart, now time.Time) Precondition {
 	if !now.Before(next) {
 		return Precondition{Name: BackOff, Passed: true}
 	}
-	return delayed(BackOff, next.Sub(now), "BackOff", fmt.Sprintf("its last restart ended at %s, the back-off after %d in a row is %s; the next one may begin at %s",
-		last.EndedAt.UTC().Format(time.RFC3339), last.Streak, pause, next.UTC().Format(time.RFC3339)))
+	return delayed(BackOff, next.Sub(now), "BackOff",
+		fmt.Sprintf("its last restart ended at %s, the back-off after %d in a row is %s; the next one may begin at %s",
+			last.EndedAt.UTC().Format(time.RFC3339), last.Streak, pause, next.UTC().Format(time.RFC3339)))
 }
 
 // shareOfNamespace is which part of maxConcurrent one namespace may take for failed pods and stalled jobs.

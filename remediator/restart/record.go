@@ -111,7 +111,8 @@ func CauseOf(t Trigger) Cause {
 // Stands reports whether the quarantine still stands. node is the one of that name, nil if there is none: a node that was
 // deleted does not come back well.
 func (c Cause) Stands(node *corev1.Node) bool {
-	return node == nil || node.UID != c.NodeUID || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&c.Taint) })
+	return node == nil || node.UID != c.NodeUID || slices.ContainsFunc(node.Spec.Taints,
+		func(t corev1.Taint) bool { return t.MatchTaint(&c.Taint) })
 }
 
 // Covers reports whether the quarantine is one of the restart's causes.

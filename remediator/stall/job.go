@@ -1,7 +1,7 @@
 // Package stall decides whether a training job makes progress, by what its ranks print.
 //
-// It is pure: it has no client, no clock and no goroutine. Package remediator/progress reads the logs, gives each answer to a [Job] and asks
-// it what to read next and what follows.
+// It is pure: it has no client, no clock and no goroutine. Package remediator/progress reads the logs, gives each answer to a [Job] and
+// asks it what to read next and what follows.
 //
 // Tenants write the logs, and the clocks of nodes differ. So silence is counted by the reader's clock, and a look that may have missed a
 // line proves no silence: it begins anew. What a log shows of the time before the first look counts only if the node's clock was right when
@@ -135,8 +135,8 @@ func (j *Job) QuietSince() time.Time {
 	return since
 }
 
-// Observe takes the job's pods in the order of their ranks, and whether these are all that the job is to have. What was known of a container
-// that has been replaced is forgotten.
+// Observe takes the job's pods in the order of their ranks, and whether these are all that the job is to have. What was known of a
+// container that has been replaced is forgotten.
 func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 	first := len(j.ranks) == 0
 	moved, changed := j.replaceRanks(pods)
@@ -161,8 +161,8 @@ func (j *Job) Observe(pods []Pod, complete bool, now time.Time) {
 	}
 }
 
-// replaceRanks makes the pods the ranks, with what was known of those whose containers are the same. moved: one of these runs that did not, or
-// the other way round, or the job was not waiting. changed: there are others.
+// replaceRanks makes the pods the ranks, with what was known of those whose containers are the same. moved: one of these runs that did
+// not, or the other way round, or the job was not waiting. changed: there are others.
 func (j *Job) replaceRanks(pods []Pod) (moved, changed bool) {
 	moved, changed = j.waitingSince.IsZero() || !j.runningSince.IsZero(), len(j.ranks) != len(pods)
 	known, speaker := map[types.UID]rank{}, types.UID("")
@@ -236,8 +236,8 @@ func (j *Job) Wanted(s Settings, now time.Time) []Look {
 	return looks[:min(len(looks), MaxLooks)]
 }
 
-// wanted reports whether a rank of a job that is quiet since a time is to be looked at: once when the job is late, and when it has been quiet
-// for as long as it may be. A job that has been reported is looked at less often.
+// wanted reports whether a rank of a job that is quiet since a time is to be looked at: once when the job is late, and when it has been
+// quiet for as long as it may be. A job that has been reported is looked at less often.
 func (r *rank) wanted(since time.Time, limit time.Duration, reported bool, now time.Time) bool {
 	switch {
 	case reported:

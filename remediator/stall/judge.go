@@ -63,7 +63,8 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 		v.State = Paused
 		if now.Sub(j.pausedSince) >= longPause {
 			v.State = Unknown
-			v.Why = fmt.Sprintf("for %s no step was seen after the line of pod %s on node %s that begins a pause", longPause, j.ranks[rank].Name, j.ranks[rank].Node)
+			v.Why = fmt.Sprintf("for %s no step was seen after the line of pod %s on node %s that begins a pause",
+				longPause, j.ranks[rank].Name, j.ranks[rank].Node)
 		}
 		return v
 	case !j.matched():
@@ -92,8 +93,8 @@ func (j *Job) Judge(s Settings, now time.Time) Verdict {
 	return v
 }
 
-// doubt is why the silence of the job proves nothing; empty: it proves what it lasts. A rank that is yet to be looked at is a doubt from the
-// time on at which the job would be stalled.
+// doubt is why the silence of the job proves nothing; empty: it proves what it lasts. A rank that is yet to be looked at is a doubt from
+// the time on at which the job would be stalled.
 func (j *Job) doubt(s Settings, since time.Time, limit time.Duration) string {
 	if !j.matched() && !s.GraceNamed {
 		return "no line has matched the expression since its ranks run"
@@ -108,7 +109,8 @@ func (j *Job) doubt(s Settings, since time.Time, limit time.Duration) string {
 		case !r.missed.IsZero() && s.pause != nil:
 			return fmt.Sprintf("lines of pod %s on node %s were missed, of which one may begin a pause", r.Name, r.Node)
 		case r.bar:
-			return fmt.Sprintf("pod %s on node %s ends its steps with carriage returns, as progress bars do, which reach its log only after 16 KiB", r.Name, r.Node)
+			return fmt.Sprintf("pod %s on node %s ends its steps with carriage returns, as progress bars do, which reach its log only after 16 KiB",
+				r.Name, r.Node)
 		}
 	}
 	late := slices.IndexFunc(j.ranks, func(r rank) bool { return !r.quietFor(since, limit) })

@@ -37,8 +37,8 @@ const (
 	pause
 )
 
-// Sighting is what one look at the log of a rank has shown. It holds no text of the log but the number of a step. The times are those of the
-// node's clock.
+// Sighting is what one look at the log of a rank has shown. It holds no text of the log but the number of a step. The times are those of
+// the node's clock.
 type Sighting struct {
 	kind kind
 	// number is the step; none: the expression has no such group.
@@ -47,8 +47,8 @@ type Sighting struct {
 	// at is when the line that matches was written, from when the first one of those before it that all have the same step. first and last
 	// are the same of the lines that were read. They are texts, to be compared.
 	at, from, first, last string
-	// bar: the line that matches ends in a carriage return, or the last line has not ended yet. What follows is seen when 16 KiB of it have been
-	// written.
+	// bar: the line that matches ends in a carriage return, or the last line has not ended yet. What follows is seen when 16 KiB of it have
+	// been written.
 	bar bool
 	// whole: the file was read from its begin. contiguous: no line between the last look and this one was missed.
 	whole, contiguous bool

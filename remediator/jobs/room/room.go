@@ -14,7 +14,9 @@ import (
 )
 
 // Search searches room for those ranks of a job that have to move, claimed being how many ranks of other jobs need room, too.
-func Search(ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) (*capacity.Search, error) {
+func Search(
+	ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time,
+) (*capacity.Search, error) {
 	search := capacity.New(t, ranks, nodes, claimed, now)
 	for node := range search.Nodes() {
 		var there corev1.PodList
