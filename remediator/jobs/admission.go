@@ -34,9 +34,8 @@ type admission struct {
 
 // startRestart starts a restart if nothing speaks against it now. Otherwise it reports what does, and returns when to try
 // again; zero: when something changes.
-func (a *admission) startRestart(
-	ctx context.Context, t restart.Trigger, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod,
-) (time.Duration, error) {
+func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind kinds.Kind, job restart.Job, rec restart.Record,
+	onNode []corev1.Pod) (time.Duration, error) {
 	now := a.clock.Now()
 	begun := rec.With(t, 0, now)
 	if step, requested := restart.AbortedEarly(begun, job, now); requested {
@@ -81,9 +80,8 @@ func (a *admission) startRestart(
 }
 
 // searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
-func (a *admission) searchRoom(
-	ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int, now time.Time,
-) (*capacity.Search, error) {
+func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int,
+	now time.Time) (*capacity.Search, error) {
 	ranks, err := a.pods.OfGangs(ctx, job, onNode)
 	if err != nil {
 		return nil, err

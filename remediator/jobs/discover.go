@@ -168,9 +168,8 @@ func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds
 
 // restartWorkload starts the restart of one job, or joins the one under way, or reports why not and returns when to try
 // again.
-func (a *admission) restartWorkload(
-	ctx context.Context, t restart.Trigger, w kinds.Workload, onNode []corev1.Pod,
-) (after time.Duration, err error) {
+func (a *admission) restartWorkload(ctx context.Context, t restart.Trigger, w kinds.Workload,
+	onNode []corev1.Pod) (after time.Duration, err error) {
 	defer func() {
 		if err != nil {
 			a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, report.ReasonError))

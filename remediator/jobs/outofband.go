@@ -18,9 +18,8 @@ import (
 
 // applyOutOfBand does what the record announces and the write of the record could not do itself. It is repeated in every
 // reconcile, so a crash before, in or after it is made up for. refused is why a replacement was refused; empty: it was not.
-func (r *reconciler) applyOutOfBand(
-	ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts, do restart.OutOfBand,
-) (refused string, err error) {
+func (r *reconciler) applyOutOfBand(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts,
+	do restart.OutOfBand) (refused string, err error) {
 	if do.SetSuspendField {
 		return "", r.suspendElsewhere(ctx, job, *rec.Current)
 	}
@@ -64,9 +63,8 @@ func (r *reconciler) suspendElsewhere(ctx context.Context, job restart.Job, cur 
 // unconfirmed judges those of a stopped job's pods that are being deleted: those on the nodes that caused its restart and are not Ready,
 // and those of the others that do not end in time. A restart whose nodes answer and whose pods end in time costs nothing, and one
 // that waits for a dead node costs as much as that node has pods.
-func (r *reconciler) unconfirmed(
-	ctx context.Context, job restart.Job, cur restart.Restart, remaining []metav1.PartialObjectMetadata,
-) ([]restart.Unconfirmed, error) {
+func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur restart.Restart,
+	remaining []metav1.PartialObjectMetadata) ([]restart.Unconfirmed, error) {
 	now := r.clock.Now()
 	silent, err := r.silentCauses(ctx, cur)
 	if err != nil {

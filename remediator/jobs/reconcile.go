@@ -99,9 +99,8 @@ func (r *reconciler) observe(ctx context.Context, job restart.Job, rec restart.R
 }
 
 // act makes the step come true. Acting twice equals acting once.
-func (r *reconciler) act(
-	ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts, step restart.Step,
-) error {
+func (r *reconciler) act(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, facts restart.Facts,
+	step restart.Step) error {
 	if step.Action != restart.Hold {
 		r.reporter.NotHeld(requestOf(job))
 	}

@@ -45,9 +45,8 @@ func (t transitions) announce(ctx context.Context, kind kinds.Kind, job restart.
 
 // stop stops the job for the current restart of the record, or stops it again while it is starting. causes are what it
 // is stopped for now.
-func (t transitions) stop(
-	ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod, causes []restart.Cause,
-) error {
+func (t transitions) stop(ctx context.Context, kind kinds.Kind, job restart.Job, rec restart.Record, onNode []corev1.Pod,
+	causes []restart.Cause) error {
 	now := t.clock.Now()
 	if rec.Current.Phase != restart.Starting {
 		rec = rec.Counted(now, t.settings.restartPolicy().BackOff)
