@@ -164,6 +164,11 @@ echo '{"MESSAGE":"NVRM: Xid (PCI:0000:1b:00): 79' ; echo '` + record("a", 1, gsp
 	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: "+doubt+"\n", args...)
 	n.want("exit 0\ncleared gpu 0000:4e:00\n", "-clear")
 	n.want(fine, args...)
+	// A message of several values, as a client of journald may write it.
+	n.boot("second")
+	args = n.journaled(`echo '{"MESSAGE":["NVRM: Xid (PCI:0000:1b:00): 79, x","y"],"_SOURCE_MONOTONIC_TIMESTAMP":"1"}'`)
+	n.want("exit 2\nunknown: kernel log: a line has words of the driver and is not understood: "+
+		`"[\"NVRM: Xid (PCI:0000:1b:00): 79, x\",\"y\"]"`+"\n", args...)
 }
 
 func TestWhatWasClearedIsNotReadFromTheJournal(t *testing.T) {
