@@ -92,15 +92,17 @@ func (n *Node) boot() {
 	n.T.Helper()
 	group := fmt.Sprintf("pitcrew-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	var groups []string
+	script, binds := "", ""
 	for _, root := range hierarchies() {
-		groups = append(groups, filepath.Join(root, group))
-	}
-	script := ""
-	for _, g := range groups {
+		g := filepath.Join(root, group)
+		groups = append(groups, g)
 		script += fmt.Sprintf("mkdir %s && echo 0 >%s/cgroup.procs || exit\n", g, g)
+		// The namespace changes the paths that processes read, not what is mounted.
+		binds += fmt.Sprintf("mount --bind %s %s || exit\n", g, root)
 	}
 	script += `exec unshare --mount --pid --fork --kill-child --cgroup --ipc --uts --mount-proc sh -c '
 		mount --make-rprivate / && mount -t tmpfs run /run && mount --bind ` + n.Dir + `/units /etc/systemd/system || exit
+		` + binds + `
 		echo ready
 		exec env -i PATH=$PATH container=other SYSTEMD_LOG_TARGET=console SYSTEMD_UNIT_PATH=/etc/systemd/system /lib/systemd/systemd --system --unit=node.target'`
 	n.Write("log", "")
@@ -175,5 +177,5 @@ func (n *Node) Wait(what string, done func() bool) {
 // Enter returns the arguments of nsenter that run a program in systemd's namespaces: it does not answer a process outside of its PID
 // namespace.
 func (n *Node) Enter(program string, args ...string) []string {
-	return append([]string{"--mount", "--pid", "--target", n.PID, "--", program}, args...)
+	return append([]string{"--mount", "--pid", "--cgroup", "--target", n.PID, "--", program}, args...)
 }
