@@ -53,10 +53,10 @@ func readMachine(root, file string) (*machine, error) {
 		case isPair && key == "gpus":
 			m.gpus = strings.Fields(value)
 		case isFixture:
-			value, err = m.addFixture(root, condition, fixture)
-			key = condition
-			fallthrough
-		case isPair && err == nil:
+			if value, err = m.addFixture(root, condition, fixture); err == nil {
+				err = m.addCheck(root, condition, strings.Fields(value))
+			}
+		case isPair:
 			err = m.addCheck(root, key, strings.Fields(value))
 		case line != "":
 			err = fmt.Errorf("line %q is neither `key: value` nor `condition < fixture`", line)

@@ -25,7 +25,7 @@ func rejected(node, namespace string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "train-0", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{
-				{Manager: "kube-controller-manager", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:containers":{}}}`)}},
+				{Manager: "kube-controller-manager", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:containers":{}}}`)},
 			},
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
@@ -50,7 +50,7 @@ func TestWhichPodsTellOfTheirNode(t *testing.T) {
 			p.Spec.Containers, p.Spec.ResourceClaims = nil, []corev1.PodResourceClaim{{Name: "gpus"}}
 		}, true},
 		"says nothing":     {func(p *corev1.Pod) { p.ManagedFields = nil }, false},
-		"was sent by hand": {func(p *corev1.Pod) { p.ManagedFields[0].FieldsV1.Raw = []byte(`{"f:spec":{"f:nodeName":{}}}`) }, false},
+		"was sent by hand": {func(p *corev1.Pod) { p.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:nodeName":{}}}`) }, false},
 		"has an empty entry": {func(p *corev1.Pod) {
 			p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Manager: "x"})
 		}, true},

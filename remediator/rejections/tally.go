@@ -4,9 +4,9 @@
 package rejections
 
 import (
-	"bytes"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +32,7 @@ func of(p *corev1.Pod) (rejection, bool) {
 		return rejection{}, false
 	}
 	for _, m := range p.ManagedFields {
-		if m.FieldsV1 != nil && bytes.Contains(m.FieldsV1.Raw, []byte(`"f:nodeName"`)) {
+		if m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:nodeName"`) {
 			return rejection{}, false
 		}
 	}
@@ -62,8 +62,10 @@ func (t *tally) add(r rejection, now time.Time) {
 	if _, known := spaces[r.namespace]; !known && len(spaces) >= mostNamespaces {
 		delete(spaces, longestAgo(spaces))
 	}
-	times := append(spaces[r.namespace], now)
-	spaces[r.namespace] = times[max(0, len(times)-(t.limit-1)):]
+	spaces[r.namespace] = append(spaces[r.namespace], now)
+	if extra := len(spaces[r.namespace]) - (t.limit - 1); extra > 0 {
+		spaces[r.namespace] = slices.Delete(spaces[r.namespace], 0, extra)
+	}
 }
 
 func longestAgo(spaces map[string][]time.Time) string {
