@@ -22,8 +22,11 @@ var pagesOf = map[string][]string{
 	"mount": {conditions.MountReadOnly}, "clock": {conditions.ClockSkewed}, "kernel": {conditions.ClockSkewed, conditions.GPUXidError},
 	"unit": {conditions.NodeServiceDown}, "pod": {conditions.WorkloadGPUError},
 	"Health": {conditions.NodeValidationFailed}, "Cluster": {conditions.NodeValidationFailed}, "diag": {conditions.DCGMDiagFailed},
-	"state": {"PitcrewCheckUnknown"},
+	"state": {"PitcrewCheckUnknown"}, "unknown": {"PitcrewCheckUnknown"},
 }
+
+// unknown begins the line of a check that cannot tell.
+const unknown = "unknown: "
 
 // message explains a message of a condition or words of one: its class, then of each of its parts the passage of the runbooks that has
 // the longest run of its words, else what the page of its subject says of the class. It returns "" if there is neither.
@@ -36,7 +39,7 @@ func message(text string) string {
 		found, text = append(found, about), rest
 	}
 	known, all := len(found), ofRunbooks()
-	for part := range strings.SplitSeq(strings.TrimPrefix(text, "unknown: "), "; ") {
+	for part := range strings.SplitSeq(strings.TrimPrefix(text, unknown), "; ") {
 		subject, words, hasSubject := strings.Cut(part, ": ")
 		kind, _, _ := strings.Cut(subject, " ")
 		if !hasSubject || pagesOf[kind] == nil {
@@ -49,6 +52,9 @@ func message(text string) string {
 		if p != "" && !slices.Contains(found, p) {
 			found = append(found, p)
 		}
+	}
+	if len(found) == known && strings.HasPrefix(text, unknown) {
+		found = append(found, ofSubject(all, "unknown", ""))
 	}
 	if len(found) == known {
 		return ""

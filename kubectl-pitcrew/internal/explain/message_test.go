@@ -14,7 +14,7 @@ func TestEveryMessageIsExplained(t *testing.T) {
 	if err != nil || len(files) < 100 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
-	message := regexp.MustCompile(`(?s)\n-- want --\nexit 1\n((?:Monitor|RestartApp|Inspect|ResetGPU|Reboot|Replace) [^\n]*)`)
+	message := regexp.MustCompile(`(?s)\n-- want --\nexit [12]\n((?:Monitor|RestartApp|Inspect|ResetGPU|Reboot|Replace|unknown:) [^\n]*)`)
 	seen := map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
