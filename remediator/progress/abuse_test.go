@@ -50,8 +50,8 @@ func heap() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// A tenant with lines of a GB, logs that never end and expressions of the worst kind, all at once: what that costs is bounded, and the job of
-// another tenant is looked at meanwhile.
+// A tenant with lines of a GB, logs that never end and expressions of the worst kind, all at once: what that costs is bounded, and the job
+// of another tenant is looked at meanwhile.
 func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 	const (
 		abuser = "abuser"

@@ -223,7 +223,8 @@ func slim(object any) (any, error) {
 		return object, nil // a tombstone
 	}
 	kept := &metav1.PartialObjectMetadata{TypeMeta: full.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, DeletionTimestamp: full.DeletionTimestamp,
+		Namespace: full.Namespace, Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion,
+		DeletionTimestamp: full.DeletionTimestamp,
 	}}
 	for _, key := range append([]string{
 		conditions.AnnotationProgress, conditions.AnnotationProgressPause, conditions.AnnotationStalledAfter, conditions.AnnotationStartupGrace,
@@ -242,7 +243,9 @@ func slim(object any) (any, error) {
 }
 
 // annotations are those of a job, else of its namespace. opted is false if it is not to be followed, gone, or owned by another job.
-func (f *follower) annotations(ctx context.Context, req request) (object *metav1.PartialObjectMetadata, found stall.Annotations, opted bool, err error) {
+func (f *follower) annotations(
+	ctx context.Context, req request,
+) (object *metav1.PartialObjectMetadata, found stall.Annotations, opted bool, err error) {
 	object = &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(req.Kind)
 	if err := f.watcher.Cache.Get(ctx, req.NamespacedName, object); err != nil {
@@ -341,7 +344,8 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	if known == nil && !f.place(req, object) {
 		return nil, false
 	}
-	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](), evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
+	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](),
+		evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
 	if known != nil {
 		fresh.state, fresh.evidence = known.state, known.evidence
 	}
@@ -426,7 +430,9 @@ func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 }
 
 // observe reads the job and its pods. ended: it has, or there is none.
-func (f *follower) observe(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed) (ended bool, err error) {
+func (f *follower) observe(
+	ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed,
+) (ended bool, err error) {
 	kind, ok := kinds.Get(f.Jobs.Kinds(), req.Kind)
 	if !ok {
 		return true, nil

@@ -16,7 +16,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
 
-// How much of a log is asked for: the last lines as a rule; fewer where the end of them was cut off, more where lines before them may match.
+// How much of a log is asked for: the last lines as a rule; fewer where the end of them was cut off, more where lines before them may
+// match.
 var (
 	usual = stall.Asked{Lines: 200, Bytes: 128 << 10}
 	few   = stall.Asked{Lines: 10, Bytes: 256 << 10}
@@ -77,8 +78,8 @@ func (r *reads) allow(namespace string, n int) int {
 	return n
 }
 
-// charge takes a match that took long off the pace of its namespace, as the reads that it was worth. An expression of the worst kind takes 0.2 s
-// of a core: 4 of them in each second would be most of one.
+// charge takes a match that took long off the pace of its namespace, as the reads that it was worth. An expression of the worst kind takes
+// 0.2 s of a core: 4 of them in each second would be most of one.
 func (r *reads) charge(namespace string, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +174,9 @@ func (f *follower) read(ctx context.Context, namespace string, w stall.Look, s s
 }
 
 // readAs reads and matches some of the last lines of a log.
-func (f *follower) readAs(ctx context.Context, namespace string, w stall.Look, s stall.Settings, asked stall.Asked) ([]byte, stall.Sighting, error) {
+func (f *follower) readAs(
+	ctx context.Context, namespace string, w stall.Look, s stall.Settings, asked stall.Asked,
+) ([]byte, stall.Sighting, error) {
 	// One slot until the text is gone: so many texts are in memory, and no more.
 	select {
 	case f.reads.reading <- struct{}{}:

@@ -26,7 +26,8 @@ func podsOf(found []corev1.Pod) (pods []stall.Pod, wrong string) {
 		pod := stall.Pod{Name: p.Name, Node: p.Spec.NodeName, UID: p.UID, Container: p.Spec.Containers[0].Name, ClockTrusted: clockTrusted(p)}
 		if name, named := p.Annotations[defaultContainer]; named {
 			if !slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == name }) {
-				wrong = fmt.Sprintf("the log of pod %s cannot be followed: its annotation %s names the container %.63q, which it does not have", p.Name, defaultContainer, name)
+				wrong = fmt.Sprintf("the log of pod %s cannot be followed: its annotation %s names the container %.63q, which it does not have",
+					p.Name, defaultContainer, name)
 				pods = append(pods, pod)
 				continue
 			}

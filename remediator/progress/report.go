@@ -130,7 +130,8 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	now := f.Clock.Now()
 	ranks := known.job.Ranks()
 	evidence := Evidence{
-		Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name, UID: known.uid, QuietSince: v.Since.UTC(), TakenAt: now.UTC(), Behind: v.Behind,
+		Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name, UID: known.uid, QuietSince: v.Since.UTC(), TakenAt: now.UTC(),
+		Behind: v.Behind,
 	}
 	if v.HasStep {
 		evidence.Step = &v.Step
@@ -177,7 +178,8 @@ func stalledText(v stall.Verdict, ranks []stall.Rank, now time.Time) string {
 			fmt.Fprintf(&text, ", and %d more", len(v.Behind)-n)
 			break
 		}
-		fmt.Fprintf(&text, "%s rank %d at step %d (pod %s, node %s)", map[bool]string{true: ", but", false: ","}[n == 0], i, *ranks[i].Step, ranks[i].Pod, ranks[i].Node)
+		fmt.Fprintf(&text, "%s rank %d at step %d (pod %s, node %s)", map[bool]string{true: ", but", false: ","}[n == 0], i, *ranks[i].Step,
+			ranks[i].Pod, ranks[i].Node)
 	}
 	return text.String()
 }
@@ -199,7 +201,9 @@ func (f *follower) nodesOf(ctx context.Context, ranks []stall.Rank, of []int) (a
 }
 
 // keep writes the evidence into a ConfigMap beside the job, whose name follows from the pods and the step, and returns where it is.
-func (f *follower) keep(ctx context.Context, object *metav1.PartialObjectMetadata, known *followed, evidence Evidence) (where string, err error) {
+func (f *follower) keep(
+	ctx context.Context, object *metav1.PartialObjectMetadata, known *followed, evidence Evidence,
+) (where string, err error) {
 	switch {
 	case f.DryRun:
 		return "no evidence is kept (-dry-run)", nil
@@ -249,7 +253,8 @@ func (f *follower) eventsOf(ctx context.Context, evidence Evidence) (all []Event
 			if e.Series != nil {
 				last, count = e.Series.LastObservedTime.Time, e.Series.Count
 			}
-			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1), slices.MaxFunc([]time.Time{last, e.EventTime.Time}, time.Time.Compare)})
+			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1),
+				slices.MaxFunc([]time.Time{last, e.EventTime.Time}, time.Time.Compare)})
 		}
 	}
 	nodes := sets.New[string]()

@@ -38,7 +38,8 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 		if !known.said.Has(saidShared) {
 			known.said.Insert(saidShared)
 			f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Shared", "%s", fmt.Sprintf(
-				"not restarted: jobs of %d other namespaces are silent since about the same time, so the cause may be what they share, such as storage or the network", n))
+				"not restarted: jobs of %d other namespaces are silent since about the same time, so the cause may be what they share, such as "+
+					"storage or the network", n))
 		}
 		return nil
 	}
@@ -47,7 +48,8 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 	if !ok {
 		return nil
 	}
-	return f.Jobs.RestartStalled(ctx, jobs.Stall{Kind: kind, NamespacedName: req.NamespacedName, UID: known.uid, Pods: known.job.Incarnation(), Since: v.Since})
+	return f.Jobs.RestartStalled(ctx, jobs.Stall{Kind: kind, NamespacedName: req.NamespacedName, UID: known.uid,
+		Pods: known.job.Incarnation(), Since: v.Since})
 }
 
 // sharedBy returns in how many other namespaces jobs are silent since about a time, and reports whether what they share is suspected.
