@@ -30,6 +30,13 @@ func (o *Once[K, V]) Note(subject K, what V) bool {
 	return before != what
 }
 
+// Get returns what was reported last of a subject.
+func (o *Once[K, V]) Get(subject K) V {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last[subject]
+}
+
 // Forget forgets a subject.
 func (o *Once[K, V]) Forget(subject K) {
 	var nothing V

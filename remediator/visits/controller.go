@@ -57,6 +57,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/record"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
@@ -104,13 +105,13 @@ type Controller struct {
 	metrics   controllerMetrics
 	pending   *pendingVisits
 	records   *records
-	reports   reports
-	problems  problems
-	created   createdJobs
-	orphans   orphans
-	starts    *startsStore
-	failures  *failures.Store
-	sweeper   *sweeper
+	// reports are what each node was last said to wait for, problems why the Job of a node could not be created.
+	reports, problems record.Once[string, string]
+	created           createdJobs
+	orphans           orphans
+	starts            *startsStore
+	failures          *failures.Store
+	sweeper           *sweeper
 
 	// deciding is held for one decision that counts other nodes: two nodes decided side by side would both take the last place under a limit. No request to the
 	// API server is made meanwhile.
@@ -184,8 +185,6 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		metrics:   newMetrics(),
 		pending:   newPendingVisits(),
 		records:   newRecords(),
-		reports:   newReports(),
-		problems:  newProblems(),
 		created:   createdJobs{byNode: map[string]createdJob{}},
 		orphans:   orphans{byNode: map[string]time.Time{}},
 		failures:  failures.New(mgr.GetClient(), mgr.GetAPIReader(), o.Namespace, o.Policy, o.Clock),
@@ -292,8 +291,8 @@ func (c *Controller) act(ctx context.Context, n *corev1.Node, s repair.Step) err
 func (c *Controller) forget(ctx context.Context, name string) error {
 	c.pending.discard(name)
 	c.records.forget(name)
-	c.reports.forget(name)
-	c.problems.set(name, "")
+	c.reports.Forget(name)
+	c.problems.Forget(name)
 	c.created.set(name, nil)
 	c.orphans.since(name, false, time.Time{})
 	if jobs, err := c.jobsOf(ctx, name); err != nil || len(jobs) == 0 {

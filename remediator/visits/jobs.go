@@ -41,10 +41,10 @@ func (c *Controller) create(ctx context.Context, n *corev1.Node, job *batchv1.Jo
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
 		c.created.set(n.Name, job)
-		c.problems.set(n.Name, "")
+		c.problems.Note(n.Name, "")
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
-		c.problems.set(n.Name, fmt.Sprintf("its Job cannot be created: %v", err))
+		c.problems.Note(n.Name, fmt.Sprintf("its Job cannot be created: %v", err))
 		ctrl.LoggerFrom(ctx).Error(err, "The Job of a visit cannot be created", "node", n.Name, "job", job.Name)
 		return nil
 	}

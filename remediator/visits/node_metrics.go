@@ -49,7 +49,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		if err == nil {
 			c.collectFirstCheck(out, n, q, r != nil && r.Current != nil, now)
 		}
-		if (r == nil || r.Current == nil) && !firstcheck.Waits(p, n) && c.reports.waits(n.Name) == repair.WaitsForProof {
+		if (r == nil || r.Current == nil) && !firstcheck.Waits(p, n) && c.reports.Get(n.Name) == repair.WaitsForProof {
 			out <- prometheus.MustNewConstMetric(waitsDesc, prometheus.GaugeValue, 1, n.Name, repair.WaitsForProof)
 		}
 		if err != nil || q == nil || q.Phase != quarantine.Quarantined {

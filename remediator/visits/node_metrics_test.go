@@ -212,9 +212,11 @@ func series(t *testing.T, now time.Time, waits map[string]*repair.Waiting, prefi
 	}
 	elected := make(chan struct{})
 	close(elected)
-	c := &Controller{client: builder.Build(), elected: elected, policy: policy.Fixed(p), records: newRecords(), clock: testclock.NewFakePassiveClock(now), reports: newReports()}
+	c := &Controller{client: builder.Build(), elected: elected, policy: policy.Fixed(p), records: newRecords(), clock: testclock.NewFakePassiveClock(now)}
 	for _, n := range nodes {
-		c.reports.noteWaiting(n.Name, waits[n.Name])
+		if w := waits[n.Name]; w != nil {
+			c.reports.Note(n.Name, w.Reason)
+		}
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(collector{c})

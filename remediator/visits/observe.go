@@ -94,7 +94,7 @@ func (c *Controller) findJob(ctx context.Context, f *repair.Facts, live bool) er
 		err = c.apiReader.Get(ctx, key, &job)
 	}
 	if apierrors.IsNotFound(err) {
-		f.TemplateProblem, f.Created = c.problems.of(f.Node.Name), c.created.of(f.Node.Name, name)
+		f.TemplateProblem, f.Created = c.problems.Get(f.Node.Name), c.created.of(f.Node.Name, name)
 		return nil
 	}
 	if err != nil {

@@ -96,7 +96,7 @@ func TestNoRepairBeginsBeforeItsStartIsStored(t *testing.T) {
 	n := recordedNode("x", repair.Record{Current: &visit, Repairs: []repair.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
 	c := &Controller{
 		client: api, policy: policy.Fixed(&policy.Policy{Repair: &policy.Repair{}}), clock: clocktesting.NewFakePassiveClock(time.Now()),
-		starts: storeOn(api), reports: newReports(), problems: newProblems(),
+		starts: storeOn(api),
 	}
 	if err := c.act(t.Context(), n, repair.Step{Create: &batchv1.Job{}}); !errors.Is(err, refused) {
 		t.Errorf("error %v", err)

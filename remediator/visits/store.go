@@ -42,7 +42,7 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 	if r, err := repair.RecordOf(before); err == nil {
 		c.starts.dropUndone(after, r, s.Record)
 	}
-	c.problems.set(before.Name, "")
+	c.problems.Forget(before.Name)
 	for _, e := range s.Events {
 		c.emit(after, e)
 	}
@@ -134,65 +134,6 @@ func (w pendingVisit) overlay(n *corev1.Node) *corev1.Node {
 	return &shown
 }
 
-// reports remember what each node was last said to wait for, so that it is reported once. Losing them costs a repeated Event.
-type reports struct {
-	mu     *sync.Mutex
-	byNode map[string]string
-}
-
-func newReports() reports { return reports{&sync.Mutex{}, map[string]string{}} }
-
-// noteWaiting notes what a node waits for; nil: nothing. It reports whether that was not reported yet.
-func (r reports) noteWaiting(node string, w *repair.Waiting) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w == nil {
-		return false // between two waits there may be a step or two: the same reason is not news then
-	}
-	if r.byNode[node] == w.Reason {
-		return false
-	}
-	r.byNode[node] = w.Reason
-	return true
-}
-
-// waits returns the reason that a node was last said to wait for.
-func (r reports) waits(node string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.byNode[node]
-}
-
-func (r reports) forget(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.byNode, node)
-}
-
-// problems remember why the Job of a node could not be created.
-type problems struct {
-	mu     *sync.Mutex
-	byNode map[string]string
-}
-
-func newProblems() problems { return problems{&sync.Mutex{}, map[string]string{}} }
-
-func (p problems) set(node, problem string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if problem == "" {
-		delete(p.byNode, node)
-		return
-	}
-	p.byNode[node] = problem
-}
-
-func (p problems) of(node string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.byNode[node]
-}
-
 // createdJobs remember the last Job that was created for each node: one that is deleted at once is never seen, and must not be created
 // anew. Losing them matters only until the Job's UID is in the record, which is the next write.
 type createdJobs struct {
@@ -250,12 +191,13 @@ func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 		return
 	}
 	if r := s.Record; s.Waits == nil && (r == nil || r.Current == nil) {
-		c.reports.forget(n.Name)
+		c.reports.Forget(n.Name)
 	}
 	if v := s.Record; c.dryRun && v != nil && v.Current != nil && changes(s, n) {
 		s.Waits = &repair.Waiting{Reason: "dry-run", Message: fmt.Sprintf("dry run, would begin a %s", v.Current.Kind)}
 	}
-	if c.reports.noteWaiting(n.Name, s.Waits) {
+	// Between two waits there may be a step or two: the same reason is not news then.
+	if s.Waits != nil && c.reports.Note(n.Name, s.Waits.Reason) {
 		c.emit(n, quarantine.Event{Type: corev1.EventTypeNormal, Reason: repair.RepairWaiting, Message: s.Waits.Message})
 	}
 }
