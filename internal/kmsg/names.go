@@ -11,7 +11,7 @@ import "strings"
 // So what identifies a driver's record must be longer than that, and must stand at the start without a gap.
 const MaxName = 15
 
-// StartsWithFile tells whether the record is the kernel's report of a fatal signal (print_fatal_signal in its
+// StartsWithFile reports whether the record is the kernel's report of a fatal signal (print_fatal_signal in its
 // kernel/signal.c, which sysctl kernel.print-fatal-signals switches on). Since Linux 6.14 it starts with the name of the program
 // file. That may be 255 bytes long, so it can be the whole record of a driver.
 func StartsWithFile(body string) bool {

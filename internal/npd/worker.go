@@ -20,7 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 )
 
-// A process that hangs in a driver cannot be killed, and with NPD's pipes open it would freeze NPD's rule for ever
+// A process that hangs in a driver cannot be killed, and with NPD's pipes open it would freeze NPD's rule permanently
 // (NPD reads both pipes to their end before it looks at its timeout). So a check that calls into a driver reads in a
 // worker: the same binary with the same arguments, in a process group of its own, without NPD's pipes. It gives its
 // snapshot back in memory that it shares with its parent, and it holds a file lock, which the kernel keeps until the

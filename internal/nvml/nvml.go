@@ -1,5 +1,5 @@
 // Package nvml reads NVIDIA's management library into the plain types of internal/gpu. It is the only package that
-// imports go-nvml. Its calls can hang in the driver for ever: call it from a worker only (npd.Check.Driver).
+// imports go-nvml. Its calls can hang in the driver permanently: call it from a worker only (npd.Check.Driver).
 package nvml
 
 import (

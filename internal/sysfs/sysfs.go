@@ -28,7 +28,7 @@ type File struct {
 	fd   int
 }
 
-// Open opens an attribute. It does not use [os.Open]: a driver that answers EAGAIN would make Go's poller wait for ever
+// Open opens an attribute. It does not use [os.Open]: a driver that answers EAGAIN would make Go's poller wait permanently
 // (https://github.com/prometheus/node_exporter/pull/728).
 func Open(path string) (*File, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })

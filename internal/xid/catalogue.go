@@ -70,7 +70,7 @@ func Listed() []Entry {
 // numbered is the text of a fault that is an Xid.
 var numbered = regexp.MustCompile(`^Xid ([0-9]{1,9}) `)
 
-// IsOfApplication tells whether the text of a fault is an Xid for which NVIDIA has the application restarted, or nothing done, whatever
+// IsOfApplication reports whether the text of a fault is an Xid for which NVIDIA has the application restarted, or nothing done, whatever
 // class repetition, an exception or an override gives it here. An Xid that another one has caused stands for that one.
 func IsOfApplication(text string) bool {
 	code := numbered.FindStringSubmatch(text)

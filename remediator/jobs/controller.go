@@ -166,7 +166,7 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 // settings are what the policy file asks for at the moment.
 type settings struct{ file *policy.File }
 
-// known tells whether there is a policy. Until then restarts under way go on without its limits, and no new one begins: no node is
+// known reports whether there is a policy. Until then restarts under way go on without its limits, and no new one begins: no node is
 // quarantined, and no failing rank is watched for.
 func (s *settings) known() bool { return s.file == nil || s.file.Known() }
 

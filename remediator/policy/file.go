@@ -50,7 +50,7 @@ var none = func() *Policy {
 	return &p
 }()
 
-// Known tells whether a valid policy was read. Once it is true it stays true. Any goroutine may call it.
+// Known reports whether a valid policy was read. Once it is true it stays true. Any goroutine may call it.
 func (f *File) Known() bool { return f.current.Load() != nil }
 
 // Policy is the last valid policy. While none is [File.Known] it is a policy without rules: that a record names a rule which it

@@ -51,7 +51,7 @@ var KeepNode = map[string]string{
 // (slurm-operator 1.0.0, api/v1beta1/well_known.go). A hand-off with a cordon has it, and it comes and goes with the cordon.
 const CordonReason = "nodeset.slinky.slurm.net/node-cordon-reason"
 
-// Cordons tells whether the hand-off cordons the node.
+// Cordons reports whether the hand-off cordons the node.
 func (h HandOff) Cordons() bool { return h.Cordon != nil && *h.Cordon }
 
 // WithoutCordon is the rest of a hand-off.

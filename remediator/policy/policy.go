@@ -124,7 +124,7 @@ const DefaultParkedAfter = 7 * 24 * time.Hour
 // Unlimited is a budget that allows every node.
 var Unlimited = Budget{MaxNodes: math.MaxInt, MaxPercent: 100, ParkedAfter: DefaultParkedAfter}
 
-// IsUnlimited tells whether the budget allows every node.
+// IsUnlimited reports whether the budget allows every node.
 func (b Budget) IsUnlimited() bool { return b.MaxNodes == math.MaxInt && b.MaxPercent >= 100 }
 
 // Limit is how many nodes may be out of service in a scope of that many nodes.
@@ -196,7 +196,7 @@ func (p *Policy) Rule(name string) (Rule, bool) {
 	return p.Rules[i], true
 }
 
-// Checks tells whether the node has hardware that the policy checks: a condition of a rule that is for the node and that may
+// Checks reports whether the node has hardware that the policy checks: a condition of a rule that is for the node and that may
 // quarantine it. A verdict of the preflight is no such condition: a node has it only after it was found bad. Nor is Ready: every
 // node has it, whatever its hardware.
 func (p *Policy) Checks(n *corev1.Node) bool {

@@ -154,7 +154,7 @@ type Flaps struct {
 	Window time.Duration `yaml:"window" required:"a duration longer than 0s" above:"0s"`
 }
 
-// IsFault tells whether a status of the condition means a fault.
+// IsFault reports whether a status of the condition means a fault.
 func (m *Match) IsFault(status corev1.ConditionStatus) bool { return slices.Contains(m.Status, status) }
 
 func matches(pattern *regexp.Regexp, text string) bool {

@@ -74,7 +74,7 @@ type Place struct {
 	Owner types.UID
 }
 
-// Owns tells whether a pod that Leader selects is of this gang, and not of an earlier job of the same name.
+// Owns reports whether a pod that Leader selects is of this gang, and not of an earlier job of the same name.
 func (p Place) Owns(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return p.Owner == "" || owner != nil && owner.UID == p.Owner

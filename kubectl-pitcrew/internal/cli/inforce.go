@@ -63,7 +63,7 @@ func PolicyTexts(object *corev1.ConfigMap) []string {
 	return texts
 }
 
-// VisitsNodes tells whether a policy asks for Jobs on nodes, or for the removal of the taint of new ones.
+// VisitsNodes reports whether a policy asks for Jobs on nodes, or for the removal of the taint of new ones.
 func VisitsNodes(p *policy.Policy) bool {
 	return p.Repair != nil || len(p.Sweeps) > 0 || p.FirstCheck != nil || slices.ContainsFunc(p.Rules,
 		func(r policy.Rule) bool { return r.Validate })

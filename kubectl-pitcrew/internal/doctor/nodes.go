@@ -102,7 +102,7 @@ func (d *doctor) unmatched(pod *corev1.PodSpec) string {
 	return "no node has all of " + strings.Join(all, ", ")
 }
 
-// isChecked tells whether a node has a condition of ours that a detector renews.
+// isChecked reports whether a node has a condition of ours that a detector renews.
 func isChecked(n *corev1.Node) bool { return slices.ContainsFunc(n.Status.Conditions, isRenewed) }
 
 func isRenewed(c corev1.NodeCondition) bool {

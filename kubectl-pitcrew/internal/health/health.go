@@ -256,7 +256,7 @@ func imageTag(pod corev1.PodSpec) string {
 	return ""
 }
 
-// hasFlag tells whether the remediator runs with a flag that is set to a value; a flag without a value is true.
+// hasFlag reports whether the remediator runs with a flag that is set to a value; a flag without a value is true.
 func hasFlag(pod corev1.PodSpec, name, value string) bool {
 	c := Container(pod)
 	return slices.ContainsFunc(append(slices.Clone(c.Command), c.Args...), func(arg string) bool {

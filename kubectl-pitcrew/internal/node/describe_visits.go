@@ -94,7 +94,7 @@ func describeVisit(
 	return err
 }
 
-// hasJob tells whether the template of a visit is that of a Job under way. Before, and after, it is that of the last one.
+// hasJob reports whether the template of a visit is that of a Job under way. Before, and after, it is that of the last one.
 func hasJob(v *repair.Visit) bool { return v.Phase == repair.Working || v.Phase == repair.Ending }
 
 func until(v *repair.Visit) string {

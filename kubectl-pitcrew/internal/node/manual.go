@@ -178,7 +178,7 @@ func releaseText(n *corev1.Node) string {
 	return text
 }
 
-// awaitsValidation tells whether a rule of a node's quarantine asks for a check under load that the node has not passed, as far as its
+// awaitsValidation reports whether a rule of a node's quarantine asks for a check under load that the node has not passed, as far as its
 // records can be read.
 func awaitsValidation(p *policy.Policy, n *corev1.Node, now time.Time) bool {
 	q, err := quarantine.RecordOf(n)

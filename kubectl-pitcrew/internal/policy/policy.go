@@ -88,7 +88,7 @@ func openPolicy(in io.Reader, file string) (*policy.Policy, error) {
 	return nil, fmt.Errorf("policy %s: %w", file, err)
 }
 
-// areValues tells whether a text looks like a values file of the chart.
+// areValues reports whether a text looks like a values file of the chart.
 func areValues(text []byte) bool {
 	var top map[string]any
 	if yaml.Unmarshal(text, &top) != nil || top["apiVersion"] != nil || top["kind"] != nil {

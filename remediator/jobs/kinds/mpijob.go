@@ -14,7 +14,7 @@ import (
 // mpiJob is the MPIJob of github.com/kubeflow/mpi-operator. It shares its group and kind, and so its CRD, with that of
 // the training-operator: a cluster serves one version or the other. Suspending suspends the launcher's Job and deletes
 // the workers, but with cleanPodPolicy Running a worker that had failed before is left, and taken for the new rank of
-// its name after the resume: the job would run with a dead rank for ever (measured on v0.6.0).
+// its name after the resume: the job would run with a dead rank permanently (measured on v0.6.0).
 var (
 	mpiJob = Kind{
 		GVK: mpiJobGVK, Resource: "mpijobs", ExtraRules: []rbacv1.PolicyRule{rule("", "pods", "delete"), rule("batch", "jobs", "get"), kueueRule}, ReplacesFailedRank: true, read: readMPIJob,

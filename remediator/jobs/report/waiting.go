@@ -101,7 +101,7 @@ func (w *Waiting) Add(quarantine string, job Job) {
 	l.jobs[job] = l.n
 }
 
-// End forgets the jobs that the look has not met, unless it was incomplete, and tells whether any are left.
+// End forgets the jobs that the look has not met, unless it was incomplete, and reports whether any are left.
 func (w *Waiting) End(quarantine string, complete bool) (left bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
