@@ -82,7 +82,7 @@ func cut(text string, to int) string {
 
 // Clamp returns the record without times that are further in the future than clocks differ, see [conditions.MaxClockSkew], and with
 // a checkpoint deadline of at most grace after the start of the restart. A restart under way that began in the future begins now: the
-// record has to be written then, or each read would have it begin now. What was closed in the future was closed long ago. changed tells
+// record has to be written then, or each read would have it begin now. What was closed in the future was closed long ago. changed reports
 // whether the restart under way is another one.
 func (rec Record) Clamp(grace time.Duration, now time.Time) (clamped Record, changed bool) {
 	ahead := func(t time.Time) bool { return t.After(now.Add(conditions.MaxClockSkew)) }
