@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"runtime/metrics"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -231,4 +233,29 @@ func TestAMatchThatTakesLongCountsAsSeveralReads(t *testing.T) {
 	if n := f.reads.allow("b", 1); n != 1 {
 		t.Error("a clock that jumps costs more than some reads")
 	}
+}
+
+// As many jobs as are followed, each with a large expression of its own: what is kept of them has an upper size, and so has what is refused.
+func TestManyExpressionsCostLittle(t *testing.T) {
+	f, _ := newFollower()
+	refused := "(?:b?a?c?d?e?){0,999}"
+	_, first := f.compile(refused)
+	if _, again := f.compile(refused); first == nil || again != first {
+		t.Errorf("%v, and then %v: the refusal is not remembered", first, again)
+	}
+	runtime.GC()
+	before := heap()
+	for i := range maxFollowed {
+		req := request{NamespacedName: types.NamespacedName{Namespace: fmt.Sprint(i / maxPerNamespace), Name: fmt.Sprint(i)}}
+		annotations := stall.Annotations{Progress: fmt.Sprintf("(?:[a-z]?){0,150}%d", i), StalledAfter: "15m"}
+		known, ok := f.follow(req, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: types.UID(req.Name)}}, annotations)
+		if !ok || known.wrong != nil {
+			t.Fatalf("job %d: followed %t, %v", i, ok, known)
+		}
+	}
+	runtime.GC()
+	if grown := (heap() - before) >> 20; grown > 16 {
+		t.Errorf("%d jobs with an expression of their own take %d MiB", maxFollowed, grown)
+	}
+	runtime.KeepAlive(f)
 }

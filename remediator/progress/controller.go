@@ -83,7 +83,8 @@ type request = latekinds.Request
 type followed struct {
 	uid         types.UID
 	annotations stall.Annotations
-	settings    stall.Settings
+	// settings are those of annotations, during a look.
+	settings stall.Settings
 	// wrong is why the annotations are refused.
 	wrong error
 	job   stall.Job
@@ -292,6 +293,10 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	if early := followed.due.Sub(now); early > 0 {
 		return ctrl.Result{RequeueAfter: wait.Jitter(early, 0.05)}, nil
 	}
+	// Compiled expressions have up to 30 KB each: of thousands of jobs those are kept that the
+	// cache has, and those that are looked at now.
+	followed.settings, followed.wrong = stall.Parse(annotations, f.compile) // as follow has found: not wrong
+	defer func() { followed.settings = stall.Settings{} }()
 	if followed.job.NeedsPods(followed.settings, now) {
 		if f.reads.allow(req.Namespace, 1) == 0 { // whoever may write the job can wake us at any time
 			return ctrl.Result{RequeueAfter: wait.Jitter(retryShort, 0.1)}, nil
@@ -349,7 +354,7 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	if known != nil {
 		fresh.state, fresh.evidence = known.state, known.evidence
 	}
-	fresh.settings, fresh.wrong = stall.Parse(a, f.compile)
+	_, fresh.wrong = stall.Parse(a, f.compile)
 	if a.Removed != "" {
 		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, quarantine.PolicyWarning, "Ignored",
 			"ignored, because this version no longer knows it: annotation %s of the job or its namespace", a.Removed)
@@ -360,16 +365,22 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	return fresh, true
 }
 
-// compile compiles an expression, or returns that of another job.
+// compilation is an expression, or why it is refused.
+type compilation struct {
+	expression *stall.Expression
+	refused    error
+}
+
+// compile compiles an expression, or returns what it has found before, for this job or another one.
 func (f *follower) compile(text string) (*stall.Expression, error) {
-	if known, ok := f.compiled.Get(text); ok {
-		return known.(*stall.Expression), nil //nolint:forcetypeassert // nothing else is in it
+	known, ok := f.compiled.Get(text)
+	if !ok {
+		e, err := stall.Compile(text)
+		known = compilation{e, err}
+		f.compiled.Add(text, known)
 	}
-	e, err := stall.Compile(text)
-	if err == nil {
-		f.compiled.Add(text, e)
-	}
-	return e, err
+	found := known.(compilation) //nolint:forcetypeassert // nothing else is in it
+	return found.expression, found.refused
 }
 
 // place takes a place of the namespace and of the cluster. A job for which there is none is told once.
