@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 )
 
 // snapshot is all that the judge needs.
@@ -44,9 +45,12 @@ type certification struct {
 	Passed bool `json:"passed"`
 }
 
-type reader struct{ procfs, node, verdict, failed, succeeded string }
+type reader struct {
+	procfs, node, verdict, failed, succeeded string
+	calls                                    bounded.Calls
+}
 
-func (r *reader) read(context.Context) (snapshot, error) {
+func (r *reader) read(ctx context.Context) (snapshot, error) {
 	switch {
 	case r.verdict == "" && r.failed == "":
 		return snapshot{}, errors.New("nothing to judge: neither -node-verdict nor -nvcre-failed is given")
@@ -62,7 +66,7 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	s := snapshot{Boot: b}
 	if r.verdict != "" {
 		s.Validation = &validation{}
-		data := s.Validation.load(r.verdict)
+		data := s.Validation.load(ctx, &r.calls, r.verdict)
 		if s.Validation.Err == "" {
 			s.Validation.Overall, s.Validation.Components, err = parseVerdict(data)
 			s.Validation.note(err)
@@ -70,13 +74,13 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	}
 	if r.failed != "" {
 		s.Certification = &certification{}
-		s.Certification.read(r)
+		s.Certification.read(ctx, r)
 	}
 	return s, nil
 }
 
-func (c *certification) read(r *reader) {
-	data := c.load(r.failed)
+func (c *certification) read(ctx context.Context, r *reader) {
+	data := c.load(ctx, &r.calls, r.failed)
 	if c.Err != "" {
 		return
 	}
@@ -91,7 +95,7 @@ func (c *certification) read(r *reader) {
 		return
 	}
 	var other file
-	data = other.load(r.succeeded)
+	data = other.load(ctx, &r.calls, r.succeeded)
 	c.Age, c.Err = max(c.Age, other.Age), other.Err
 	c.Passed = c.Err == "" && listed(data, r.node)
 }
@@ -102,26 +106,35 @@ func (f *file) note(err error) {
 	}
 }
 
-// load reads a file, which may be compressed.
-func (f *file) load(path string) []byte {
-	data, age, err := load(path)
-	f.Age = age
+// load reads a file, which may be compressed. One that does not answer, such as a pipe without a writer, leaves time for the others.
+func (f *file) load(ctx context.Context, calls *bounded.Calls, path string) []byte {
+	read, err := bounded.Do(ctx, calls, path, func() (content, error) { return load(path) })
+	if errors.Is(err, bounded.ErrNoAnswer) {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	f.Age = read.age
 	f.note(err)
-	return data
+	return read.data
 }
 
 // most is far more than the lists of 10,000 nodes.
 const most = 16 << 20
 
-func load(path string) ([]byte, time.Duration, error) {
+// content is what a file has, and how long ago it was written.
+type content struct {
+	data []byte
+	age  time.Duration
+}
+
+func load(path string) (content, error) {
 	in, err := os.Open(path)
 	if err != nil {
-		return nil, 0, err
+		return content{}, err
 	}
 	defer in.Close()
 	info, err := in.Stat()
 	if err != nil {
-		return nil, 0, err
+		return content{}, err
 	}
 	age := time.Since(info.ModTime())
 	data, err := io.ReadAll(io.LimitReader(in, most))
@@ -132,9 +145,9 @@ func load(path string) ([]byte, time.Duration, error) {
 		err = fmt.Errorf("more than %d bytes", most)
 	}
 	if err != nil {
-		return nil, age, fmt.Errorf("%s: %w", path, err)
+		return content{age: age}, fmt.Errorf("%s: %w", path, err)
 	}
-	return data, age, nil
+	return content{data, age}, nil
 }
 
 // unpack fails for what is cut short.

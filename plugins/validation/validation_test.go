@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
@@ -61,4 +62,33 @@ func FuzzReports(f *testing.F) {
 			t.Errorf("%q is taken for a list", data)
 		}
 	})
+}
+
+// A pipe without a writer never answers; what the other tool has said arrives all the same.
+func TestAFileThatHangsHidesNoOther(t *testing.T) {
+	binary, dir := npdtest.Build(t), t.TempDir()
+	hangs, critical, failed := filepath.Join(dir, "hangs"), filepath.Join(dir, "v.json"), filepath.Join(dir, "failed.json")
+	if err := syscall.Mkfifo(hangs, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range map[string]string{
+		critical: `{"overall_severity":"CRITICAL"}`, failed: `[{"name":"gpu-07","reason":"ThresholdViolation"}]`,
+	} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const ofTheOther = "exit 1\nInspect Cluster Readiness Engine: ThresholdViolation; "
+	for name, test := range map[string]struct{ verdict, failed, succeeded, want string }{
+		"verdict": {hangs, failed, "", ofTheOther + "Health Validation: not read: "},
+		"failed": {critical, hangs, "",
+			"exit 1\nInspect Health Validation: CRITICAL, see its checks; Cluster Readiness Engine: not read: "},
+		"succeeded": {"", failed, hangs, ofTheOther + "Cluster Readiness Engine: not read: "},
+	} {
+		got := npdtest.Run(t, binary, "-node-verdict", test.verdict, "-nvcre-failed", test.failed, "-nvcre-succeeded", test.succeeded,
+			"-node", "gpu-07", "-state-dir", t.TempDir(), "-timeout", "2s")
+		if want := test.want + hangs + ": did not answer in time\n"; got != want {
+			t.Errorf("%s: got %swant %s", name, got, want)
+		}
+	}
 }
