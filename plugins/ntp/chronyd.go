@@ -13,20 +13,31 @@ import (
 	"github.com/facebook/time/ntp/chrony"
 )
 
-// askChronyd asks for the tracking report, at the first command socket that answers.
+// askChronyd asks for the tracking report, at the first command socket that answers. One that says nothing, such as a socket beside which
+// chronyd may not reach ours, leaves the others their share of the time.
 func (r *reader) askChronyd(ctx context.Context) (clock, error) {
 	if len(r.chrony) == 0 {
 		return clock{}, errors.New("-chrony names no command socket of chronyd")
 	}
 	var errs []error
-	for _, address := range r.chrony {
-		c, err := tracking(ctx, address)
+	for i, address := range r.chrony {
+		c, err := trackingWithin(ctx, len(r.chrony)-i, address)
 		if err == nil {
 			return c, nil
 		}
 		errs = append(errs, err)
 	}
 	return clock{}, errors.Join(errs...)
+}
+
+// trackingWithin is tracking within a share of the time that ctx has left.
+func trackingWithin(ctx context.Context, shares int, address string) (clock, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+		defer cancel()
+	}
+	return tracking(ctx, address)
 }
 
 func tracking(ctx context.Context, address string) (clock, error) {

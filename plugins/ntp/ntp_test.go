@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,6 +31,27 @@ func TestASynchronisedClock(t *testing.T) {
 	if left, err := filepath.Glob(n.path("client/pitcrew*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
+}
+
+// silence is a command socket at which nobody answers.
+func silence(t *testing.T, n *node) string {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("silence.sock"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return n.path("silence.sock")
+}
+
+func TestASilentCommandSocketHidesNoOther(t *testing.T) {
+	n := newNode(t)
+	n.server()
+	n.client("0.025")
+	silent := silence(t, n)
+	n.until(skewed)
+	n.want(skewed, "-chrony", silent+","+n.path("client/chronyd.sock"))
+	n.want("exit 1\nInspect clock: chronyd does not answer any more\n", "-chrony", silent)
+	n.want("exit 1\nInspect clock: chronyd does not answer\n", "-chrony", silent, "-daemon", "chronyd")
 }
 
 func TestAClockThatIsOff(t *testing.T) {
@@ -128,6 +150,7 @@ func TestTimesyncd(t *testing.T) {
 		until [ -S `+n.path("bus")+` ]; do sleep 0.05; done
 		DBUS_SYSTEM_BUS_ADDRESS=unix:path=`+n.path("bus")+` exec /lib/systemd/systemd-timesyncd`)
 	n.until(fine)
+	n.want(fine, "-chrony", silence(t, n))
 }
 
 func TestTimestamps(t *testing.T) {
