@@ -108,7 +108,7 @@ from all four: nothing for the node, a person, a reset or a reboot. The class is
 |---|---|---|---|---|---|
 `
 	pageFoot = `
-NVIDIA: the catalogue of 2025-10-29, the newest that could be read, beside the names in driver 595. NVSentinel: main of November 2026,
+NVIDIA: the catalogue of 2025-10-29, the newest that could be read, beside the names in driver 615. NVSentinel: main of November 2026,
 which follows NVIDIA's buckets and asks for a person where there is none. GPUd: 4a8de33a of 2026-08-22. Health Validation publishes 47
 checks of Xids for GB200 and GB300; only the rows of 46 and 48 (drain, reset the GPU, then service) could be read, with our first step.
 `
