@@ -89,7 +89,10 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	conn, err := systemd.Connect(ctx, r.systemd)
+	conn, err := bounded.Do(ctx, &r.calls, r.systemd, func() (*dbus.Conn, error) { return systemd.Connect(ctx, r.systemd) })
+	if errors.Is(err, bounded.ErrNoAnswer) {
+		err = fmt.Errorf("systemd at %s: %w", r.systemd, err)
+	}
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -98,10 +101,20 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if s.Units, err = r.list(ctx, conn); err != nil {
 		return snapshot{}, err
 	}
+	// Half of the time, so that a systemd which stops to answer leaves what it has said of the units before.
+	asking, cancel := ctx, context.CancelFunc(func() {})
+	if deadline, ok := ctx.Deadline(); ok {
+		asking, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+	}
+	defer cancel()
 	for i := range s.Units {
-		err := s.Units[i].read(ctx, conn)
+		err := s.Units[i].read(asking, conn)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = bounded.ErrNoAnswer
+		}
 		if u := &s.Units[i]; u.Name == fabricManager && u.Load == "loaded" && !u.runs() {
-			u.Log = lastError(r.fabricLog)
+			// A log that cannot be read, or hangs, only makes the message shorter.
+			u.Log, _ = bounded.Do(ctx, &r.calls, r.fabricLog, func() (string, error) { return lastError(r.fabricLog), nil })
 			if !u.Asked {
 				var unknown error
 				u.Asked, unknown = bounded.Do(ctx, &r.calls, r.sysfs, func() (bool, error) { return managesFabric(r.sysfs) })
