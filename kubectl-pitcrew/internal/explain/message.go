@@ -19,9 +19,11 @@ var pagesOf = map[string][]string{
 	"nvidia": {conditions.GPUXidError}, "nvswitch": {conditions.GPUXidError}, "nvlink": {conditions.NVLinkDown},
 	"npu": {conditions.AscendNPUUnhealthy}, "npu-smi": {conditions.AscendNPUUnhealthy}, "mx-smi": {conditions.MetaXGPUUnhealthy},
 	"hca": {conditions.HCAPortDown}, "efa": {conditions.HCAPortDown}, "ibv_devinfo": {conditions.HCAPortDown},
-	"mount": {conditions.MountReadOnly}, "clock": {conditions.ClockSkewed}, "kernel": {conditions.ClockSkewed, conditions.GPUXidError},
+	"mount": {conditions.MountReadOnly, conditions.NodeIOHung}, "clock": {conditions.ClockSkewed}, "kernel": {conditions.ClockSkewed, conditions.GPUXidError},
 	"unit": {conditions.NodeServiceDown}, "pod": {conditions.WorkloadGPUError},
 	"Health": {conditions.NodeValidationFailed}, "Cluster": {conditions.NodeValidationFailed}, "diag": {conditions.DCGMDiagFailed},
+	"module": {conditions.FabricDegraded}, "iommu": {conditions.FabricDegraded}, "link": {conditions.FabricDegraded},
+	"service": {conditions.NodeIOHung}, "shim": {conditions.ContainersBroken},
 	"state": {"PitcrewCheckUnknown"}, "unknown": {"PitcrewCheckUnknown"},
 }
 
@@ -67,7 +69,7 @@ func ofSubject(all []aPassage, kind, class string) string {
 	found := ""
 	for _, name := range pagesOf[kind] {
 		for _, p := range all {
-			if p.page == name && (strings.HasPrefix(p.text, class+" |") || len(pagesOf[kind]) == 1 && p.first) {
+			if p.page == name && (strings.HasPrefix(p.text, class+" |") || len(pagesOf[kind]) <= 2 && p.first) {
 				found += fmt.Sprintf("%s: %s\nMore: kubectl pitcrew explain %s\n", name, p, name)
 			}
 		}
