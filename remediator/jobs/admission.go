@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/room"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 // retryAdmission is when to try again if another job is being admitted just now.
@@ -41,8 +42,8 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 	if step, requested := restart.AbortedEarly(begun, job, now); requested {
 		return 0, a.close(ctx, job, begun, step)
 	}
-	limits := restart.LimitsOf(t, job, a.settings.restartPolicy())
-	var others []restart.Other
+	limits := ratelimit.LimitsOf(t, job, a.settings.restartPolicy())
+	var others []ratelimit.Other
 	if limits.MaxConcurrent > 0 || limits.CheckCapacity {
 		// Who is second does not wait here: a node's controller that waits would delay taints.
 		if !a.admitting.TryLock() {
@@ -56,9 +57,9 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 	}
 	now = a.clock.Now()
 	moving := 0
-	failed, delayed := restart.FirstFailed(restart.RateLimits(t, job.Object.GetNamespace(), rec, others, limits, now))
+	failed, delayed := restart.FirstFailed(ratelimit.Evaluate(t, job.Object.GetNamespace(), rec, others, limits, now))
 	if !delayed && limits.CheckCapacity {
-		search, err := a.searchRoom(ctx, t, job, onNode, restart.ClaimedRanks(others), now)
+		search, err := a.searchRoom(ctx, t, job, onNode, ratelimit.ClaimedRanks(others), now)
 		if err != nil {
 			return 0, err
 		}
@@ -66,7 +67,7 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 		failed, delayed = restart.FirstFailed([]restart.Precondition{search.Result()})
 	}
 	if delayed {
-		if failed.Reason != restart.ReasonSettling {
+		if failed.Reason != ratelimit.ReasonSettling {
 			a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(job), job.GVK.Kind, restart.Blocked{Reason: failed.Reason, Text: failed.Text})
 		}
 		return failed.RetryAfter, nil

@@ -27,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 var recorded, causeOn = jobstest.Recorded, jobstest.CauseOn
@@ -128,8 +129,8 @@ func TestWhatARecordSaysTakesAPlaceOnlyIfANodeConfirmsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(others) != test.places || restart.ClaimedRanks(others) != test.claims {
-				t.Errorf("%d places, %d ranks: %+v", len(others), restart.ClaimedRanks(others), others)
+			if len(others) != test.places || ratelimit.ClaimedRanks(others) != test.claims {
+				t.Errorf("%d places, %d ranks: %+v", len(others), ratelimit.ClaimedRanks(others), others)
 			}
 			// Whatever its times say, it ends.
 			now.SetTime(noon.Add(restart.DefaultStopTimeout + restart.DefaultStartTimeout + time.Second))

@@ -50,9 +50,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	}
 	r.memory.rememberKind(req, kind)
 	now := r.clock.Now()
-	if clamped, changed := rec.Clamp(r.settings.longestGrace(), now); changed {
+	rec, changed := rec.InKnownPhase(job).Clamp(r.settings.longestGrace(), now)
+	if changed {
 		// Unwritten, a restart that began in the future would begin now in every reconcile.
-		if err := r.store.write(ctx, job, clamped); err != nil {
+		if err := r.store.write(ctx, job, rec); err != nil {
 			return retryConflict(err)
 		}
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil

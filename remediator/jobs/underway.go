@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 // This file has what counts of the restarts of other jobs: which are under way, by the cache and by what this process knows beside it, and
@@ -50,7 +51,7 @@ func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error
 
 // others are the restarts of other jobs that are under way and take a place: of those that the cache shows, and those that this
 // process has started and the cache may not show yet.
-func (a *admission) others(ctx context.Context, self request) ([]restart.Other, error) {
+func (a *admission) others(ctx context.Context, self request) ([]ratelimit.Other, error) {
 	all, err := a.watcher.underRestart(ctx)
 	if err != nil {
 		return nil, err
@@ -58,11 +59,11 @@ func (a *admission) others(ctx context.Context, self request) ([]restart.Other, 
 	a.memory.complete(all)
 	delete(all, self)
 	now := a.clock.Now()
-	var others []restart.Other
+	var others []ratelimit.Other
 	for req, cur := range all {
 		taken := a.memory.of(req).place
 		if taken == nil || taken.job != cur.job {
-			confirmed, nodeFault, err := a.causes.AnyNodeFault(ctx, cur.Quarantines[:min(len(cur.Quarantines), maxCauses)])
+			confirmed, nodeFault, err := a.causes.AnyNodeFault(ctx, cur.Summary().Quarantines)
 			if err != nil {
 				return nil, err
 			}
@@ -76,7 +77,7 @@ func (a *admission) others(ctx context.Context, self request) ([]restart.Other, 
 			continue
 		}
 		cur.Moving = min(max(cur.Moving, 0), taken.moving)
-		others = append(others, restart.Other{Restart: cur.Restart, Namespace: req.Namespace, NodeFault: taken.nodeFault})
+		others = append(others, ratelimit.Other{Restart: cur.Restart, Namespace: req.Namespace, NodeFault: taken.nodeFault})
 	}
 	return others, nil
 }
@@ -89,9 +90,6 @@ func (a *admission) longest() time.Duration {
 	}
 	return grace + a.timeouts.Stop + a.timeouts.Start
 }
-
-// maxCauses is how many of the causes of a restart are confirmed. The first one is that for which it began.
-const maxCauses = 8
 
 // movable bounds what the record of another process's restart says about ranks that have to move: by the active pods that the job
 // has. It is asked once for each restart. A job that cannot be read moves none; its owner may have made it so.
@@ -140,7 +138,7 @@ type place struct {
 	since time.Time
 	// moving bounds [restart.Restart.Moving].
 	moving int
-	// nodeFault is [restart.Other.NodeFault].
+	// nodeFault is [ratelimit.Other.NodeFault].
 	nodeFault bool
 }
 

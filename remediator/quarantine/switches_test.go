@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
 )
 
@@ -168,8 +169,8 @@ func TestWhatASwitchDoesToARestart(t *testing.T) {
 		w := switchWorld(switchPolicy)(t)
 		play(w, restarts.due...)
 		trigger := w.record().JobRestart(w.node, policy.Rule{}, nil)
-		others := []restart.Other{{NodeFault: true}}
-		list := restart.RateLimits(trigger, "ml", restart.Record{}, others, w.policy.Restart, w.now.Add(time.Hour))
+		others := []ratelimit.Other{{NodeFault: true}}
+		list := ratelimit.Evaluate(trigger, "ml", restart.Record{}, others, w.policy.Restart, w.now.Add(time.Hour))
 		if _, waits := restart.FirstFailed(list); waits {
 			return switchtest.Effect{Next: switchtest.Waits, UnderWay: goesOn}
 		}

@@ -11,7 +11,7 @@ import (
 
 // The bounds of a record that is read. They are not narrower than what any version writes.
 const (
-	// maxRead is the size in bytes of the largest record. The UIDs of maxPods pods, the causes and what else a version has
+	// maxRead is the size in bytes of the largest record. The UIDs of MaxPods pods, the causes and what else a version has
 	// written stay below it.
 	maxRead = 240 << 10
 	// maxName is the longest name or UID of an object in bytes.
@@ -51,7 +51,7 @@ func (r *Restart) bound() {
 		}
 	}
 	r.Held, r.Outcome = cut(r.Held, maxText), cut(r.Outcome, maxText)
-	r.Moving = min(max(r.Moving, 0), maxPods)
+	r.Moving = min(max(r.Moving, 0), MaxPods)
 	r.Ranks = min(max(r.Ranks, 0), maxCount)
 	r.Streak = min(max(r.Streak, 0), maxCount)
 	r.Retries = min(max(r.Retries, 0), maxCount)
@@ -114,7 +114,7 @@ func (rec Record) Clamp(grace time.Duration, now time.Time) (clamped Record, cha
 	return rec, changed
 }
 
-// Summary is what other restarts have to know of a restart under way. It is small, whatever the record contains.
+// Summary is what other restarts have to know of a restart under way, with its first causes. It is small, whatever the record contains.
 func (r Restart) Summary() Restart {
 	const causes = 8
 	s := Restart{ID: r.ID, Phase: r.Phase, StartedAt: r.StartedAt, PhaseSince: r.PhaseSince, CheckpointBy: r.CheckpointBy, Moving: r.Moving}

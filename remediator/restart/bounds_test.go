@@ -40,7 +40,7 @@ func TestAForgedRecordIsBounded(t *testing.T) {
 	rec := forged(t, fmt.Sprintf(`{"v":1,"jobUID":"job-uid","total":-1,"current":%[1]s,"last":[%[2]s],"recent":[%[3]s]}`,
 		restart, strings.TrimSuffix(strings.Repeat(restart+",", 9), ","), strings.Join(recent, ",")))
 	cur := rec.Current
-	if cur.Moving != maxPods || cur.Ranks != 0 || cur.Streak != maxCount || cur.Retries != maxCount || cur.Command != "" || rec.Total != 0 || !cur.StartedAt.IsZero() {
+	if cur.Moving != MaxPods || cur.Ranks != 0 || cur.Streak != maxCount || cur.Retries != maxCount || cur.Command != "" || rec.Total != 0 || !cur.StartedAt.IsZero() {
 		t.Errorf("counters %+v", cur)
 	}
 	if len(cur.Held) > maxText+3 || len(cur.Outcome) > maxText+3 || len(cur.Quarantines) != 2 || len(cur.Quarantines[0].Reason) > maxReason+3 {
@@ -106,39 +106,13 @@ func TestAForgedRestartEnds(t *testing.T) {
 	}
 }
 
-// The default policy has a longest pause and no first one. A row as long as this was counted down one by one, under a lock.
-func TestABackOffWithoutAFirstPauseEnds(t *testing.T) {
-	rec := Record{Last: []Restart{{Streak: math.MaxInt64, EndedAt: noon}}}
-	ended := make(chan []Precondition, 1)
-	go func() {
-		ended <- RateLimits(Trigger{}, "team", rec, nil, policy.Restart{BackOff: policy.BackOff{Max: 30 * time.Minute}}, noon)
-	}()
-	select {
-	case limits := <-ended:
-		if failed, found := FirstFailed(limits); found {
-			t.Errorf("delayed by %+v", failed)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the rate limits are still being evaluated")
-	}
-	if pause := backOff(math.MaxInt64, policy.BackOff{First: time.Nanosecond, Max: math.MaxInt64 / 2}); pause != math.MaxInt64/2 {
-		t.Errorf("the longest row has a pause of %s", pause)
-	}
-}
-
-func TestAFaultOfTheFutureDelaysNoLongerThanSettle(t *testing.T) {
-	if got := settled(Trigger{Since: noon.AddDate(100, 0, 0)}, policy.Restart{Settle: 10 * time.Second}, noon); got.Passed || got.RetryAfter != 10*time.Second {
-		t.Errorf("got %+v", got)
-	}
-}
-
 // What is cached of a record is small, whatever it contains, and keeps what others ask.
 func TestASummaryIsSmall(t *testing.T) {
 	long := Restart{ID: "r1", Phase: Stopping, Moving: 3, Held: strings.Repeat("x", 1000), Outcome: strings.Repeat("x", 1000), StartedAt: noon}
 	for i := range maxCauses {
 		long.AddCause(Cause{ID: fmt.Sprint(i), Node: "n", NodeUID: "u", Reason: strings.Repeat("x", 256)})
 	}
-	for range maxPods {
+	for range MaxPods {
 		long.Pods = append(long.Pods, "01234567-89ab-cdef-0123-0123456789ab")
 	}
 	text, err := json.Marshal(long.Summary())
@@ -157,7 +131,7 @@ func TestASummaryIsSmall(t *testing.T) {
 // A record with as many pods and causes as fit was written by us, so it is read.
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	rec := Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Stopping}, Last: []Restart{{ID: "old"}, {ID: "older"}}}
-	for i := range maxPods {
+	for i := range MaxPods {
 		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
 	}
 	for i := range maxCauses {
@@ -173,7 +147,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := patch.Annotations["pitcrew.dev/restart"]
-	if got, err := ReadRecord(annotated(text)); err != nil || len(got.Current.Pods) != maxPods || !got.Current.Covers("0") || len(text) > maxRecord {
+	if got, err := ReadRecord(annotated(text)); err != nil || len(got.Current.Pods) != MaxPods || !got.Current.Covers("0") || len(text) > maxRecord {
 		t.Errorf("%d bytes: %v", len(text), err)
 	}
 }
@@ -205,34 +179,26 @@ func FuzzRecord(f *testing.F) {
 // walk has everything decided that a record is asked for.
 func walk(t *testing.T, rec Record, suspended Job, facts []Facts) {
 	t.Helper()
-	limits := policy.Restart{Settle: time.Second, MaxPerDay: 3, MaxPerJob: 3, MaxConcurrent: 1, BackOff: policy.BackOff{Max: 30 * time.Minute}}
+	backOff := policy.BackOff{Max: 30 * time.Minute}
 	rec, _ = rec.Clamp(time.Hour, noon)
 	if _, again := rec.Clamp(time.Hour, noon); again {
 		t.Errorf("clamped again: %+v", rec)
 	}
 	for _, job := range []Job{jobOf(trainer()), suspended} {
 		Evaluate(quarantine, job, rec, true, nil)
-		var others []Other
-		if rec.Current != nil {
-			others = append(others, OtherOf(rec.Current.Summary(), "team"))
-		}
-		RateLimits(quarantine, "team", rec, others, limits, noon)
-		if claimed := ClaimedRanks(others); claimed > maxPods {
-			t.Errorf("%d ranks are claimed", claimed)
-		}
 		if rec.Current == nil {
 			continue
 		}
 		for _, f := range facts {
-			step := Next(rec, job, f, testTimeouts, noon)
-			next := rec
+			next := rec.InKnownPhase(job)
+			step := Next(next, job, f, testTimeouts, noon)
 			switch step.Action {
 			case Close:
-				next = rec.Closed(step, noon)
+				next = next.Closed(step, noon)
 			case Start:
-				next = rec.Started(noon)
+				next = next.Started(noon)
 			case Stop:
-				next = rec.Counted(noon, limits.BackOff)
+				next = next.Counted(noon, backOff)
 			}
 			data, err := next.Patch(job.Object, SuspendField{})
 			if err != nil {

@@ -230,10 +230,11 @@ func (j Job) changedByUser(cur Restart) bool {
 	return j.Suspended != (cur.Phase == Stopping)
 }
 
-// setFor reports whether the suspend field of another object was last set for a phase of the restart.
+// setFor reports whether the suspend field of another object was last set for a phase of the restart. A later version that stopped the
+// job may have set it for a phase of its own.
 func (j Job) setFor(cur Restart, p Phase) bool {
-	cur.Phase = p
-	return j.SuspendField.Elsewhere.GetAnnotations()[conditions.AnnotationRestartStep] == cur.Step()
+	step := j.SuspendField.Elsewhere.GetAnnotations()[conditions.AnnotationRestartStep]
+	return step == cur.ID+" "+string(p) || p == Stopping && cur.LaterPhase != "" && step == cur.ID+" "+string(cur.LaterPhase)
 }
 
 func doing(p Phase) string {

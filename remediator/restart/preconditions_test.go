@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
 var quarantine = Trigger{
@@ -349,7 +347,7 @@ func TestFailsOnStop(t *testing.T) {
 func TestPreconditionsAreInOrder(t *testing.T) {
 	var names []string
 	_, list := Evaluate(quarantine, jobOf(trainer()), Record{}, true, nil)
-	for _, p := range append(list, RateLimits(quarantine, "team", Record{}, nil, policy.Restart{}, noon)...) {
+	for _, p := range list {
 		if !p.Passed {
 			t.Errorf("%s has not passed: %s", p.Name, p.Text)
 		}
@@ -358,7 +356,6 @@ func TestPreconditionsAreInOrder(t *testing.T) {
 	want := []string{
 		OptedIn, NotFinished, NotDeleted, NoRestartUnderWay, NotSuspended, NotReplacingPods, NotYetRestarted,
 		OwnController, Supported, PodsLeaveNode, StopDoesNotFailIt, StopDoesNotFinishIt,
-		Settled, MaxPerJob, MaxPerDay, BackOff, MaxConcurrent,
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)

@@ -3,6 +3,7 @@ package restart
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 const keptRestarts = 5
 
 const (
-	// maxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
-	maxPods = 5000
+	// MaxPods bounds the record: the annotations of an object hold at most 256 KiB together, a UID takes 39 bytes.
+	MaxPods = 5000
 	// maxRecord is the size in bytes from which on older closed restarts are forgotten, and then causes.
 	maxRecord = 200 << 10
 	// maxCauses bounds the causes of a restart.
@@ -59,11 +60,15 @@ type Record struct {
 	Recent []time.Time `json:"recent,omitempty"`
 }
 
+// phaseForm is the form of a phase, also of a later version.
+var phaseForm = regexp.MustCompile("^[A-Z][A-Za-z]{0,63}$")
+
 // Restart is one stop and start of a whole job.
 type Restart struct {
 	// ID is new with every stop. What is done outside of the job's own object bears it.
 	ID          string    `json:"id"`
 	Phase       Phase     `json:"phase"`
+	LaterPhase  Phase     `json:"laterPhase,omitempty"` // see [Record.InKnownPhase]
 	Quarantines []Cause   `json:"quarantines"`
 	StartedAt   time.Time `json:"startedAt"`
 	PhaseSince  time.Time `json:"phaseSince"`
@@ -185,7 +190,7 @@ func ReadRecord(object metav1.Object) (Record, error) {
 		return Record{}, fmt.Errorf("read annotation %s: version %d is not known", conditions.AnnotationRestart, rec.V)
 	}
 	if cur := rec.Current; cur != nil {
-		if cur.Phase != Checkpointing && cur.Phase != Stopping && cur.Phase != Starting {
+		if !phaseForm.MatchString(string(cur.Phase)+string(cur.LaterPhase)) || cur.Phase == Done || cur.Phase == Failed {
 			return Record{}, fmt.Errorf("read annotation %s: phase %q is not known", conditions.AnnotationRestart, cur.Phase)
 		}
 		if cur.ID != "" && len(validation.IsDNS1123Label(cur.ID)) > 0 {
@@ -194,6 +199,21 @@ func ReadRecord(object metav1.Object) (Record, error) {
 	}
 	rec.bound()
 	return rec, nil
+}
+
+// InKnownPhase returns the record with a phase of a later version as one of this: a job that may be stopped is started once its old pods
+// are gone, and of any other it is only seen whether it runs again.
+func (rec Record) InKnownPhase(job Job) Record {
+	if rec.Current == nil || slices.Contains([]Phase{Checkpointing, Stopping, Starting}, rec.Current.Phase) {
+		return rec
+	}
+	cur := *rec.Current
+	cur.LaterPhase, cur.Phase = cur.Phase, Starting
+	if job.Suspended {
+		cur.Phase = Stopping
+	}
+	rec.Current = &cur
+	return rec
 }
 
 // With returns the record with a new restart for a trigger, which has stopped nothing yet. moving is how many ranks
@@ -226,7 +246,7 @@ func (rec Record) Incarnation() time.Time {
 	if rec.Current != nil && rec.Current.Phase != Checkpointing {
 		return rec.Current.PhaseSince
 	}
-	if last := rec.lastStop(); last != nil {
+	if last := rec.LastStop(); last != nil {
 		return last.PhaseSince
 	}
 	return time.Time{}

@@ -101,7 +101,9 @@ func TestReadRecord(t *testing.T) {
 		"broken":                {text: `{"v":1,`, wantErr: true},
 		"of a version to come":  {text: `{"v":2,"jobUID":"job-uid"}`, wantErr: true},
 		"emptied by somebody":   {text: ``, wantErr: true},
-		"in a phase to come":    {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Waiting"}}`, wantErr: true},
+		"in a phase to come":    {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Waiting"}}`, want: Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: "Waiting"}}},
+		"in no phase":           {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"x y"}}`, wantErr: true},
+		"in a phase that ended": {text: `{"v":1,"jobUID":"job-uid","current":{"phase":"Done"}}`, wantErr: true},
 		"written by hand, bare": {text: `{}`, want: fresh},
 		"with fields to come": {text: `{"v":1,"jobUID":"job-uid","a":{"b":[1]},"current":{"phase":"Starting","c":1,"quarantines":[{"id":"q1","d":true}]},"last":[{"e":null}]}`,
 			want: Record{V: 1, JobUID: "job-uid", Current: &Restart{Phase: Starting, Quarantines: []Cause{{ID: "q1"}}}, Last: []Restart{{}}}},
@@ -185,7 +187,7 @@ func TestCausesAreBounded(t *testing.T) {
 // The annotations of an object are limited to 256 KiB together.
 func TestTheLargestRecordFitsAnAnnotation(t *testing.T) {
 	rec := Record{Current: &Restart{}}
-	for i := range maxPods {
+	for i := range MaxPods {
 		rec.Current.Pods = append(rec.Current.Pods, types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i)))
 	}
 	text, err := json.Marshal(rec)

@@ -27,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 // jobFacts are all that an answer about a job is made from.
@@ -56,7 +57,7 @@ type jobFacts struct {
 	step restart.Step
 	// others are the restarts of other jobs that are under way, as far as the user may list them: othersErr is that they may not all
 	// be listed.
-	others    []restart.Other
+	others    []ratelimit.Other
 	othersErr error
 	nodes     []nodeFacts
 	// capacity answers whether there is room for ranks; nil: the policy does not ask.
@@ -160,6 +161,7 @@ func (f *jobFacts) observe(
 ) error {
 	job := f.workload.Job
 	f.record, f.recordErr = restart.ReadRecord(job.Object)
+	f.record = f.record.InKnownPhase(*job)
 	// Those too that the job's selector does not find: the remediator does not only go by that.
 	var inNamespace corev1.PodList
 	if err := api.List(ctx, &inNamespace, client.InNamespace(f.workload.Namespace)); err != nil {
@@ -194,7 +196,7 @@ func (f *jobFacts) observe(
 	}
 	if f.policy.Restart.CheckCapacity {
 		f.capacity = func(q restart.Trigger, ranks []corev1.Pod) (restart.Precondition, error) {
-			search, err := room.Search(ctx, api, q, ranks, nodes.Items, restart.ClaimedRanks(f.others), f.now)
+			search, err := room.Search(ctx, api, q, ranks, nodes.Items, ratelimit.ClaimedRanks(f.others), f.now)
 			if err != nil {
 				return restart.Precondition{}, err
 			}
@@ -328,13 +330,13 @@ func (f *jobFacts) observeNodes(
 }
 
 // restartsOfOthers are the restarts of other jobs that are under way.
-func restartsOfOthers(ctx context.Context, api client.Client, supported []kinds.Kind, self restart.Job) ([]restart.Other, error) {
-	var others []restart.Other
+func restartsOfOthers(ctx context.Context, api client.Client, supported []kinds.Kind, self restart.Job) ([]ratelimit.Other, error) {
+	var others []ratelimit.Other
 	underWay, err := cli.Restarting(ctx, api, cli.GvksOf(supported))
 	for _, job := range underWay {
 		// The remediator drops the label of a job whose record does not parse.
 		if rec, err := restart.ReadRecord(job); err == nil && rec.Current != nil && job.UID != self.Object.GetUID() {
-			others = append(others, restart.OtherOf(*rec.Current, job.Namespace))
+			others = append(others, ratelimit.OtherOf(*rec.Current, job.Namespace))
 		}
 	}
 	return others, err

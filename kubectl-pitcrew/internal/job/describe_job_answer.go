@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 // maxListed is how many pods of a job are named one by one.
@@ -71,10 +72,10 @@ func (f *jobFacts) evaluate(q restart.Trigger, onNode []corev1.Pod) (evaluation,
 	if f.policy == nil || f.record.Current != nil { // a restart under way is not limited again
 		return e, nil
 	}
-	limits := restart.LimitsOf(q, job, f.policy.Restart)
-	e.list = append(e.list, restart.RateLimits(q, job.Object.GetNamespace(), f.record, f.others, limits, f.now)...)
+	limits := ratelimit.LimitsOf(q, job, f.policy.Restart)
+	e.list = append(e.list, ratelimit.Evaluate(q, job.Object.GetNamespace(), f.record, f.others, limits, f.now)...)
 	if f.othersErr != nil && limits.MaxConcurrent > 0 {
-		e.unknown[restart.MaxConcurrent] = "jobs of other namespaces cannot be listed"
+		e.unknown[ratelimit.MaxConcurrent] = "jobs of other namespaces cannot be listed"
 	}
 	shares := job.SharesGang(onNode)
 	stopped := slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool { return restart.PodFinished(&p) || !shares(&p) })

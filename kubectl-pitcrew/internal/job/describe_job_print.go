@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
 // print writes the answer and, below it, how it was reached.
@@ -182,7 +183,7 @@ func (f *jobFacts) printLimits(out io.Writer) {
 	if f.policy == nil {
 		return
 	}
-	limits := restart.LimitsOf(restart.Trigger{Kind: restart.NodeQuarantined}, *f.workload.Job, f.policy.Restart)
+	limits := ratelimit.LimitsOf(restart.Trigger{Kind: restart.NodeQuarantined}, *f.workload.Job, f.policy.Restart)
 	var texts []string
 	of := func(name string, n, most int) {
 		if most > 0 {
@@ -195,7 +196,7 @@ func (f *jobFacts) printLimits(out io.Writer) {
 		texts = append(texts, fmt.Sprintf("backOff %s to %s", limits.BackOff.First, limits.BackOff.Max))
 	}
 	if f.othersErr == nil {
-		of("maxConcurrent", restart.Concurrent(restart.Trigger{Kind: restart.NodeQuarantined}, f.others), limits.MaxConcurrent)
+		of("maxConcurrent", ratelimit.Concurrent(restart.Trigger{Kind: restart.NodeQuarantined}, f.others), limits.MaxConcurrent)
 	} else if limits.MaxConcurrent > 0 {
 		texts = append(texts, "maxConcurrent unknown: jobs of other namespaces cannot be listed")
 	}
